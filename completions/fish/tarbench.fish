@@ -1,6 +1,6 @@
 # Made by python -m tartools.commands._manual.
 complete -c tarbench -s c -l count -x -d 'Take the first N samples. At least 1. Default: 1000.'
-complete -c tarbench -l bytes -x -d 'Take no more than these bytes. Default: 256M.'
+complete -c tarbench -l bytes -x -d 'Take at most so many bytes. Default: 256M.'
 complete -c tarbench -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarbench -l workers -x -d 'Numbers of workers, in quotes: \'0 2 4\'. Default: 0, and one per core up to 4.'
 complete -c tarbench -l batch -x -d 'Samples of a batch. At least 1. Default: 32.'

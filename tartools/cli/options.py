@@ -10,6 +10,7 @@ from tartools.errors import UsageError, byte_size
 from tartools.storage.local import identity
 
 if TYPE_CHECKING:
+    from tartools.shards.reading import Reading
     from tartools.shards.writing import Destination
 
 
@@ -46,6 +47,19 @@ class Inputs(Group, shared=True):
     def named(self) -> tuple[list[str], list[str], str]:
         """Patterns, file lists, and the separator of names in these: what `expand` takes."""
         return self.inputs or [], self.files_from or [], "\0" if self.null else "\n"
+
+    def urls(self) -> "list[storage.url.Url]":
+        """Return the URLs of the shards, in order. Raises: as `expand`."""
+        from tartools.storage.expand import expand
+
+        return expand(*self.named)
+
+    @property
+    def reading(self) -> "Reading":
+        """How strictly they are read."""
+        from tartools.shards.reading import Reading
+
+        return Reading(self.lax, self.skip_special)
 
 
 Force = Annotated[bool, Option("--force", "Replace outputs that already exist.", envvar="TARTOOLS_FORCE")]

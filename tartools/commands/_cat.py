@@ -10,9 +10,8 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_order
-from tartools.shards.reading import Reading, check_shards, closing_upstream, counted, each, one_by_one
+from tartools.shards.reading import check_shards, closing_upstream, counted, each, one_by_one
 from tartools.shards.writing import write_batches, write_samples
-from tartools.storage.expand import expand
 
 Item = TypeVar("Item")
 
@@ -85,10 +84,10 @@ def cat(
     """
     if ahead.unordered and choice.interleave:
         raise UsageError("--interleave and --unordered exclude each other")
-    urls = order(expand(*source.named), choice)
+    urls = order(source.urls(), choice)
     storage.check_output(output.url, output.force, urls)
     whole = choice == SampleChoice(seed=choice.seed) and not (wanted.fields or wanted.exclude)  # all, as they come
-    reading = Reading(source.lax, source.skip_special, tmpdir=ahead.tmpdir)
+    reading = source.reading._replace(tmpdir=ahead.tmpdir)
     in_turns = parallel is None and not ahead.unordered
     if in_turns:
         reading = reading._replace(forks=True, ranges=whole, listed=not whole)

@@ -1,7 +1,7 @@
 """What the commands share that write samples to one file of another format."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tartools import cli, storage
 from tartools.cli import process
@@ -9,8 +9,8 @@ from tartools.errors import SampleError, UsageError
 from tartools.formats import packed
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
-from tartools.shards.reading import Reading, closing_upstream, read_samples
-from tartools.storage.expand import expand
+from tartools.shards.reading import closing_upstream, read_samples
+from tartools.stages import select
 from tartools.storage.streams import Sink
 
 TEXT, TFRECORD = "text", "TFRecord"  # kinds of files that are compressed if their name says so
@@ -34,20 +34,24 @@ def export(
     output: ExportOutput,
     kind: str,
     write: Callable[[Iterator[Sample], Sink], None],
-    choose: Callable[[Iterator[Sample]], Iterator[Sample]] = iter,
+    wanted: cli.Fields | None = None,
+    specs: Sequence[str] | None = None,
 ) -> None:
-    """Write the samples of the inputs *source*, of which *choose* takes fields, by *write* to a file of this *kind*.
+    """Write the samples of the inputs *source* by *write* to a file of this *kind*.
 
+    Of their fields it gets those that *specs* choose and *wanted* does not exclude.
     Raises: UsageError for what is not written to a terminal, or compressed inside and named otherwise; as `distinct`;
     what they raise.
     """
     if kind not in (TEXT, TFRECORD):
         packed.check_bare(output.url, kind)
-    urls = expand(*source.named)
+    urls = source.urls()
     storage.check_output(output.url, output.force, urls)
     if kind != TEXT and output.is_terminal:
         raise UsageError(f"stdout is a terminal, which cannot show a {kind} file: use -o FILE, > FILE or a pipe")
-    samples = choose(read_samples(urls, account, Reading(source.lax, source.skip_special)))
+    samples = read_samples(urls, account, source.reading)
+    if wanted is not None:
+        samples = select.by_specs(samples, specs, wanted.exclude, account, verbatim=wanted.verbatim)
     writing = packed.writing if kind in (TEXT, TFRECORD) else storage.writing
     with closing_upstream(samples), writing(output.url, output.force) as sink:
         write(distinct(samples), sink)

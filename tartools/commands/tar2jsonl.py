@@ -1,9 +1,9 @@
 r"""Write samples as JSON lines.
 
 Writes one JSON object per sample: __key__, then its fields in the order of the archive. A payload that is UTF-8 text is
-a string, also if it holds JSON or a number; other payloads are {"@base64": "..."}. tarcreate makes the same samples of
-the lines: keys, names and payloads come back byte for byte. For single values of fields, with types and columns, take
-tar2tsv --jsonl: it writes what people and programs look at, and does not read back.
+a string, also if it holds JSON or a number; other payloads are {"@base64": "..."}. tarcreate makes the same samples
+from the lines: keys, names and payloads come back byte for byte. For single values of fields, with types and columns,
+take tar2tsv --jsonl: its lines are for people and programs that look at values, and can't be read back.
 
 A name that begins with @ or with two underscores gets a backslash in front: "\\@txt" is the field @txt. The name "" is
 that of a member without a field, such as README. Keys and names that are not UTF-8 are an error, and so are two members
@@ -26,7 +26,6 @@ from tartools import cli
 from tartools.commands._export import TEXT, ExportOutput, export, write_readable
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
-from tartools.stages import select
 from tartools.storage.streams import Sink
 
 
@@ -35,10 +34,7 @@ def tar2jsonl(account: Account, source: cli.Inputs, wanted: cli.Fields, output: 
     """Run the command."""
     from tartools.formats import jsonl
 
-    def choose(samples: Iterator[Sample]) -> Iterator[Sample]:
-        return select.by_specs(samples, wanted.fields, wanted.exclude, account, verbatim=wanted.verbatim)
-
     def write(samples: Iterator[Sample], sink: Sink) -> None:
         write_readable(jsonl.lines(samples, account), sink, output)
 
-    export(account, source, output, TEXT, write, choose)
+    export(account, source, output, TEXT, write, wanted, wanted.fields)

@@ -2,7 +2,7 @@ r"""Write samples to a Parquet file, payloads included.
 
 Reads the samples of each SHARD, or those that a table lists, and writes a row for each: the key as __key__, and a
 column for each field. pandas, Polars, DuckDB and Hugging Face's `datasets` read such a file; load_dataset("parquet",
-data_files="train.parquet") gives pictures as pictures. tarcreate --parquet makes samples of it again. (A table, which
+data_files="train.parquet") gives pictures as pictures. tarcreate --parquet makes samples from it again. (A table, which
 tarindex makes, is a Parquet file too, but only says where samples are.)
 
 The last part of a field's name says what its column is; tartools(7) lists these suffixes. Pictures (jpg, png ...) and
@@ -60,11 +60,8 @@ def tar2parquet(
         raise UsageError("-f names no field")
     layout = ParquetLayout(words or None, " ".join(binary or ()).split(), chosen.verbatim)
 
-    def choose(samples: Iterator[Sample]) -> Iterator[Sample]:
-        schema.check_installed()
-        return select.by_specs(samples, None, chosen.exclude, account, verbatim=chosen.verbatim)
-
     def write(samples: Iterator[Sample], sink: Sink) -> None:
         write_parquet(samples, sink, account, layout)
 
-    export(account, source, output, "Parquet", write, choose)
+    schema.check_installed()
+    export(account, source, output, "Parquet", write, chosen)

@@ -39,11 +39,8 @@ def tar2tfrecord(account: Account, source: cli.Inputs, wanted: cli.Fields, outpu
     words = select.parse_words(wanted.fields) or None
     chosen = ChosenColumns(words, (), str if wanted.verbatim or words is None else str.lower, hidden=False)
 
-    def choose(samples: Iterator[Sample]) -> Iterator[Sample]:
-        tfrecord.check_installed()
-        return select.by_specs(samples, None, wanted.exclude, account, verbatim=wanted.verbatim)
-
     def write(samples: Iterator[Sample], sink: Sink) -> None:
         textwrite.write_lines(tfrecord.frames(samples, account, chosen), sink)
 
-    export(account, source, output, TFRECORD, write, choose)
+    tfrecord.check_installed()
+    export(account, source, output, TFRECORD, write, wanted)

@@ -13,8 +13,8 @@ Of samples that a table lists, a value comes from the column of the table that h
 and so does one that only the table has. If all values are there, no shard is read. null is a missing value, bytes are
 written in hex. --verbatim writes what is in the shards.
 
---jsonl is for those who look at values: it has the columns of -f. tar2jsonl(1) writes whole samples, pictures too, and
-tarcreate makes the same samples of them again. With the suffix of a codec (labels.tsv.gz, .zst ...), -o compresses.
+--jsonl is for looking at values: it has the columns of -f. tar2jsonl(1) writes whole samples, pictures too, and
+tarcreate makes the same samples from its lines. With the suffix of a codec (labels.tsv.gz, .zst ...), -o compresses.
 
 For tarcreate, a column @NAME holds paths of files to read. So a column whose name begins with @ is called \@NAME, in
 TSV \\@NAME, and tarcreate takes it as the field @NAME.
@@ -44,8 +44,7 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.samples.values import INDEX
 from tartools.shards.gathering import WORKERS, gather
-from tartools.shards.reading import Reading, closing_upstream
-from tartools.storage.expand import expand
+from tartools.shards.reading import closing_upstream
 from tartools.tables.listed import column_names
 
 
@@ -88,11 +87,11 @@ def tar2tsv(
     columns = textwrite.parse_columns(table.fields or (), key=not table.nokey)
     form = "csv" if table.csv else "jsonl" if table.jsonl else "tsv"
     shape = textwrite.TableFormat(columns, form, not table.noheader, table.missing, table.verbatim)
-    urls = expand(*source.named)
+    urls = source.urls()
     storage.check_output(output.url, output.force, urls)
     listed = () if table.verbatim else column_names(columns)
     one_by_one = first is not None or any(INDEX in column.choices for column in columns)
-    reading = Reading(source.lax, source.skip_special, alike=not one_by_one, forks=True, columns=listed)
+    reading = source.reading._replace(alike=not one_by_one, forks=True, columns=listed)
     most = 1 if one_by_one else min(cli.workers(0), WORKERS)
 
     def rows(batches: Iterator[Batch], _number: int, _forked: bool) -> textwrite.TableLines:

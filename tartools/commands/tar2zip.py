@@ -2,7 +2,7 @@ r"""Write samples to a zip file.
 
 Reads the samples of each SHARD, or those that a table lists, and writes their members to one zip file, in their order.
 Payloads are stored as they are, so that programs can read any member by itself; --deflate compresses each of them,
-which makes text smaller, but not pictures. tarcreate --zip makes samples of a zip file again, with the same names and
+which makes text smaller, but not pictures. tarcreate --zip makes samples from a zip file again, with the same names and
 payloads.
 
 All members have mode 0644 and the date 1980-01-01, so that the same samples give the same bytes. The file has 64-bit

@@ -87,7 +87,6 @@ from tartools.show import benchreport
 from tartools.stages import select
 from tartools.storage import scratch
 from tartools.storage.children import Child
-from tartools.storage.expand import expand
 from tartools.storage.local import path_of
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table
@@ -121,9 +120,9 @@ class Data(cli.Group):
     """What to measure."""
 
     count: Annotated[int, Option("-c --count N", "Take the first N samples.", minimum=1)] = SAMPLES
-    size: Annotated[
-        int, Option("--bytes BYTES", "Take no more than these bytes.", parser=byte_size, default="256M")
-    ] = BYTES
+    size: Annotated[int, Option("--bytes BYTES", "Take at most so many bytes.", parser=byte_size, default="256M")] = (
+        BYTES
+    )
     tmpdir: cli.TmpDir = None
 
 
@@ -158,11 +157,11 @@ def tarbench(
 ) -> None:
     """Run the command."""
     check_installed()
-    urls = expand(*source.named)
+    urls = source.urls()
     with ExitStack() as stack:
         folder = Path(scratch.private_directory(data.tmpdir))
         stack.callback(scratch.remove, os.fsencode(folder))
-        facts = facts_of(urls, account, Reading(source.lax, source.skip_special), data, ways, folder)
+        facts = facts_of(urls, account, source.reading, data, ways, folder)
         account.check()
     print_facts(facts, json, benchreport)
 

@@ -32,7 +32,7 @@ Bytes are those of the tar stream, after decompression; of damaged compressed da
 copied to a temporary file. Keys are compared with all others, in temporary files if they exceed the memory of -M.
 
 --profile says what a reader does with each finding: webdataset, hf (datasets of Hugging Face), dali (the index for it),
-energon. It tells only what we have seen them do; for webdataset (1.0.2) that is most.
+energon. It tells only what we have seen them do; for webdataset (1.0.2) that is nearly everything.
 
 --fix writes the samples that can be saved to -o OUTPUT, with the bytes that they had and in their order: one shard, or
 one for each input if OUTPUT has a number. It goes on after damage; brings the members of a sample together, where the
@@ -83,7 +83,6 @@ from tartools.commands._report import print_facts
 from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.shards.gathering import WORKERS
-from tartools.shards.reading import Reading
 from tartools.show import checkreport
 from tartools.stages import select
 from tartools.stages.checking.across import compare_fields, expected_fields, note_payloads, note_shards
@@ -92,7 +91,6 @@ from tartools.stages.checking.codes import CODES, WEIGHTS
 from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
 from tartools.stages.checking.samples import Decode
 from tartools.stages.externalsort import external_sort
-from tartools.storage.expand import expand
 
 MANUAL = __doc__ or ""
 for weight in WEIGHTS:
@@ -146,8 +144,8 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
         raise UsageError(f"--ignore takes codes of findings, such as suffix-lies; {what}")
     if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
         raise UsageError("--fix goes with -o OUTPUT, and so does --drop-duplicates (see tarcheck --help)")
-    urls = list(dict.fromkeys(expand(*source.named)))
-    reading = Reading(source.lax, source.skip_special, ranges=True, tmpdir=means.tmpdir, forks=True, torn=True)
+    urls = list(dict.fromkeys(source.urls()))
+    reading = source.reading._replace(ranges=True, tmpdir=means.tmpdir, forks=True, torn=True)
     shards = checked_shards(urls, reading)
     places = destinations(fixed.output, fixed.force, shards) if fixed.output else None
     checking = Checking(shards, account, decoder(wanted, account), means.parallel or min(cli.workers(0), WORKERS))

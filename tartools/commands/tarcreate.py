@@ -28,10 +28,10 @@ error. Without --dots, a warning says if a sample gets two fields with dots that
 without a slash is compared with the names of files and folders, others with paths relative to DIR; * matches slashes
 too. Symbolic links and special files are skipped and reported; with --skip-special they are skipped silently. --class
 stores the class of each sample, the name of its directory: --class cls the number of the class in the field cls, and
-its name in cls.txt, and stderr lists both (numbers count from 0 in the order of the names, and names that are all
-numbers are these); --class label.txt, or another field that is not one of numbers, the name alone. The class of files
-in DIR itself is the name of DIR, and a warning names one of them. Two files whose suffixes mean the same, such as a.JPG
-and a.jpeg, become one sample; a warning names them.
+its name in cls.txt, and stderr lists both (numbers count from 0 in the order of the names; if all names are numbers,
+they are taken as they are); --class label.txt, or another field that is not one of numbers, the name alone. The class
+of files in DIR itself is the name of DIR, and a warning names one of them. Two files whose suffixes mean the same, such
+as a.JPG and a.jpeg, become one sample; a warning names them.
 
 --zip makes samples from the members of zip files, in the order of each file's directory: adjacent members with the same
 key are one sample. Stored and deflated members are read, and their checksums compared. A zip file on a server is read

@@ -119,7 +119,7 @@ def tardedup(
 ) -> None:
     """Run the command."""
     comparison = the_comparison(alike)
-    urls = expand(*source.named)
+    urls = source.urls()
     against = expand(alike.against, [], "\n") if alike.against is not None else []
     if "-" in against and "-" in urls:
         raise UsageError("stdin can be read only once: it is --against and input too")
@@ -127,13 +127,12 @@ def tardedup(
     cli.check_outputs(given, output.force, [*urls, *against])
     from tartools.shards.dataset import DataSet
     from tartools.shards.delivery import Picked, deliver_flags
-    from tartools.shards.reading import Reading
     from tartools.stages.duplicates.comparison import DedupSide, find, pair_of, write_report
     from tartools.stages.duplicates.near import AGAINST, INPUT
     from tartools.stages.externalsort import Spool, external_sort
 
     asked = ("__key__", *comparison.columns) if comparison.columns else ()
-    reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True, columns=asked)
+    reading = source.reading._replace(tmpdir=means.tmpdir, forks=True, columns=asked)
     most = cli.workers(means.parallel)
     sides = [DedupSide(INPUT, DataSet(urls, account, reading, most))]
     if against:

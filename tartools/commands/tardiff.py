@@ -66,7 +66,7 @@ from tartools.samples.account import Account
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_flags
 from tartools.shards.gathering import WORKERS
-from tartools.shards.reading import Reading, check_shards
+from tartools.shards.reading import check_shards
 from tartools.stages import comparing
 from tartools.stages.comparing import ADDED, CHANGED, Counts, DiffSide, changes, reordered
 from tartools.stages.externalsort import Spool, external_sort
@@ -93,10 +93,10 @@ class DiffOptions(cli.Group):
 def tardiff(account: Account, source: cli.Inputs, wanted: DiffOptions, means: cli.Means) -> int:
     """Run the command."""
     most = means.parallel or min(cli.workers(0), WORKERS)
-    reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
+    reading = source.reading._replace(tmpdir=means.tmpdir, forks=True)
     check_options(wanted, source)
     if wanted.digest:
-        found = comparing.digest(expand(*source.named), account, reading, most)
+        found = comparing.digest(source.urls(), account, reading, most)
         with storage.writing("-") as sink:
             sink.write(b"%064x\n" % (found % (1 << 256)))
         return 0

@@ -57,9 +57,8 @@ from tartools.errors import StorageError, UsageError
 from tartools.samples.account import Account
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_flags
-from tartools.shards.reading import Reading
 from tartools.stages import shares
-from tartools.storage.expand import expand, read_list
+from tartools.storage.expand import read_list
 
 if TYPE_CHECKING:
     from tartools.stages.filtering.conditions import Filter
@@ -147,11 +146,9 @@ def tarfilter(
 ) -> None:
     """Run the command."""
     wanted = the_filter(conditions)
-    urls = expand(*source.named)
+    urls = source.urls()
     cli.check_outputs({"-o": output.url, "--rest": rest}, output.force, [*urls, *filter(None, [conditions.keys])])
-    reading = Reading(
-        source.lax,
-        source.skip_special,
+    reading = source.reading._replace(
         ranges=not wanted.reads,
         listed=not wanted.by_key,
         tmpdir=tmpdir,

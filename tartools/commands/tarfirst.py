@@ -43,7 +43,6 @@ from tartools.samples.sample import Sample
 from tartools.samples.values import field_list
 from tartools.shards.reading import Reading, check_shards, closing_upstream, read_samples
 from tartools.stages import select
-from tartools.storage.expand import expand
 from tartools.tables.schema import is_table
 
 if TYPE_CHECKING:
@@ -78,8 +77,8 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) 
         from tartools.stages.filtering.expression import Expression
 
         expression = Expression(conditions.expression, verbatim=conditions.verbatim)
-    urls = expand(*source.named)
-    samples = numbered(urls, account, Reading(source.lax, source.skip_special), conditions)
+    urls = source.urls()
+    samples = numbered(urls, account, source.reading, conditions)
     with closing_upstream(samples), storage.writing("-") as sink:
         lacking: dict[str, None] = {}
         payload = first_match(samples, conditions, expression, field, lacking)

@@ -11,12 +11,12 @@ numbers if all of them are, else numbers, else text; values inside JSON keep the
 sample has no value it is null; a field that no sample has is a failure. Large payloads of local files are read only if
 a column needs them.
 
---pictures adds five columns for each field of pictures, which are recognized by the last part of their field (jpg,
-png ...): FIELD.width, FIELD.height, FIELD.format (such as JPEG), FIELD.mode (such as RGB; these are Pillow's words) and
-FIELD.broken (why it can't be read, else null). Only the header of a picture is read; --decode decodes all of it, of an
-animation the first frame, and finds those that are cut or damaged too; but not of one of more than 89,478,485 pixels.
-JPEGs are decoded by simplejpeg, if it is installed: it is strict, and finds damage that Pillow passes over; it refuses
-a few that are odd but sound, too.
+--pictures adds five columns for each field of pictures, which are recognized by the last part of their field (jpg, png
+...): FIELD.width, FIELD.height, FIELD.format (such as JPEG), FIELD.mode (such as RGB; these are Pillow's words) and
+FIELD.broken (why it can't be read, else null). Only the header of a picture is read; --decode decodes all of it (of an
+animation the first frame), and finds those that are cut or damaged too. Pictures of more than 89,478,485 pixels are not
+decoded. JPEGs are decoded by simplejpeg, if it is installed: it is strict, and finds damage that Pillow passes over; it
+refuses a few that are odd but sound, too.
 
 --hash adds FIELD.blake2b: the BLAKE2b digest of the payload, of 16 bytes (b2sum -l 128). --dhash adds FIELD.dhash, 64
 bits that are similar for pictures that look alike: Pillow converts the picture to grey (mode L) and resizes it to 9 x 8
@@ -94,8 +94,7 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError, shown
 from tartools.samples.account import Account
-from tartools.shards.reading import Reading, counted
-from tartools.storage.expand import expand
+from tartools.shards.reading import counted
 
 if TYPE_CHECKING:
     from tartools.shards.shardrows import Indexing
@@ -159,8 +158,8 @@ def tarindex(
     """Run the command."""
     from tartools.shards import shardrows
 
-    urls = expand(*source.named)
-    reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir)
+    urls = source.urls()
+    reading = source.reading._replace(tmpdir=tmpdir)
     indexing = shardrows.Indexing(reading, cli.workers(parallel))
     if output.format:
         from tartools.tables import foreignindexes, indexedsamples

@@ -51,7 +51,7 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.samples.account import Account
-from tartools.shards.reading import Reading, counted, read_batches
+from tartools.shards.reading import counted, read_batches
 from tartools.shards.writing import check_shard_name, write_batches
 from tartools.stages import select
 from tartools.storage.expand import expand
@@ -112,7 +112,7 @@ def tarjoin(
     from tartools.stages.partners import SecondFields, check_shards, read_second
 
     check_shards(a)
-    reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir, forks=True)
+    reading = source.reading._replace(tmpdir=tmpdir, forks=True)
     fold = str if wanted.verbatim else str.lower
     choice = SecondFields(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
     partners = read_second(b, wanted.form, choice, account, reading, memory)

@@ -5,9 +5,9 @@ A source is a number, its share, and the shards and tables that follow it, up to
 -T files are words too, after those of the command line, so that a file can hold a mixture; without a number they belong
 to the last source. One share alone, without shards, reads stdin.
 
-The next sample comes from a source that is drawn by the shares. Among neighbours, however many, each source has its
-share to within a few samples (7 in tests of 100,000), and at every place the chance of a source is exactly its share.
-Each source keeps its order: shuffle it first.
+The next sample comes from a source that is drawn by the shares. In any run of adjacent samples, however long, each
+source has its share to within a few samples (7 in tests of 100,000), and at every place the chance of a source is
+exactly its share. Each source keeps its order: shuffle it first.
 
 --stop says what to do when a source ends, that is, when it is drawn and has no more samples. first (the default) stops
 there. all goes on without that source, until all have ended: then every sample is written once, and the last ones are
@@ -91,7 +91,7 @@ def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: Mix
     shares, groups = zip(*sources_in(named(*source.named)), strict=True)
     urls = list(chain.from_iterable(groups))
     storage.check_output(output.url, output.force, urls)
-    how = Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir, forks=True)
+    how = source.reading._replace(tmpdir=wanted.tmpdir, forks=True)
     data = DataSet(urls, account, how, cli.workers(0))
     sink = data.sink(output.url, output.force, output.gzip, {"--rekey": wanted.rekey})
     spans = data.rows_apart(groups) if data.lists else []

@@ -5,7 +5,7 @@ without a field), and its key in the file sample.__key__. When the command ends,
 sample: first the old fields in their order, then new ones by name. A changed sample.__key__ changes the key. Other
 files are ignored. If no file sample.FIELD is left, the sample is left out: "rm sample.*" filters.
 
-What the command prints goes to stderr, with several workers, each line begins with the key of its sample. Its stdin is
+What the command prints goes to stderr; with several workers, each line begins with the key of its sample. Its stdin is
 empty. Its environment has TAR_KEY, TAR_INDEX (from 0) and TAR_SHARD. Processes that it leaves behind are killed.
 
 CMD is a line for the shell. Words after -- are a program and its arguments, which no shell reads again: blanks, quotes,
@@ -43,10 +43,9 @@ from tartools.run.results import collect_samples
 from tartools.run.shells import Shells, shell_arguments
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
-from tartools.shards.reading import Reading, read_samples
+from tartools.shards.reading import read_samples
 from tartools.shards.writing import write_samples
 from tartools.stages import select
-from tartools.storage.expand import expand
 from tartools.storage.pool import Threads, windowed
 
 SHELL = "bash"
@@ -93,9 +92,9 @@ def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work
     """Run the command."""
     options = directory_options(work, directory)
     arguments = shell_arguments(work.shell, line_of(work), work.script)
-    urls = expand(*source.named)
+    urls = source.urls()
     storage.check_output(output.url, output.force, urls)
-    samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
+    samples = read_samples(urls, account, source.reading)
     if work.first is not None:
         samples = select.count(samples, work.first)
         account.progress.phase = Phase("", work.first, lambda: account.settled)

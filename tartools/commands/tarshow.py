@@ -56,7 +56,6 @@ from tartools.show.sections import LISTED
 from tartools.show.statreport import flaws
 from tartools.stages import select, shuffle
 from tartools.stages.summary import Summary
-from tartools.storage.expand import expand
 
 WORKERS = 4  # threads that decode pictures, two of them each
 QUICKLY = 64 << 20  # bytes of local files that are read to count their samples
@@ -87,11 +86,11 @@ def tarshow(
 ) -> None:
     """Run the command."""
     check_usage(contact, pictures, interactive)
-    urls = expand(*source.named)
+    urls = source.urls()
     if contact.url is not None:
         storage.check_output(contact.url, contact.force, urls)
     ranges = interactive or contact.url is not None or contact.drawn is not None
-    reading = Reading(source.lax, source.skip_special, ranges=ranges)
+    reading = source.reading._replace(ranges=ranges)
 
     def read(account: Account, reading: Reading) -> Iterator[Sample]:
         samples = read_samples(urls, account, reading)

@@ -50,11 +50,10 @@ from tartools.samples.sample import Batch
 from tartools.samples.values import NUMBERS, parse_column
 from tartools.shards.dataset import DataSet
 from tartools.shards.gathering import WORKERS, gather
-from tartools.shards.reading import Reading, counted
+from tartools.shards.reading import counted
 from tartools.shards.writing import Destination, write_batches
 from tartools.stages import externalsort, sort
 from tartools.stages.samplefiles import Identities, SampleFiles, reopened
-from tartools.storage.expand import expand
 
 LEAST = 1 << 16  # bytes; with less, sorting does little but merging
 
@@ -103,9 +102,9 @@ class Sorting(cli.Group):
 def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: Sorting) -> None:
     """Run the command."""
     order = ordered(wanted)
-    urls = expand(*source.named)
+    urls = source.urls()
     storage.check_output(output.url, output.force, urls)
-    plainly = Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir)
+    plainly = source.reading._replace(tmpdir=wanted.tmpdir)
     data = DataSet(urls, account, plainly, cli.workers(0))
     sink = data.sink(output.url, output.force, output.gzip)
     if (data.lists or data.are_tables) and by_rows(data, sink, order, account, wanted.memory):

@@ -80,7 +80,6 @@ from tartools.shards.reading import Reading
 from tartools.shards.series import Limits, evenly, write_shards
 from tartools.shards.writing import codec_for
 from tartools.stages import shares
-from tartools.storage.expand import expand
 from tartools.storage.url import Url
 
 DEFAULT_SIZE = 10**9  # bytes
@@ -151,7 +150,7 @@ def tarsplit(
         raise UsageError("--remove removes files, and OUTPUT is not a file", url=output)
     if even and (samples or size):
         raise UsageError("--shards sets the size of shards; it excludes -n and -s")
-    reading = Reading(source.lax, source.skip_special, ranges=True, listed=False, tmpdir=tmpdir, forks=True)
+    reading = source.reading._replace(ranges=True, listed=False, tmpdir=tmpdir, forks=True)
     limits = Limits(lambda _: samples, size, most)
     with storage.one_commit(output):
         if partition.parts or partition.stratify is not None or partition.by is not None:
@@ -159,12 +158,12 @@ def tarsplit(
             word = column.name if partition.by is not None and column else "part"
             parts = numbering.PartNames(output, word, gzip)
             outputs = PartOutputs(parts, limits, DEFAULT_SIZE, even, start, force)
-            urls = expand(*source.named)
+            urls = source.urls()
             split_in_parts(urls, reading, account, partition, column, outputs, gzip, post, remove)
             return
         names = numbering.parse_numbering(output, gzip)
         codec_for(names.name(0), gzip)
-        urls = expand(*source.named)
+        urls = source.urls()
         first = start or 0
         old = numbering.existing_shards(names)
         numbering.check_outputs(names, first, old, urls, force)

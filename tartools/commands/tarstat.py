@@ -8,7 +8,7 @@ Classes are the values of the field cls, of fields that begin with cls., and of 
 recognized by the last part of their field (jpg, png ...). Their headers are read; --decode decodes all of each picture
 (of an animation the first frame), to find those that are cut or damaged. JPEGs are decoded by simplejpeg, if it is
 installed: it is strict, and finds damage that Pillow passes over; it refuses a few that are odd but sound, too. Large
-payloads of local files that are neither are not read at all. Names and values are escaped.
+payloads of local files that are neither classes nor pictures are not read at all. Names and values are escaped.
 
 Of tables only the columns are read, so that sizes are those of the samples, without headers and padding. Classes come
 from columns that have the names of their fields (tarindex -f cls), pictures from those that tarindex --pictures made;
@@ -70,12 +70,10 @@ from tartools.samples.filetypes import is_picture_field
 from tartools.samples.sample import Batch
 from tartools.samples.values import no_sample_has
 from tartools.shards.gathering import WORKERS, gather, to_the_end, without_output
-from tartools.shards.reading import Reading
 from tartools.show import sections, statreport
 from tartools.show.statreport import facts_of
 from tartools.stages.statistics import FieldKinds, classes_in, columns_of_tables, summarize
 from tartools.stages.summary import LISTED, PictureSize, Summary
-from tartools.storage.expand import expand
 from tartools.tables.schema import is_table
 from tartools.tar import Member
 
@@ -93,13 +91,13 @@ class Looks(cli.Group):
 @cli.command(__doc__)
 def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Workers = 0) -> None:
     """Run the command."""
-    urls = expand(*source.named)
+    urls = source.urls()
     named = (looks.classes or "").split()
     kinds = FieldKinds(classes_in(named), is_picture_field, partial(measured, decode=looks.decode))
     columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, named, kinds, account)
     if looks.decode and (hint := decoding.leniency()):
         account.warn(hint)
-    reading = Reading(source.lax, source.skip_special, ranges=True, alike=True, forks=True, columns=columns)
+    reading = source.reading._replace(ranges=True, alike=True, forks=True, columns=columns)
     listed = LISTED if looks.json else sections.LISTED
     found = Summary(listed)
 

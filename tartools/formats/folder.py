@@ -77,7 +77,8 @@ def from_folder(wanted: Folder, account: Account, skip_special: bool) -> list[Pl
 def class_numbers(field: str, labels: Iterable[bytes], account: Account) -> dict[bytes, int]:
     """Return the number of each class of *labels*, and say which it is; nothing if *field* is not one of numbers.
 
-    They count from 0 in the order of the names' bytes; names that are all numbers are these, and nothing is said.
+    They count from 0 in the order of the names' bytes. If all names are numbers, they are taken as they are, and
+    nothing is said.
     """
     if suffix_of(unpacked(field)[0]) not in NUMBERS:
         return {}

@@ -94,7 +94,7 @@ def rows(batches: Iterable[Batch], table: TableFormat, account: Account, most: i
             if absent and missing is None:
                 if isinstance(sample, ListedRow):
                     raise sample.lacks(absent[0])
-                raise _lacks(sample, absent[0], _is_torn(sample, _following(found), account))
+                raise _lacks(sample, absent[0], _is_torn(sample, found, account))
             unseen.intersection_update(absent)
             seen.update(dict.fromkeys(sample.fields) if unseen else ())
             cells = [missing if value is nothing else value for value in cells]
@@ -168,11 +168,9 @@ class EmptyColumnCheck:
             )
 
 
-def _following(found: "Iterable[tuple[object, Sample | ListedRow | Batch]]") -> "Iterator[Sample | ListedRow]":
-    return chain.from_iterable(later if isinstance(later, Batch) else [later] for _, later in found)
-
-
-def _is_torn(sample: Sample, following: "Iterator[Sample | ListedRow]", account: Account) -> bool:
+def _is_torn(
+    sample: Sample, following: "Iterable[tuple[object, Sample | ListedRow | Batch]]", account: Account
+) -> bool:
     """Return whether the key of *sample* is known to come back in its shard.
 
     Of a plain file, up to 10,000 *following* samples are read to find out; elsewhere that could take any time.
@@ -182,7 +180,8 @@ def _is_torn(sample: Sample, following: "Iterator[Sample | ListedRow]", account:
     if storage.plain_size(sample.shard) is None:
         return False
     try:
-        for later in islice(following, FIRST):
+        batches = (later if isinstance(later, Batch) else [later] for _, later in following)
+        for later in islice(chain.from_iterable(batches), FIRST):
             if later.shard != sample.shard or later.key == sample.key:
                 return later.shard == sample.shard
     except TarToolsError:  # the missing value is what is reported

@@ -8,7 +8,6 @@ import stat
 import struct
 import zipfile
 import zlib
-from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, NoReturn, cast
 
@@ -99,7 +98,7 @@ class ZipSamples:
     *others* are links and special files, (name, kind); *left_out* are the files that systems add, and the directories
     of macOS; *directories* are entries. *returned* is the first key that comes back after other keys, or None.
 
-    Holds: what `ZipDirectory` holds, 16 bytes a member, and while it is made, all names.
+    Holds: what `ZipDirectory` holds, 100 bytes a sample, and while it is made, all names.
     Raises: SampleError for encrypted members, other methods than stored and deflated, names that lead out of the
     folder, and two members of one name; TarFormatError; StorageError.
     """
@@ -109,10 +108,8 @@ class ZipSamples:
         self.others: list[tuple[str, str]] = []
         self.left_out: list[str] = []
         self.returned: bytes | None = None
-        self._members: list[zipfile.ZipInfo] = []
-        self._firsts = array("l")  # where in these each sample begins
+        self._samples: list[list[zipfile.ZipInfo]] = []  # the members of each
         self._sort()
-        self._firsts.append(len(self._members))
 
     def _sort(self) -> None:
         """Find the samples."""
@@ -129,11 +126,11 @@ class ZipSamples:
             seen.add(path)
             key, field = split_path(path)
             if not field or key != last:
-                self._firsts.append(len(self._members))
+                self._samples.append([])
                 if first_keys.left:
                     first_keys.add([key])
             last = key if field else None
-            self._members.append(info)
+            self._samples[-1].append(info)
 
     def _returns(self, key: bytes) -> None:
         self.returned = self.returned or key
@@ -153,11 +150,11 @@ class ZipSamples:
         return False
 
     def __len__(self) -> int:
-        return len(self._firsts) - 1
+        return len(self._samples)
 
     def __getitem__(self, number: int) -> list[zipfile.ZipInfo]:
         """Return the members of sample *number*."""
-        return self._members[self._firsts[number] : self._firsts[number + 1]]
+        return self._samples[number]
 
     def sample(self, file: BinaryIO, number: int) -> Sample:
         """Return sample *number*; see `ZipDirectory.member`."""

@@ -21,8 +21,7 @@ from tartools.errors import CommandError, StorageError
 from tartools.run import warmshell
 from tartools.run.directories import Outcome, SampleTask
 from tartools.run.guard import Guard
-from tartools.run.printed import Lines, Printed
-from tartools.run.warmshell import WarmShell
+from tartools.run.warmshell import Lines, Printed, WarmShell
 from tartools.storage.children import Child, describe, end_all
 from tartools.storage.scratch import create_file, open_file
 

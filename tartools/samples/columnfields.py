@@ -1,7 +1,5 @@
 """Values of the columns of other tables as fields of samples: their names, their payloads, and both packed as bytes."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from struct import Struct

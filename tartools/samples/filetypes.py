@@ -1,7 +1,5 @@
 """What a payload is, by the suffix of its field and by its first bytes: one table for all commands."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

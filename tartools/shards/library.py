@@ -196,9 +196,9 @@ class ShardWriter(_Writing):
     A shard has up to *max_count* samples and *max_size* bytes (None: any number), its end included, before compression;
     one sample that is larger has a shard of its own. Values, threads and processes are as for `TarWriter`.
 
-    Each shard appears under its name when it is complete and on the disk, a few after it was full, and all at `close`,
-    or when the `with` block ends normally. After anything else those that have appeared stay, and are in *shards*, and
-    the others leave nothing. Without samples there are no shards.
+    Each shard appears under its name when it is complete and on the disk, while later ones are written, and all have
+    appeared after `close`, or when the `with` block has ended normally. After anything else those that have appeared
+    stay, and are in *shards*, and the others leave nothing. Without samples there are no shards.
 
     Holds: what `TarWriter` holds; of local shards, up to four that wait for the disk are open.
     Raises StorageError if a shard of such a name exists. *force* replaces them, and removes at the end what has a

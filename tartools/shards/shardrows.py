@@ -23,8 +23,8 @@ from tartools.storage.url import Url
 from tartools.storage.version import Look, check_unchanged, looks
 from tartools.tables import rows, schema, source
 from tartools.tables.facts import WantedFacts
-from tartools.tables.inputs import ROW, RowInputs, RowSource, TablePart, in_order, table_rows
-from tartools.tables.rowplaces import Listing, ShardNumbers
+from tartools.tables.inputs import ROW, RowInputs, RowSource, TablePart, in_order, unified_piece
+from tartools.tables.rowplaces import KnownShards, Listing
 from tartools.tables.rows import RowSpool
 from tartools.tables.tablewriter import RowBatch, TableWriter
 
@@ -94,7 +94,7 @@ def row_inputs_apart(
     check_shards(urls, account)
     account.progress.phase = Phase("reading")
     looked = looks(urls)
-    shards = ShardNumbers()
+    shards = KnownShards()
     parts: list[RowSource] = []
     ends = [0]
     for each in sources:
@@ -148,7 +148,7 @@ def blocks(urls: Sequence[str], account: Account, indexing: Indexing) -> Generat
 
 
 def indexed(
-    urls: Sequence[str], looked: Mapping[str, Look], shards: ShardNumbers, account: Account, indexing: Indexing
+    urls: Sequence[str], looked: Mapping[str, Look], shards: KnownShards, account: Account, indexing: Indexing
 ) -> RowSpool:
     """Return the rows of the shards *urls*. Raises: StorageError if one of them changes meanwhile."""
     versions = {url: looked[url].known(url) for url in urls}
@@ -222,19 +222,16 @@ class ListedSamples:
     def __init__(self, inputs: RowInputs, account: Account, reading: Reading) -> None:
         from tartools.tables.tablesamples import Shards
 
-        self._shards = inputs.shards
-        names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.shards.url(0)]
-        self._listing = Listing(names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more", folder="")
-        self._read = Shards(self._listing, account, ranges=reading.ranges, listed=reading.listed, tmpdir=reading.tmpdir)
+        names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.shards.urls[0]]
+        table = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        listing = Listing(table, inputs.shards)
+        self._read = Shards(listing, account, ranges=reading.ranges, listed=reading.listed, tmpdir=reading.tmpdir)
 
     def of(self, rows: Any, numbers: Any = None) -> Iterator[Batch]:
         """Yield the samples of *rows*, which have *numbers* for messages, in order, in batches."""
         for first in range(0, len(rows), source.ROWS):
-            few = rows.slice(first, source.ROWS)
-            table = table_rows(few, self._shards.since(0)).combine_chunks()
-            piece = self._listing.piece(table.to_batches()[0], first)
-            piece.rows = None if numbers is None else numbers[first : first + source.ROWS]
-            yield from self._read.samples(piece)
+            few = None if numbers is None else numbers[first : first + source.ROWS]
+            yield from self._read.samples(unified_piece(rows.slice(first, source.ROWS), first, few))
 
     def check(self) -> None:
         """Raise StorageError if a file has changed since it was opened."""
@@ -263,7 +260,7 @@ def updated(urls: Sequence[str], old: str, account: Account, indexing: Indexing)
     Raises: what `row_inputs` raises; UsageError for a shard that is named twice.
     """
     check_stored([*urls, old])
-    shards = ShardNumbers()
+    shards = KnownShards()
     table = TablePart(old, shards)
     known = whole_shards(table)
     before = {same_name(url): url for url, _ in shards.since(0)}

@@ -12,11 +12,12 @@ from tartools.errors import SampleError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample
 from tartools.tar import ContiguousGroups, Member, read_range, split_path
-from tartools.tar.writer import NewMembers, new_members
+from tartools.tar.writer import new_members
 
 Find = Callable[[Sequence[bytes]], Sequence[Any]]
 
 LARGE = 1 << 16  # bytes; the samples of a batch are put together in memory if they are smaller than this
+NOTHING = (b"", b"", b"", b"", 0)  # pieces and size of what is new in a sample to which nothing is added
 
 
 class Adding(NamedTuple):
@@ -84,36 +85,22 @@ def _together(batch: Batch, found: Sequence[Any], lost: int, how: Adding) -> Bat
     bounds = [start - shift for start in starts] if shift else starts
     bodies = list(map(view.__getitem__, map(slice, bounds, bounds[1:])))
     lengths = [end - start for start, end in pairwise(starts)]
-    if lost:
-        taken = [number for number, value in enumerate(found) if value is not None]
-        new = new_members([keys[number] + b"." + field for number in taken], [found[number] for number in taken])
-        if how.left:
-            return _with_holes(batch, bodies, lengths, taken, new)
+    taken = [number for number, value in enumerate(found) if value is not None] if lost else range(len(keys))
+    new = new_members([keys[number] + b"." + field for number in taken], [found[number] for number in taken])
+    columns: Sequence[Sequence[Any]] = new
+    if lost and how.left:
+        known = (dict(zip(taken, column, strict=True)) for column in new)
+        holes = zip(known, NOTHING, strict=True)
+        columns = [[each.get(number, none) for number in range(len(keys))] for each, none in holes]
+    elif lost:
         keys, bodies = [keys[number] for number in taken], [bodies[number] for number in taken]
         lengths = [lengths[number] for number in taken]
         if any(map(eq, keys, keys[1:])):
             return None  # the writer refuses them
-    else:
-        new = new_members([key + b"." + field for key in keys], found)
-    heads, tails, payloads, paddings, sizes = new
-    whole = b"".join(chain.from_iterable(zip(bodies, heads, tails, payloads, paddings, strict=True)))
-    return _batch(batch, keys, whole, map(add, lengths, sizes))
-
-
-def _with_holes(
-    batch: Batch, bodies: Sequence[Any], lengths: list[int], taken: Sequence[int], new: NewMembers
-) -> Batch:
-    """Return the samples of *batch*, whose bytes are *bodies*, with the members *new*, which those *taken* get."""
-    pieces = [(body,) for body in bodies]
-    for number, *four, size in zip(taken, *new, strict=True):
-        pieces[number] += tuple(four)
-        lengths[number] += size
-    return _batch(batch, batch.keys, b"".join(chain.from_iterable(pieces)), lengths)
-
-
-def _batch(like: Batch, keys: list[bytes], whole: bytes, lengths: Iterable[int]) -> Batch:
-    """Return samples of these *lengths*, whose bytes are *whole*, read from where *like* was."""
-    return Batch(ContiguousGroups(whole, keys, list(accumulate(lengths, initial=0)), None, []), like.shard)
+    *pieces, sizes = columns
+    whole = b"".join(chain.from_iterable(zip(bodies, *pieces, strict=True)))
+    starts = list(accumulate(map(add, lengths, sizes), initial=0))
+    return Batch(ContiguousGroups(whole, keys, starts, None, []), batch.shard)
 
 
 def added(sample: Sample, new: Sequence[Member], how: Adding) -> Sample:

@@ -129,17 +129,6 @@ def content_records(batch: Batch, position: int) -> list[bytes]:
     return found
 
 
-def fields_in(content: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the fields of a record whose *content* is behind the position, each with its digest, in order."""
-    end = NUMBER + int.from_bytes(content[:NUMBER], "big")
-    fields, start = [], NUMBER
-    while start < end:
-        stop = start + NUMBER + int.from_bytes(content[start : start + NUMBER], "big")
-        fields.append(content[start + NUMBER : stop])
-        start = stop
-    return [(field, content[end + DIGEST * n : end + DIGEST * (n + 1)]) for n, field in enumerate(fields)]
-
-
 def digest_of(batch: Batch) -> int:
     """Return the sum of the digests of the samples of *batch*, modulo 2**256.
 
@@ -269,10 +258,17 @@ def differing(left: bytes, right: bytes) -> tuple[str, ...]:
 
 
 def by_field(content: bytes) -> dict[bytes, list[bytes]]:
-    """Return the digests of each field in the *content* of a record: several if a sample has it several times."""
+    """Return the digests of each field in the *content* of a record: several if a sample has it several times.
+
+    The content is what stands behind the position.
+    """
+    end = NUMBER + int.from_bytes(content[:NUMBER], "big")
     found: dict[bytes, list[bytes]] = {}
-    for field, digest in fields_in(content):
-        found.setdefault(field, []).append(digest)
+    start, at = NUMBER, end
+    while start < end:
+        stop = start + NUMBER + int.from_bytes(content[start : start + NUMBER], "big")
+        found.setdefault(content[start + NUMBER : stop], []).append(content[at : at + DIGEST])
+        start, at = stop, at + DIGEST
     return found
 
 

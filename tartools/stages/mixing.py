@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any, Generic, Literal, TypeVar
 
 from tartools import storage
 from tartools.errors import SampleError, StorageError, shown
 from tartools.samples.account import FIRST, Account
 from tartools.shards.reading import closing_upstream
+from tartools.stages.shares import WHOLE, upper_bounds
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table
 from tartools.tar import compression
@@ -25,7 +26,6 @@ Item = TypeVar("Item")  # a sample, or what stands for one
 Stop = Literal["first", "all", "longest"]
 
 BITS = 64
-WHOLE = 1 << BITS
 BLOCK = 8  # numbers
 STEP = 0x9E3779B97F4A7C15  # WHOLE divided by the golden ratio; odd
 END = object()
@@ -253,16 +253,6 @@ class Mixing(Mixture[Item]):
                 f"the key {key!r} comes again among the first {FIRST:,} samples; "
                 "--rekey '{source}/{key}' makes keys of different sources differ"
             )
-
-
-def upper_bounds(shares: Sequence[int]) -> list[int]:
-    """Return where the part of each source ends in the range from 0 to 2**64; the last ends there.
-
-    >>> [bound / WHOLE for bound in upper_bounds([1, 1, 2])]
-    [0.25, 0.5, 1.0]
-    """
-    total = sum(shares)
-    return [-(-before * WHOLE // total) for before in accumulate(shares)]
 
 
 def numbers(seed: int) -> Iterator[int]:

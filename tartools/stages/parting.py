@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import NoReturn
 
 from tartools.errors import SampleError
@@ -113,7 +113,7 @@ class ByKey:
 
     def __init__(self, parts: Sequence[shares.Part]) -> None:
         self._names = [part.name for part in parts]
-        self._ends = shares.ends(parts)
+        self._ends = shares.upper_bounds([part.weight for part in parts])
 
     def parts(self, batch: Batch) -> list[str]:
         """Return the part of each of the next samples, those of *batch*."""
@@ -191,8 +191,8 @@ class StratifiedPlan:
         self._parts = parts
         self._tmpdir = tmpdir
         self.counts = Counter({part.name: 0 for part in parts})
-        self._assigned = external_sort(self._assign(external_sort(records, MEMORY, tmpdir)), MEMORY, tmpdir)
-        self._next = next(self._assigned, None)
+        assigned = external_sort(self._assign(external_sort(records, MEMORY, tmpdir)), MEMORY, tmpdir)
+        self._assigned = chain([*islice(assigned, 1)], assigned)  # now all have been counted
 
     def _assign(self, records: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the position of each of *records*, sorted by value and hash, a digest of its entry, and its part."""
@@ -212,24 +212,22 @@ class StratifiedPlan:
         """Return the parts of the next samples, which have *entries*. Raises: SampleError if the input has changed."""
         parts = []
         for each in entries:
-            found, self._next = self._next, next(self._assigned, None)
+            found = next(self._assigned, None)
             if found is None or found[NUMBER : 2 * NUMBER] != _digest(each):
                 raise changed()
             parts.append(self._part(found))
         return parts
 
     def rest(self) -> Iterator[str]:
-        """Yield the parts of all samples, in the order of the input."""
-        while (found := self._next) is not None:
-            self._next = next(self._assigned, None)
-            yield self._part(found)
+        """Return the parts of all samples, in the order of the input."""
+        return map(self._part, self._assigned)
 
     def _part(self, found: bytes) -> str:
         return self._parts[int.from_bytes(found[2 * NUMBER :], "big")].name
 
     def end(self) -> None:
         """Raise SampleError if there were more samples when the records were made."""
-        if self._next is not None:
+        if next(self._assigned, None) is not None:
             raise changed()
 
 

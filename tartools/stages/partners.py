@@ -12,7 +12,6 @@ A has any size and order, and is read once.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, count, pairwise
@@ -86,18 +85,10 @@ class Held:
         """Return what B has for the *keys* of the next samples of A, None for what it lacks."""
         numbers = list(map(self._numbers.get, keys))
         marks, values = self._marks, self._values
-        if None not in numbers:
-            for number in numbers:
-                marks[number] = 1  # type: ignore[index]
-            return list(map(values.__getitem__, numbers))  # type: ignore[arg-type]
-        found: list[bytes | None] = []
         for number in numbers:
-            if number is None:
-                found.append(None)
-            else:
+            if number is not None:
                 marks[number] = 1
-                found.append(values[number])
-        return found
+        return [None if number is None else values[number] for number in numbers]
 
     @property
     def left(self) -> int:
@@ -130,8 +121,7 @@ class Spilled:
         self._file = new_file(tmpdir)
         self._firsts: list[bytes] = []
         self._places: list[int] = [0]
-        self._blocks: OrderedDict[int, list[bytes]] = OrderedDict()  # least recently used first
-        self._size = 0  # of these
+        self._held: tuple[int, list[bytes]] = -1, []  # a block
         self._write(external_sort(self._records(pairs), memory // 2, tmpdir))
         self._marks = bytearray((self._count + 7) // 8)  # which were asked for; a bit for each
         self.example = self._firsts[0] if self._firsts else None
@@ -191,18 +181,11 @@ class Spilled:
         return record[len(begin) + NUMBER :]
 
     def _block(self, number: int) -> list[bytes]:
-        """Return the records of block *number*; the last ones that were asked for are in memory."""
-        if number in self._blocks:
-            self._blocks.move_to_end(number)
-            return self._blocks[number]
-        begin, end = self._places[number], self._places[number + 1]
-        found = list(unpack_block(read_range(self._file, begin, end)))
-        self._blocks[number] = found
-        self._size += end - begin
-        while self._size > self._memory // 8 and len(self._blocks) > 1:
-            old, _ = self._blocks.popitem(last=False)
-            self._size -= self._places[old + 1] - self._places[old]
-        return found
+        """Return the records of block *number*; the last one that was asked for is in memory."""
+        if self._held[0] != number:
+            found = unpack_block(read_range(self._file, self._places[number], self._places[number + 1]))
+            self._held = number, list(found)
+        return self._held[1]
 
 
 def twice(key: bytes, first: int, second: int) -> SampleError:

@@ -22,7 +22,6 @@ from tartools.tar import ContiguousGroups, Member, Source, located, read_range
 
 POSITION = 8  # bytes, big-endian, after the sort key; the key of the sample and its location follow
 LOCATION = Struct(">QQIIB")  # start, end, shard, length of the key in the record, flags
-POSITIONED = Struct(">QQQIIB")  # position and location, for records without a key between them
 LONE, COPIED, IMPLIED = 1, 2, 4  # flags: never joined; in the scratch file; the sort key implies the key
 Reopen = Callable[[str], io.FileIO]
 Identities = list[tuple[int, tuple[int, ...]]]
@@ -159,15 +158,17 @@ class SampleFiles:
     def add_identities(self, identities: Identities) -> None:
         """Add the *identities* that a fork found. Raises: StorageError if a file was another one there."""
         for shard, known in identities:
-            if self._identities.setdefault(shard, tuple(known)) != tuple(known):
-                raise changed(self._urls[shard])
+            self._same(shard, known)
 
     def check(self) -> None:
         """Raise StorageError if one of the files has changed."""
-        for shard, known in self._identities.items():
-            url = self._urls[shard]
-            if FileVersion.of(self._stdin.get(shard) or self._reopen(url)) != known:
-                raise changed(url)
+        for shard in self._identities:
+            self._same(shard, FileVersion.of(self._stdin.get(shard) or self._reopen(self._urls[shard])))
+
+    def _same(self, shard: int, version: Sequence[int]) -> None:
+        """Raise StorageError if the file of *shard* had another *version* when it was looked at first."""
+        if self._identities.setdefault(shard, tuple(version)) != tuple(version):
+            raise changed(self._urls[shard])
 
     def _number(self, url: str) -> int:
         """Return the number of the shard *url*; a new one if it has none yet."""
@@ -197,8 +198,7 @@ class SampleFiles:
 
     def _reopened(self, shard: int) -> io.FileIO:
         file = self._reopen(self._urls[shard])
-        if FileVersion.of(file) != self._identities[shard]:
-            raise changed(self._urls[shard])
+        self._same(shard, FileVersion.of(file))
         return file
 
     def _keep(self, shard: int, file: io.FileIO) -> None:
@@ -206,8 +206,7 @@ class SampleFiles:
         if file is self._seen:
             return
         self._seen = file
-        if self._identities.setdefault(shard, FileVersion.of(file)) != FileVersion.of(file):
-            raise changed(self._urls[shard])
+        self._same(shard, FileVersion.of(file))
         if isinstance(file.name, int):
             self._stdin[shard] = file
         else:

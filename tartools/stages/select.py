@@ -1,5 +1,6 @@
 """Stages that select samples and fields, and rename keys."""
 
+import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -8,7 +9,7 @@ from tartools.errors import SampleError, UsageError
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, checked_path, join_path
 from tartools.samples.values import checked_key, field_list, no_sample_has, text_of
-from tartools.tar import Member, split_path
+from tartools.tar import split_path
 from tartools.tar.compression import split_suffix
 
 Item = TypeVar("Item")  # a sample, or what stands for one
@@ -62,17 +63,14 @@ def count(samples: Iterable[Item], most: int) -> Iterator[Item]:
 
 def part(samples: Iterable[Item], chosen: slice, account: Account) -> Iterator[Item]:
     """Yield the samples whose numbers are in the slice *chosen*, which has no negatives; leave out the others."""
-    start, stop, step = chosen.start or 0, chosen.stop, chosen.step or 1
-    if stop is not None:
-        if stop <= start:
-            return
-        stop -= (stop - 1 - start) % step  # one after the last one chosen
-    for number, sample in enumerate(samples):
-        if number >= start and (number - start) % step == 0:
+    numbers = range(*chosen.indices(sys.maxsize))
+    last = numbers[-1] if numbers else -1
+    for number, sample in enumerate(samples if numbers else ()):
+        if number in numbers:
             yield sample
         else:
             account.left_out += 1
-        if stop is not None and number + 1 == stop:
+        if number == last:
             return
 
 
@@ -105,7 +103,11 @@ def fields(
                     twice = checked_path(sample.key, new).decode("utf-8", "replace")
                     raise SampleError(f"sample {sample.key!r} would get two members {twice!r}")
         if chosen[names]:
-            yield sample.with_members(_renamed(sample, at, new) for at, new in chosen[names])
+            members, key = sample.members, sample.key
+            yield sample.with_members(
+                members[at] if new is None else tar.renamed(members[at], checked_path(key, new))
+                for at, new in chosen[names]
+            )
         else:
             account.left_out += 1
     if unseen and chosen:
@@ -131,11 +133,6 @@ def _chosen(
             targets.setdefault(found, {})[word.new] = None
             unseen.pop(word, None)
     return [(at, new) for at, name in enumerate(folded) for new in targets.get(name, ())]
-
-
-def _renamed(sample: Sample, at: int, new: str | None) -> Member:
-    """Return member number *at* of *sample*, called *new* if that is a name."""
-    return sample.members[at] if new is None else tar.renamed(sample.members[at], checked_path(sample.key, new))
 
 
 def by_specs(

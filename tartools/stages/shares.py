@@ -118,14 +118,14 @@ def parts(text: str) -> tuple[Part, ...]:
     return tuple(Part(name, weight // divisor) for name, weight in zip(names, [*weights[:-1], last], strict=True))
 
 
-def ends(found: Sequence[Part]) -> list[int]:
-    """Return for each part of *found* the number behind those of its keys: the first part has the lowest numbers.
+def upper_bounds(weights: Sequence[int]) -> list[int]:
+    """Return where the part of each of *weights* ends in the range from 0 to 2**64; the last ends there.
 
-    >>> ends(parts("train:0.9,val:0.1")) == [bound("0.9"), WHOLE]
-    True
+    >>> [bound / WHOLE for bound in upper_bounds([1, 1, 2])]
+    [0.25, 0.5, 1.0]
     """
-    whole = sum(part.weight for part in found)
-    return [-(-weight * WHOLE // whole) for weight in accumulate(part.weight for part in found)]
+    total = sum(weights)
+    return [-(-before * WHOLE // total) for before in accumulate(weights)]
 
 
 def apportioned(count: int, found: Sequence[Part]) -> list[int]:

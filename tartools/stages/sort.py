@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import accumulate, count, islice, repeat
-from typing import Any
+from itertools import accumulate, count, groupby, islice, repeat
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from tartools.errors import SampleError, shown
 from tartools.samples.account import Account
@@ -38,7 +39,6 @@ from tartools.stages.samplefiles import (
     LOCATION,
     LONE,
     POSITION,
-    POSITIONED,
     Entry,
     Identities,
     PartMember,
@@ -48,8 +48,10 @@ from tartools.stages.samplefiles import (
 from tartools.storage.openfiles import OPEN_FILES
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema
-from tartools.tables.inputs import RowInputs
 from tartools.tar import Member, read_range
+
+if TYPE_CHECKING:
+    from tartools.tables.inputs import RowInputs
 
 MEMORY = 256 << 20  # bytes
 SMALL = 1 << 20  # bytes of samples in a batch
@@ -142,13 +144,10 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
         shard, shift = location
         starts, ends = groups.starts, islice(groups.starts, 1, None)
         for key, start, end, first in zip(groups.keys, starts, ends, groups.firsts, strict=False):
+            kept = b"" if implied else key
             flags = implied if len(members[first][0]) > len(key) else implied | LONE
-            sort_key = encode_key(key, position, batch.shard)
-            if implied:
-                yield sort_key + POSITIONED.pack(position, start + shift, end + shift, shard, 0, flags)
-            else:
-                packed = LOCATION.pack(start + shift, end + shift, shard, len(key), flags)
-                yield sort_key + position.to_bytes(POSITION, "big") + key + packed
+            packed = LOCATION.pack(start + shift, end + shift, shard, len(kept), flags)
+            yield encode_key(key, position, batch.shard) + position.to_bytes(POSITION, "big") + kept + packed
             position += 1
 
 
@@ -185,19 +184,15 @@ def choose_equal_values(entries: Iterable[Entry], order: Order, account: Account
 
     Samples without a value are never equal. Holds: one entry.
     """
-    if order.unique is None:
-        yield from ([entry] for entry in entries)
-        return
-    kept: Entry | None = None
-    for entry in entries:
-        if kept is not None and entry.sort_key == kept.sort_key and entry.sort_key not in (FIRST, LAST):
+    for value, equal in groupby(entries, itemgetter(0)):
+        if order.unique is None or value in (FIRST, LAST):
+            yield from ([entry] for entry in equal)
+            continue
+        rest = iter(equal)
+        kept = next(rest)
+        for entry in rest:
             account.left_out += 1
             kept = entry if order.unique == "last" else kept
-            continue
-        if kept is not None:
-            yield [kept]
-        kept = entry
-    if kept is not None:
         yield [kept]
 
 
@@ -206,16 +201,9 @@ def join_equal_keys(entries: Iterable[Entry], order: Order, account: Account) ->
 
     Holds: the entries of equal sort keys.
     """
-    equal: list[Entry] = []
-    before = b""
-    for entry in entries:
-        if equal and entry[0] != before:
-            yield from [equal] if len(equal) == 1 else parts_by_sample(equal, order, account)
-            equal = []
-        before = entry[0]
-        equal.append(entry)
-    if equal:
-        yield from parts_by_sample(equal, order, account)
+    for _, same in groupby(entries, itemgetter(0)):
+        equal = list(same)
+        yield from [equal] if len(equal) == 1 else parts_by_sample(equal, order, account)
 
 
 def parts_by_sample(equal: list[Entry], order: Order, account: Account) -> list[list[Entry]]:
@@ -224,8 +212,6 @@ def parts_by_sample(equal: list[Entry], order: Order, account: Account) -> list[
     Different keys may be equal as numbers: if *order* is unique, one of them is kept. A member without a field is a
     sample of its own, even if its name is the key of another sample.
     """
-    if len(equal) == 1:
-        return [equal]
     samples: dict[tuple[bytes, int], list[Entry]] = {}
     for number, entry in enumerate(equal):
         apart = number if entry.flags & LONE else -1
@@ -377,7 +363,7 @@ def from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[
             if order.by_key and rows.column(schema.KEY).null_count:
                 raise UntoldError(f"one of rows {row} to {row + len(rows) - 1} has no {schema.KEY} to sort by")
             keys = [(key or "").encode() for key in rows.column(schema.KEY).to_pylist()]
-        shards = [inputs.shards.url(number) for number in rows.column(schema.SHARD).to_pylist()]
+        shards = [inputs.shards.urls[number] for number in rows.column(schema.SHARD).to_pylist()]
         fields = kinds_of(rows, kinds) if order.by_key else repeat(UNKNOWN)
         numbers = range(row, row + len(rows))
         if encode_key is not None:

@@ -1,6 +1,6 @@
 """Rows of several tables, and of shards that were indexed, as rows of one: the same columns and types, in any order.
 
-A unified record batch has `__shard__` as int32, a number in `ShardNumbers`, which stands for the version too; then
+A unified record batch has `__shard__` as int32, a number in `KnownShards`, which stands for the version too; then
 `__index__` as uint64, `__key__` as string, `__begin__` and `__end__` as uint64, `__members__` as a struct of places,
 and columns of values. Shards are known by their URLs, not by names that are relative to a table.
 """
@@ -18,7 +18,7 @@ from tartools.errors import StorageError
 from tartools.samples.values import as_text
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema, source
-from tartools.tables.rowplaces import Listing, ShardNumbers
+from tartools.tables.rowplaces import KnownShards, Listing, Piece
 from tartools.tables.rows import RowSpool
 from tartools.tar import read_range
 
@@ -33,7 +33,7 @@ Stored = tuple[int, int]  # begin and end of a record batch in the temporary fil
 class TablePart:
     """The rows of the table *url*. `schema` is their unified schema."""
 
-    def __init__(self, url: str, shards: ShardNumbers) -> None:
+    def __init__(self, url: str, shards: KnownShards) -> None:
         self.url = url
         self._shards = shards
         with source.opened(url) as table:
@@ -70,7 +70,7 @@ RowSource = TablePart | RowSpool  # some of the rows: their number, unified sche
 class RowInputs:
     """The rows of *parts*, whose shards have numbers in *shards*."""
 
-    def __init__(self, parts: Sequence[RowSource], shards: ShardNumbers) -> None:
+    def __init__(self, parts: Sequence[RowSource], shards: KnownShards) -> None:
         self.parts = parts
         self.shards = shards
         self.schema = joined_schema([part.schema for part in parts])
@@ -195,11 +195,9 @@ def conforming(rows: Any, wanted: Any) -> Any:
 class Unifier:
     """Makes rows of the table *url* unified ones, with *columns*: those that are wanted of its `unified_schema`."""
 
-    def __init__(self, url: str, columns: Any, shards: ShardNumbers) -> None:
-        self._listing = Listing(url)
+    def __init__(self, url: str, columns: Any, shards: KnownShards) -> None:
+        self._listing = Listing(url, shards)
         self._columns = columns
-        self._shards = shards
-        self._numbers: list[int] = []  # in *shards*, of the shards of the listing
 
     def unified(self, rows: Any, first: int) -> Any:
         """Return the record batch *rows*, which begins with row *first* of the table.
@@ -210,10 +208,8 @@ class Unifier:
 
         pa = schema.arrow()
         piece = self._listing.piece(rows, first, keyed=False)
-        known = zip(self._listing.urls, self._listing.versions, strict=True)
-        self._numbers += [self._shards.number(*shard) for shard in islice(known, len(self._numbers), None)]
         ours = {
-            schema.SHARD: np.array(self._numbers, np.int32)[piece.numbers],
+            schema.SHARD: piece.numbers,
             schema.BEGIN: piece.begins.astype(np.uint64),
             schema.END: piece.ends.astype(np.uint64),
         }
@@ -239,6 +235,16 @@ class Unifier:
                 f"{'places' if field.name == schema.MEMBERS else field.type}: {str(error).splitlines()[0]}",
                 url=self._listing.table,
             ) from None
+
+
+def unified_piece(rows: Any, first: int, numbers: Any) -> Piece:
+    """Return the unified record batch *rows* as places; the first is row *first*, unless *numbers* has that of each."""
+    import numpy as np
+
+    shards, begins, ends = (np.asarray(rows.column(name)) for name in (schema.SHARD, schema.BEGIN, schema.END))
+    keys = rows.column(schema.KEY) if schema.KEY in rows.schema.names else None
+    known = None if keys is None or keys.null_count else schema.raw(keys).to_pylist()
+    return Piece(first, shards, begins.astype(np.int64), ends.astype(np.int64), known, numbers)
 
 
 def table_schema(rows: Any) -> Any:

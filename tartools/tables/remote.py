@@ -46,21 +46,20 @@ def spans(rows: Piece, most: int) -> list[Span]:
 
     size = min(max(int((rows.ends - rows.begins).sum()) // most, LEAST), SPAN)
     found: list[Span] = []
-    useful = 0
+    wasted = 0  # bytes of the last one that are for no row
     for index in np.lexsort((rows.ends, rows.begins, rows.numbers)).tolist():
         number, begin, end = rows.place(index)
         if found:
             last = found[-1]
-            upto = max(end, last.end)
-            lost = upto - last.begin - useful - max(0, end - max(begin, last.end))
+            upto, lost = max(end, last.end), wasted + max(0, begin - last.end)
             near = begin <= last.end + GAP and upto - last.begin <= size
             if number == last.number and near and lost <= WASTE * (upto - last.begin):
                 last.wanted.append(index)
                 found[-1] = last._replace(end=upto)
-                useful = upto - last.begin - lost
+                wasted = lost
                 continue
         found.append(Span(number, begin, end, [index]))
-        useful = end - begin
+        wasted = 0
     return found
 
 
@@ -94,6 +93,7 @@ class RemoteShards:
         self._checker = checker
         self._at_once = max(requests_at_once() // sources, 1)
         self._requests: Threads[Callable[[], Any], Any] = Threads(self._at_once)
+        self._versions: dict[int, str] = {}  # of shards whose versions the table does not tell
         self._locks: dict[int, threading.Lock] = {}  # of shards whose versions are being asked for
 
     def close(self) -> None:
@@ -200,7 +200,7 @@ class RemoteShards:
     def _version(self, number: int) -> str:
         """Return the version of the shard *number*: that of the table, or else what the shard is now."""
         with self._locks.setdefault(number, threading.Lock()):
-            known = self._listing.versions[number]
+            known = self._listing.versions[number] or self._versions.get(number)
             if known is None:
-                known = self._listing.versions[number] = version_of(self._listing.urls[number])
+                known = self._versions[number] = version_of(self._listing.urls[number])
         return known

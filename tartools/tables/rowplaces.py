@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -89,44 +89,46 @@ class RowError(StorageError):
     """A sample is not as its row says."""
 
 
-class ShardNumbers:
-    """A number for each shard; a shard is a URL and a version, which may be None: not known."""
+class KnownShards:
+    """Shards by number: *urls*, *versions* (None if not known), *sizes* in bytes, and which are *far*, on servers.
+
+    Those that are *relative* are named so, to the folder of a table or to the current directory.
+    """
 
     def __init__(self) -> None:
+        self.urls: list[Url] = []
+        self.versions: list[str | None] = []
+        self.sizes: list[int] = []
+        self.far: list[bool] = []
+        self.relative: list[bool] = []
         self._numbers: dict[tuple[str, str | None], int] = {}
-        self._all: list[tuple[str, str | None]] = []
 
-    def number(self, url: str, version: str | None) -> int:
-        """Return the number of this shard; the next one if it is new."""
-        number = self._numbers.setdefault((url, version), len(self._all))
-        if number == len(self._all):
-            self._all.append((url, version))
+    def number(self, name: str, version: str | None, relative: bool = False) -> int:
+        """Return the number of the shard with the URL *name* in this *version*; the next one if it is new."""
+        number = self._numbers.setdefault((name, version), len(self.urls))
+        if number == len(self.urls):
+            url = Url(name)
+            self.urls.append(url)
+            self.versions.append(version)
+            self.sizes.append(_size_in(version))
+            self.far.append(not url.is_local or bool(url.read_command))
+            self.relative.append(relative or not (url.scheme or url.startswith("/")))
         return number
-
-    def url(self, number: int) -> str:
-        """Return the URL of the shard *number*."""
-        return self._all[number][0]
 
     def since(self, number: int) -> list[tuple[str, str | None]]:
         """Return URL and version of the shards from *number* on."""
-        return self._all[number:]
+        return list(zip(self.urls[number:], self.versions[number:], strict=True))
 
 
 class Listing:
-    """The shards that the table *url* names, by number: *urls*, *versions* (None if not known), which are *far*.
+    """The shards that the table *url* names; they are among *shards*, if these are given."""
 
-    Relative names are relative to *folder*, by default that of the table.
-    """
-
-    def __init__(self, url: str, folder: str | None = None) -> None:
+    def __init__(self, url: str, shards: KnownShards | None = None) -> None:
         self.table = url
-        self.urls: list[Url] = []
-        self.versions: list[str | None] = []
-        self.far: list[bool] = []  # not a local file, but on a server
-        self._sizes: list[int] = []  # of the shards in their versions
-        self._relative: list[bool] = []  # to the folder
-        self._folder = schema.folder_of(url) if folder is None else folder
-        self._numbers: dict[tuple[str, str | None], int] = {}
+        self.shards = shards or KnownShards()
+        self.urls, self.versions, self.far = self.shards.urls, self.shards.versions, self.shards.far
+        self._folder = schema.folder_of(url)
+        self._numbers: dict[tuple[str, str | None], int] = {}  # by the name in the table
 
     def piece(self, rows: Any, first: int, keyed: bool = True) -> Piece:
         """Return the record batch *rows*, which begins with row *first*; with keys if it has them and *keyed*.
@@ -140,7 +142,7 @@ class Listing:
         numbers = self._shards(column[schema.SHARD], column.get(schema.VERSION), first)
         keys = column.get(schema.KEY) if keyed else None
         found = Piece(first, numbers, begins, ends, None if keys is None else self._keys(keys, first))
-        sizes = np.array(self._sizes)[numbers]
+        sizes = np.array(self.shards.sizes)[numbers]
         for wrong in np.flatnonzero((begins < 0) | (begins >= ends) | (ends > sizes))[:1].tolist():
             _, begin, end = found.place(wrong)
             size = int(sizes[wrong])
@@ -149,14 +151,6 @@ class Listing:
         if schema.MEMBERS in column:
             self._check_members(column[schema.MEMBERS], found)
         return found
-
-    def key_sums(self, rows: Any, first: int) -> Any:
-        """Return the `key_sums` of the keys in the record batch *rows*; `UNKNOWN_KEY` if they have none."""
-        column = rows.column(schema.KEY) if schema.KEY in rows.schema.names else None
-        if column is None or column.null_count:
-            return UNKNOWN_KEY
-        with self._text(first):
-            return key_sums(schema.raw(column).to_pylist())
 
     def _check_members(self, column: Any, found: Piece) -> None:
         """Raise StorageError if a member of a sample is not between its begin and end, as the row says them."""
@@ -180,14 +174,8 @@ class Listing:
         """Return the keys as bytes; None if one is null."""
         if column.null_count:
             return None
-        with self._text(first):
-            return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
-
-    @contextmanager
-    def _text(self, first: int) -> Iterator[None]:
-        """Raise StorageError if the block finds that keys, from row *first* on, are no text."""
         try:
-            yield
+            return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
         except schema.arrow().ArrowException:
             raise StorageError(f"row {first}: {schema.KEY} is not text", url=self.table) from None
 
@@ -235,22 +223,17 @@ class Listing:
         number = self._numbers.get((name, version))
         if number is None:
             try:
-                url = Url(schema.resolved(name, self._folder))
+                url = schema.resolved(name, self._folder)
             except TarToolsError as error:
                 raise StorageError(f"row {row}: {error.message}", url=self.table) from None
-            number = self._numbers[name, version] = len(self.urls)
-            self.urls.append(url)
-            self.versions.append(version)
-            self._relative.append(url != name or not (url.scheme or url.startswith("/")))
-            self._sizes.append(_size_in(version))
-            self.far.append(not url.is_local or bool(url.read_command))
+            number = self._numbers[name, version] = self.shards.number(url, version, url != name)
         return number
 
     def failure(self, rows: Piece, index: int, what: str | TarToolsError) -> RowError:
         """Return the failure of the sample that row *index* of *rows* is about: *what*, or the error of its shard."""
         number, begin, _ = rows.place(index)
         advice, url = ADVICE, self.urls[number]
-        if isinstance(what, StorageError) and is_missing(what) and self._relative[number]:
+        if isinstance(what, StorageError) and is_missing(what) and self.shards.relative[number]:
             advice = MOVED
         what = what if isinstance(what, str) else what.message
         return RowError(f"{what} (row {rows.row(index)} of {shown(self.table)}; {advice})", url=url, offset=begin)

@@ -17,7 +17,7 @@ from tartools.errors import SampleError
 from tartools.samples.sample import Batch, Sample, field_name
 from tartools.storage.scratch import reread, scratch_file
 from tartools.tables import schema
-from tartools.tables.rowplaces import ShardNumbers
+from tartools.tables.rowplaces import KnownShards
 from tartools.tar import BLOCK, ContiguousGroups, split_path
 from tartools.tar.groups import Alike
 from tartools.tar.member import Chunk
@@ -212,7 +212,7 @@ class RowSpool:
         self,
         facts: Sequence[Fact],
         versions: Mapping[str, str],
-        shards: ShardNumbers,
+        shards: KnownShards,
         tmpdir: str | None = None,
     ) -> None:
         self._shards = shards

@@ -3,7 +3,8 @@
     loader = tartools.train.loader("train.parquet", batch_size=64, fields=("jpg;png", "cls"), decode="pil")
 
 `fieldchooser` has what a sample is for a person who trains: chosen fields, decoded, transformed. Begin reading at
-`tabledataset.TableDataset`. The names below are loaded when they are first used: torch takes 1.5 s to import.
+`tabledataset.TableDataset`, which makes samples and batches of rows; `streamstages` makes those of a stream. The names
+below are loaded when they are first used: torch takes 1.5 s to import.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class RankSteps(NamedTuple):
     begin: int
     full: int
     size: int
-    rest: list[int]
+    rest: Any
 
     @classmethod
     def of(cls, begin: int, length: int, world_size: int, size: int, drop_last: bool, single: bool) -> RankSteps:
@@ -60,7 +60,7 @@ class RankSteps(NamedTuple):
         """Return how many positions the whole world has had after *steps* steps."""
         if steps < self.full:
             return self.begin + steps * self.world_size * self.size
-        return self.rest[min((steps - self.full) * self.world_size, len(self.rest) - 1)]
+        return int(self.rest[min((steps - self.full) * self.world_size, len(self.rest) - 1)])
 
 
 class BatchedOrder:
@@ -80,7 +80,10 @@ class BatchedOrder:
         self._costs = None if max_cost is None else costs_of(table, count, max_cost)
         self._most = 0 if max_cost is None else max_cost[1]
         check = None if self._costs is None else [zlib.crc32(self._costs.tobytes()), self._most]
-        self.kind = {"bucket": zlib.crc32(self._labels.tobytes()), "max_cost": check}  # what tells it from others
+        self.kind = inner.kind | {
+            "bucket": zlib.crc32(self._labels.tobytes()),
+            "max_cost": check,
+        }  # what tells it from others
         self.kind |= {"batch_size": size, "drop_last": drop_last}
         self._made: tuple[tuple[int, int], Any, Any] | None = None  # of the epoch that was asked for last
 
@@ -93,7 +96,7 @@ class BatchedOrder:
         bounds = self._batches(seed, epoch)[1]
         left = np.append(min(begin, bounds[-1]), bounds[bounds > begin])
         left = left[: len(left) - (len(left) - 1) % world_size] if self._drop_last else split(left, world_size)
-        return RankSteps(world_size, int(left[0]), 0, 1, left.tolist())
+        return RankSteps(world_size, int(left[0]), 0, 1, left)
 
     def _batches(self, seed: int, epoch: int) -> tuple[Any, Any]:
         """Return the rows of an epoch, and the positions at which batches begin and the last ends."""

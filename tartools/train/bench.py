@@ -40,7 +40,6 @@ from tartools.train.zips import ZipDataset
 
 CROP = 224  # pixels
 MOST = 2  # times as long as a row is measured it may take, with what starts workers
-AHEAD = 2  # batches that DataLoader asks each worker for in advance
 DECODED = ("npy", "json", "jsn")  # besides pictures
 
 clock = time.perf_counter
@@ -243,14 +242,10 @@ class MeasuredPasses:
 
     def _notes(self) -> Iterator[BatchNote]:
         """Yield the note of each batch of a pass; the workers of DataLoader end with it. Raises: the error of one."""
-        options: dict[str, Any] = {"num_workers": self._row.workers}
-        if self._row.workers:
-            options["prefetch_factor"] = AHEAD
-        if self._order is None:
-            loader = DataLoader(self._dataset, batch_size=None, **options)
-        else:
-            loader = DataLoader(self._dataset, batch_sampler=self._order, collate_fn=_as_it_is, **options)
-        found = iter(loader)
+        how: dict[str, Any] = {"batch_size": None}
+        if self._order is not None:
+            how = {"batch_sampler": self._order, "collate_fn": _as_it_is}
+        found = iter(DataLoader(self._dataset, num_workers=self._row.workers, **how))
         try:
             for item in found:
                 if isinstance(item, TarToolsError):

@@ -66,16 +66,25 @@ class _CheckpointFiles:
         return storage.exists(path)
 
 
-def _is_known(checkpoint_id: str | os.PathLike[str]) -> bool:
-    """Tell whether *checkpoint_id* is a URL that can be written."""
-    try:
-        Url(os.fspath(checkpoint_id)).module("write")
-    except (StorageError, UsageError):
-        return False
-    return True
+class _AtUrl:
+    """What a reader and a writer at *url* have in common."""
+
+    def __init__(self, url: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__("", **options)  # type: ignore[call-arg]
+        self.fs: Any = _CheckpointFiles()
+        self.path: Any = self.fs.init_path(url)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Tell whether *checkpoint_id* is a URL that can be written."""
+        try:
+            Url(os.fspath(checkpoint_id)).module("write")
+        except (StorageError, UsageError):
+            return False
+        return True
 
 
-class StorageWriter(FileSystemWriter):
+class StorageWriter(_AtUrl, FileSystemWriter):
     """Saves a checkpoint to *url*, a prefix of any scheme: `dcp.save(state, storage_writer=StorageWriter(url))`.
 
     What is there is replaced, unless *overwrite* is False, when all ranks have saved; then data of older saves is
@@ -85,14 +94,7 @@ class StorageWriter(FileSystemWriter):
     """
 
     def __init__(self, url: str | os.PathLike[str], *, thread_count: int = 1, overwrite: bool = True) -> None:
-        super().__init__("", thread_count=thread_count, overwrite=overwrite, sync_files=False)
-        self.fs: Any = _CheckpointFiles()
-        self.path: Any = self.fs.init_path(url)
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Tell whether *checkpoint_id* is a URL that can be written."""
-        return _is_known(checkpoint_id)
+        super().__init__(url, thread_count=thread_count, overwrite=overwrite, sync_files=False)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Make the folder, and check that it may be written to. Raises: StorageError if there is a checkpoint."""
@@ -144,7 +146,7 @@ class StorageWriter(FileSystemWriter):
                 storage.remove(name)
 
 
-class StorageReader(FileSystemReader):
+class StorageReader(_AtUrl, FileSystemReader):
     """Loads a checkpoint from *url*, a prefix of any scheme: `dcp.load(state, storage_reader=StorageReader(url))`.
 
     Values are read in the order in which they lie in their files, in ranges read ahead. Holds: the largest value twice.
@@ -153,14 +155,7 @@ class StorageReader(FileSystemReader):
     """
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
-        super().__init__("")
-        self.fs: Any = _CheckpointFiles()
-        self.path: Any = self.fs.init_path(url)
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Tell whether *checkpoint_id* is a URL that can be read."""
-        return _is_known(checkpoint_id)
+        super().__init__(url)
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Bring what is to be read into the order of the files."""

@@ -80,9 +80,10 @@ def drawn(positions: Any, bounds: Any, key: int) -> Any:
 
 
 class RowOrder(Protocol):
-    """Which row a position of the epoch has. *length* is how many positions there are."""
+    """Which row a position of the epoch has. *length* is how many positions there are; *kind* tells it from others."""
 
     length: int
+    kind: dict[str, Any]
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
         """Return the rows at *positions* as an array of int64."""
@@ -92,7 +93,7 @@ class PlainOrder:
     """A permutation of all rows, or if not *shuffled* the rows as they are stored. Holds nothing."""
 
     def __init__(self, length: int, shuffled: bool) -> None:
-        self.length = length
+        self.length, self.kind = length, dict[str, Any]()
         self._shuffled = shuffled
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
@@ -109,6 +110,7 @@ class BlockOrder:
     def __init__(self, table: Table, size: int, window: int) -> None:
         numbers, begins, ends = table.places()
         self.length = len(begins)
+        self.kind = {"block": size, "window": window}
         self._window = window
         sizes = np.cumsum(ends - begins)
         new = np.ones(self.length, bool)
@@ -160,7 +162,7 @@ class WeightedOrder:
     """Rows drawn with repetition, each as often as its weight says, on average. Holds: 8 bytes a row."""
 
     def __init__(self, mixture: Weighting, length: int) -> None:
-        self.length = length
+        self.length, self.kind = length, kind_of(mixture, length) | {"replacement": True, "per_batch": 0}
         source, weights, ((_, shares),) = mixture
         self._bounds = np.cumsum((shares / np.bincount(source, weights, len(shares)))[source] * weights)
 
@@ -181,6 +183,7 @@ class ShareOrder:
 
     def __init__(self, mixture: Weighting, length: int, batch: int = 0) -> None:
         self.length = length - length % (batch or 1)
+        self.kind = kind_of(mixture, self.length) | {"replacement": False, "per_batch": batch}
         self._batch, self._schedule = batch, mixture.schedule
         count = len(mixture.source)
         order = permuted(np.arange(count), count, key_of(count))  # so that no pattern of the table meets the distances
@@ -240,10 +243,15 @@ def apportioned(shares: Any, count: int) -> Any:
     return found
 
 
-def mixed_order(
-    mixture: Weighting, length: int, replacement: bool, batch: int
-) -> tuple[WeightedOrder | ShareOrder, dict[str, Any]]:
-    """Return the order of *mixture* in epochs of *length*, and what tells it from others; *batch* is 0 or per_batch.
+def kind_of(mixture: Weighting, length: int) -> dict[str, Any]:
+    """Return what tells orders of *mixture* in epochs of *length* from others."""
+    check = zlib.crc32(mixture.source.tobytes(), zlib.crc32(mixture.weights.tobytes()))
+    check = zlib.crc32(repr([(first, shares.tolist()) for first, shares in mixture.schedule]).encode(), check)
+    return {"weights": check, "length": length}
+
+
+def mixed_order(mixture: Weighting, length: int, replacement: bool, batch: int) -> WeightedOrder | ShareOrder:
+    """Return the order of *mixture* in epochs of *length*; *batch* is 0 or per_batch.
 
     Raises: ValueError for what does not go together.
     """
@@ -255,10 +263,7 @@ def mixed_order(
             raise ValueError(f"with per_batch weights are whole numbers whose sum is batch_size, {batch}: {shares}")
         if first % batch:
             raise ValueError(f"with per_batch shares begin with a batch of {batch}, not at sample {first}")
-    order = WeightedOrder(mixture, length) if replacement else ShareOrder(mixture, length, batch)
-    check = zlib.crc32(mixture.source.tobytes(), zlib.crc32(mixture.weights.tobytes()))
-    check = zlib.crc32(repr([(first, shares.tolist()) for first, shares in schedule]).encode(), check)
-    return order, {"weights": check, "length": order.length, "replacement": replacement, "per_batch": batch}
+    return WeightedOrder(mixture, length) if replacement else ShareOrder(mixture, length, batch)
 
 
 def is_schedule(weights: Any) -> bool:

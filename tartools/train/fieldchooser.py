@@ -30,7 +30,6 @@ Decoder = str | Callable[..., Any]
 Decode = Decoder | Sequence[Decoder] | Mapping[str, Decoder] | None
 Size = int | tuple[int, int] | Resize | None
 Classes = Name | Iterable[str] | Mapping[str, Name | Iterable[str]] | None
-Transform = Callable[..., Any] | Sequence[Callable[..., Any] | None] | None
 
 
 class FieldChooser:

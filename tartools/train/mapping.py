@@ -105,16 +105,12 @@ def _calling(
             workers = workers or cluster.room_for(ray, cpus)
             yield cluster.packing_tasks(ray, work, workers, cpus, retries), workers
         return
-    workers = workers or _cores()
+    workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     if engine == "processes":
         yield Processes(work, workers, retries), workers
     else:
         stopped = threading.Event()
         yield Threads(workers, lambda item: held(work, item, stopped.is_set), stopped.set), workers
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

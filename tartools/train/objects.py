@@ -6,10 +6,10 @@ import io
 import operator
 import zlib
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from hashlib import blake2b
+from itertools import tee
 from typing import Any, overload
 
 from torch.utils.data import Dataset, IterableDataset
@@ -138,16 +138,9 @@ class ObjectDataset(Dataset[Any]):
 
     def items(self, indices: Iterable[int]) -> Iterator[Any]:
         """Yield the items of the numbers *indices*, in this order, requested ahead."""
-        urls: deque[str] = deque()
-
-        def entries() -> Iterator[ListedObject]:
-            for index in indices:
-                entry = self.objects.entry(index)
-                urls.append(entry.url)
-                yield entry
-
-        for data in contents.contents(entries()):
-            yield self._made(data, urls.popleft())
+        entries, asked = tee(map(self.objects.entry, indices))
+        for data, entry in zip(contents.contents(asked), entries, strict=True):
+            yield self._made(data, entry.url)
 
     def _made(self, data: bytes, url: str) -> Any:
         if self.transform is None:

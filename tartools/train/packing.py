@@ -29,7 +29,7 @@ from tartools.storage.url import Name, name_of
 from tartools.storage.version import version_of
 from tartools.tables import schema
 from tartools.tables.inputs import RowInputs
-from tartools.tables.rowplaces import ShardNumbers
+from tartools.tables.rowplaces import KnownShards
 from tartools.tables.rows import RowBlock, RowSpool
 from tartools.tables.table import Table
 
@@ -135,7 +135,7 @@ class _Packing:
 
     def run(self) -> RowInputs:
         """Write all shards that are not there; return the rows of all. Raises: StorageError if there are others."""
-        shards = ShardNumbers()
+        shards = KnownShards()
         spool = RowSpool((), {}, shards)
         old = existing_shards(self._names)
         position = number = 0

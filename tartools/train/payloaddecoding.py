@@ -32,8 +32,8 @@ class Resize(NamedTuple):
         tartools.train.Resize(256, crop=224)  # then the centre, 224 by 224; or crop=(height, width)
 
     *scaled*: JPEGs that are six times as high and wide as wanted, or more, are decoded smaller, to at least three times
-    of it: pictures of 12 megapixels in 0.4 of the time. For 480 photographs of 500 pixels, made 40 pixels high, the
-    PSNR beside the whole way was 30 dB or more, and 49 in the median; at 60 pixels 35 and 54.
+    that: pictures of 12 megapixels in 0.4 of the time. For 480 photographs of 500 pixels, made 40 pixels high, the PSNR
+    against decoding in full was at least 30 dB, and 49 in the median; at 60 pixels 35 and 54.
     """
 
     size: int | tuple[int, int]

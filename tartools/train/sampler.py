@@ -107,14 +107,13 @@ class StatefulSampler(Sampler[Any]):
         self._digest = partial(digest_of, dataset)
         self._kind: dict[str, Any] = {"shuffle": "global" if shuffle is True else shuffle, "samples": count}
         mixing = weights, length, replacement, (batch_size or 0) * per_batch
-        self._rows, kind = order_of(dataset, shuffle, block, window, *mixing)
-        self._kind |= kind
+        self._rows = order_of(dataset, shuffle, block, window, *mixing)
         if batched:
             if isinstance(bucket, str) and bucket == SOURCE:
                 bucket = epochorder.mixture_of(table, count, {} if weights is None else weights).source
             local = shuffle in ("blocks", False)
             self._rows = BatchedOrder(self._rows, dataset, bucket, max_cost, batch_size or 1, drop_last, local)
-            self._kind |= self._rows.kind
+        self._kind |= self._rows.kind
 
     @property
     def epoch(self) -> int:
@@ -266,8 +265,8 @@ class _Iteration(Iterator[Any]):
 
 def order_of(
     dataset: Any, shuffle: Any, block: Any, window: int, weights: Any, length: int | None, replacement: bool, batch: int
-) -> tuple[epochorder.RowOrder, dict[str, Any]]:
-    """Return the order of the samples of *dataset*, and what tells it from others; *batch* is 0, or per_batch.
+) -> epochorder.RowOrder:
+    """Return the order of the samples of *dataset*; *batch* is 0, or per_batch.
 
     Raises: ValueError for what does not go together.
     """
@@ -281,8 +280,8 @@ def order_of(
         raise ValueError("replacement and per_batch say how weights are met: give these")
     if shuffle == "blocks":
         size = byte_size(block) if isinstance(block, str) else block
-        return epochorder.BlockOrder(table, size, window), {"block": size, "window": window}
-    return epochorder.PlainOrder(count, bool(shuffle)), {}
+        return epochorder.BlockOrder(table, size, window)
+    return epochorder.PlainOrder(count, bool(shuffle))
 
 
 def parts_of(dataset: Any) -> list[Any]:

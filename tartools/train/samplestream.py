@@ -99,17 +99,13 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         return slices.deal(order, reader)
 
 
-class HeldSamples(NamedTuple):
-    """What the buffer of a shuffle held: the samples of *pieces* with these *numbers*, which go from the end on."""
-
-    numbers: list[int]
-    pieces: list[ShardSlice]
-
-
 class Remainder(NamedTuple):
-    """What a reader reads of an epoch that others have begun: first what buffers *held*, then *pieces*."""
+    """What a reader reads of an epoch that others have begun: first what buffers of shuffles *held*, then *pieces*.
 
-    held: list[HeldSamples]
+    Of what a buffer held there are numbers, which go from the end on, and the slices of which these samples are.
+    """
+
+    held: list[tuple[list[int], list[ShardSlice]]]
     pieces: list[ShardSlice]
 
     @classmethod
@@ -118,7 +114,7 @@ class Remainder(NamedTuple):
         if state["left"] is None:
             return None
         held, pieces = state["left"]
-        return cls([HeldSamples([*numbers], _slices(of)) for numbers, of in held], _slices(pieces))
+        return cls([([*numbers], _slices(of)) for numbers, of in held], _slices(pieces))
 
     def as_json(self) -> Any:
         """Return this as lists."""
@@ -192,7 +188,7 @@ def _rest(state: State, source: SampleStream) -> Remainder:
     _, _, numbers, end = state["shuffle"]
     behind = Position.of(*end)
     if numbers:
-        held = [*held, HeldSamples([*numbers], _behind(pieces, begin)[: behind.number - begin.number + 1])]
+        held = [*held, ([*numbers], _behind(pieces, begin)[: behind.number - begin.number + 1])]
     return Remainder(held, _behind(pieces, behind))
 
 

@@ -25,6 +25,7 @@ from tartools.shards.stream import ShardStream
 from tartools.storage import seekable
 from tartools.storage.url import Url
 from tartools.tables import schema
+from tartools.tables.rows import base_of
 from tartools.tables.tablesamples import row_batches
 from tartools.tar import compression
 from tartools.tar.cut import LOOKED_AT, WINDOW, Cut, find_cut
@@ -265,8 +266,7 @@ class SliceReader:
         elif self._plain and batch.offset is not None:
             rest = found._replace(begin=batch.offset, skip=number)
         elif self._plain and groups is not None and isinstance(groups.source, (io.FileIO, Chunk)):
-            base = 0 if isinstance(groups.source, io.FileIO) else groups.source.base
-            rest = found._replace(begin=base + groups.starts[number], skip=0)
+            rest = found._replace(begin=base_of(groups) + groups.starts[number], skip=0)
         else:
             rest = found._replace(skip=found.skip + self._count)
         return Position(self._number, rest)
@@ -324,10 +324,7 @@ def _is_plain(url: str, stream: ShardStream | _Ranged, batch: Batch) -> bool:
         return False
     if stream.compressed or batch.shards[0] != url:  # that of a table
         return False
-    begin = batch.offset
-    if batch.groups is not None:
-        begin = batch.groups.starts[0]
-        begin += batch.groups.source.base if isinstance(batch.groups.source, Chunk) else 0
+    begin = batch.offset if batch.groups is None else batch.groups.starts[0] + base_of(batch.groups)
     if begin == 0 or not Url(url).is_local:
         return begin == 0
     with closing(seekable.reading(url)) as file:  # the first header is not that of a sample

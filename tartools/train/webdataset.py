@@ -280,15 +280,15 @@ def shard_names(urls: Name | Iterable[Name]) -> Name | Iterable[Name]:
     """
     if not isinstance(urls, str) or urls.startswith("pipe:"):
         return urls
-    names = []
-    for name in re.split(r"::(?![\w:.%]*\])", urls):  # but for those of an address of IPv6
-        for variable in re.findall(r"\$\{(\w+)\}", name):
-            value = os.environ.get(f"WDS_{variable}", os.environ.get(variable))
-            if value is None:
-                raise ValueError(f"{name} needs WDS_{variable} in the environment")
-            name = name.replace(f"${{{variable}}}", value)
-        names.append(name)
-    return names
+    names = re.split(r"::(?![\w:.%]*\])", urls)  # but for those of an address of IPv6
+    return [re.sub(r"\$\{(\w+)\}", _of_environment, name) for name in names]
+
+
+def _of_environment(variable: re.Match[str]) -> str:
+    value = os.environ.get(f"WDS_{variable[1]}", os.environ.get(variable[1]))
+    if value is None:
+        raise ValueError(f"{variable.string} needs WDS_{variable[1]} in the environment")
+    return value
 
 
 def _either(name: str, value: Any, other_name: str, other: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tartools.samples.account import Account
-from tartools.stages import mixing
+from tartools.stages import shares
 from tartools.stages.mixing import Mixture, Stop
 from tartools.stages.shuffle import shuffle_buffer
 
@@ -75,7 +75,7 @@ def test_ends() -> None:
 def test_shares_are_exact() -> None:
     sources, large = [itertools.repeat(0), itertools.repeat(1)], [10**36, 2 * 10**36]  # as tarmix has them
     assert list(itertools.islice(mixed(sources, large), 500)) == list(itertools.islice(mixed(sources, [1, 2]), 500))
-    assert mixing.upper_bounds([1] * 3)[-1] == mixing.WHOLE
+    assert shares.upper_bounds([1] * 3)[-1] == shares.WHOLE
 
 
 def test_a_shuffle_buffer_holds_what_it_was_told_to() -> None:

@@ -6,10 +6,11 @@ then 20 bytes: twice the number of the input (plus one if `walk` found the sampl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import islice, repeat
-from operator import eq
+from itertools import groupby, islice, repeat
+from operator import itemgetter
 from statistics import median_low
 from struct import Struct
 
@@ -25,7 +26,7 @@ Where = Callable[[int, int], tuple[str, int]]  # input and byte of a sample -> i
 
 DOUBTFUL = "\0"  # precedes the fields of a sample next to damage, which may lack some that it had
 TAIL = Struct(">IQ8s")
-TOGETHER = 4096  # records that are compared at a time
+FORGOTTEN = 40_000  # places of samples that are part of others, which are taken out of a summary together
 MOST = 100_000  # samples with one key that are looked at together
 
 
@@ -53,31 +54,15 @@ def repeated(records: Iterator[bytes], combinations: dict[bytes, str], dead: fro
     *combinations* are the fields by their numbers, and is complete once the first record comes. Records of the inputs
     *dead* do not count. Holds: 100,000 samples with one key.
     """
-    group: list[bytes] = []
     size = TAIL.size
-    while chunk := list(islice(records, TOGETHER)):
-        if dead:
-            chunk = [record for record in chunk if int.from_bytes(record[-size : 4 - size], "big") not in dead]
-            if not chunk:
-                continue
-        keys = [record[:-size] for record in chunk]
-        if (group and keys[0] == group[0][:-size]) or any(map(eq, keys, islice(keys, 1, None))):
-            for key, record in zip(keys, chunk, strict=True):
-                if group and group[0][:-size] == key:
-                    group.append(record)
-                    if len(group) == MOST:
-                        yield [unpacked(each, combinations) for each in group]
-                        del group[1:]
-                else:
-                    if len(group) > 1:
-                        yield [unpacked(each, combinations) for each in group]
-                    group = [record]
-        else:
-            if len(group) > 1:
-                yield [unpacked(each, combinations) for each in group]
-            group = chunk[-1:]
-    if len(group) > 1:
-        yield [unpacked(each, combinations) for each in group]
+    if dead:
+        records = (each for each in records if int.from_bytes(each[-size : 4 - size], "big") not in dead)
+    for _, found in groupby(records, itemgetter(slice(-size))):
+        same = iter(found)
+        group = list(islice(same, MOST))
+        while len(group) > 1:
+            yield [unpacked(each, combinations) for each in group]
+            group = [group[0], *islice(same, MOST - 1)]
 
 
 def unpacked(record: bytes, combinations: dict[bytes, str]) -> Keyed:
@@ -123,7 +108,7 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) 
                 if combination in summary.combinations:
                     summary.combinations[combination].count -= 1
                 wrong.setdefault(combination, set()).add((shard, byte))
-                if len(wrong[combination]) > 10 * TOGETHER:
+                if len(wrong[combination]) > FORGOTTEN:
                     forget(summary, wrong)
             doubt = DOUBTFUL if any(each[3].startswith(DOUBTFUL) for each in parts) else ""
             whole = doubt + "/".join(each[3].removeprefix(DOUBTFUL) for each in parts)
@@ -169,20 +154,17 @@ def expected_fields(combinations: Mapping[str, Tally]) -> Words:
 
     Then those that most of the samples with all of these have, and so on. Samples without a field do not count.
     """
-    known = {frozenset(names(each)): 0 for each in combinations}
+    known: Counter[frozenset[str]] = Counter()
     for each, tally in combinations.items():
         if each and not each.startswith(DOUBTFUL):
             known[frozenset(names(each))] += tally.count
     wanted: frozenset[str] = frozenset()
     while True:
-        counts: dict[str, int] = {}
-        samples = 0
-        for fields, count in known.items():
-            if wanted <= fields:
-                samples += count
-                for field in fields:
-                    counts[field] = counts.get(field, 0) + count
-        more = wanted | {field for field, count in counts.items() if 2 * count > samples}
+        having = {fields: count for fields, count in known.items() if wanted <= fields}
+        counts: Counter[str] = Counter()
+        for fields, count in having.items():
+            counts.update(dict.fromkeys(fields, count))
+        more = wanted | {field for field, count in counts.items() if 2 * count > sum(having.values())}
         if more == wanted:
             return [(field,) for field in sorted(wanted)]
         wanted = more

@@ -16,7 +16,7 @@ from tartools.shards.reading import OddShards, Reading, shard_batches
 from tartools.shards.stream import ShardStream
 from tartools.stages.checking.across import Repeated, combination_number, compare_keys, repeated
 from tartools.stages.checking.codes import Place
-from tartools.stages.checking.listedrows import TableRows, WrongRows, rows_in
+from tartools.stages.checking.listedrows import TableRows, WrongRows
 from tartools.stages.checking.samples import Decode, Rows, look, nothing_found, rows_of, rows_of_lists
 from tartools.stages.checking.walk import MemberGroup, Trouble, Walk
 from tartools.stages.externalsort import records_of, sorted_blocks
@@ -264,10 +264,14 @@ class Checking:
                     self.summary.note(found.code, Place(number, -1, found.key, found.what))
                 continue
             row, batch = found
-            yield from look(rows_in(batch, number, row), self.summary, self.decode)
+            rows = rows_of(batch, number, row)
+            assert rows is not None
+            yield from look(rows, self.summary, self.decode)
 
 
 def rows_from(number: int, groups: Sequence[MemberGroup]) -> Rows:
     """Return *groups* of shard *number*, all of them doubtful or none, as rows."""
     keys, begins, members = zip(*((group.key, group.byte, group.members) for group in groups), strict=True)
-    return rows_of_lists(number, keys, begins, members)._replace(doubtful=groups[0].doubtful, walked=True)
+    rows = rows_of_lists(number, keys, begins, members)
+    stored = members[-1][-1].end - begins[0]
+    return rows._replace(stored=stored, doubtful=groups[0].doubtful, walked=True)

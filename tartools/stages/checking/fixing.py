@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing
 from struct import Struct
-from typing import NamedTuple
 
 from tartools import storage
 from tartools.errors import UsageError, printable, several, shown
@@ -17,7 +16,7 @@ from tartools.shards.writing import Destination, SampleWriter, check_shard_name,
 from tartools.stages.checking.across import Repeated, Words, beside, lacking, names
 from tartools.stages.checking.checked import CheckedShards
 from tartools.stages.checking.codes import CODES, NOTE
-from tartools.stages.checking.listedrows import WrongRows, rows_in
+from tartools.stages.checking.listedrows import WrongRows
 from tartools.stages.checking.samples import Decode, Rows, codes_of, look, nothing_found, rows_of
 from tartools.stages.checking.walk import Trouble, Walk
 from tartools.stages.combinations import text
@@ -28,14 +27,6 @@ from tartools.tar import Writer as TarWriter
 
 ACTION = Struct(">IQBIQ")  # input and byte of a sample, what to do with it, and those of the sample it belongs to
 WAIT, JOIN, LAST, AGAIN = range(4)  # join it to others: the first, another, the last; it has the key of another
-
-
-class Action(NamedTuple):
-    """What to do with the sample at *place*, which has the key of the one at *first*."""
-
-    place: tuple[int, int]
-    what: int
-    first: tuple[int, int]
 
 
 def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:
@@ -54,30 +45,21 @@ class PendingSamples:
     """The *actions*, sorted, which are asked for in the order of places, each once."""
 
     def __init__(self, actions: Iterable[bytes]) -> None:
-        self._actions = iter(actions)
-        self._next = self._taken()
-
-    def _taken(self) -> Action | None:
-        record = next(self._actions, None)
-        if record is None:
-            return None
-        shard, byte, what, *first = ACTION.unpack(record)
-        return Action((shard, byte), what, (first[0], first[1]))
+        self._actions = map(ACTION.unpack, actions)
+        self._next = next(self._actions, None)
 
     @property
     def place(self) -> tuple[int, int] | None:
         """The place of the next."""
-        return None if self._next is None else self._next.place
+        return None if self._next is None else self._next[:2]
 
-    def at(self, place: tuple[int, int]) -> Action | None:
-        """Return what to do with the sample at *place*; None if nothing was said."""
-        while self._next is not None and self._next.place < place:  # of a sample that is no more
-            self._next = self._taken()
-        found = self._next
-        if found is None or found.place != place:
-            return None
-        self._next = self._taken()
-        return found
+    def at(self, place: tuple[int, int]) -> tuple[int, tuple[int, int]] | None:
+        """Return what to do with the sample at *place*, and the place of the first with its key; None if nothing."""
+        while self._next is not None and self._next[:2] <= place:  # those before are of samples that are no more
+            found, self._next = self._next, next(self._actions, None)
+            if found[:2] == place:
+                return found[2], found[3:]
+        return None
 
 
 def first_members(sample: Sample) -> Sample:
@@ -184,7 +166,7 @@ class Fix:
                 self._write_batches(((batch, rows_of(batch, number)) for batch in batches), number, writer)
                 quiet.check()
 
-    def _listed(self, number: int) -> Iterator[tuple[Batch, Rows]]:
+    def _listed(self, number: int) -> Iterator[tuple[Batch, Rows | None]]:
         """Yield the samples of a table; report the rows that do not fit their shards."""
         for found in self._shards.tables[number].read():
             if isinstance(found, WrongRows):
@@ -194,7 +176,7 @@ class Fix:
                 self._account.omit(f"{shown(self._shards.urls[number])}: {many}{printable(found.what)}")
             else:
                 row, batch = found
-                yield batch, rows_in(batch, number, row)
+                yield batch, rows_of(batch, number, row)
 
     def _write_batches(self, batches: Iterable[tuple[Batch, Rows | None]], number: int, writer: SampleWriter) -> None:
         """Write what can be saved of *batches* of input *number*."""
@@ -252,20 +234,21 @@ class Fix:
 
         *lost* are members of it that are cut. A *doubtful* one lies next to damage.
         """
-        account, action, why = self._account, self._pending.at(place), ""
-        if action is not None and action.what == AGAIN:
+        account, why = self._account, ""
+        action, first = self._pending.at(place) or (None, place)
+        if action == AGAIN:
             if self._unique:
                 account.left_out += 1
                 return
-            first = beside(self._shards.where(*action.first), self._shards.where(*place))
-            why = f"an earlier sample has this key, {first} (--drop-duplicates drops this one)"
+            where = beside(self._shards.where(*first), self._shards.where(*place))
+            why = f"an earlier sample has this key, {where} (--drop-duplicates drops this one)"
         elif action is not None:
-            parts = self._waiting.setdefault(action.first, [])
+            parts = self._waiting.setdefault(first, [])
             parts.append(self._kept(sample))
-            if action.what != LAST:
+            if action != LAST:
                 account.joined += 1
                 return
-            del self._waiting[action.first]
+            del self._waiting[first]
             sample = sample.with_members([member for part in parts for member in part.members])
         if self._unique:
             sample = first_members(sample)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from tartools.errors import StorageError, TarFormatError, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
-from tartools.stages.checking.samples import Rows, rows_of_lists
 from tartools.storage import is_missing
 from tartools.storage.local import identity
 from tartools.storage.version import look
@@ -181,14 +180,3 @@ class TableRows:
             else:
                 self._known[number] = "" if version is None or found == version else "table-stale"
         return self._known[number]
-
-
-def rows_in(batch: Batch, number: int, row: int) -> Rows:
-    """Return the samples of *batch*, which rows from *row* on of input *number* list."""
-    numbers = range(row, row + len(batch))
-    if batch.groups is not None:
-        _, keys, starts, found, firsts, _ = batch.groups
-        if found is not None:
-            return Rows(number, keys, numbers, found, firsts, row + starts[-1] - starts[0])
-    rows = rows_of_lists(number, batch.keys, numbers, [sample.members for sample in batch])
-    return rows._replace(end=row + sum(member.stored for member in rows.members))

@@ -29,32 +29,38 @@ CLEAR = tuple(
 SECONDS = frozenset(magic[:2] for magic, _ in CLEAR)  # what these begin with
 
 Decode = Callable[[str, Member], tuple[str, str] | None]  # suffix and payload -> code and why, if it is broken
+PlaceOf = Callable[[int, str], Place]  # number of a sample, and what is wrong with it
 
 
 class Rows(NamedTuple):
-    """Samples of input *shard*, as columns. Those that are *doubtful* lie next to damage."""
+    """Samples of input *shard*, as columns, which take *stored* bytes. Those that are *doubtful* lie next to damage."""
 
     shard: int
     keys: Sequence[bytes]
-    begins: Sequence[int]  # bytes of the tar stream
+    begins: Sequence[int]  # bytes of the tar stream, or rows of a table
     members: Sequence[Member]
     firsts: Sequence[int]
-    end: int
+    stored: int
     doubtful: bool = False
     walked: bool = False  # by `walk`, not by the reader
 
 
-def rows_of(batch: Batch, shard: int) -> Rows | None:
-    """Return the samples of *batch*; None if it is not known where in the shard they are."""
-    if batch.groups is not None:
-        source, keys, starts, members, firsts, _ = batch.groups
+def rows_of(batch: Batch, shard: int, row: int | None = None) -> Rows | None:
+    """Return the samples of *batch*, which rows from *row* on list; None if it is not known where they are.
+
+    Without a *row* it is asked where in the shard, with one that is known.
+    """
+    numbers = range(row or 0, (row or 0) + len(batch))
+    groups = batch.groups
+    if groups is not None and (groups.members is not None or row is None):
+        source, keys, starts, members, firsts, _ = groups
         base = getattr(source, "base", 0)
-        begins = starts[:-1] if not base else [start + base for start in starts[:-1]]
-        return Rows(shard, keys, begins, members or [], firsts, starts[-1] + base)
-    if batch.offset is None:
+        begins = numbers if row is not None else [start + base for start in starts[:-1]] if base else starts[:-1]
+        return Rows(shard, keys, begins, members or [], firsts, starts[-1] - starts[0])
+    if row is None and batch.offset is None:
         return None
-    sample = batch[0]
-    return Rows(shard, batch.keys, [batch.offset], sample.members, [0], batch.offset + sample.size)
+    places = numbers if row is not None else [batch.offset or 0]
+    return rows_of_lists(shard, batch.keys, places, [sample.members for sample in batch])
 
 
 def rows_of_lists(
@@ -62,7 +68,8 @@ def rows_of_lists(
 ) -> Rows:
     """Return samples with *keys* that begin at *begins*, of which *members* has a list each."""
     firsts = [0, *accumulate(map(len, members))]
-    return Rows(shard, keys, begins, [*chain.from_iterable(members)], firsts[:-1], members[-1][-1].end)
+    every = [*chain.from_iterable(members)]
+    return Rows(shard, keys, begins, every, firsts[:-1], sum(member.stored for member in every))
 
 
 def nothing_found() -> Summary:
@@ -76,7 +83,7 @@ def look(rows: Rows, summary: Summary, decode: Decode | None) -> Iterator[bytes]
     Of payloads the first bytes are looked at; with *decode* all of them. Raises: StorageError.
     """
     summary.samples += len(rows.keys)
-    summary.stored += rows.end - rows.begins[0]
+    summary.stored += rows.stored
     if may_be_odd(rows.keys):
         for key, byte in zip(rows.keys, rows.begins, strict=True):
             for code in codes_of_key(key):
@@ -96,11 +103,15 @@ def look_at(
     decode: Decode | None,
 ) -> Iterable[bytes]:
     """As `look`, for the samples *group* of *rows*, which have the same fields and begin at *begins*."""
-    shard, count = rows.shard, len(group.keys)
+    count = len(group.keys)
+
+    def place(number: int, what: str) -> Place:
+        return Place(rows.shard, begins[number], text(group.keys[number]), what)
+
     if group.fields == ("",):
-        for raw, byte in zip(group.keys, begins, strict=True):
+        for number, raw in enumerate(group.keys):
             if "hidden-file" not in codes_of_key(raw):
-                summary.note("no-field", Place(shard, byte, text(raw)))
+                summary.note("no-field", place(number, ""))
         summary.combined("", count, [])
         return ()
     combination = "/".join(group.fields)
@@ -108,62 +119,45 @@ def look_at(
         combination = DOUBTFUL + combination
     known = summary.combinations.get(combination)
     most = LISTED - len(known.first) if known else LISTED
-    summary.combined(combination, count, [Place(shard, *each) for each in named(group.keys, begins, most)])
+    summary.combined(combination, count, [place(number, "") for number in range(min(most, count))])
     for code, what in codes_of_fields(group.fields):
-        for byte, key in named(group.keys, begins, count):
-            summary.note(code, Place(shard, byte, key, what))
+        for number in range(count):
+            summary.note(code, place(number, what))
     for field, column in zip(group.fields, group.columns, strict=True):
-        look_into(field, column, MeasuredColumn(group.keys, begins, shard), summary, read, decode)
-    return key_records(group.keys, 2 * shard + rows.walked, begins, combination_number(combination))
-
-
-class MeasuredColumn(NamedTuple):
-    """The samples whose members a column has."""
-
-    keys: Sequence[bytes]
-    begins: Sequence[int]
-    shard: int
-
-    def place(self, number: int, what: str) -> Place:
-        """Return where sample *number* of these is."""
-        return Place(self.shard, self.begins[number], text(self.keys[number]), what)
-
-
-def named(keys: Sequence[bytes], begins: Sequence[int], most: int) -> list[tuple[int, str]]:
-    """Return byte and key of the first samples, up to *most*."""
-    return [(byte, text(key)) for byte, key in zip(begins[:most], keys[:most], strict=True)]
+        look_into(field, column, place, summary, read, decode)
+    return key_records(group.keys, 2 * rows.shard + rows.walked, begins, combination_number(combination))
 
 
 def look_into(
     field: str,
     column: Sequence[Member],
-    samples: MeasuredColumn,
+    place: PlaceOf,
     summary: Summary,
     read: Callable[[Sequence[Member]], Iterable[bytes]],
     decode: Decode | None,
 ) -> None:
-    """Add to *summary* what is wrong with the payloads *column* of *field* of *samples*."""
+    """Add to *summary* what is wrong with the payloads *column* of *field*, of samples at `place(number, what)`."""
     sizes = list(map(itemgetter(4), column))
-    summary.counted(field, sizes_of(field, sizes, samples, summary))
+    summary.counted(field, sizes_of(field, sizes, place, summary))
     if not min(sizes):
         for number, size in enumerate(sizes):
             if not size:
-                summary.note("empty-field", samples.place(number, field))
+                summary.note("empty-field", place(number, field))
     suffix = suffix_of(field)
     if suffix in PICKLES:
         for number in range(len(column)):
-            summary.note("pickle", samples.place(number, field))
+            summary.note("pickle", place(number, field))
     lies: dict[int, str] = {}
     if suffix in TEXTS or suffix in BY_SUFFIX:
         heads = list(read(column))
         for number, code, what in lies_of(suffix, heads, sizes):
             if lies.setdefault(number, code) == code:
-                summary.note(code, samples.place(number, f"{field}: {what}"))
+                summary.note(code, place(number, f"{field}: {what}"))
     if decode is not None:
         for number, member in enumerate(column):
             found = decode(suffix, Member._make(member)) if sizes[number] else None
             if found and found[0] != lies.get(number):
-                summary.note(found[0], samples.place(number, f"{field}: {found[1]}"))
+                summary.note(found[0], place(number, f"{field}: {found[1]}"))
 
 
 def lies_of(suffix: str, heads: Sequence[bytes], sizes: Sequence[int]) -> Iterator[tuple[int, str, str]]:
@@ -190,7 +184,7 @@ def suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
     return range(len(heads))
 
 
-def sizes_of(field: str, sizes: Sequence[int], samples: MeasuredColumn, summary: Summary) -> FieldSummary:
+def sizes_of(field: str, sizes: Sequence[int], place: PlaceOf, summary: Summary) -> FieldSummary:
     """Return the *sizes* of payloads of *field*, with the places of those that may be the extremes of *summary*."""
     found = Distribution.of(sizes)
     known = summary.fields.get(field)
@@ -198,8 +192,8 @@ def sizes_of(field: str, sizes: Sequence[int], samples: MeasuredColumn, summary:
     low = known.small[-1][0] if known and len(known.small) == EXTREMES else 1 << 64
     most = sorted(((-n, i) for i, n in enumerate(sizes) if n > high) if (found.greatest or 0) > high else ())
     least = sorted(((n, i) for i, n in enumerate(sizes) if n < low) if (found.least or 0) < low else ())
-    large = [(-n, samples.place(i, field)) for n, i in most[:EXTREMES]]
-    small = [(n, samples.place(i, field)) for n, i in least[:EXTREMES]]
+    large = [(-n, place(i, field)) for n, i in most[:EXTREMES]]
+    small = [(n, place(i, field)) for n, i in least[:EXTREMES]]
     return FieldSummary(sizes=found, small=small, large=sorted(large, key=largest))
 
 

@@ -207,7 +207,8 @@ class Walk:
             while at >= 0:
                 begin = at - MAGIC.start
                 block = held[max(begin, 0) : begin + BLOCK]
-                if begin >= 0 and len(block) == BLOCK and is_header(block):
+                known = begin >= 0 and len(block) == BLOCK and block[:1] != b"\0" and block[TYPE] in TYPES
+                if known and SIZES[block[SIZE]] >= 0 and checksum_matches(block):
                     return start + begin
                 at = held.find(b"ustar", at + 1)
             if len(held) < size:
@@ -238,8 +239,3 @@ class Walk:
         """Return what is wrong at the position."""
         key = self.group.key if self.group is not None else self.last
         return Trouble(code, self.position, key, what)
-
-
-def is_header(block: bytes) -> bool:
-    """Tell whether *block* is a header."""
-    return block[:1] != b"\0" and block[TYPE] in TYPES and SIZES[block[SIZE]] >= 0 and checksum_matches(block)

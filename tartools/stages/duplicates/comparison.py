@@ -137,12 +137,9 @@ class Comparison(NamedTuple):
         begins, ends = columns.piece.begins, columns.piece.ends
         found = []
         for number, size in enumerate((ends - begins).tolist()):
-            each = [
-                next((value for name in choices if (value := values[f"{name}.blake2b"][number]) is not None), None)
-                for choices in self.by
-            ]
-            known = [digest for digest in each if digest is not None]
-            found.append(joined(known) + size.to_bytes(NUMBER, "big") if len(known) == len(each) else b"")
+            known = (filter(None, (values[f"{name}.blake2b"][number] for name in choices)) for choices in self.by)
+            digests = [next(digest, b"") for digest in known]
+            found.append(b"" if b"" in digests else joined(digests) + size.to_bytes(NUMBER, "big"))
         return found
 
     def _hashes(self, values: dict[str, list[Any]], url: str) -> list[bytes]:

@@ -44,23 +44,6 @@ class PictureHashes(NamedTuple):
 
         return self.colours[numbers].sum(axis=1, dtype=np.int64)
 
-    def near(self, left: Any, right: Any, distance: int, band: int = 0) -> Any:
-        """Return whether the pictures *left* are near those *right*: arrays of numbers that go together.
-
-        Of pictures that would meet in a band before *band*, too, this is false.
-        """
-        import numpy as np
-
-        apart = self.hashes[left] ^ self.hashes[right]
-        found = bits(apart) <= distance
-        for before in range(band if found.any() else 0):
-            mask = np.uint64(sum(1 << BANDS * bit + before for bit in range(BITS)))
-            found &= bits(apart & mask) > radius(distance, before)
-        if found.any():
-            at = np.flatnonzero(found)
-            found[at] = self.alike(left[at], right[at])
-        return found
-
     def alike(self, left: Any, right: Any) -> Any:
         """Return whether the colours of the pictures *left* are near those of *right*."""
         import numpy as np
@@ -205,14 +188,16 @@ def nearest(pictures: PictureHashes, numbers: Any, kept: Any, distance: int) -> 
 
     found = np.full(len(numbers), len(pictures.hashes))
     if len(numbers) and len(kept):
-        for band, some, candidates in candidate_pairs(pictures, numbers, kept, distance):
-            near = np.flatnonzero(pictures.near(numbers[some], candidates, distance, band))
+        for some, candidates in candidate_pairs(pictures, numbers, kept, distance):
+            apart = pictures.hashes[numbers[some]] ^ pictures.hashes[candidates]
+            near = np.flatnonzero(bits(apart) <= distance)
+            near = near[pictures.alike(numbers[some[near]], candidates[near])]
             np.minimum.at(found, some[near], candidates[near])
     return np.where(found == len(pictures.hashes), -1, found)
 
 
-def candidate_pairs(pictures: PictureHashes, numbers: Any, kept: Any, distance: int) -> Iterator[tuple[int, Any, Any]]:
-    """Yield pairs that may be near, up to a million at once: the band, places in *numbers*, and pictures of *kept*."""
+def candidate_pairs(pictures: PictureHashes, numbers: Any, kept: Any, distance: int) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs that may be near, up to a million at once: places in *numbers*, and pictures of *kept*."""
     import numpy as np
 
     my_sums, sums = pictures.sums(numbers), pictures.sums(kept)
@@ -238,7 +223,7 @@ def candidate_pairs(pictures: PictureHashes, numbers: Any, kept: Any, distance: 
             for some in chunks(ends - begins):
                 lengths = (ends - begins)[some]
                 steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-                yield band, np.repeat(places[some], lengths), grouped[np.repeat(begins[some], lengths) + steps]
+                yield np.repeat(places[some], lengths), grouped[np.repeat(begins[some], lengths) + steps]
 
 
 def radius(distance: int, band: int) -> int:

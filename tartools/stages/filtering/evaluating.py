@@ -10,7 +10,8 @@ import ast
 import operator
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from numbers import Number
 from typing import Any
 
@@ -60,13 +61,20 @@ class Evaluator:
             "len": len,
             "abs": abs,
         }
-        self.functions |= {"min": self._min, "max": self._max, "round": self._round, **functions}
+        self.functions |= {each.__name__: partial(self._choosing, each) for each in (min, max)}
+        self.functions |= {"round": self._round, **functions}
         self._nodes: dict[type, Callable[[Any], Any]] = {
             **{ast.Constant: lambda node: node.value, ast.Name: self._name, ast.Attribute: self._item},
-            **{ast.UnaryOp: self._unary, ast.BinOp: self._binary, ast.BoolOp: self._condition},
-            **{ast.Compare: self._comparison, ast.IfExp: self._choice, ast.Call: self._call},
-            **{ast.Subscript: self._subscript, ast.Slice: self._slice, ast.List: self._list, ast.Tuple: self._tuple},
-            **{ast.ListComp: self._loop, ast.GeneratorExp: self._loop},
+            ast.UnaryOp: lambda node: OPERATORS[type(node.op)](self._eval(node.operand)),
+            **{ast.BinOp: self._binary, ast.BoolOp: self._condition, ast.Compare: self._comparison},
+            ast.IfExp: lambda node: self._eval(node.body if self._eval(node.test) else node.orelse),
+            **{ast.Call: self._call, ast.Subscript: self._subscript, ast.List: lambda node: [*self._all(node.elts)]},
+            ast.Slice: lambda node: slice(*self._all([node.lower, node.upper, node.step])),
+            **{
+                ast.Tuple: lambda node: (*self._all(node.elts),),
+                ast.ListComp: self._loop,
+                ast.GeneratorExp: self._loop,
+            },
         }
         self._value_of = value_of
         self._own: dict[str, Any] = {}  # names of loops
@@ -127,8 +135,8 @@ class Evaluator:
             raise TypeError(f".{node.attr} is for what has names inside, and this is {_kind(value)}")
         return value[node.attr]
 
-    def _unary(self, node: ast.UnaryOp) -> Any:
-        return OPERATORS[type(node.op)](self._eval(node.operand))
+    def _all(self, nodes: Iterable[ast.expr | None]) -> Iterator[Any]:
+        return (node and self._eval(node) for node in nodes)
 
     def _binary(self, node: ast.BinOp) -> Any:
         left, right, kind = self._eval(node.left), self._eval(node.right), type(node.op)
@@ -171,18 +179,6 @@ class Evaluator:
             left = right
         return value
 
-    def _choice(self, node: ast.IfExp) -> Any:
-        return self._eval(node.body if self._eval(node.test) else node.orelse)
-
-    def _list(self, node: ast.List) -> list[Any]:
-        return [self._eval(part) for part in node.elts]
-
-    def _tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
-        return tuple(self._list(node))  # type: ignore[arg-type]
-
-    def _slice(self, node: ast.Slice) -> slice:
-        return slice(*(part and self._eval(part) for part in (node.lower, node.upper, node.step)))
-
     def _subscript(self, node: ast.Subscript) -> Any:
         value, key = self._eval(node.value), self._eval(node.slice)
         if isinstance(key, slice) and isinstance(value, (str, bytes, list, tuple)):
@@ -212,7 +208,7 @@ class Evaluator:
                     found.append(self._eval(node.elt))
 
     def _call(self, node: ast.Call) -> Any:
-        arguments: list[Any] = [self._eval(part) for part in node.args]
+        arguments = [*self._all(node.args)]
         named = {str(part.arg): self._eval(part.value) for part in node.keywords}
         if isinstance(node.func, ast.Name):
             return self.functions[node.func.id](*arguments, **named)
@@ -246,13 +242,9 @@ class Evaluator:
             self._make("", 10 * self.read(value))  # an escape has 10 characters at most
         return str(value)
 
-    def _min(self, *values: Any, **named: Any) -> Any:
+    def _choosing(self, function: Callable[..., Any], *values: Any, **named: Any) -> Any:
         self.read(values)
-        return min(*values, **named)
-
-    def _max(self, *values: Any, **named: Any) -> Any:
-        self.read(values)
-        return max(*values, **named)
+        return function(*values, **named)
 
     def _round(self, value: Any, digits: Any = None) -> Any:
         if isinstance(digits, int) and abs(digits) > BITS:

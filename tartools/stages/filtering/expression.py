@@ -182,13 +182,13 @@ class Expression:
             values[name] = None
 
     def _value(self, name: str) -> Any:
-        found = self.lookup("__key__" if name == "key" else name)
-        if found is None:
-            raise _AbsentError(name)
-        return found[0]
+        return self._present("__key__" if name == "key" else name)
 
     def _field(self, name: str) -> Any:
-        found = self.lookup(_checked(name))
+        return self._present(_checked(name))
+
+    def _present(self, name: str) -> Any:
+        found = self.lookup(name)
         if found is None:
             raise _AbsentError(name)
         return found[0]

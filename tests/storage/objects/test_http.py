@@ -276,7 +276,8 @@ def test_a_proxy_for_what_is_encrypted(encrypted: Inside, certificate: Path) -> 
     with FaultServer() as proxy:
         proxy.RequestHandlerClass = Tunnel
         proxy.seen = []  # type: ignore[attr-defined]
-        encrypted.environ(REQUESTS_CA_BUNDLE=str(certificate), https_proxy=proxy.base.replace("//", f"//{HOLDER}@"))
+        address = proxy.base.replace("//", f"//{HOLDER}@")
+        encrypted.environ(REQUESTS_CA_BUNDLE=str(certificate), https_proxy=address, TARTOOLS_READAHEAD="1")
         assert encrypted.copy("http") == (0, WHOLE, "")
         assert proxy.seen == [BASIC]  # type: ignore[attr-defined]
         encrypted.environ()  # which closes the connections
