@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from tartools.errors import StorageError, TarToolsError
 from tartools.samples.sample import Batch
+from tartools.storage.checks import version_of
 from tartools.storage.objects import fetch_into, fetched, object_at, requests_at_once
 from tartools.storage.objects.ranges import RANGE, RangedInput
 from tartools.storage.pool import Threads
-from tartools.storage.version import version_of
 from tartools.tables.rowplaces import Checker, Listing, Piece
 
 LARGE = 16 << 20  # bytes; a larger sample is read as a stream

@@ -240,7 +240,7 @@ class Listing:
 
 
 def _size_in(version: str | None) -> int:
-    """Return the size in *version* (see `storage.version`); that of the largest shard if it has none."""
+    """Return the size in *version* (see `storage.checks`); that of the largest shard if it has none."""
     size = (version or "").partition(" ")[0]
     return min(int(size), MOST) if size.isdecimal() else MOST
 
