@@ -67,51 +67,41 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
     A timer's signal has it drawn, between two steps of the main thread: a thread would take time from the others, and
     beside it nothing could be forked. There is but one timer, so one that is to end us stays as it is.
     """
-    import threading
+    shown = shown and not has_alarm()
+    if shown:
+        import threading
 
-    if not shown or has_alarm() or threading.current_thread() is not threading.main_thread():
+        shown = threading.current_thread() is threading.main_thread()
+    if not shown:
         yield
         return
-    ticker = _Ticker(name, account)
-    before = signal.signal(signal.SIGALRM, ticker.tick)
+    begin = time.monotonic()
+    painters: list[Painter] = []  # one, as soon as there is something to draw
+
+    def tick(_number: int, frame: FrameType | None) -> None:
+        while frame is not None:  # what is interrupted may be an import, or write to the terminal itself
+            if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_globals.get("__name__") in BUSY:
+                return
+            frame = frame.f_back
+        try:
+            if not painters:
+                from tartools.cli import drawing
+
+                painters.append(drawing.Painter(name, account, say))
+            painters[0].draw(time.monotonic() - begin)
+        except (OSError, ValueError):  # stderr has been closed
+            signal.signal(signal.SIGALRM, lambda *_: None)  # the ticks go on, which others need
+
+    before = signal.signal(signal.SIGALRM, tick)
     timer = signal.setitimer(signal.ITIMER_REAL, FIRST_SIGN, STEP)
     try:
         yield
     finally:
         signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, *timer)
-        ticker.close()
-
-
-class _Ticker:
-    """Has the progress drawn whenever the timer's signal comes."""
-
-    def __init__(self, name: str, account: Account) -> None:
-        self._name = name
-        self._account = account
-        self._begin = time.monotonic()
-        self._painter: Painter | None = None
-
-    def tick(self, _number: int, frame: FrameType | None) -> None:
-        """Draw, unless what is interrupted is an import or writes to the terminal itself."""
-        while frame is not None:
-            if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_globals.get("__name__") in BUSY:
-                return
-            frame = frame.f_back
-        try:
-            if self._painter is None:
-                from tartools.cli import drawing
-
-                self._painter = drawing.Painter(self._name, self._account, say)
-            self._painter.draw(time.monotonic() - self._begin)
-        except (OSError, ValueError):  # stderr has been closed
-            signal.signal(signal.SIGALRM, lambda *_: None)  # the ticks go on, which others need
-
-    def close(self) -> None:
-        """Take away what is drawn."""
-        if self._painter is not None:
+        for painter in painters:
             with suppress(OSError, ValueError):
-                self._painter.close()
+                painter.close()
 
 
 def summary(name: str, account: Account, seconds: float) -> None:

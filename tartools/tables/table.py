@@ -50,8 +50,8 @@ class Placed:
         listing, at = Listing(url), 0
         columns: Any = [np.empty(count, kind) for kind in (np.int32, np.int64, np.int64, np.uint32)]
         for batch in batches:
-            found = listing.piece(batch, first + at, keyed=False)
-            sums = listing.key_sums(batch, first + at)
+            found = listing.piece(batch, first + at)
+            sums = UNKNOWN_KEY if found.keys is None else key_sums(found.keys)
             for column, part in zip(columns, (found.numbers, found.begins, found.ends, sums), strict=True):
                 column[at : at + len(found)] = part
             at += len(found)
@@ -142,9 +142,9 @@ class Table:
     """
 
     def __init__(self, url: Name) -> None:
-        self._set(name_of(url), None, None, "")
+        self._set(name_of(url), None, None, "", 0)
         with self._opened() as table:
-            self._length: int = table.rows
+            self._length = int(table.rows)
 
     @classmethod
     def from_arrow(cls, table: Any, url: Name = "") -> Table:
@@ -157,16 +157,21 @@ class Table:
         for name in source.NEEDED:
             if name not in table.column_names:
                 raise TarFormatError(f"this is not a table of samples: it has no column {name}", url=url)
+        return cls._of(url, table, None, "", len(table))
+
+    @classmethod
+    def _of(cls, *state: Any) -> Table:
+        """Return the table in this *state*: see `_set`."""
         made = cls.__new__(cls)
-        made._set(url, table, None, "")
-        made._length = len(table)
+        made._set(*state)
         return made
 
-    def _set(self, url: str, held: Any, rows: Any, version: str) -> None:
+    def _set(self, url: str, held: Any, rows: Any, version: str, length: int) -> None:
         self._url = url
         self._held = held  # a pyarrow.Table, if it is not a file
         self._rows = rows  # numbers of rows of the file, in the order of this table; None: all
         self._version = version  # of the file; "": not opened yet
+        self._length = length
         self._places: Placed | None = None  # all rows of this table
         self._near: Placed | None = None  # the first row group that was asked for
         self._digest = ""  # not known yet
@@ -178,7 +183,7 @@ class Table:
         return f"<Table {self._url or 'from arrow'!r} of {len(self)} samples>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self._url, self._held, self._rows, self._version, self._length)
+        return Table._of, (self._url, self._held, self._rows, self._version, self._length)
 
     # ---- samples ----
 
@@ -204,19 +209,12 @@ class Table:
         first = 0
         for batch in self._batches((schema.KEY,)):
             found = [row for row, each in enumerate(schema.raw(batch.column(0)).to_pylist(), first) if each == raw]
-            row = self._first_of(np.array(found, int))
-            if row is not None:
-                return self._samples([row], [raw])[0]
+            if self._rows is not None and found:
+                found = np.flatnonzero(np.isin(self._rows, found)).tolist()
+            if found:
+                return self._samples(found[:1], [raw])[0]
             first += len(batch)
         raise KeyError(key)
-
-    def _first_of(self, found: Any) -> int | None:
-        """Return the row of this table that is the first of the rows *found* of the file."""
-        import numpy as np
-
-        if self._rows is not None:
-            found = np.flatnonzero(np.isin(self._rows, found))
-        return int(found[0]) if len(found) else None
 
     def _checked(self, row: int) -> int:
         if not -len(self) <= row < len(self):
@@ -281,18 +279,6 @@ class Table:
                     return Placed.of(self._url, table.batches(PLACES, BATCH, [group]), count, first)
         raise TarFormatError("this table is damaged: rows are missing", url=self._url)
 
-    def _loaded(self) -> Placed:
-        """Return the places of all rows of this table."""
-        count = self._length
-        if self._rows is not None:
-            count = len(self._held) if self._held is not None else self._count()
-        whole = Placed.of(self._url, self._batches(PLACES), count)
-        return whole if self._rows is None else whole.taken(self._rows)
-
-    def _count(self) -> int:
-        with self._opened() as table:
-            return int(table.rows)
-
     # ---- places ----
 
     def places(self) -> tuple[Any, Any, Any]:
@@ -321,10 +307,20 @@ class Table:
         return self._digest
 
     def _all(self) -> Placed:
-        """Return the places of all rows."""
+        """Return the places of all rows of this table."""
         if self._places is None:
-            self._places = self._loaded()
+            whole = Placed.of(self._url, self._batches(PLACES), self._count())
+            self._places = whole if self._rows is None else whole.taken(self._rows)
         return self._places
+
+    def _count(self) -> int:
+        """Return how many rows the file has."""
+        if self._rows is None:
+            return self._length
+        if self._held is not None:
+            return len(self._held)
+        with self._opened() as table:
+            return int(table.rows)
 
     # ---- columns ----
 
@@ -359,9 +355,8 @@ class Table:
     def take(self, rows: slice | Iterable[int] | np.ndarray[Any, Any]) -> Table:
         """Return the table of these *rows*, in the order that they are given in; a row may come several times."""
         wanted = self._numbers(rows)
-        made = Table.__new__(Table)
-        made._set(self._url, self._held, wanted if self._rows is None else self._rows[wanted], self._version)
-        made._length = len(wanted)
+        rows = wanted if self._rows is None else self._rows[wanted]
+        made = Table._of(self._url, self._held, rows, self._version, len(wanted))
         if self._places is not None:
             made._places = self._places.taken(wanted)
         return made
@@ -404,17 +399,16 @@ class Table:
 
     def _batches(self, names: Sequence[str]) -> Iterator[Any]:
         """Yield the columns *names* of all rows of the file, in record batches. Raises: StorageError without keys."""
+        missing = StorageError(f"this table has no column {names[0]}", url=self._url)
         if self._held is not None:
-            known = self._held.column_names
-        else:
-            with self._opened() as table:
-                known = table.names
-        if names[0] not in known:
-            raise StorageError(f"this table has no column {names[0]}", url=self._url)
-        if self._held is not None:
-            yield from self._held.select([name for name in names if name in known]).to_batches(BATCH)
+            known = [name for name in names if name in self._held.column_names]
+            if names[0] not in known:
+                raise missing
+            yield from self._held.select(known).to_batches(BATCH)
             return
         with self._opened() as table:
+            if names[0] not in table.names:
+                raise missing
             yield from table.batches(names, BATCH)
 
     def _opened(self) -> Any:
@@ -431,10 +425,3 @@ class Table:
             file.close()
             raise
         return source.opened(self._url, file)
-
-
-def _unpickled(url: str, held: Any, rows: Any, version: str, length: int) -> Table:
-    made = Table.__new__(Table)
-    made._set(url, held, rows, version)
-    made._length = length
-    return made

@@ -18,12 +18,12 @@ from tartools.errors import SampleError, StorageError
 from tartools.formats.zipread import LOCAL, ZipSamples, path_of
 from tartools.samples.account import Account
 from tartools.storage import seekable
+from tartools.storage.checks import version_of
 from tartools.storage.expand import expand
 from tartools.storage.objects import fetched, requests_at_once
-from tartools.storage.pool import Threads
+from tartools.storage.pool import Threads, windowed
 from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
-from tartools.storage.version import version_of
 from tartools.tar import split_path
 from tartools.train.fieldchooser import HAVE, Classes, Decode, FieldChooser, Fields, Size, dict_of
 
@@ -78,19 +78,11 @@ class ZipDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Iterable[int]) -> list[Any]:
         """Return the samples *indices*, in this order."""
-        places = [self._place(index) for index in indices]
-        if all(found.is_local for found, _ in places):
-            return [self.chooser(found.sample(number, self.chooser.needed)) for found, number in places]
-
-        def sample(place: tuple[_Zip, int]) -> dict[str, Any]:
-            return place[0].sample(place[1], self.chooser.needed)
-
-        requests = Threads(min(requests_at_once(), len(places)), sample)
-        try:
-            answers = [requests.submit(place) for place in places]
-            return [self.chooser(answer()) for answer in answers]
-        finally:
-            requests.close()
+        samples = [partial(found.sample, number, self.chooser.needed) for found, number in map(self._place, indices)]
+        if all(found.is_local for found in self._zips):
+            return [self.chooser(sample()) for sample in samples]
+        requests: Threads[Callable[[], Any], Any] = Threads(min(requests_at_once(), len(samples)))
+        return [self.chooser(answer()) for _, answer in windowed(samples, requests, len(samples))]
 
     def digest(self) -> str:
         """Return what tells these samples from those of other zip files, or other versions of them."""

@@ -238,7 +238,8 @@ def test_a_field_as_a_file_is_read_as_it_is_asked_for(tmp_path: Path, monkeypatc
     options: dict[str, Any] = {"fields": "txt wav", "decode": {"wav": "file"}, "transform": [None, last_second]}
     with mock.patch("tartools.tar.member.read_range", wraps=member.read_range) as reading:
         batches = list(loader("a.tar", 2, shuffle=False, collate_fn=list, **options))
-    assert sum(call.args[2] - call.args[1] for call in reading.call_args_list) < 100_000
+    read = sum(call.args[2] - call.args[1] for call in reading.call_args_list)
+    assert read < 16_000 + 4 * io.DEFAULT_BUFFER_SIZE  # 128 KiB from Python 3.14 on, 8 before
     first = (8_000, 0x0201 / (1 << 15))
     assert batches == [[("a", first), ("b", (9, 0.0))]] == [[*WebDataset("a.tar", **options)]]
     assert [*loader("a.tar", 2, shuffle=False, collate_fn=list, num_workers=1, **options)] == batches

@@ -6,6 +6,7 @@ import ast
 import re
 import runpy
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.schedule import needs_torch
 
 pytestmark = needs_torch
 PAGES = ("litdata", "streaming", "energon", "datasets", "pytorch")
+THEIRS = ["datasets", *(name for name in ("litdata", "streaming") if find_spec(name))]  # heavy ones: where they are
 COUNT = 16
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PICTURES = [encoded(Image.new("RGB", (32, 28), (10 * number, 0, 0)), "jpeg") for number in range(COUNT)]
@@ -126,9 +128,14 @@ def test_no_guide_gives_a_lambda_to_workers() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of theirs
-def test_what_stands_beside_ours_runs_with_datasets(here: Path) -> None:
-    members = [(f"{n:02d}.{field}", data) for n, jpg in enumerate(PICTURES) for field, data in pair(n, jpg)]
-    Path("train-000000.tar").write_bytes(make_tar(members))
-    ((_, code),) = blocks("datasets", "py")
-    names = run_script("theirs.py", code)
-    assert len(names["pictures"]) == 4 and isinstance(names["pictures"][0], Image.Image)
+@pytest.mark.parametrize("page", THEIRS)
+def test_what_stands_beside_ours_runs(page: str, here: Path) -> None:
+    """Of those of the others that are installed, which a run of the benchmark has all of; here without a store."""
+    lay_out("energon" if page == "datasets" else page)
+    for path in Path().glob("data/*.tar"):
+        path.rename(path.name)
+    names: dict[str, Any] = {}
+    for number, (_, code) in enumerate(blocks(page, "py")):
+        names = run_script(f"theirs{number}.py", code.replace("s3://bucket/train", "train").replace("/nvme", "local"))
+    pictures = names["pictures"]
+    assert len(pictures) == 4 and (page != "datasets" or isinstance(pictures[0], Image.Image))

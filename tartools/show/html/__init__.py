@@ -1,1 +1,1 @@
-"""The page of `tarshow --html`: `page` puts it together from tiles (`tile`), `page.html`, `page.css` and `page.js`."""
+"""The page of `tarshow --html`: `page` makes it of tiles (`tile`), counts (`cards`), and three files called `page`."""
