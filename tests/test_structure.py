@@ -46,10 +46,7 @@ MAY_OPEN = {  # besides storage: module or room, and what it may call
 LIMIT_OF_FILES, LIMIT_OF_FUNCTIONS, LIMIT_OF_ROOMS = 500, 60, 12  # lines, lines, folders
 REMOTE = (
     *("boto3", "botocore", "requests", "urllib3", "certifi", "google.auth", "smart_open"),
-    *(
-        f"tartools.storage.objects.{name}"
-        for name in ("s3", "gs", "ais", "hf", "hub", "hubcommit", "web", "http", "connections", "ranges", "uploads")
-    ),
+    *(f"tartools.storage.objects.{name}" for name in ("s3", "gs", "ais", "hf", "web", "http", "ranges", "uploads")),
 )
 # Modules whose distribution has another name.
 DISTRIBUTIONS = {"PIL": "pillow", "google": "google-auth", "backports": "backports.zstd"}

@@ -357,7 +357,8 @@ def unfold(folder: Path) -> None:
     for sample in read_samples([shard]):
         for member in sample.members:
             try:
-                scratch.write_file(os.fsencode(loose / os.fsdecode(member.path)), member.read())
+                with scratch.create_file(os.fsencode(loose / os.fsdecode(member.path))) as file:
+                    file.write(member.read())
             except OSError as error:
                 raise StorageError(error.strerror or str(error), url=str(loose)) from error
 

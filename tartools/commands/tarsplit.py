@@ -254,7 +254,9 @@ def finished(shards: Iterator[str], post: str | None, remove: bool) -> int:
     with storage.writing("-") as printed:
         for url in shards:
             if post:
-                storage.run(post, url)
+                from tartools.storage import pipe  # only when needed: subprocess costs 5 ms
+
+                pipe.run(post, url)
             if remove:
                 storage.remove(url)
             printed.write(os.fsencode(url) + b"\n")

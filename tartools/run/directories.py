@@ -182,11 +182,11 @@ def _write_file(folder: bytes, name: bytes, member: Member) -> None:
     _, source, _, data, size, _ = member
     path = folder + b"/" + name
     try:
-        if isinstance(source, io.FileIO):
-            with scratch.create_file(path) as sink:
+        with scratch.create_file(path) as sink:
+            if isinstance(source, io.FileIO):
                 copy_range(source, data, data + size, sink)
-        else:
-            scratch.write_file(path, memoryview(source)[data : data + size])
+            else:
+                sink.write(memoryview(source)[data : data + size])
     except ValueError:
         raise SampleFailedError(f"a field with a NUL can't be the name of a file: {text(name)!r}") from None
     except OSError as error:

@@ -93,7 +93,7 @@ class DataSet:
         """Whether all are tables, by their names and their first bytes."""
         if not self.urls or not all(map(is_table_name, self.urls)):
             return False
-        from tartools.storage.version import looks
+        from tartools.storage.checks import looks
         from tartools.tables.schema import MAGIC
 
         return all(found.first == MAGIC for found in looks(self.urls).values())
@@ -123,7 +123,7 @@ class DataSet:
         """
         if self._versions is not None:
             return
-        from tartools.storage.version import looks
+        from tartools.storage.checks import looks
 
         storage.check_inputs(self.urls)
         once = {at: url for at, url in enumerate(self.urls) if not storage.is_repeatable(url)}
@@ -151,7 +151,7 @@ class DataSet:
     def _check(self, count: int | None = None) -> None:
         """Raise StorageError if an input has changed since `keep`, or if there were not *count* samples before."""
         if self._versions is not None:
-            from tartools.storage.version import check_unchanged
+            from tartools.storage.checks import check_unchanged
 
             check_unchanged(self._versions)
         if count is not None and self.samples not in (None, count):
@@ -239,7 +239,7 @@ class DataSet:
                     yield batch, answers(batch)
             return
         from tartools.shards.shardrows import row_batches
-        from tartools.storage.version import changed_since
+        from tartools.storage.checks import changed_since
 
         if of_keys is None:
             self.keep()

@@ -19,8 +19,8 @@ from tartools.samples.sample import Batch
 from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading, check_shards
 from tartools.shards.writing import Destination, SampleWriter, write_batches
+from tartools.storage.checks import Look, check_unchanged, looks
 from tartools.storage.url import Url
-from tartools.storage.version import Look, check_unchanged, looks
 from tartools.tables import rows, schema, source
 from tartools.tables.facts import WantedFacts
 from tartools.tables.inputs import ROW, RowInputs, RowSource, TablePart, in_order, unified_piece

@@ -22,7 +22,7 @@ from tartools.shards.reading import Reading
 from tartools.shards.writing import Batches
 from tartools.stages.combinations import alike, text
 from tartools.stages.externalsort import TURN, position_in, records_of, sorted_blocks
-from tartools.storage.version import changed_since
+from tartools.storage.checks import changed_since
 
 NUMBER = 8  # bytes of a number
 DIGEST = 16  # bytes of the digest of a payload in a record

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Protocol, cast
+from typing import Any
 
 from tartools.errors import StorageError, UsageError, in_units
-from tartools.storage import local, stdio
+from tartools.storage import local
 from tartools.storage.checks import (
     check_connection,
     check_inputs,
@@ -28,6 +28,7 @@ from tartools.storage.checks import (
     plain_size,
 )
 from tartools.storage.interrupts import deferred_signals
+from tartools.storage.local import make_directory, sync_folder
 from tartools.storage.streams import FileSink, Input, OutputStream, Sink, named, stream_file
 from tartools.storage.url import Url, loaded
 
@@ -52,24 +53,11 @@ __all__ = [
     "open_write",
     "plain_size",
     "remove",
-    "run",
     "share_memory",
     "sync",
     "sync_folder",
     "writing",
 ]
-
-
-class Opener(Protocol):
-    """What the modules of the table of schemes have in common."""
-
-    def open_read(self, url: Url, /) -> Input:
-        """Return the bytes of *url* as a stream."""
-        ...
-
-    def open_write(self, url: Url, force: bool, /) -> OutputStream:
-        """Return an output that makes *url*, or replaces it with *force*."""
-        ...
 
 
 def open_read(url: str) -> Input:
@@ -84,7 +72,8 @@ def open_read(url: str) -> Input:
             from tartools.storage import pipe
 
             return pipe.open_by(template, url)
-        return _opener(url, "read").open_read(url)
+        stream: Input = _opener(url, "read").open_read(url)
+        return stream
 
 
 def open_write(url: str, force: bool = False) -> OutputStream:
@@ -94,7 +83,8 @@ def open_write(url: str, force: bool = False) -> OutputStream:
     """
     url = Url(url)
     with named(url):
-        return _opener(url, "write").open_write(url, force)
+        output: OutputStream = _opener(url, "write").open_write(url, force)
+        return output
 
 
 def sync(output: OutputStream) -> None:
@@ -106,15 +96,9 @@ def sync(output: OutputStream) -> None:
         output.sync()
 
 
-def sync_folder(url: str) -> None:
-    """Bring the names of the outputs beside *url* to the disk, after `sync` of each; see there."""
-    if Url(url).is_local:
-        local.sync_folder(url)
-
-
-def _opener(url: Url, verb: str) -> Opener:
+def _opener(url: Url, verb: str) -> Any:
     """Return the module that opens *url*, by the table of schemes; for all stores that is `objects`."""
-    return cast(Opener, loaded(url.module(verb).partition(".")[0]))
+    return loaded(url.module(verb).partition(".")[0])
 
 
 @contextmanager
@@ -123,7 +107,7 @@ def writing(url: str, force: bool = False) -> Iterator[Sink]:
     output: OutputStream | None = None
     try:
         with deferred_signals():
-            output = stdio.open_text() if url == "-" else open_write(url, force)
+            output = local.open_text() if url == "-" else open_write(url, force)
         yield output.sink
         output.commit()
     except BaseException:
@@ -165,14 +149,6 @@ def alone(url: str) -> Iterator[None]:
             os.close(lock)
 
 
-def make_directory(url: str) -> list[str]:
-    """Make the local directory *url*, and those above it, unless it exists; on servers there are none.
-
-    Returns the paths of those that it made. Raises: StorageError.
-    """
-    return local.make_directory(url) if Url(url).is_local else []
-
-
 def remove(url: str) -> None:
     """Remove the file or object *url*; it is no failure if it does not exist.
 
@@ -195,19 +171,9 @@ def one_commit(url: str) -> AbstractContextManager[None]:
     """
     if Url(url).scheme != "hf":
         return nullcontext()
-    from tartools.storage.objects import hubcommit
+    from tartools.storage.objects import hf
 
-    return hubcommit.one_commit()
-
-
-def run(template: str, word: str) -> None:
-    """Run the command *template*, with *word* for its `{}` and in `$TAR_SHARD`; what it prints goes to stderr.
-
-    Raises: StorageError if it fails.
-    """
-    from tartools.storage import pipe  # only when needed: subprocess costs 5 ms
-
-    pipe.run(template, word)
+    return hf.one_commit()
 
 
 def cached() -> str:
@@ -216,15 +182,15 @@ def cached() -> str:
         return ""
     from tartools.storage.objects import cache
 
-    counts = cache.counts()
-    if not any(counts):
-        return ""
-    hits, fetched, kept = in_units(counts.hits * cache.BLOCK), in_units(counts.fetched), in_units(counts.kept)
-    return f"cache: up to {hits} were there, {fetched} fetched, {kept} of them kept"
+    hits, *counts = cache.counts()
+    there, fetched, kept = map(in_units, (hits * cache.BLOCK, *counts))
+    return f"cache: up to {there} were there, {fetched} fetched, {kept} of them kept" if hits or any(counts) else ""
 
 
 def share_memory(count: int) -> None:
     """Limit this process, which reads nothing yet, to one of *count* shares of the memory for ranges read ahead."""
-    from tartools.storage.objects.ranges import BUDGET, budget
+    import threading
 
-    budget.give(BUDGET // count - BUDGET)
+    from tartools.storage.objects import ranges
+
+    ranges.budget = threading.Semaphore(ranges.MOST_HELD // count)

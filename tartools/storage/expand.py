@@ -75,6 +75,6 @@ def _settled(url: Url) -> Url:
     """Return *url*; if its store has revisions, which may move on, with that which this run reads."""
     if url.scheme != "hf" or url.read_command:
         return url
-    from tartools.storage.objects import hub
+    from tartools.storage.objects import hf
 
-    return Url(hub.pinned(url))
+    return Url(hf.pinned(url))

@@ -6,14 +6,15 @@ when it is complete.
 
 from __future__ import annotations
 
-import os
+import io
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, how_to_install, option
-from tartools.storage.scratch import scratch_file
+from tartools.storage.scratch import SentOutput, reread
 from tartools.storage.streams import Input
 
 EXTRAS = {"azure": "azure", "sftp": "ssh", "scp": "ssh", "ssh": "ssh"}  # of smart_open, to be installed besides
@@ -62,7 +63,7 @@ def _open(url: str, mode: str) -> Any:
     return smart_open(url, mode, compression="disable")
 
 
-class SmartInput(Input):
+class _SmartInput(Input):
     """A stream that smart_open reads."""
 
     def __init__(self, url: str) -> None:
@@ -71,50 +72,17 @@ class SmartInput(Input):
             self._stream = _open(url, "rb")
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end."""
         with _translated_errors(self._url):
             data = self._stream.read(len(view))
         view[: len(data)] = data
         return len(data)
 
     def cancel(self) -> bool:
-        """Do nothing: a `readinto` of smart_open can't be ended."""
-        return False
+        return False  # a `readinto` of smart_open can't be ended
 
     def close(self) -> None:
-        """Stop reading."""
         with suppress(Exception):  # all bytes that were wanted have been read
             self._stream.close()
-
-
-class SmartOutput:
-    """An output that is sent when it is complete."""
-
-    streaming = False
-
-    def __init__(self, url: str, force: bool) -> None:
-        self._url = url
-        self._force = force
-        self.sink = scratch_file()
-
-    def commit(self) -> None:
-        """Send everything. Raises: StorageError; a store that writes in place may then have a part of it."""
-        if not self._force and exists(self._url):
-            raise ExistsError(self._url)
-        with open(os.dup(self.sink.fileno()), "rb") as file, _translated_errors(self._url):
-            file.seek(0)
-            target = _open(self._url, "wb")
-            try:
-                shutil.copyfileobj(file, target, 1 << 20)
-                target.close()
-            except BaseException:
-                _drop(target)
-                raise
-        self.sink.close()
-
-    def abort(self) -> None:
-        """Drop everything."""
-        self.sink.close()
 
 
 def _drop(target: Any) -> None:
@@ -125,14 +93,28 @@ def _drop(target: Any) -> None:
         getattr(target, "terminate", target.close)()
 
 
-def open_read(url: str) -> SmartInput:
+def open_read(url: str) -> _SmartInput:
     """Return what smart_open reads from *url*."""
-    return SmartInput(url)
+    return _SmartInput(url)
 
 
-def open_write(url: str, force: bool) -> SmartOutput:
+def open_write(url: str, force: bool) -> SentOutput:
     """Return an output that smart_open sends to *url* at `commit`."""
-    return SmartOutput(url, force)
+    return SentOutput(partial(_send, url, force))
+
+
+def _send(url: str, force: bool, sink: io.FileIO) -> None:
+    """Send what is in *sink*. Raises: StorageError; a store that writes in place may then have a part of it."""
+    if not force and exists(url):
+        raise ExistsError(url)
+    with reread(sink) as file, _translated_errors(url):
+        target = _open(url, "wb")
+        try:
+            shutil.copyfileobj(file, target, 1 << 20)
+            target.close()
+        except BaseException:
+            _drop(target)
+            raise
 
 
 def exists(url: str) -> bool:

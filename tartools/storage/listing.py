@@ -1,27 +1,38 @@
-"""Listings: objects behind a prefix or a pattern, files below a directory, sorted by bytes; and which names exist."""
+"""Listings: objects behind a prefix or a pattern, files below a directory, sorted by bytes; and their contents."""
 
 from __future__ import annotations
 
 import errno
+import functools
+import io
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from operator import ge
+from typing import Any
 
 from tartools.errors import StorageError, UsageError
-from tartools.storage import local
-from tartools.storage.checks import exists
+from tartools.storage.checks import exists, look
 from tartools.storage.local import path_of
 from tartools.storage.names import Pattern, has_wildcards, is_literal, local_url, matches, unfolded
-from tartools.storage.objects import object_at, store_of
+from tartools.storage.objects import REQUESTS, fetched, object_at, requests_at_once, store_of
 from tartools.storage.objects.contract import ListedObject, Page, Store
 from tartools.storage.objects.retry import with_retries
-from tartools.storage.streams import named
+from tartools.storage.pool import Threads
+from tartools.storage.streams import FileVersion, named
 from tartools.storage.url import Url
 
 FEW = 10  # objects that are looked up one by one
+AT_ONCE = 64  # requests for whole objects
+HELD = 256 << 20  # bytes that are requested and not yet taken; a larger object is alone
+LARGE = 16 << 20  # bytes; larger objects are read in ranges side by side
+RANGE = 8 << 20  # bytes
+REPLACED = "was replaced since it was listed"
+
+Readers = Threads[Callable[[], Any], Any]
 
 
 def ls(name: str) -> Iterator[ListedObject]:
@@ -172,19 +183,29 @@ def between(prefix: str, suffix: str) -> list[str]:
     Empty for commands, and for stores that have no listings.
     """
     start = Url(prefix)
+    found: Iterable[str] = ()
     if start.is_local:
-        return local.between(prefix, suffix)
-    if not start.is_listed:
-        return []
-    found = listed(prefix + Url(prefix + suffix).query, flat="/" not in suffix)
+        found = _beside(prefix, suffix)
+    elif start.is_listed:
+        flat = "/" not in suffix
+        found = (entry.url for entry in listed(prefix + Url(prefix + suffix).query, flat))
     shortest = len(prefix) + len(suffix)
     return [
-        entry.url
-        for entry in found
-        if entry.url.endswith(suffix)
-        and len(entry.url) > shortest
-        and "/" not in entry.url[len(prefix) : len(entry.url) - len(suffix)]
+        url
+        for url in found
+        if url.endswith(suffix) and len(url) > shortest and "/" not in url[len(prefix) : len(url) - len(suffix)]
     ]
+
+
+def _beside(prefix: str, suffix: str) -> list[str]:
+    """Return the regular files that begin with *prefix*; in folders whose names do those that *suffix* names."""
+    folder, start = os.path.split(path_of(prefix))
+    below = "".join(suffix.partition("/")[1:])
+    try:
+        names = [prefix + name[len(start) :] + below for name in os.listdir(folder or ".") if name.startswith(start)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(name for name in names if os.path.isfile(path_of(name)))
 
 
 def existing(urls: Sequence[str]) -> set[str]:
@@ -196,3 +217,73 @@ def existing(urls: Sequence[str]) -> set[str]:
     if len(urls) <= FEW or not Url(urls[0]).is_listed or prefix.count("/") < 3:
         return {url for url in urls if exists(url)}
     return set(urls) & {found.url for found in listed(prefix)}
+
+
+# ---- contents of what was listed, with requests side by side ----
+
+
+def contents(entries: Iterable[ListedObject]) -> Iterator[bytes]:
+    """Yield all bytes of each of *entries*, whose sizes are known, in order.
+
+    Up to 64 requests are made at once, or `TARTOOLS_READAHEAD` if that is set, and 32 for ranges of objects above 16
+    MiB. Holds: up to 256 MiB, or one object; of large ones also the ranges that are received.
+
+    Raises: StorageError if one can't be read, or is not the one that was listed.
+    """
+    most = requests_at_once(AT_ONCE)
+    waiting: deque[tuple[int, Callable[[], bytes]]] = deque()
+    held = 0
+    for entry in entries:
+        size = entry.size or 0
+        while waiting and (len(waiting) >= most or held + size > HELD):
+            taken, answer = waiting.popleft()
+            held -= taken
+            yield answer()
+        task = partial(content_of, entry)
+        waiting.append((size, task if Url(entry.url).is_local else requests().submit(task)))
+        held += size
+    while waiting:
+        yield waiting.popleft()[1]()
+
+
+def content_of(entry: ListedObject) -> bytes:
+    """Return all bytes of *entry*. Raises: as `contents`."""
+    version = f"{entry.size} {entry.version}"
+    if not Url(entry.url).is_local:
+        if (entry.size or 0) > LARGE and look(entry.url).version == version:
+            return _in_ranges(entry.url, entry.size or 0, version)
+        return fetched(entry.url, 0, entry.size or 0, version, REPLACED, listed=True)
+    with named(entry.url), open(path_of(entry.url), "rb", buffering=0) as file:
+        before = str(FileVersion.of(file))
+        data = file.readall()
+        after = str(FileVersion.of(file))
+    if before != version or after != version or len(data) != entry.size:
+        raise StorageError(REPLACED, url=entry.url)
+    return data
+
+
+def _in_ranges(url: str, size: int, version: str) -> bytes:
+    """Return all bytes of a large object, whose server has ranges and versions. Raises: as `contents`."""
+    data = io.BytesIO()  # gives its bytes without a copy
+    waiting: deque[Callable[[], bytes]] = deque()
+    for begin in range(0, size, RANGE):
+        if len(waiting) >= requests_at_once():
+            data.write(waiting.popleft()())
+        task = partial(fetched, url, begin, min(begin + RANGE, size), version, REPLACED)
+        waiting.append(requests(REQUESTS).submit(task))
+    while waiting:
+        data.write(waiting.popleft()())
+    return data.getvalue()
+
+
+def requests(most: int = AT_ONCE) -> Readers:
+    """Return the threads of this process that make up to *most* requests: for whole objects, or else for their ranges.
+
+    These are others, since those for whole objects wait for them. A fork has its own.
+    """
+    return _threads(os.getpid(), most)
+
+
+@functools.cache
+def _threads(process: int, most: int) -> Readers:
+    return Threads(requests_at_once(most))

@@ -1,4 +1,4 @@
-"""Local files, fifos and devices."""
+"""Local files, fifos and devices, and stdin and stdout: the URL `-`."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class FileInput:
 
 
 def open_read(url: str) -> FileInput:
-    """Return a local file, fifo or device as input. Raises: OSError."""
-    return FileInput(InputFile(path_of(url), url))
+    """Return a local file, fifo or device, or stdin, as input. Raises: OSError."""
+    return FileInput(InputFile(0 if url == "-" else path_of(url), url))
 
 
 def check_readable(url: str) -> int | None:
@@ -180,26 +180,16 @@ class OpenOutput:
         self.sink.close()
 
 
-def between(prefix: str, suffix: str) -> list[str]:
-    """Return the names of regular files that begin with *prefix*, go on without a slash, and end in *suffix*."""
-    folder, start = os.path.split(path_of(prefix))
-    rest, slash, below = suffix.partition("/")
-    try:
-        found = os.listdir(folder or ".")
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    names = (
-        prefix + name[len(start) :] + slash + below
-        for name in found
-        if name.startswith(start) and name.endswith(rest) and len(name) > len(start) + len(rest)
-    )
-    return sorted(name for name in names if os.path.isfile(path_of(name)))
+def open_text() -> OpenOutput:
+    """Return stdout as output, also if it is a terminal: for what people can read."""
+    return OpenOutput(FileSink(1, "stdout"))
 
 
 def sync_folder(url: str) -> None:
-    """Bring the names in the folder of *url* to the disk. Raises: StorageError."""
-    with named(url):
-        sync(os.path.dirname(os.path.realpath(path_of(url))))
+    """Bring the names in the folder of *url*, if it is a local file, to the disk. Raises: StorageError."""
+    if Url(url).is_local:
+        with named(url):
+            sync(os.path.dirname(os.path.realpath(path_of(url))))
 
 
 def remove(url: str) -> None:
@@ -214,8 +204,12 @@ def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
 
     A folder that does not exist is made; if the output is dropped, it is removed again unless it holds something.
 
-    Raises: StorageError; OSError.
+    Raises: StorageError; OSError; UsageError for a terminal.
     """
+    if url == "-":
+        if os.isatty(1):
+            raise UsageError("stdout is a terminal, which cannot show a tar archive: use -o FILE, > FILE or a pipe")
+        return open_text()
     name = _file_path(url)
     path = os.path.realpath(name)  # a symlink stays one
     found = os.stat(name) if os.path.exists(name) or os.path.lexists(path) else None
@@ -233,10 +227,12 @@ def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
 
 
 def make_directory(url: str) -> list[str]:
-    """Make the directory *url*, and those above it, unless it exists; return those made. Raises: StorageError.
+    """Make the local directory *url*, and those above it, unless it exists; on servers there are none.
 
-    They are on the disk then.
+    Returns the paths of those that it made, which are on the disk then. Raises: StorageError.
     """
+    if not Url(url).is_local:
+        return []
     path, made = path_of(url), []
     above = path
     while above and not os.path.isdir(above):

@@ -56,61 +56,43 @@ def folded(urls: Iterable[str], taken: Callable[[str], bool] = lambda text: Fals
     >>> list(folded(["a-08", "a-09", "a-10", "a-12", "b9", "b10"]))
     ['a-{08..10}', 'a-12', 'b{9..10}']
     """
-    sequence: _Sequence | None = None
-    for url in urls:
-        if sequence is not None:
-            if sequence.takes(url):
-                continue
-            yield from sequence.texts(taken)
-        sequence = _Sequence(url)
-    if sequence is not None:
-        yield from sequence.texts(taken)
+    rest = iter(urls)
+    first = last = next(rest, None)
+    if first is None or last is None:
+        return
+    around: tuple[str, str] | None = None  # what is before and behind the number that counts up
+    for url in rest:
+        found = _around(last, url)
+        padded = around and re.match("0[0-9]", first[len(around[0]) :])  # then all numbers have as many digits
+        if found is None or around not in (None, found) or (padded and len(url) != len(first)):
+            yield from _pattern(first, last, around, taken)
+            first, found = url, None
+        last, around = url, found
+    yield from _pattern(first, last, around, taken)
 
 
-class _Sequence:
-    """URLs that are *head*, a number that counts up from *first*, and *tail*."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._head = self._tail = self._first = self._last = ""
-
-    def takes(self, url: str) -> bool:
-        """Add *url* if it is the next one; tell whether it is."""
-        if not self._last and not self._begins(url):
-            return False
-        following = _following(self._last)
-        padded = self._first.startswith("0") and self._first != "0"  # then all have as many digits
-        if url != self._head + following + self._tail or (padded and len(following) > len(self._first)):
-            return False
-        self._last = following
-        return True
-
-    def _begins(self, url: str) -> bool:
-        """Find the one number in which *url* differs from the first; tell whether there is one."""
-        if "{" in url + self._url or "}" in url + self._url:
-            return False
-        first, second = re.split(_NUMBER, self._url), re.split(_NUMBER, url)
-        places = [place for place, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]]
-        if len(first) != len(second) or len(places) != 1 or places[0] % 2 == 0:
-            return False
-        (place,) = places
-        if second[place] != _following(first[place]):
-            return False
-        self._head, self._tail = "".join(first[:place]), "".join(first[place + 1 :])
-        self._first = self._last = first[place]
-        return True
-
-    def texts(self, taken: Callable[[str], bool]) -> Iterator[str]:
-        """Yield the pattern for all of them, or the only one."""
-        if self._first == self._last:
-            yield self._url
-            return
-        text = f"{self._head}{{{self._first}..{self._last}}}{self._tail}"
-        yield from unfolded(text) if taken(text) else [text]
+def _around(one: str, other: str) -> tuple[str, str] | None:
+    """Return what is before and behind the only number in which *other* differs from *one*, if it is the next one."""
+    if "{" in one + other or "}" in one + other:
+        return None
+    first, second = re.split(_NUMBER, one), re.split(_NUMBER, other)
+    places = [place for place, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]]
+    if len(first) != len(second) or len(places) != 1 or places[0] % 2 == 0:
+        return None
+    (place,) = places
+    if second[place] != str(int(first[place]) + 1).zfill(len(first[place])):
+        return None
+    return "".join(first[:place]), "".join(first[place + 1 :])
 
 
-def _following(digits: str) -> str:
-    return str(int(digits) + 1).zfill(len(digits))
+def _pattern(first: str, last: str, around: tuple[str, str] | None, taken: Callable[[str], bool]) -> list[str]:
+    """Return the pattern for *first* to *last*, or the only one of them."""
+    if around is None:
+        return [first]
+    head, tail = around
+    low, high = (text[len(head) : len(text) - len(tail)] for text in (first, last))
+    text = f"{head}{{{low}..{high}}}{tail}"
+    return unfolded(text) if taken(text) else [text]
 
 
 # ---- wildcards ----

@@ -1,9 +1,12 @@
-"""Many local files that stay open, and reads of many places in them at once."""
+"""Many local files that stay open, reads of many places in them at once, and what of files is in the page cache."""
 
+import contextlib
+import ctypes
 import io
+import mmap
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 
 from tartools.storage.streams import check_unchanged
@@ -74,3 +77,35 @@ class OpenFiles:
             self._cold -= 1
         else:
             self._cold = ASKED * (perf_counter() - started > COLD * count)
+
+
+def drop(paths: Iterable[str]) -> None:
+    """Ask the system to drop the files *paths* from the page cache. It may not do that: see `share_cached`.
+
+    Bytes that are not on the disk yet are written first, because they can't be dropped before. Raises: OSError.
+    """
+    for path in paths:
+        with open(path, "rb", buffering=0) as file:
+            with contextlib.suppress(OSError):  # a file system that has nothing to write
+                os.fdatasync(file.fileno())
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def share_cached(paths: Iterable[str]) -> float:
+    """Return which share of the pages of the files *paths* is in the page cache, 0 to 1; 0 without any bytes.
+
+    Where the system does not tell, as of files of other users, all count as cached. Raises: OSError.
+    """
+    pages = there = 0
+    mincore = ctypes.CDLL(None).mincore
+    for path in filter(os.path.getsize, paths):
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as content:
+            size = len(content)
+            found = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+            first = ctypes.c_char.from_buffer(content)
+            unknown = mincore(ctypes.byref(first), ctypes.c_size_t(size), found)
+            del first  # or the file can't be closed
+            pages += len(found)
+            there += len(found) if unknown else sum(page & 1 for page in found)
+    return there / pages if pages else 0.0

@@ -68,18 +68,13 @@ def _refused(template: str, word: str) -> UsageError:
     )
 
 
-def _environment(word: str) -> dict[str, str]:
-    """Return our environment, with *word* as the name of the shard."""
-    return {**os.environ, SHARD: word}
-
-
 def run(template: str, word: str) -> None:
     """Run *template*, with *word* for its `{}` and in `$TAR_SHARD`; what it prints goes to stderr.
 
     Raises: StorageError if it fails.
     """
     command = ["sh", "-c", fill(template, word)]
-    child = Child(command, stdin=subprocess.DEVNULL, stdout=2, env=_environment(word))
+    child = Child(command, stdin=subprocess.DEVNULL, stdout=2, env={**os.environ, SHARD: word})
     try:
         status = child.wait()
     except BaseException:
@@ -129,7 +124,7 @@ class CommandInput(Input):
 
 def open_by(template: str, url: str) -> CommandInput:
     """Return the stdout of the command *template*, with *url* for its `{}` and in `$TAR_SHARD`."""
-    return CommandInput(fill(template, url), url, _environment(url))
+    return CommandInput(fill(template, url), url, {**os.environ, SHARD: url})
 
 
 def open_read(url: str) -> CommandInput:

@@ -6,6 +6,7 @@ Other engines are in `run`: they have calls made by an executor, by other proces
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from operator import call
@@ -93,6 +94,7 @@ class Threads(Generic[Item, Result]):
     def _run(self) -> None:
         while (answer := self._tasks.get()) is not None:
             answer.run()
+            del answer  # which holds what was worked on
 
     def close(self) -> None:
         """Drop what has not begun, and let the threads end when they have done theirs."""
@@ -104,14 +106,15 @@ class Threads(Generic[Item, Result]):
         for _ in self._threads:
             self._tasks.put(None)
 
-    def stop(self) -> None:
-        """Cancel the calls under way, drop those that have not begun, and wait until the threads have ended."""
+    def stop(self, seconds: float | None = None) -> None:
+        """Cancel the calls under way, drop the others, and wait for the threads to end, but not more than *seconds*."""
         if self._cancel:
             self._cancel()
         self.close()
-        for thread in self._threads:
+        until = None if seconds is None else time.monotonic() + seconds
+        for thread in [*self._threads]:
             if thread.ident is not None:  # a signal may have come before it started
-                thread.join()
+                thread.join(until and max(until - time.monotonic(), 0))
 
 
 def windowed(

@@ -95,6 +95,25 @@ class Copy:
         return FileInput(self._file)
 
 
+class SentOutput:
+    """An output that is collected in a file without a name, its *sink*, and sent by *send* once it is complete."""
+
+    streaming = False
+
+    def __init__(self, send: Callable[[io.FileIO], object]) -> None:
+        self._send = send
+        self.sink = scratch_file()
+
+    def commit(self) -> None:
+        """Send everything. Raises: what *send* raises."""
+        self._send(self.sink)
+        self.sink.close()
+
+    def abort(self) -> None:
+        """Drop everything."""
+        self.sink.close()
+
+
 def private_directory(folder: str | None = None) -> str:
     """Return a new directory that only this user can enter, in *folder* (default `$TMPDIR`, else /tmp).
 
@@ -116,17 +135,6 @@ def create_file(path: bytes) -> FileSink:
     """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     return FileSink(fd, f"temporary file in {os.fsdecode(os.path.dirname(path))}")
-
-
-def write_file(path: bytes, data: bytes | memoryview) -> None:
-    """Write *data* to the new file *path*. Raises: FileExistsError if the name exists, also as a link; OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-    finally:
-        os.close(fd)
 
 
 def identity(path: bytes) -> Identity:

@@ -10,14 +10,14 @@ import os
 
 from tartools import storage
 from tartools.errors import StorageError
+from tartools.storage.checks import look
 from tartools.storage.local import path_of
 from tartools.storage.objects import fetched, object_at
 from tartools.storage.objects.contract import Object
 from tartools.storage.objects.ranges import RangedInput
-from tartools.storage.objects.retry import with_retries
 from tartools.storage.outputs import ClosedByBlock, Pending
 from tartools.storage.scratch import copied
-from tartools.storage.streams import BUFFER, FileVersion, Input, SeekableFile, check_whole, named, stream_file
+from tartools.storage.streams import BUFFER, FileVersion, Input, SeekableFile, Sink, check_whole, named, stream_file
 from tartools.storage.url import Url
 
 FIRST = 256 << 10  # bytes of the first range after a seek; ranges double up to 8 MiB
@@ -38,12 +38,10 @@ def reading(url: str) -> io.BufferedReader:
             return open(path_of(url), "rb")
     if not url.is_stored or url.read_command:
         return stream_file(storage.open_read(url), url)
-    source = object_at(url)
-    known = with_retries(lambda: source.get(0, 1, ""), url)
-    known.body.close()
-    if known.size == 0 or (known.length == 1 and known.size is not None and known.version):
-        return io.BufferedReader(_RangedFile(source, known.size or 0, known.version), BUFFER)
-    return _copy(RangedInput(source), url)
+    if known := look(url).version:
+        size, _, tag = known.partition(" ")
+        return io.BufferedReader(_RangedFile(object_at(url), int(size), tag), BUFFER)
+    return _copy(RangedInput(object_at(url)), url)
 
 
 def seekable(url: str) -> io.BufferedReader:
@@ -52,7 +50,7 @@ def seekable(url: str) -> io.BufferedReader:
 
 
 def version(file: io.BufferedReader) -> str:
-    """Return what *file*, of `reading`, is now, as `versions.version_of` does; of a copy only the size."""
+    """Return what *file*, of `reading`, is now, as `checks.version_of` does; of a copy only the size."""
     raw: object = file.raw
     if isinstance(raw, _RangedFile):
         return raw.version
@@ -89,7 +87,7 @@ class _RangedFile(SeekableFile):
 
     @property
     def version(self) -> str:
-        """The version of the object, as `versions.version_of` gives it."""
+        """The version of the object, as `checks.version_of` gives it."""
         return f"{self._size} {self._version}"
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
@@ -150,49 +148,6 @@ class _RangedFile(SeekableFile):
         self._input = None
 
 
-class _Buffered:
-    """An output that collects short writes.
-
-    Holds: 128 KiB, and what the output below holds. Raises: StorageError.
-    """
-
-    def __init__(self, url: str, force: bool) -> None:
-        self._url = url
-        self._output = storage.open_write(url, force)
-        self._buffer = bytearray()
-        self._failed = False
-
-    def write(self, view: memoryview) -> None:
-        """Add the bytes of *view*."""
-        try:
-            if len(self._buffer) + view.nbytes > BUFFER:
-                self._flush()
-            if view.nbytes > BUFFER:
-                self._output.sink.write(view)
-            else:
-                self._buffer += view
-        except BaseException:
-            self._failed = True  # some of it may have been written: what follows would not belong behind it
-            raise
-
-    def commit(self) -> None:
-        """Write the rest, and let the object appear. Raises: StorageError, also if a write failed before."""
-        if self._failed:
-            raise StorageError("an earlier write failed, so this is not complete", url=self._url)
-        self._flush()
-        self._output.commit()
-
-    def abort(self) -> None:
-        """Drop everything."""
-        self._buffer = bytearray()
-        self._output.abort()
-
-    def _flush(self) -> None:
-        if self._buffer:
-            self._output.sink.write(self._buffer)
-            self._buffer = bytearray()
-
-
 class WritableFile(ClosedByBlock, io.BufferedIOBase):
     """A file that is written to *url*, which appears whole at `close`, or when a `with` block ends normally.
 
@@ -205,9 +160,10 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
     def __init__(self, url: str, *, force: bool = False) -> None:
         storage.check_output(url, force, ())
         self._url = url
-        self._pending = Pending(self, lambda: _Buffered(url, force))
+        self._pending = Pending(self, lambda: storage.open_write(url, force))
+        self._buffer = bytearray()  # short writes
         self._position = 0
-        self._forgotten = False
+        self._forgotten = self._incomplete = False
         self.failure: Exception | None = None  # the last one, which a library may have replaced by its own
 
     def writable(self) -> bool:
@@ -222,12 +178,25 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
         """Add *data*; return its bytes. Raises: ValueError after `close`."""
         view = memoryview(data).cast("B")
         try:
-            self._pending.writer.write(view)
+            sink = self._pending.writer.sink
+            self._incomplete = True  # if this fails, what follows would not belong behind it
+            if len(self._buffer) + view.nbytes > BUFFER:
+                self._flush(sink)
+            if view.nbytes > BUFFER:
+                sink.write(view)
+            else:
+                self._buffer += view
         except Exception as error:
             self.failure = error
             raise
+        self._incomplete = False
         self._position += view.nbytes
         return view.nbytes
+
+    def _flush(self, sink: Sink) -> None:
+        if self._buffer:
+            sink.write(self._buffer)
+            self._buffer = bytearray()
 
     def close(self) -> None:
         """Write the rest, and let the object appear. Does nothing the second time, or after `abort`.
@@ -237,6 +206,15 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
         if self._forgotten:
             raise StorageError("not written: a wrapper of this file was dropped before it was closed", url=self._url)
         try:
+            if self._pending.is_open:
+                self._pending.check_process()
+                try:
+                    if self._incomplete:
+                        raise StorageError("an earlier write failed, so this is not complete", url=self._url)
+                    self._flush(self._pending.writer.sink)
+                except BaseException:
+                    self._pending.abort()
+                    raise
             self._pending.commit()
         finally:
             super().close()

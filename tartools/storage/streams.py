@@ -8,7 +8,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 
 from tartools.errors import StorageError
 
@@ -42,14 +42,6 @@ class Stream(Protocol):
         ...
 
 
-class FileStream(Stream, Protocol):
-    """A stream whose *file* is not None."""
-
-    def skip(self, count: int, /) -> None:
-        """Skip *count* bytes without reading them."""
-        ...
-
-
 def chunks(stream: Stream, most: int = sys.maxsize) -> Iterator[memoryview]:
     """Yield what is left of *stream*, or the next *most* bytes; fewer at its end. The next chunk overwrites the last.
 
@@ -63,7 +55,7 @@ def chunks(stream: Stream, most: int = sys.maxsize) -> Iterator[memoryview]:
 
 def skip(stream: Stream, count: int) -> None:
     """Skip *count* bytes of *stream*, whose `file` is not None, without reading them."""
-    cast(FileStream, stream).skip(count)
+    stream.skip(count)  # type: ignore[attr-defined]  # only streams with a file have it
 
 
 class Input(Stream, Protocol):

@@ -23,7 +23,7 @@ _PROVIDER = r"\?provider=(ais|aws|gcp|azure|oci|ht)\Z"
 # Which module of `tartools.storage` reads and writes the URLs of a scheme; imported when it is first needed. Those that
 # begin with `objects.` are stores: they speak a protocol, and `objects` reads and writes what they have.
 SCHEMES = {
-    "-": "stdio",  # stdin or stdout
+    "-": "local",  # stdin or stdout
     "": "local",  # a plain path
     "file": "local",
     "pipe": "pipe",
@@ -81,7 +81,7 @@ class Url(str):
     @property
     def is_local(self) -> bool:
         """Tell whether it names a local file, which need not exist."""
-        return SCHEMES.get(self.scheme) == "local"
+        return self.scheme in ("", "file")
 
     @property
     def is_stored(self) -> bool:

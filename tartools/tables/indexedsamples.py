@@ -17,8 +17,8 @@ from tartools import storage
 from tartools.errors import SampleError, UsageError, printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import join_path
+from tartools.storage.checks import check_unchanged
 from tartools.storage.url import Url
-from tartools.storage.version import check_unchanged
 from tartools.tables import schema
 from tartools.tar.header import padded
 

@@ -111,8 +111,12 @@ class LocalShards:
 
     def _opened(self, rows: Piece, index: int) -> io.FileIO:
         number = int(rows.numbers[index])
+        url = self._listing.urls[number]
         try:
-            file = opened(self._listing.urls[number])
+            storage.check_regular(url)
+            file = storage.open_read(url).file
+            if file is None:
+                raise StorageError("this can't be read in parts", url=url)
         except StorageError as error:
             raise self._listing.failure(rows, index, error) from error
         known = self._listing.versions[number]
@@ -152,11 +156,3 @@ class FileSpan:
     def skip(self, count: int, /) -> None:
         """Skip *count* bytes."""
         self._position += count
-
-
-def opened(url: str) -> io.FileIO:
-    """Return the plain local file *url*. Raises: StorageError if it is none."""
-    storage.check_regular(url)
-    if file := storage.open_read(url).file:
-        return file
-    raise StorageError("this can't be read in parts", url=url)

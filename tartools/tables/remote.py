@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from tartools.errors import StorageError, TarToolsError
 from tartools.samples.sample import Batch
+from tartools.storage.checks import version_of
 from tartools.storage.objects import fetch_into, fetched, object_at, requests_at_once
 from tartools.storage.objects.ranges import RANGE, RangedInput
 from tartools.storage.pool import Threads
-from tartools.storage.version import version_of
 from tartools.tables.rowplaces import Checker, Listing, Piece
 
 LARGE = 16 << 20  # bytes; a larger sample is read as a stream
@@ -46,21 +46,20 @@ def spans(rows: Piece, most: int) -> list[Span]:
 
     size = min(max(int((rows.ends - rows.begins).sum()) // most, LEAST), SPAN)
     found: list[Span] = []
-    useful = 0
+    wasted = 0  # bytes of the last one that are for no row
     for index in np.lexsort((rows.ends, rows.begins, rows.numbers)).tolist():
         number, begin, end = rows.place(index)
         if found:
             last = found[-1]
-            upto = max(end, last.end)
-            lost = upto - last.begin - useful - max(0, end - max(begin, last.end))
+            upto, lost = max(end, last.end), wasted + max(0, begin - last.end)
             near = begin <= last.end + GAP and upto - last.begin <= size
             if number == last.number and near and lost <= WASTE * (upto - last.begin):
                 last.wanted.append(index)
                 found[-1] = last._replace(end=upto)
-                useful = upto - last.begin - lost
+                wasted = lost
                 continue
         found.append(Span(number, begin, end, [index]))
-        useful = end - begin
+        wasted = 0
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -152,14 +152,6 @@ class Listing:
             self._check_members(column[schema.MEMBERS], found)
         return found
 
-    def key_sums(self, rows: Any, first: int) -> Any:
-        """Return the `key_sums` of the keys in the record batch *rows*; `UNKNOWN_KEY` if they have none."""
-        column = rows.column(schema.KEY) if schema.KEY in rows.schema.names else None
-        if column is None or column.null_count:
-            return UNKNOWN_KEY
-        with self._text(first):
-            return key_sums(schema.raw(column).to_pylist())
-
     def _check_members(self, column: Any, found: Piece) -> None:
         """Raise StorageError if a member of a sample is not between its begin and end, as the row says them."""
         import numpy as np
@@ -182,14 +174,8 @@ class Listing:
         """Return the keys as bytes; None if one is null."""
         if column.null_count:
             return None
-        with self._text(first):
-            return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
-
-    @contextmanager
-    def _text(self, first: int) -> Iterator[None]:
-        """Raise StorageError if the block finds that keys, from row *first* on, are no text."""
         try:
-            yield
+            return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
         except schema.arrow().ArrowException:
             raise StorageError(f"row {first}: {schema.KEY} is not text", url=self.table) from None
 
@@ -254,7 +240,7 @@ class Listing:
 
 
 def _size_in(version: str | None) -> int:
-    """Return the size in *version* (see `storage.version`); that of the largest shard if it has none."""
+    """Return the size in *version* (see `storage.checks`); that of the largest shard if it has none."""
     size = (version or "").partition(" ")[0]
     return min(int(size), MOST) if size.isdecimal() else MOST
 

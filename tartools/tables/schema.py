@@ -44,7 +44,7 @@ def is_table(url: str) -> bool:
     url = Url(url)
     if storage.plain_size(url) is None and not (is_table_name(url) and storage.is_far(url)):
         return False
-    from tartools.storage.version import look
+    from tartools.storage.checks import look
 
     return look(url).first == MAGIC
 

@@ -50,8 +50,8 @@ class Placed:
         listing, at = Listing(url), 0
         columns: Any = [np.empty(count, kind) for kind in (np.int32, np.int64, np.int64, np.uint32)]
         for batch in batches:
-            found = listing.piece(batch, first + at, keyed=False)
-            sums = listing.key_sums(batch, first + at)
+            found = listing.piece(batch, first + at)
+            sums = UNKNOWN_KEY if found.keys is None else key_sums(found.keys)
             for column, part in zip(columns, (found.numbers, found.begins, found.ends, sums), strict=True):
                 column[at : at + len(found)] = part
             at += len(found)

@@ -47,32 +47,29 @@ def table_batches(
     Holds: a row group of the columns that are needed; 4 MiB of samples, from servers up to 256 MiB.
     Raises: StorageError if a shard has another version than the table says; TarFormatError for what is no table.
     """
-    with source.opened(url, file) as table:
-        listing = Listing(url)
-        with closing(Shards(listing, account, ranges=ranges, listed=listed, tmpdir=tmpdir, sources=sources)) as shards:
-            first = 0
-            for rows in table.batches([*COLUMNS, *columns]):
-                if columns:
-                    known = TableColumns(rows, first, listing, table)
-                    yield ListedBatch(known, len(rows), partial(_samples, shards, known))
-                else:
-                    yield from shards.samples(listing.piece(rows, first))
-                first += len(rows)
-            shards.check()
+    how: Any = {"ranges": ranges, "listed": listed, "tmpdir": tmpdir, "sources": sources}
+    with source.opened(url, file) as table, closing(Shards(Listing(url), account, **how)) as shards:
+        first = 0
+        for rows in table.batches([*COLUMNS, *columns]):
+            if columns:
+                known = TableColumns(rows, first, shards.listing, table)
+                yield ListedBatch(known, len(rows), partial(_samples, shards, known))
+            else:
+                yield from shards.samples(shards.listing.piece(rows, first))
+            first += len(rows)
+        shards.check()
 
 
 def row_batches(url: str, rows: range, account: Account) -> Iterator[Batch]:
     """Yield the samples of *rows* of the table *url*, as `table_batches`. Other row groups are not read."""
     done = 0
-    with source.opened(url) as table:
-        listing = Listing(url)
-        with closing(Shards(listing, account)) as shards:
-            for first, found in table.slices(COLUMNS, rows):
-                yield from shards.samples(listing.piece(found, first))
-                done += len(found)
-            if done != len(rows):
-                raise TarFormatError(f"this table is damaged: it has {done} of {len(rows)} rows", url=url)
-            shards.check()
+    with source.opened(url) as table, closing(Shards(Listing(url), account)) as shards:
+        for first, found in table.slices(COLUMNS, rows):
+            yield from shards.samples(shards.listing.piece(found, first))
+            done += len(found)
+        if done != len(rows):
+            raise TarFormatError(f"this table is damaged: it has {done} of {len(rows)} rows", url=url)
+        shards.check()
 
 
 def chosen(urls: Sequence[str], account: Account, place: int | None, key: str | None) -> Iterator[tuple[int, Sample]]:
@@ -86,14 +83,12 @@ def chosen(urls: Sequence[str], account: Account, place: int | None, key: str | 
     """
     before = 0  # rows of earlier tables
     for url in urls:
-        with source.opened(url) as table:
-            listing = Listing(url)
-            with closing(Shards(listing, account)) as shards:
-                for row in _rows_with(table, None if place is None else place - before, key):
-                    account.samples_in = before + row + 1
-                    for at, rows in table.slices(COLUMNS, range(row, row + 1)):
-                        for batch in shards.samples(listing.piece(rows, at)):
-                            yield before + at, batch[0]
+        with source.opened(url) as table, closing(Shards(Listing(url), account)) as shards:
+            for row in _rows_with(table, None if place is None else place - before, key):
+                account.samples_in = before + row + 1
+                for at, rows in table.slices(COLUMNS, range(row, row + 1)):
+                    for batch in shards.samples(shards.listing.piece(rows, at)):
+                        yield before + at, batch[0]
             before += table.rows
             account.samples_in = before
             if place is not None and place < before:
@@ -133,7 +128,7 @@ class Shards:
         tmpdir: str | None = None,
         sources: int = 1,
     ) -> None:
-        self._listing = listing
+        self.listing = listing
         self._sources = sources
         read: Any = partial(tar.read_members, ranges=ranges, listed=listed, scratch=lambda: scratch_file(tmpdir))
         self._checker = Checker(listing, account, read)
@@ -149,7 +144,7 @@ class Shards:
         """Yield the samples of *rows*, in batches. Raises: StorageError if one is not as its row says."""
         import numpy as np
 
-        far = np.array(self._listing.far)[rows.numbers]
+        far = np.array(self.listing.far)[rows.numbers]
         for low, high in runs(far):
             yield from (self._servers() if far[low] else self._local).samples(rows.part(low, high))
 
@@ -160,7 +155,7 @@ class Shards:
         """
         import numpy as np
 
-        far, sizes = np.array(self._listing.far)[rows.numbers], rows.ends - rows.begins
+        far, sizes = np.array(self.listing.far)[rows.numbers], rows.ends - rows.begins
         if far.any() and not far.all():
             return None
         if not far.any() and sizes.mean() >= APART and len(set(rows.numbers.tolist())) <= self._local.together:
@@ -174,7 +169,7 @@ class Shards:
         if self._remote is None:
             from tartools.tables.remote import RemoteShards
 
-            self._remote = RemoteShards(self._listing, self._checker, self._sources)
+            self._remote = RemoteShards(self.listing, self._checker, self._sources)
         return self._remote
 
     def check(self) -> None:

@@ -26,7 +26,7 @@ from tartools import storage
 from tartools.errors import SampleError, TarToolsError, several
 from tartools.samples.filetypes import PICTURES, suffix_of
 from tartools.shards.forks import write_all
-from tartools.storage import pagecache
+from tartools.storage import openfiles
 from tartools.storage.streams import stream_file
 from tartools.tables.table import Table
 from tartools.tar import split_path
@@ -210,8 +210,8 @@ class MeasuredPasses:
     def _drop(self) -> None:
         """Drop the files from the page cache if that is wanted, and note how much of them is there."""
         if self._row.cold:
-            pagecache.drop(self._row.files)
-            self.cached = max(self.cached, pagecache.cached(self._row.files))
+            openfiles.drop(self._row.files)
+            self.cached = max(self.cached, openfiles.share_cached(self._row.files))
 
     def _pass(self) -> int:
         """Make one pass, or the part of it for which there is time; return how many samples came.

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from tartools.errors import StorageError, UsageError, shown
 from tartools.storage import is_far, is_repeatable
+from tartools.storage.checks import look
 from tartools.storage.url import Url
-from tartools.storage.version import look
 from tartools.tables import schema
 from tartools.tables.table import Table
 from tartools.tar import compression

@@ -15,10 +15,10 @@ from typing import Any, overload
 from torch.utils.data import Dataset, IterableDataset
 
 from tartools.errors import StorageError
-from tartools.storage import contents, seekable
+from tartools.storage import listing, seekable
 from tartools.storage.listing import ls
 from tartools.storage.names import is_literal, unfolded
-from tartools.storage.objects import object_at
+from tartools.storage.objects import object_at, requests_at_once
 from tartools.storage.objects.contract import ListedObject
 from tartools.storage.objects.http import read_all
 from tartools.storage.objects.retry import with_retries
@@ -126,7 +126,7 @@ class ObjectDataset(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         entry = self.objects.entry(index)
-        return self._made(contents.content_of(entry), entry.url)
+        return self._made(listing.content_of(entry), entry.url)
 
     def __getitems__(self, indices: Iterable[int]) -> list[Any]:
         """Return the items of the numbers *indices*, in this order."""
@@ -139,7 +139,7 @@ class ObjectDataset(Dataset[Any]):
     def items(self, indices: Iterable[int]) -> Iterator[Any]:
         """Yield the items of the numbers *indices*, in this order, requested ahead."""
         entries, asked = tee(map(self.objects.entry, indices))
-        for data, entry in zip(contents.contents(asked), entries, strict=True):
+        for data, entry in zip(listing.contents(asked), entries, strict=True):
             yield self._made(data, entry.url)
 
     def _made(self, data: bytes, url: str) -> Any:
@@ -306,5 +306,5 @@ def _entries(url: str) -> Iterable[ListedObject]:
 
 def _side_by_side(work: Callable[[str], Any], urls: Iterable[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield each of *urls* with what returns the answer of *work*, which is called for up to 64 of them ahead."""
-    most = contents.requests_at_once()
+    most = requests_at_once(listing.AT_ONCE)
     return windowed(urls, Threads(most, work), most)

@@ -24,9 +24,9 @@ from tartools.shards.numbering import Numbering, existing_shards, parse_numberin
 from tartools.shards.reading import Reading, read_batches
 from tartools.shards.shardrows import write_rows
 from tartools.shards.writing import Destination, SampleWriter, codec_for, shard_writer
+from tartools.storage.checks import version_of
 from tartools.storage.names import has_number
 from tartools.storage.url import Name, name_of
-from tartools.storage.version import version_of
 from tartools.tables import schema
 from tartools.tables.inputs import RowInputs
 from tartools.tables.rowplaces import KnownShards

@@ -18,12 +18,12 @@ from tartools.errors import SampleError, StorageError
 from tartools.formats.zipread import LOCAL, ZipSamples, path_of
 from tartools.samples.account import Account
 from tartools.storage import seekable
+from tartools.storage.checks import version_of
 from tartools.storage.expand import expand
 from tartools.storage.objects import fetched, requests_at_once
 from tartools.storage.pool import Threads, windowed
 from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
-from tartools.storage.version import version_of
 from tartools.tar import split_path
 from tartools.train.fieldchooser import HAVE, Classes, Decode, FieldChooser, Fields, Size, dict_of
 

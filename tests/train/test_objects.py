@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 import tartools.train
 from tartools.errors import StorageError
-from tartools.storage import contents
+from tartools.storage import listing
 from tartools.train import ObjectDataset, ObjectStream, list_urls, open_urls
 from tests.processes import until
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
@@ -132,7 +132,7 @@ def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("emulator")
 def test_a_server_that_sends_no_generations() -> None:
-    payloads = {"gs://b/d/1": b"1", "gs://b/d/2": bytes(range(256)) * (contents.LARGE // 256 + 1), "gs://b/d/3": b"333"}
+    payloads = {"gs://b/d/1": b"1", "gs://b/d/2": bytes(range(256)) * (listing.LARGE // 256 + 1), "gs://b/d/3": b"333"}
     for url, payload in payloads.items():
         with tartools.open(url, "wb") as file:
             file.write(payload)
@@ -161,13 +161,13 @@ def test_requests_side_by_side_in_bounded_memory(server: FaultServer, monkeypatc
     found: list[bytes] = []
     reading = threading.Thread(target=lambda: found.extend(data.items(range(200))))
     reading.start()
-    until(lambda: len(server.requests) == contents.AT_ONCE)
+    until(lambda: len(server.requests) == listing.AT_ONCE)
     assert data[199] == b"199" * 100  # whoever asks after that is answered
     assert sorted(request.path[-3:] for request in server.requests) == [f"{n:03d}" for n in [*range(64), 199]]
     server.release()
     reading.join()
     assert found == [b"%03d" % n * 100 for n in range(200)]
-    monkeypatch.setattr(contents, "HELD", 1000)  # three objects
+    monkeypatch.setattr(listing, "HELD", 1000)  # three objects
     server.requests.clear()
     some = data.items(range(200))
     assert next(some) == b"000" * 100
@@ -179,8 +179,8 @@ def test_requests_side_by_side_in_bounded_memory(server: FaultServer, monkeypatc
 @pytest.mark.parametrize("scheme", SCHEMES)
 @by_turns("scheme")
 def test_large_objects_in_ranges(scheme: str, server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "LARGE", 1000)
-    monkeypatch.setattr(contents, "RANGE", 300)
+    monkeypatch.setattr(listing, "LARGE", 1000)
+    monkeypatch.setattr(listing, "RANGE", 300)
     server.objects.update({name: bytes(range(250)) * 4 * n for n, name in enumerate("xyz")})
     data = ObjectDataset([server.url(scheme, name) for name in "xyz"])
     server.requests.clear()
@@ -198,7 +198,7 @@ def test_large_objects_in_ranges(scheme: str, server: FaultServer, monkeypatch: 
     assert len(server.asked("GET", "y")) == 1  # 1,000 bytes are not large
     server.faults = [Fault("z", "GET", start=0, body=server.objects["z"], headers={"Content-Range": ""}, status=200)]
     assert data[2] == server.objects["z"]  # a server without ranges is asked for all, once
-    good, look = server.objects["z"], contents.look
+    good, look = server.objects["z"], listing.look
     for other in (good[::-1], None):
         server.faults = []
         server.objects["z"] = good
@@ -210,12 +210,12 @@ def test_large_objects_in_ranges(scheme: str, server: FaultServer, monkeypatch: 
             server.objects.update({} if other is None else {"z": other})
             return seen
 
-        monkeypatch.setattr(contents, "look", replaced)
+        monkeypatch.setattr(listing, "look", replaced)
         with pytest.raises(StorageError, match=r"z: (at byte \d+: )?was (replaced|deleted)"):
             again[0]
-        monkeypatch.setattr(contents, "look", look)
-    ranges = contents._ranges_of(os.getpid())  # of an object that failed, some are still asked for:
-    contents._ranges_of.cache_clear()  # the server of the next test would get these requests
+        monkeypatch.setattr(listing, "look", look)
+    ranges = listing._threads(os.getpid(), listing.REQUESTS)  # of an object that failed, some are still asked for:
+    listing._threads.cache_clear()  # the server of the next test would get these requests
     ranges.stop()
 
 

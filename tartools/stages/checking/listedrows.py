@@ -11,8 +11,8 @@ from tartools.errors import StorageError, TarFormatError, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.storage import is_missing
+from tartools.storage.checks import look
 from tartools.storage.local import identity
-from tartools.storage.version import look
 from tartools.tables import schema, source, tablesamples
 from tartools.tables.listed import TableColumns
 from tartools.tables.rowplaces import Listing, Piece, RowError, runs

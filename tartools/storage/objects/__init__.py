@@ -70,7 +70,7 @@ def exists(url: str) -> bool:
 
 
 def fetched(url: str, begin: int, end: int, version: str, replaced: str = OUTDATED, listed: bool = False) -> bytes:
-    """Return bytes *begin* to *end* of the object *url*, if it still has this *version* (see `storage.version`).
+    """Return bytes *begin* to *end* of the object *url*, if it still has this *version* (see `storage.checks`).
 
     A version that is a size and a blank, with nothing behind it, is only compared by size. For *listed* see `Pinned`.
 
@@ -103,6 +103,6 @@ def _receive(part: Range, url: str, version: str, replaced: str, listed: bool) -
         pass
 
 
-def requests_at_once() -> int:
-    """Return how many requests are made side by side: 32, or `TARTOOLS_READAHEAD` if that is set."""
-    return setting("TARTOOLS_READAHEAD", REQUESTS, REQUESTS)
+def requests_at_once(most: int = REQUESTS) -> int:
+    """Return how many requests are made side by side: *most*, or `TARTOOLS_READAHEAD` if that is set."""
+    return setting("TARTOOLS_READAHEAD", most, most)

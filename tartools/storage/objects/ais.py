@@ -13,15 +13,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage.objects import http
-from tartools.storage.objects.connections import Trust
-from tartools.storage.objects.contract import ListedObject, NoPermissionError, Page, Reply
-from tartools.storage.objects.http import Client, Response, payload, range_header
+from tartools.storage.objects.contract import ListedObject, NoPermissionError, Object, Page, Reply
+from tartools.storage.objects.http import DONE, REPLIES, Client, Response, Trust, payload, range_header
 from tartools.storage.objects.retry import TransientError
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.url import Url
@@ -77,14 +76,26 @@ def _token(address: str, moved: bool) -> dict[str, str]:
 CLIENT = Client(_token, _trusted)
 
 
-def _act(method: str, address: str, url: str, action: str, value: Any = None) -> Response:
+def _request(
+    method: str, address: str, url: str, what: str, wanted: Collection[int] = DONE, pinned: bool = False, **options: Any
+) -> Response:
+    """Return the response to one request, which has one of the statuses *wanted*. Raises: as `Client.request`."""
+    response = CLIENT.request(method, address, url, **options)
+    if response.status not in wanted:
+        raise _status_error(response, what, pinned)
+    return response
+
+
+def _act(
+    method: str, address: str, url: str, what: str, action: str, value: Any = None, wanted: Collection[int] = DONE
+) -> Response:
     """Return the response to one action message."""
     body = json.dumps({"action": action, "value": value}).encode()
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
-    return CLIENT.request(method, address, url, headers=headers, body=body)
+    return _request(method, address, url, what, wanted, headers=headers, body=body)
 
 
-def _status_error(response: Response, what: str = "read", pinned: bool = False) -> Exception:
+def _status_error(response: Response, what: str, pinned: bool) -> Exception:
     """Return the failure that *response* reports (AIStore, cmn/err.go), to a HEAD in a header."""
     text, url = response.headers.get("Hdr-Error", "") or response.text(), response.url
     response.drain()
@@ -101,15 +112,15 @@ def _status_error(response: Response, what: str = "read", pinned: bool = False) 
     return http.status_error(response, what, pinned=pinned)
 
 
-def object_at(url: str) -> AisObject:
+def object_at(url: str) -> Object:
     """Return the object *url*. Raises: UsageError if it does not name one."""
     place = _parsed(url)
     if not place.bucket or not place.name or {".", ".."} & set(place.name.split("/")):
         raise UsageError("write ais://BUCKET/OBJECT, without . and .. between slashes", url=url)
-    return AisObject(url, place)
+    return _AisObject(url, place)
 
 
-class AisObject:
+class _AisObject:
     """One object in a bucket."""
 
     def __init__(self, url: str, place: _Location) -> None:
@@ -122,9 +133,8 @@ class AisObject:
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end*; see `contract.Object`. Only `ranges` checks *version*."""
-        response = CLIENT.request("GET", self.address(), self.url, headers=range_header(start, end))
-        if response.status not in (200, 206, 416):
-            raise _status_error(response, pinned=bool(version))
+        headers = range_header(start, end)
+        response = _request("GET", self.address(), self.url, "read", REPLIES, bool(version), headers=headers)
         now = self._version(response.headers)
         found = http.reply(response.status, response.headers, response, self.url, start, now)
         if not version and now and found.length != found.size and self._is_of_range(now):
@@ -151,26 +161,18 @@ class AisObject:
         return response.status == 200 and whole not in ("", version)
 
     def head(self) -> ListedObject | None:
-        """Return size and time; None if it does not exist."""
-        response = CLIENT.request("HEAD", self.address(), self.url)
-        if response.status != 200:
-            error = _status_error(response)
-            if isinstance(error, NotFoundError):
-                return None
-            raise error
+        try:
+            response = _request("HEAD", self.address(), self.url, "read", (200,))
+        except NotFoundError:
+            return None
         response.drain()
         changed = http.parse_date(response.headers.get("Last-Modified", ""))
         return ListedObject(self.url, http.content_length(response.headers), changed)
 
     def remove(self) -> None:
-        """Remove it; see `contract.Object`."""
-        response = CLIENT.request("DELETE", self.address(), self.url)
-        if response.status not in (200, 204, 404):
-            raise _status_error(response, "remove")
-        response.drain()
+        _request("DELETE", self.address(), self.url, "remove", (*DONE, 404)).drain()
 
     def output(self, force: bool) -> Upload:
-        """Return an output that makes this object."""
         return Upload(_AisMultipart(self, force))
 
 
@@ -179,7 +181,7 @@ class _AisMultipart:
 
     workers = WORKERS
 
-    def __init__(self, made: AisObject, force: bool) -> None:
+    def __init__(self, made: _AisObject, force: bool) -> None:
         self.url = made.url
         self._made = made
         self._force = force
@@ -188,43 +190,37 @@ class _AisMultipart:
         self._final = False  # the request that makes the object appear was sent, perhaps without a response
 
     def put(self, data: bytearray) -> None:
-        """Make the object of *data*."""
         self._check_absent()
         self._put(self._made.address(), data)
 
     def begin(self) -> None:
-        """Begin an upload in parts."""
-        response = _act("POST", self._made.address(), self.url, "mpt-upload")
-        if response.status != 200:
-            raise _status_error(response, "write")
+        response = _act("POST", self._made.address(), self.url, "write", "mpt-upload")
         self._upload = http.read_all(response, self.url).decode("utf-8", "replace").strip().strip('"')
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
-        """Send one part."""
         self._put(self._made.address(uploadId=self._upload, partNumber=str(number)), data)
         self._sent.add(number)
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
-        """Send the last part, and let the object appear."""
         if number not in self._sent:
             self.part(number, offset, data)
         again = self._final
         self._check_absent()
         parts = [{"part-number": n, "etag": ""} for n in sorted(self._sent)]
-        response = _act("POST", self._made.address(uploadId=self._upload), self.url, "mpt-complete", parts)
-        if response.status not in (200, 204):
-            error = _status_error(response, "write")
-            found = self._made.head() if again and response.status == 404 else None
+        wanted = (*DONE, 404) if again else DONE
+        response = _act(
+            "POST", self._made.address(uploadId=self._upload), self.url, "write", "mpt-complete", parts, wanted
+        )
+        if response.status == 404:  # an earlier attempt, which had no response, may have done it
+            error = _status_error(response, "write", False)
+            found = self._made.head()
             if found is None or found.size != offset + len(data):
-                raise error  # else an earlier attempt, which had no response, has done it
+                raise error
         response.drain()
 
     def abort(self) -> None:
-        """Drop the parts."""
-        response = _act("DELETE", self._made.address(uploadId=self._upload), self.url, "mpt-abort")
-        if response.status not in (200, 204, 404):
-            raise _status_error(response, "write")
-        response.drain()
+        address = self._made.address(uploadId=self._upload)
+        _act("DELETE", address, self.url, "write", "mpt-abort", wanted=(*DONE, 404)).drain()
 
     def _check_absent(self) -> None:
         """Raise StorageError if the object exists and may not be replaced: AIStore has no conditional writes."""
@@ -239,16 +235,10 @@ class _AisMultipart:
 
     def _put(self, address: str, data: bytearray) -> None:
         """Send *data* to the target that the proxy names."""
-        response = CLIENT.request("PUT", address, self.url, body=b"", follow=False)
+        response = _request("PUT", address, self.url, "write", (*DONE, 307, 308), body=b"", follow=False)
         target = response.redirect("PUT")
-        if target is None:
-            if response.status not in (200, 201, 204):
-                raise _status_error(response, "write")
-            response.drain()
-        response = CLIENT.request("PUT", target or address, self.url, body=payload(data))
-        if response.status not in (200, 201, 204):
-            raise _status_error(response, "write")
         response.drain()
+        _request("PUT", target or address, self.url, "write", body=payload(data)).drain()
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
@@ -256,10 +246,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
     place = _parsed(prefix)
     uuid, more = json.loads(token) if token else ("", "")
     value = {"prefix": place.name, "props": "name,size,checksum", "uuid": uuid, "continuation_token": more}
-    response = _act("GET", place.address(f"buckets/{place.bucket}"), prefix, "list", value)
-    if response.status != 200:
-        raise _status_error(response, "list")
-    found = response.json()
+    found = _act("GET", place.address(f"buckets/{place.bucket}"), prefix, "list", "list", value).json()
     known = "checksum" if place.provider == "ais" else ""  # the version of what is behind the cluster is not listed
     entries = [
         ListedObject(place.url(entry["name"]), int(entry.get("size") or 0), None, entry.get(known, ""))

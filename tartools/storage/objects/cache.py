@@ -5,12 +5,11 @@ So a copy is never stale: another version is another folder. A block is there wh
 one that was cut or changed is fetched again. A process that fetches a block holds the lock of its temporary file, and
 others wait for it, but not longer than for a server. What does not fit into the budget, or on the disk, is read
 without being kept; with `TARTOOLS_CACHE_EVICT=old` the blocks go that were not read for the longest time. Begin
-reading at `CachedObject.get`.
+reading at `_CachedObject.get`.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import functools
 import json
@@ -22,15 +21,16 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from glob import escape, glob
 from hashlib import sha256
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
-from tartools.errors import StorageError, UsageError, byte_size, without_query
-from tartools.storage.objects.contract import ListedObject, Object, Reply
-from tartools.storage.objects.pinned import REPLACED
-from tartools.storage.objects.retry import TransientError, timeouts
-from tartools.storage.streams import OutputStream
+from tartools.errors import UsageError, byte_size, without_query
+from tartools.storage.objects.contract import Body, Object, Reply
+from tartools.storage.objects.pinned import Pinned, Range
+from tartools.storage.objects.retry import timeouts
 from tartools.storage.url import unpinned
 
 BLOCK = 1 << 20  # bytes
@@ -46,14 +46,6 @@ SLOTS, SLOT = 1024, struct.Struct("<qqq")  # threads that count; hits, bytes fet
 _counted = mmap.mmap(-1, SLOTS * SLOT.size)  # shared with forks
 
 
-class CacheCounts(NamedTuple):
-    """What this process and its forks read: *hits* are blocks that were there, the others are bytes."""
-
-    hits: int
-    fetched: int
-    kept: int
-
-
 class CachedVersion(NamedTuple):
     """What is kept of one version of an object: *kept* of its *size* bytes, last *used* in seconds since 1970."""
 
@@ -65,9 +57,9 @@ class CachedVersion(NamedTuple):
     folder: str
 
 
-def counts() -> CacheCounts:
-    """Return what was counted so far."""
-    return CacheCounts(*map(sum, zip(*SLOT.iter_unpack(_counted), strict=True)))
+def counts() -> tuple[int, ...]:
+    """Return what this process and its forks have read so far: blocks that were there, bytes fetched, bytes kept."""
+    return tuple(map(sum, zip(*SLOT.iter_unpack(_counted), strict=True)))
 
 
 def _count(hits: int = 0, fetched: int = 0, kept: int = 0) -> None:
@@ -79,7 +71,7 @@ def _count(hits: int = 0, fetched: int = 0, kept: int = 0) -> None:
 def kept(source: Object) -> Object:
     """Return the object *source*, read through the cache if there is one. Raises: UsageError."""
     text = os.environ.get("TARTOOLS_CACHE", "")
-    return CachedObject(source, cache_of(text)) if text else source
+    return _CachedObject(source, cache_of(text)) if text else source
 
 
 @functools.cache
@@ -115,12 +107,11 @@ class Cache:
 
     def entries(self) -> Iterator[CachedVersion]:
         """Yield what is kept, in no order."""
-        for folder in _folders(self.folder):
-            with suppress(OSError, ValueError, KeyError), open(os.path.join(folder, "object.json"), "rb") as file:
-                about = json.load(file)
-                found = [each.stat() for each in os.scandir(folder) if NAME.fullmatch(each.name)]
-                size, used = sum(one.st_size for one in found), max((one.st_mtime for one in found), default=0.0)
-                yield CachedVersion(about["url"], about["version"], about["size"], size, used, folder)
+        for folder in self._folders():
+            about = _about(folder) or {"url": "?", "version": "?", "size": 0}  # cut by a power cut
+            found = [*_blocks(folder)]
+            size, used = sum(size for _, size, _ in found), max((when for when, _, _ in found), default=0.0)
+            yield CachedVersion(about["url"], about["version"], about["size"], size, used, folder)
 
     def clear(self, url: str = "") -> int:
         """Remove what is kept of *url*, or of what is below it, or everything; return its bytes."""
@@ -129,21 +120,22 @@ class Cache:
             if not url or entry.url == url or entry.url.startswith(url.rstrip("/") + "/"):
                 shutil.rmtree(entry.folder, ignore_errors=True)
                 removed += entry.kept
-        with suppress(OSError), self._used() as used:
-            used.set(self._measured())
+        with suppress(OSError), self._counting() as file:
+            _set_number(file, self._measured())
         return removed
 
     def reserve(self, size: int) -> bool:
         """Count *size* bytes more; tell whether there is room for them, which may be made. Raises: OSError."""
-        with self._used() as used:
-            if not self._fits(used.bytes + size, size) and (_evicts() or not self._full):
-                used.set(self._measured())  # killed processes counted what they did not keep
-                if _evicts() and not self._fits(used.bytes + size, size):
-                    used.set(used.bytes - self._evict(size + int(self.budget * AT_ONCE)))
-                self._full = not self._fits(used.bytes + size, size)  # then this process measures no more
-            fits = self._fits(used.bytes + size, size)
-            if fits:
-                used.set(used.bytes + size)
+        evicting = os.environ.get("TARTOOLS_CACHE_EVICT") == "old"
+        with self._counting() as file:
+            used = _number(file)
+            if not self._fits(used + size, size) and (evicting or not self._full):
+                used = self._measured()  # killed processes counted what they did not keep
+                if evicting and not self._fits(used + size, size):
+                    used -= self._evict(size + int(self.budget * AT_ONCE))
+                self._full = not self._fits(used + size, size)  # then this process measures no more
+            fits = self._fits(used + size, size)
+            _set_number(file, used + size * fits)
             return fits
 
     def _fits(self, total: int, more: int) -> bool:
@@ -152,38 +144,28 @@ class Cache:
         return total <= self.budget and disk.f_bavail * disk.f_frsize >= more + LEFT
 
     @contextmanager
-    def _used(self) -> Iterator[_Used]:
-        """Give the bytes that all processes keep, which no other changes in the block."""
+    def _counting(self) -> Iterator[int]:
+        """Give the open file with the bytes that all processes keep, which no other changes in the block."""
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         fd = os.open(os.path.join(self.folder, "used"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            yield _Used(fd)
+            yield fd
         finally:
             os.close(fd)
 
-    def _blocks(self) -> Iterator[os.DirEntry[str]]:
-        for folder in _folders(self.folder):
-            with suppress(OSError):
-                yield from (each for each in os.scandir(folder) if NAME.fullmatch(each.name))
+    def _folders(self) -> list[str]:
+        """Return the folders of all entries."""
+        return glob(os.path.join(escape(self.folder), "*", "*"))
 
     def _measured(self) -> int:
         """Return the bytes that are kept."""
-        total = 0
-        for each in self._blocks():
-            with suppress(OSError):
-                total += each.stat().st_size
-        return total
+        return sum(size for folder in self._folders() for _, size, _ in _blocks(folder))
 
     def _evict(self, size: int) -> int:
         """Remove *size* bytes of the blocks that were not read for the longest time; return how many they were."""
-        found = []
-        for each in self._blocks():
-            with suppress(OSError):
-                status = each.stat()
-                found.append((status.st_mtime, status.st_size, each.path))
         removed = 0
-        for _, count, path in sorted(found):
+        for _, count, path in sorted(chain.from_iterable(map(_blocks, self._folders()))):
             if removed >= size:
                 break
             with suppress(OSError):
@@ -192,58 +174,43 @@ class Cache:
         return removed
 
 
-class _Used:
-    """The number in the open file *fd*."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        text = os.pread(fd, 32, 0)
-        self.bytes = int(text) if text.strip().isdigit() else 0
-
-    def set(self, count: int) -> None:
-        self.bytes = max(count, 0)
-        os.pwrite(self._fd, b"%20d" % self.bytes, 0)
+def _about(folder: str) -> dict[str, Any] | None:
+    """Return what is known of the entry in *folder*: url, version and size; None if it is not there, or damaged."""
+    with suppress(OSError, ValueError), open(os.path.join(folder, "object.json"), "rb") as file:
+        found: dict[str, Any] = json.load(file)
+        return found
+    return None
 
 
-def _evicts() -> bool:
-    return os.environ.get("TARTOOLS_CACHE_EVICT") == "old"
-
-
-def _folders(folder: str) -> Iterator[str]:
-    """Yield the folders of all entries in *folder*."""
+def _blocks(folder: str) -> Iterator[tuple[float, int, str]]:
+    """Yield when each block in *folder* was read last, its bytes, and its path."""
     with suppress(OSError):
-        for first in os.scandir(folder):
-            if first.is_dir(follow_symlinks=False):
-                yield from (each.path for each in os.scandir(first.path) if each.is_dir(follow_symlinks=False))
+        for each in os.scandir(folder):
+            with suppress(OSError):
+                if NAME.fullmatch(each.name):
+                    yield (status := each.stat()).st_mtime, status.st_size, each.path
 
 
-class CachedObject:
+def _number(fd: int) -> int:
+    text = os.pread(fd, 32, 0)
+    return int(text) if text.strip().isdigit() else 0
+
+
+def _set_number(fd: int, number: int) -> None:
+    os.pwrite(fd, b"%20d" % max(number, 0), 0)
+
+
+class _CachedObject:
     """The object *source*, of which *cache* keeps what is read.
 
     A reply to `get` has up to 8 MiB in memory. Failures of the cache are none of the run: then nothing is kept.
     """
 
     def __init__(self, source: Object, cache: Cache) -> None:
+        self.url, self.head, self.remove, self.output = source.url, source.head, source.remove, source.output
         self._source = source
         self._cache = cache
         self._sizes: dict[str, int] = {}  # of versions
-
-    @property
-    def url(self) -> str:
-        """Its URL, as the user gave it."""
-        return self._source.url
-
-    def head(self) -> ListedObject | None:
-        """See `Object.head`."""
-        return self._source.head()
-
-    def remove(self) -> None:
-        """See `Object.remove`."""
-        self._source.remove()
-
-    def output(self, force: bool) -> OutputStream:
-        """See `Object.output`."""
-        return self._source.output(force)
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """See `Object.get`. The first one asks the server for the version, others only for what is not kept."""
@@ -269,103 +236,101 @@ class CachedObject:
 
     def _size(self, version: str) -> int | None:
         """Return the bytes of this *version*; None if it can't be kept."""
-        if version not in self._sizes:
-            folder = self._cache.entry(unpinned(self.url), version)
-            with suppress(OSError, ValueError, KeyError), open(os.path.join(folder, "object.json"), "rb") as file:
-                self._sizes[version] = json.load(file)["size"]
+        if version not in self._sizes and (about := _about(self._cache.entry(unpinned(self.url), version))):
+            self._sizes[version] = about["size"]
         if version not in self._sizes:
             self._current()
         return self._sizes.get(version)
 
     def _read(self, start: int, end: int, size: int, version: str) -> Iterator[memoryview]:
-        """Yield the bytes *start* to *end*. Raises: TransientError, StorageError."""
+        """Yield the bytes *start* to *end*. Raises: StorageError."""
         folder = self._cache.entry(unpinned(self.url), version)
-        last = -(-end // BLOCK)
-        for low in range(start // BLOCK, last, WINDOW):
-            window = _BlockWindow(self._source, self._cache, folder, size, version)
-            for number, block in enumerate(window.blocks(low, min(low + WINDOW, last)), low):
-                begin = number * BLOCK
-                yield block[max(start - begin, 0) : min(end - begin, BLOCK)]
+        entry = _Entry(self._source, self._cache, folder, size, version)
+        number, last = start // BLOCK, -(-end // BLOCK)
+        while number < last:
+            for block in entry.blocks(number, min(number + WINDOW, last)):
+                yield block[max(start - number * BLOCK, 0) : min(end - number * BLOCK, BLOCK)]
+                number += 1
 
 
-class _BlockWindow:
-    """A few adjacent blocks of an object of *size* bytes."""
+class _Entry(NamedTuple):
+    """One *version* of an object, of *size* bytes, in a *folder* of *cache*."""
 
-    def __init__(self, source: Object, cache: Cache, folder: str, size: int, version: str) -> None:
-        self._source = source
-        self._cache = cache
-        self._folder = folder
-        self._size = size
-        self._version = version
-        self._locks: dict[int, int] = {}  # of blocks that this fetches: descriptors of their temporary files
+    source: Object
+    cache: Cache
+    folder: str
+    size: int
+    version: str
 
-    def blocks(self, low: int, high: int) -> list[memoryview]:
-        """Return the blocks *low* to *high* - 1: those that are kept, and others, which are kept from now on."""
-        found: dict[int, memoryview] = {}
+    def blocks(self, first: int, last: int) -> list[memoryview]:
+        """Return the block *first* if it is kept; else fetch it, and those behind it that no other process fetches.
+
+        Not the block *last* and those behind it. What was fetched is kept from now on, if there is room.
+        """
+        found = self._taken(first, wait=True)
+        assert found is not None
+        if isinstance(found, memoryview):
+            return [found]
+        locks = [found]
         try:
-            for number in range(low, high):
-                self._take(number, found, wait=False)
-            self._fetch(found)
-            for number in range(low, high):  # what other processes fetch
-                if number not in found:
-                    self._take(number, found, wait=True)
-                    self._fetch(found)
+            while first + len(locks) < last and isinstance(more := self._taken(first + len(locks), wait=False), int):
+                locks.append(more)
+            begin, end = first * BLOCK, min((first + len(locks)) * BLOCK, self.size)
+            data = memoryview(bytearray(end - begin))
+            for count in Pinned(self.source, self.size, self.version).receive(Range(begin, end, data, again=True)):
+                _count(fetched=count)
+            blocks = [data[place : place + BLOCK] for place in range(0, len(data), BLOCK)]
+            for number, (fd, block) in enumerate(zip(locks, blocks, strict=True), first):
+                self._keep(fd, number, block)
+            return blocks
         finally:
-            for number in [*self._locks]:
-                self._release(number)
-        return [found[number] for number in range(low, high)]
+            for number, fd in enumerate(locks, first):
+                _release(fd, f"{self.folder}/{number}.part")
 
-    def _take(self, number: int, found: dict[int, memoryview], *, wait: bool) -> None:
-        """Have the block *number* in *found*, or its lock; without *wait* neither if another process has it."""
-        path = os.path.join(self._folder, str(number))
-        while (block := self._kept(path, self._length(number))) is None:
+    def _taken(self, number: int, *, wait: bool) -> memoryview | int | None:
+        """Return the block *number*, or the locked temporary file for it: -1 if nothing can be kept.
+
+        Without *wait*, None if another process has the lock; else it is waited for.
+        """
+        path = f"{self.folder}/{number}"
+        while (block := self._kept(path, min(BLOCK, self.size - number * BLOCK))) is None:
             fd = self._lock(f"{path}.part", wait)
-            if fd is None:
-                return
-            if fd < 0 or _is_at(fd, f"{path}.part"):
-                self._locks[number] = fd
-                return
+            if fd is None or fd < 0 or _is_at(fd, f"{path}.part"):
+                return fd
             os.close(fd)  # its holder has finished: look again
-        _count(hits=1)
-        found[number] = block
+        _count(hits=wait)
+        return block
 
     def _lock(self, path: str, wait: bool) -> int | None:
         """Return the temporary file *path*, locked; None if another process has it, -1 if nothing can be kept."""
         try:
-            if not os.path.isdir(self._folder):
+            if not os.path.isdir(self.folder):
                 self._make_folder()
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             return -1
-        until = time.monotonic() + timeouts().idle
-        try:
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return fd
-                except BlockingIOError:
-                    if not wait or time.monotonic() > until:  # its holder hangs
-                        os.close(fd)
+        until = time.monotonic() + timeouts().idle * wait
+        with ExitStack() as failed:
+            failed.callback(os.close, fd)
+            with suppress(OSError):  # a file system without locks
+                while True:
+                    with suppress(BlockingIOError):
+                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        failed.pop_all()
+                        return fd
+                    if time.monotonic() >= until:  # its holder hangs
                         return -1 if wait else None
-                time.sleep(LOOK)
-        except OSError:  # a file system without locks
-            os.close(fd)
-            return -1
-        except BaseException:
-            os.close(fd)
-            raise
+                    time.sleep(LOOK)
+        return -1
 
     def _make_folder(self) -> None:
-        os.makedirs(self._cache.folder, mode=0o700, exist_ok=True)  # those below are not seen by others
-        os.makedirs(self._folder, exist_ok=True)
-        about = {"url": without_query(unpinned(self._source.url)), "version": self._version, "size": self._size}
-        path = os.path.join(self._folder, f"object.json.{os.getpid()}")
+        os.makedirs(self.cache.folder, mode=0o700, exist_ok=True)  # those below are not seen by others
+        os.makedirs(self.folder, exist_ok=True)
+        about = {"url": without_query(unpinned(self.source.url)), "version": self.version, "size": self.size}
+        path = os.path.join(self.folder, f"object.json.{os.getpid()}")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(about, file)
-        os.rename(path, os.path.join(self._folder, "object.json"))
-
-    def _length(self, number: int) -> int:
-        return min(BLOCK, self._size - number * BLOCK)
+        os.rename(path, os.path.join(self.folder, "object.json"))
 
     def _kept(self, path: str, length: int) -> memoryview | None:
         """Return the block in the file *path*, None if it is not there; a damaged one is removed."""
@@ -382,80 +347,29 @@ class _BlockWindow:
             os.unlink(path)
         return None
 
-    def _fetch(self, found: dict[int, memoryview]) -> None:
-        """Fetch the blocks that are locked, each run of adjacent ones by a request, and keep them."""
-        while self._locks:
-            first = last = min(self._locks)
-            while last + 1 in self._locks:
-                last += 1
-            begin, end = first * BLOCK, min((last + 1) * BLOCK, self._size)
-            data = _received(self._source, begin, end, self._version)
-            _count(fetched=len(data))
-            for number in range(first, last + 1):
-                low = (number - first) * BLOCK
-                found[number] = data[low : low + self._length(number)]
-                self._keep(number, found[number])
-                self._release(number)
-
-    def _keep(self, number: int, block: memoryview) -> None:
-        """Give the temporary file of the block its content and name, if there is room."""
-        fd, path = self._locks[number], os.path.join(self._folder, str(number))
-        try:
-            if fd < 0 or not self._cache.reserve(len(block) + SUM.size):
+    def _keep(self, fd: int, number: int, block: memoryview) -> None:
+        """Give the temporary file *fd* of a block its content and name, if there is room."""
+        path = f"{self.folder}/{number}"
+        with suppress(OSError):  # a full disk, a folder that was removed
+            if fd < 0 or not self.cache.reserve(len(block) + SUM.size):
                 return
             os.ftruncate(fd, 0)
-            with open(fd, "wb", buffering=0, closefd=False) as file:
-                for data in (block, SUM.pack(_checksum(block))):
-                    if file.write(data) != len(data):
-                        return
-            os.rename(f"{path}.part", path)
-            _count(kept=len(block))
-        except OSError as error:  # a full disk, a folder that was removed
-            if error.errno not in (
-                errno.ENOSPC,
-                errno.EDQUOT,
-                errno.EFBIG,
-                errno.ENOENT,
-                errno.EACCES,
-                errno.EROFS,
-                errno.EIO,
-            ):
-                raise
-
-    def _release(self, number: int) -> None:
-        """Give up the lock of the block *number*; a temporary file that was not renamed is removed."""
-        fd = self._locks.pop(number)
-        if fd >= 0:
-            path = os.path.join(self._folder, f"{number}.part")
-            with suppress(OSError):
-                if _is_at(fd, path):
-                    os.unlink(path)
-                fcntl.flock(fd, fcntl.LOCK_UN)  # a fork may have the descriptor too
-            os.close(fd)
+            if os.writev(fd, [block, SUM.pack(_checksum(block))]) == len(block) + SUM.size:
+                os.rename(f"{path}.part", path)
+                _count(kept=len(block))
 
 
-def _received(source: Object, begin: int, end: int, version: str) -> memoryview:
-    """Return the bytes *begin* to *end* of this *version*. Raises: TransientError; StorageError, as `Object.get`."""
-    reply = source.get(begin, end, version)
-    try:
-        if not reply.version or reply.start != begin:
-            raise StorageError("its server sends no versions (ETag) or no ranges; unset TARTOOLS_CACHE", url=source.url)
-        if reply.version != version:
-            raise StorageError(REPLACED, url=source.url, offset=begin)
-        data = memoryview(bytearray(end - begin))
-        done = 0
-        while done < len(data) and (count := reply.body.readinto(data[done:])):
-            done += count
-        if done == len(data) and reply.body.read(1):  # its end lets the connection be used again
-            raise StorageError("the server sent more bytes than it stated", url=source.url, offset=end)
-    finally:
-        reply.body.close()
-    if done < len(data):
-        raise TransientError("the connection was cut")
-    return data
+def _release(fd: int, path: str) -> None:
+    """Give up the lock of a temporary file; if it was not renamed, and is still at *path*, it is removed."""
+    if fd >= 0:
+        with suppress(OSError):
+            if _is_at(fd, path):
+                os.unlink(path)
+            fcntl.flock(fd, fcntl.LOCK_UN)  # a fork may have the descriptor too
+        os.close(fd)
 
 
-class _Chunks:
+class _Chunks(Body):
     """The bytes of *chunks* as the body of a reply."""
 
     def __init__(self, chunks: Iterator[memoryview]) -> None:
@@ -463,24 +377,12 @@ class _Chunks:
         self._rest = memoryview(b"")
 
     def read(self, most: int, /) -> bytes:
-        """See `Body.read`."""
-        return bytes(self._next(most))
-
-    def readinto(self, room: memoryview, /) -> int:
-        """See `Body.readinto`."""
-        data = self._next(len(room))
-        room[: len(data)] = data
-        return len(data)
+        self._rest = self._rest or next(self._chunks, memoryview(b""))
+        data, self._rest = self._rest[:most], self._rest[most:]
+        return bytes(data)
 
     def close(self) -> None:
-        """See `Body.close`."""
         self._chunks = iter(())
-
-    def _next(self, most: int) -> memoryview:
-        if not self._rest:
-            self._rest = next(self._chunks, memoryview(b""))
-        data, self._rest = self._rest[:most], self._rest[most:]
-        return data
 
 
 def _is_at(fd: int, path: str) -> bool:

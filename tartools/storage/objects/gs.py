@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -24,9 +24,17 @@ from urllib3.exceptions import HTTPError
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage.objects import http
-from tartools.storage.objects.connections import connections
-from tartools.storage.objects.contract import ListedObject, Page, Reply
-from tartools.storage.objects.http import Client, Response, payload, range_header, read_all
+from tartools.storage.objects.contract import ListedObject, Object, Page, Reply
+from tartools.storage.objects.http import (
+    DONE,
+    REPLIES,
+    Client,
+    Response,
+    connections,
+    payload,
+    range_header,
+    read_all,
+)
 from tartools.storage.objects.retry import TransientError, timeouts
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.url import bucket_and_name
@@ -97,9 +105,20 @@ def _translated(url: str) -> Iterator[None]:
 
 
 def _request(
-    method: str, address: str, url: str, *, headers: dict[str, str] | None = None, body: Any = None
+    method: str,
+    address: str,
+    url: str,
+    what: str = "read",
+    wanted: Collection[int] = DONE,
+    *,
+    pinned: bool = False,
+    headers: dict[str, str] | None = None,
+    body: Any = None,
 ) -> Response:
-    """Return the response to one request. Raises: as `Client.request`; StorageError for credentials."""
+    """Return the response to one request, which has one of the statuses *wanted*.
+
+    Raises: as `Client.request`; StorageError for credentials.
+    """
     with _translated(url):
         held = _credentials()
         for attempt in range(RENEWALS + 1):
@@ -110,10 +129,12 @@ def _request(
                 break
             response.close()
             held.refresh(RENEWAL)
+    if response.status not in wanted:
+        raise _status_error(response, what, pinned)
     return response
 
 
-def _status_error(response: Response, what: str = "read", pinned: bool = False) -> Exception:
+def _status_error(response: Response, what: str, pinned: bool) -> Exception:
     """Return the failure that *response* reports (Cloud Storage, JSON API, "HTTP status and error codes")."""
     text, url = response.text(), response.url
     if response.status == 404 and (what != "read" or "bucket does not exist" in text):
@@ -127,15 +148,15 @@ def _escaped(name: str) -> str:
     return quote(name, safe="", errors="surrogateescape")
 
 
-def object_at(url: str) -> GsObject:
+def object_at(url: str) -> Object:
     """Return the object *url*. Raises: UsageError if it does not name one."""
     bucket, name = bucket_and_name(url)
     if not bucket or name in ("", ".", ".."):
         raise UsageError("write gs://BUCKET/OBJECT", url=url)
-    return GsObject(url)
+    return _GsObject(url)
 
 
-class GsObject:
+class _GsObject:
     """One object in a bucket."""
 
     def __init__(self, url: str) -> None:
@@ -151,31 +172,20 @@ class GsObject:
         # Without this, objects with a Content-Encoding would be decompressed by the server, and have no ranges.
         headers = range_header(start, end) | {"Accept-Encoding": "gzip"}
         address = f"{_server()}/download{self._path}?alt=media{pinned}"
-        response = _request("GET", address, self.url, headers=headers)
-        if response.status not in (200, 206, 416):
-            raise _status_error(response, pinned=bool(version))
+        response = _request("GET", address, self.url, "read", REPLIES, pinned=bool(version), headers=headers)
         version = response.headers.get("x-goog-generation", "")
         return http.reply(response.status, response.headers, response, self.url, start, version)
 
     def head(self) -> ListedObject | None:
-        """Return size and time; None if it does not exist."""
-        response = _request("GET", f"{_server()}{self._path}?fields=size,updated", self.url)
-        if response.status == 200:
-            return _listed(self.url, response.json())
-        error = _status_error(response)
-        if isinstance(error, NotFoundError):
+        try:
+            return _listed(self.url, _request("GET", f"{_server()}{self._path}?fields=size,updated", self.url).json())
+        except NotFoundError:
             return None
-        raise error
 
     def remove(self) -> None:
-        """Remove it; see `contract.Object`."""
-        response = _request("DELETE", f"{_server()}{self._path}", self.url)
-        if response.status not in (200, 204, 404):
-            raise _status_error(response, "remove")
-        response.drain()
+        _request("DELETE", f"{_server()}{self._path}", self.url, "remove", (*DONE, 404)).drain()
 
     def output(self, force: bool) -> Upload:
-        """Return an output that makes this object."""
         return Upload(_Resumable(self, force))
 
 
@@ -194,10 +204,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
     if token:
         query["pageToken"] = token
     address = f"{_server()}/storage/v1/b/{_escaped(bucket)}/o?{urlencode(query, errors='surrogateescape')}"
-    response = _request("GET", address, prefix)
-    if response.status != 200:
-        raise _status_error(response, "list")
-    found = response.json()
+    found = _request("GET", address, prefix, "list").json()
     entries = [_listed(f"gs://{bucket}/{about['name']}", about) for about in found.get("items", ())]
     return Page(entries, found.get("nextPageToken", ""))
 
@@ -210,7 +217,7 @@ class _Resumable:
 
     workers = 1
 
-    def __init__(self, made: GsObject, force: bool) -> None:
+    def __init__(self, made: _GsObject, force: bool) -> None:
         self.url = made.url
         self._made = made
         self._query = {"name": made.name} | ({} if force else {"ifGenerationMatch": "0"})
@@ -218,35 +225,20 @@ class _Resumable:
         self._doubtful = False  # a request had no response: it may have succeeded
 
     def put(self, data: bytearray) -> None:
-        """Make the object of *data*."""
         again, self._doubtful = self._doubtful, True
-        response = _request(
-            "POST", self._address("media"), self.url, body=payload(data), headers={"Content-Type": TYPE}
-        )
-        if response.status == 412 and again:
-            response.drain()
-            return self._check_written(data)
-        if response.status != 200:
-            raise _status_error(response, "write")
-        return response.drain()
-
-    def _check_written(self, data: bytearray) -> None:
-        """Raise StorageError unless the object is *data*, written by an earlier attempt that had no response."""
-        if read_all(self._made.get(0, len(data) + 1, "").body, self.url) != data:
-            raise ExistsError(self.url)
+        wanted, sent = ((*DONE, 412) if again else DONE), {"Content-Type": TYPE}
+        response = _request("POST", self._address("media"), self.url, "write", wanted, body=payload(data), headers=sent)
+        response.drain()
+        if response.status == 412 and read_all(self._made.get(0, len(data) + 1, "").body, self.url) != data:
+            raise ExistsError(self.url)  # by others: not by an earlier attempt that had no response
 
     def begin(self) -> None:
-        """Begin a session."""
-        response = _request(
-            "POST", self._address("resumable"), self.url, body=b"", headers={"X-Upload-Content-Type": TYPE}
-        )
-        if response.status != 200:
-            raise _status_error(response, "write")
+        sent = {"X-Upload-Content-Type": TYPE}
+        response = _request("POST", self._address("resumable"), self.url, "write", body=b"", headers=sent)
         response.drain()
         self._session = response.headers["Location"]
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
-        """Send one part."""
         self._send(offset, data, None)
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
@@ -255,10 +247,8 @@ class _Resumable:
 
     def abort(self) -> None:
         """Drop the session."""
-        response = _request("DELETE", self._session, self.url, body=b"")
-        if response.status not in (200, 204, 404, 410, 499):  # 499: "client closed request", as is documented
-            raise _status_error(response, "write")
-        response.drain()
+        wanted = (*DONE, 404, 410, 499)  # 499: "client closed request", as is documented
+        _request("DELETE", self._session, self.url, "write", wanted, body=b"").drain()
 
     def _address(self, kind: str) -> str:
         query = {"uploadType": kind} | self._query
@@ -281,17 +271,13 @@ class _Resumable:
     def _kept(self, body: Any, place: str) -> int | None:
         """Send *body* as Content-Range *place*; return how many bytes the server has, None for all."""
         self._doubtful = True
-        response = _request("PUT", self._session, self.url, body=body, headers={"Content-Range": place})
-        if response.status in (200, 201):
-            response.drain()
-            self._doubtful = False
-            return None
-        if response.status in (404, 410):
-            response.drain()
-            raise StorageError("the server has dropped the upload", url=self.url)
-        if response.status != 308:
-            raise _status_error(response, "write")
+        wanted, sent = (200, 201, 308, 404, 410), {"Content-Range": place}
+        response = _request("PUT", self._session, self.url, "write", wanted, body=body, headers=sent)
         response.drain()
+        if response.status in (404, 410):
+            raise StorageError("the server has dropped the upload", url=self.url)
         self._doubtful = False
+        if response.status != 308:
+            return None
         found = re.fullmatch(r"bytes=0-([1-9]\d*)", response.headers.get("Range", ""))  # 0-0 of the emulator is nothing
         return int(found[1]) + 1 if found else 0

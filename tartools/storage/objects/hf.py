@@ -1,61 +1,231 @@
 """Data sets on Hugging Face's hub, as a store: files, which are read from where the hub redirects to, and listings.
 
-The address that it redirects to is signed and expires; it is kept with the object. `hub` has what URLs name, and the
-API; `hubcommit` makes outputs.
+URLs are `hf://datasets/ORG/NAME[@REVISION]/PATH`, on the server `HF_ENDPOINT`. A revision is a branch, a tag or a
+commit, by default the branch main. `pinned` puts the commit in its place, so that whoever gets the URL, in whatever
+process, reads that commit. Names are taken literally: blanks, %, # and ? have no special meaning. The address that the
+hub redirects to is signed and expires; it is kept with the object.
+
+An output is a file without a name until it is complete. Then it is uploaded, and a commit to the branch lets it appear:
+one for each output, or one for all of a block of `one_commit`.
 """
 
 from __future__ import annotations
 
 import functools
+import io
+import logging
 import os
 import re
 import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from itertools import groupby
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode, urljoin, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlencode, urljoin, urlsplit, urlunsplit
 
-from tartools.errors import NotFoundError, StorageError, UsageError
-from tartools.storage.objects import http, hub
-from tartools.storage.objects.contract import ListedObject, Page, Reply
-from tartools.storage.objects.http import REDIRECTS, Response, range_header
-from tartools.storage.objects.hub import HubPath
-from tartools.storage.streams import OutputStream
+from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, how_to_install, several
+from tartools.storage.objects import http
+from tartools.storage.objects.contract import ListedObject, NoPermissionError, Object, Page, Reply
+from tartools.storage.objects.http import REDIRECTS, REPLIES, Client, Response, range_header
+from tartools.storage.objects.retry import TransientError, with_retries
+from tartools.storage.scratch import SentOutput, reread
 
+SERVER = "https://huggingface.co"
+FORM = "hf://datasets/ORG/NAME[@REVISION]/PATH"
+COMMIT = "[0-9a-f]{40}"
+_PARTS = r"(hf://datasets/([\w.-]+/[\w.-]+)(?:@(refs/(?:convert/[\w.-]+|pr/\d+)|[^/]*))?)(?:/(.*))?"
+LOGIN = "hf auth login, or HF_TOKEN, gives access"
+ASKED = 500  # paths in one request
 EXPIRED = (400, 401, 403, 404, 410)  # what the servers of signed addresses say of those that are too old
 PAGES = 32  # of listings that are remembered: a page of a commit never changes
 
 
-class _Signed(NamedTuple):
-    """Where the bytes of a file are for some time: an *address* with a signature; the *version* of the file."""
+class HubPath(NamedTuple):
+    """What a URL names: *base* is its part before *path*, which is "" for the whole data set."""
 
-    address: str
-    version: str
+    base: str
+    repo: str
+    revision: str
+    path: str
+
+    def api(self, kind: str, revision: str, rest: str = "") -> str:
+        """Return the address that answers for *kind* ("tree", "revision") at *revision*."""
+        return f"{server()}/api/datasets/{quote(self.repo)}/{kind}/{escaped(revision)}{rest}"
 
 
-def object_at(url: str) -> HubObject:
+def escaped(name: str) -> str:
+    """Return *name* as one segment of the path of an address."""
+    return quote(name, safe="", errors="surrogateescape")
+
+
+def parsed(url: str) -> HubPath:
+    """Return the parts of *url*. Raises: UsageError if it names no data set."""
+    found = re.fullmatch(_PARTS, url, re.DOTALL)
+    if not found or found[3] == "":
+        raise UsageError(f"write {FORM}", url=url)
+    return HubPath(found[1], found[2], unquote(found[3] or "main"), found[4] or "")
+
+
+def server() -> str:
+    """Return the URL of the hub, or of its mirror."""
+    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or SERVER
+
+
+def token() -> str:
+    """Return the token of the user: of `HF_TOKEN`, or of the file that `hf auth login` writes; "" if there is none."""
+    if known := os.environ.get("HF_TOKEN", "").strip():
+        return known
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
+    path = os.environ.get("HF_TOKEN_PATH") or f"{home}/token"
+    try:
+        with open(os.path.expandvars(os.path.expanduser(path)), encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def is_hub(address: str) -> bool:
+    """Tell whether *address* is on the hub itself, which gets the token; whom it redirects to does not."""
+    return urlsplit(address)[:2] == urlsplit(server())[:2]
+
+
+def _credentials(address: str, moved: bool) -> Mapping[str, str]:
+    known = token() if is_hub(address) else ""
+    return {"Authorization": f"Bearer {known}"} if known else {}
+
+
+CLIENT = Client(_credentials)
+
+
+def refusal(status: int, headers: Mapping[str, str], place: HubPath, url: str) -> Exception | None:
+    """Return what the hub's response of *status* and *headers* means, if that is not what HTTP says anyway.
+
+    Without a token it answers 401 for what is private, gated or not there. It tells by a draft of the IETF, RateLimit,
+    in how many seconds it answers again.
+    """
+    code, known = headers.get("X-Error-Code", ""), token()
+    if code == "GatedRepo":
+        then = "" if known else f", then log in: {LOGIN}"
+        return NoPermissionError(f"gated: accept its terms at {server()}/datasets/{place.repo}{then}", url=url)
+    if code == "RepoNotFound" or (status == 401 and not known):
+        private = "one that the token has no access to" if known else f"a private one; {LOGIN}"
+        return StorageError(f"no such data set on the hub, or {private}", url=url)
+    if code == "RevisionNotFound":
+        return StorageError(f"the data set has no revision {place.revision!r}", url=url)
+    if code == "EntryNotFound":
+        return NotFoundError("the data set has no such file", url=url)
+    if status == 401:
+        return StorageError("the hub does not accept the token; hf auth login, or HF_TOKEN, gives another", url=url)
+    rate = re.search(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d+)", headers.get("RateLimit", ""))
+    if status == 429 and rate:
+        return http.busy("429 Too Many Requests", str(int(rate[1]) + 1))  # it rounds down
+    return None
+
+
+def failure(response: Response, place: HubPath, what: str = "read") -> Exception:
+    """Return the failure that *response* reports, and close it."""
+    known = refusal(response.status, response.headers, place, response.url) if is_hub(response.address) else None
+    if known is None:
+        return http.status_error(response, what)
+    response.close()
+    return known
+
+
+def ask(address: str, place: HubPath, url: str, what: str = "read", form: Any = None) -> Response:
+    """Return the response, of status 200, of the hub's API at *address*, which a *form* is sent to if there is one."""
+    body = None if form is None else urlencode(form, errors="surrogateescape").encode()
+    headers = {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
+    response = CLIENT.request("GET" if form is None else "POST", address, url, headers=headers, body=body)
+    if response.status != 200:
+        raise failure(response, place, what)
+    return response
+
+
+# ---- revisions ----
+
+_commits: dict[tuple[str, str, str], str] = {}  # by server, data set and revision
+
+
+def current_commit(place: HubPath, url: str) -> str:
+    """Return the commit that the revision of *place* is now; one attempt.
+
+    Raises: TransientError; StorageError if there is no such data set or revision.
+    """
+    if re.fullmatch(COMMIT, place.revision):
+        return place.revision
+    about = ask(place.api("revision", place.revision, "?expand=sha"), place, url).json()
+    found = about.get("sha") if isinstance(about, dict) else None
+    if not re.fullmatch(COMMIT, found or ""):
+        raise StorageError("the server does not say which commit the revision is", url=url)
+    return str(found)
+
+
+def commit_of(place: HubPath, url: str) -> str:
+    """Return the commit that the revision of *place* was when this process, or one that it is a fork of, first asked.
+
+    Raises: as `current_commit`.
+    """
+    key = server(), place.repo, place.revision
+    return _commits.get(key) or _commits.setdefault(key, current_commit(place, url))
+
+
+def pinned(url: str) -> str:
+    """Return *url* with a commit in place of its revision: see `commit_of`."""
+    place = parsed(url)
+    commit = with_retries(lambda: commit_of(place, url), url)
+    return f"hf://datasets/{place.repo}@{commit}/{place.path}"
+
+
+def versions(place: HubPath, revision: str, paths: Sequence[str], url: str) -> dict[str, ListedObject]:
+    """Return what is known of those of *paths* that are files at *revision*, by path; one attempt."""
+    found: list[dict[str, Any]] = []
+    for first in range(0, len(paths), ASKED):
+        form = [("paths", path) for path in paths[first : first + ASKED]] + [("expand", "false")]
+        found += ask(place.api("paths-info", revision), place, url, "look", form).json()
+    return {
+        about["path"]: listed_file(about, f"{place.base}/{about['path']}") for about in found if about["type"] == "file"
+    }
+
+
+def listed_file(about: Mapping[str, Any], url: str) -> ListedObject:
+    """Return what the hub says of a file."""
+    lfs = about.get("lfs") or {}
+    return ListedObject(url, about.get("size"), None, lfs.get("oid") or about.get("oid", ""))
+
+
+# ---- files and listings ----
+
+
+def object_at(url: str) -> Object:
     """Return the object *url*. Raises: UsageError if it does not name one."""
-    place = hub.parsed(url)
+    place = parsed(url)
     if not place.path or place.path.endswith("/"):
-        raise UsageError(f"write {hub.FORM}", url=url)
-    return HubObject(url, place)
+        raise UsageError(f"write {FORM}", url=url)
+    return _HubObject(url, place)
 
 
-class HubObject:
-    """One file of a data set. It is asked for once, and again when the address that the hub gave has expired."""
+class _HubObject:
+    """One file of a data set. It is asked for once, and again when the address that the hub gave has expired.
+
+    A version is the SHA-256 of Git LFS, or Git's.
+    """
 
     def __init__(self, url: str, place: HubPath) -> None:
         self.url = url
-        self.place = place
-        self._signed: _Signed | None = None
+        self._place = place
+        self._signed: tuple[str, str] | None = None  # an address with a signature, and the version of the file
         self._asking = os.getpid(), threading.Lock()  # several threads that begin to read ask once
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """Request the bytes *start* to *end*; see `contract.Object`. A version is the SHA-256 of Git LFS, or Git's."""
         headers = range_header(start, end)
         signed = self._signed
         if signed is not None:
-            response = hub.CLIENT.request("GET", signed.address, self.url, headers=headers)
+            response = CLIENT.request("GET", signed[0], self.url, headers=headers)
             if response.status not in EXPIRED:
-                return self._reply(response, start, signed.version)
+                return self._reply(response, start, signed[1])
             response.close()
         if self._asking[0] != os.getpid():
             self._asking = os.getpid(), threading.Lock()
@@ -63,76 +233,222 @@ class HubObject:
             found, sent = self._signed, None
             if found is None or found is signed:
                 found, sent = self._resolved(headers)
-        response = sent or hub.CLIENT.request("GET", found.address, self.url, headers=headers)
-        return self._reply(response, start, found.version)
+        response = sent or CLIENT.request("GET", found[0], self.url, headers=headers)
+        return self._reply(response, start, found[1])
 
-    def _resolved(self, headers: dict[str, str]) -> tuple[_Signed, Response | None]:
+    def _resolved(self, headers: dict[str, str]) -> tuple[tuple[str, str], Response | None]:
         """Ask the hub where the file is, and keep that; return the response, too, if the hub itself sends the file."""
-        commit, path = hub.commit_of(self.place, self.url), quote(self.place.path, errors="surrogateescape")
-        address = f"{hub.server()}/datasets/{quote(self.place.repo)}/resolve/{commit}/{path}"
+        commit, path = commit_of(self._place, self.url), quote(self._place.path, errors="surrogateescape")
+        address = f"{server()}/datasets/{quote(self._place.repo)}/resolve/{commit}/{path}"
         tag = ""
         for _ in range(REDIRECTS + 1):
-            response = hub.CLIENT.request("GET", address, self.url, headers=headers, follow=False)
+            response = CLIENT.request("GET", address, self.url, headers=headers, follow=False)
             tag = response.headers.get("X-Linked-Etag") or tag
             target = response.redirect("GET")
+            version = (tag or response.headers.get("ETag", "")).removeprefix("W/").strip('"')
             if target is None:
-                tag = tag or response.headers.get("ETag", "")
-                return _Signed(address, tag.removeprefix("W/").strip('"')), response
+                return (address, version), response
             address = target
-            if not hub.is_hub(address):
-                self._signed = _Signed(address, tag.removeprefix("W/").strip('"'))
+            if not is_hub(address):
+                self._signed = address, version
                 return self._signed, None
         raise StorageError("too many redirects", url=self.url)
 
     def _reply(self, response: Response, start: int, version: str) -> Reply:
-        if response.status not in (200, 206, 416):
-            raise hub.failure(response, self.place)
+        if response.status not in REPLIES:
+            raise failure(response, self._place)
         return http.reply(response.status, response.headers, response, self.url, start, version)
 
     def head(self) -> ListedObject | None:
-        """Return size and version, of a branch as it is now; None if it does not exist."""
-        place = self.place
-        version = hub.versions(place, place.revision, [place.path], self.url).get(place.path)
+        place = self._place  # of a branch as it is now
+        version = versions(place, place.revision, [place.path], self.url).get(place.path)
         return None if version is None else version._replace(url=self.url)
 
     def remove(self) -> None:
-        """Remove it by a commit; see `contract.Object`."""
-        from tartools.storage.objects import hubcommit
+        _change(_Change(self._place, self.url, None, True))
 
-        hubcommit.removed(self.place, self.url)
-
-    def output(self, force: bool) -> OutputStream:
-        """Return an output that makes this object by a commit."""
-        from tartools.storage.objects import hubcommit
-
-        return hubcommit.HubOutput(self.place, self.url, force)
+    def output(self, force: bool) -> SentOutput:
+        return _output(self._place, self.url, force)
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
     """Return a page of the files whose URLs begin with *prefix*, at one commit; see `contract.Store`."""
-    place = hub.parsed(prefix)
+    place = parsed(prefix)
     folder = place.path.rpartition("/")[0]
     address = token
     if not address:
-        rest = f"/{hub.escaped(folder)}" if folder else ""
+        rest = f"/{escaped(folder)}" if folder else ""
         asked = urlencode({"recursive": str(not flat).lower(), "expand": "false"})
-        address = place.api("tree", hub.current_commit(place, prefix), f"{rest}?{asked}")
+        address = place.api("tree", current_commit(place, prefix), f"{rest}?{asked}")
     try:
         found, following = _tree(address, place._replace(path=""))
     except NotFoundError:  # of the folder
         return Page([], "")
     files = (about for about in found if about["type"] == "file" and about["path"].startswith(place.path))
-    return Page([hub.listed_file(about, f"{place.base}/{about['path']}") for about in files], following, ordered=False)
+    return Page([listed_file(about, f"{place.base}/{about['path']}") for about in files], following, ordered=False)
 
 
 @functools.lru_cache(PAGES)
 def _tree(address: str, place: HubPath) -> tuple[list[dict[str, Any]], str]:
     """Return the page of a listing that is at *address*, and the address of the next one, "" at the end."""
-    response = hub.ask(address, place, place.base, "list")
+    response = ask(address, place, place.base, "list")
     link = re.search(r'<([^>]*)>\s*;[^,]*rel="?next"?', response.headers.get("Link", ""))
     if link is None:
         return response.json(), ""
     following = urljoin(address, link[1])
-    if not following.startswith(f"{hub.server()}/"):  # of a mirror it may be on the hub
-        following = hub.server() + urlunsplit(("", "", *urlsplit(following)[2:]))
+    if not following.startswith(f"{server()}/"):  # of a mirror it may be on the hub
+        following = server() + urlunsplit(("", "", *urlsplit(following)[2:]))
     return response.json(), following
+
+
+# ---- writing, by huggingface_hub, which repeats what fails while it uploads ----
+
+
+class _Change(NamedTuple):
+    """A file that a commit adds, as an *addition* of huggingface_hub, or removes, if that is None."""
+
+    place: HubPath
+    url: str
+    addition: Any
+    force: bool
+
+
+_changes: list[_Change] | None = None  # of the block of `one_commit` that runs
+
+
+def _output(place: HubPath, url: str, force: bool) -> SentOutput:
+    """Return an output that is uploaded when it is complete. Raises: StorageError, UsageError."""
+    if find_spec("huggingface_hub") is None:
+        what = f"a library for uploads to the hub is missing: {how_to_install('tartools[hf]')}"
+        raise StorageError(f"{what}; or write files, and upload them by hf upload", url=url)
+    if re.fullmatch(COMMIT, place.revision):
+        raise UsageError("a commit does not change: name a branch, or none for main", url=url)
+    return SentOutput(partial(_add, place, url, force))
+
+
+def _add(place: HubPath, url: str, force: bool, sink: io.FileIO) -> None:
+    """Upload what is in *sink*, and make a commit of it. Raises: StorageError, also if the file exists by then."""
+    from huggingface_hub import CommitOperationAdd
+
+    there = partial(versions, place, place.revision, [place.path], url)
+    if not force and with_retries(there, url):
+        raise ExistsError(url)
+    with reread(sink) as file:
+        addition = CommitOperationAdd(place.path, file)
+        _upload(place, url, addition)
+        if addition.path_or_fileobj is file:  # it is so small that it is a part of the commit
+            addition.path_or_fileobj = file.read()
+    _change(_Change(place, url, addition, force))
+
+
+def _change(change: _Change) -> None:
+    """Make a commit of *change*, or a part of that of the block."""
+    if _changes is None:
+        _send([change])
+    else:
+        _changes.append(change)
+
+
+@contextmanager
+def one_commit() -> Iterator[None]:
+    """Make one commit, at its normal end, of all that is written and removed in the block; else nothing appears."""
+    global _changes  # noqa: PLW0603
+    before, _changes = _changes, []
+    try:
+        yield
+        for _, group in groupby(sorted(_changes, key=_branch), _branch):
+            _send([*group])
+    finally:
+        _changes = before
+
+
+def _branch(change: _Change) -> tuple[str, str]:
+    return change.place.repo, change.place.revision
+
+
+def _upload(place: HubPath, url: str, addition: Any) -> None:
+    """Bring the content of a file to the hub, where it is not visible yet. Raises: StorageError."""
+    try:
+        with _library(place, url) as client:
+            client.preupload_lfs_files(place.repo, [addition], repo_type="dataset", revision=place.revision)
+    except TransientError as error:
+        raise StorageError(error.reason, url=url) from None
+    if getattr(addition, "_should_ignore", False):
+        raise StorageError("the .gitignore of the data set leaves this file out", url=url)
+
+
+def _send(changes: Sequence[_Change]) -> None:
+    """Make one commit of *changes* to one branch. Raises: StorageError, also if a file exists by now."""
+    sent: list[str] = []  # the commits before those of which no response came
+    with_retries(partial(_attempt, changes, sent), changes[0].url)
+
+
+def _attempt(changes: Sequence[_Change], sent: list[str]) -> None:
+    """Make the commit, one attempt: of the branch as it is now, or else there is no commit."""
+    from huggingface_hub import CommitOperationDelete
+
+    place, url = changes[0].place, changes[0].url
+    parent = current_commit(place, url)
+    there = versions(place, parent, [change.place.path for change in changes], url)
+    operations: list[Any] = []
+    for change in changes:
+        path, known = change.place.path, there.get(change.place.path)
+        if change.addition is None:
+            operations += [CommitOperationDelete(path)] * (known is not None)
+        elif known is None or change.force:
+            operations.append(change.addition)
+        elif not sent or known.version != getattr(change.addition, "_local_oid", None):
+            raise ExistsError(change.url)
+    if not operations:
+        _commits[server(), place.repo, place.revision] = parent
+        return
+    sent.append(parent)
+    first = f"{'Add' if changes[0].addition else 'Remove'} {place.path}"
+    subject = first if len(changes) == 1 else f"{first} and {several(len(changes) - 1, 'other file')}"
+    with _library(place, url) as client:
+        done = client.create_commit(
+            place.repo,
+            operations,
+            commit_message=subject,
+            repo_type="dataset",
+            revision=place.revision,
+            parent_commit=parent,
+        )
+    _commits[server(), place.repo, place.revision] = done.oid
+
+
+@contextmanager
+def _library(place: HubPath, url: str) -> Iterator[Any]:
+    """Give the client of the hub, and turn what it raises into StorageError, or TransientError.
+
+    It says nothing itself: addresses with signatures are in its log.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    log = logging.getLogger("huggingface_hub")
+    level, bars = log.level, not are_progress_bars_disabled()
+    log.setLevel(logging.CRITICAL)
+    if bars:
+        disable_progress_bars()
+    try:
+        yield HfApi(server(), token=token() or False, library_name="tartools")
+    except Exception as error:
+        causes = [error, error.__cause__, error.__context__]  # of its threads
+        response = next((cause.response for cause in causes if isinstance(cause, HfHubHTTPError)), None)
+        if response is None:
+            raise TransientError(f"huggingface_hub: {type(error).__name__}") from None
+        known = refusal(response.status_code, response.headers, place, url)
+        if known is not None:
+            raise known from None
+        if response.status_code in (409, 412):
+            raise TransientError("others make commits to this branch, too") from None
+        if http.is_busy(response.status_code):
+            raise http.busy(str(response.status_code), response.headers.get("Retry-After", "")) from None
+        what = "no permission to write" if response.status_code == 403 else "the hub refuses"
+        raise StorageError(f"{what} ({response.status_code})", url=url) from None
+    finally:
+        log.setLevel(level)
+        if bars:
+            enable_progress_bars()

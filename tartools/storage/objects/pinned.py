@@ -40,7 +40,7 @@ class Range:
     def take(self, reply: Reply, most: int) -> int:
         """Receive up to *most* bytes; return how many came, 0 at the end."""
         room = self.room if self.store is None else self.store[self.received :]
-        data = memoryview(reply.body.read(most)) if room is None else room[: reply.body.readinto(room[:most])]
+        data = room[: reply.body.readinto(room[:most])] if room else memoryview(reply.body.read(most))
         if self.room is None and data:
             self.chunks.append(data)
         return len(data)

@@ -24,7 +24,7 @@ from tartools.storage.streams import Input
 RANGE = 8 << 20  # bytes
 AHEAD, MOST_AHEAD = 8, 16  # ranges
 BUSY = 4  # a range that took more than so many times its processor time was waited for
-BUDGET = 256 << 20  # bytes that all open objects of this process share for what they read ahead
+MOST_HELD = 32  # ranges that all open objects of this process share for what they read ahead
 GATHER = 0.05  # seconds to wait for a whole range before its first bytes are read
 
 
@@ -55,28 +55,8 @@ class Pace:
             self.window = min(2 * self.window, self.most)
 
 
-class Budget:
-    """A limit of memory, in bytes, that the open objects share."""
-
-    def __init__(self, free: int) -> None:
-        self._lock = threading.Lock()
-        self._free = free
-
-    def take(self, count: int) -> bool:
-        """Take *count* bytes; tell whether so many were free."""
-        with self._lock:
-            enough = self._free >= count
-            self._free -= count * enough
-            return enough
-
-    def give(self, count: int) -> None:
-        """Give *count* bytes back."""
-        with self._lock:
-            self._free += count
-
-
-budget = Budget(BUDGET)
-os.register_at_fork(after_in_child=lambda: budget.__init__(BUDGET))  # type: ignore[misc]  # the parent holds what was taken
+budget = threading.Semaphore(MOST_HELD)
+os.register_at_fork(after_in_child=lambda: budget.__init__(MOST_HELD))  # type: ignore[misc]  # the parent holds what was taken
 
 
 class _Part(Range):
@@ -156,7 +136,8 @@ class RangedInput(Input):
         """Stop reading. Threads that wait for a server end when it responds, or with the process."""
         with self._changed:
             self._stopped = True
-            budget.give((len(self._parts) + len(self._stores)) * RANGE)
+            if held := len(self._parts) + len(self._stores):
+                budget.release(held)
             self._parts.clear()
             self._stores.clear()
             self._changed.notify_all()
@@ -235,7 +216,7 @@ class RangedInput(Input):
             self._ask()
             while len(self._stores) > (self._pace.window > 1 and self._has_more()):
                 self._stores.pop()
-                budget.give(RANGE)
+                budget.release()
 
     def _ask(self) -> None:
         """Start threads for as many parts as the window and the budget allow."""
@@ -244,15 +225,15 @@ class RangedInput(Input):
             under_way = sum(not part.done for part in self._parts)
             if under_way >= window or len(self._parts) > window:
                 return
-            if not self._stores and not budget.take(RANGE):
+            if not self._stores and not budget.acquire(blocking=False):
                 return  # then the reader receives the next part without a thread
             part = self._new_part()
-            part.store = self._stores.pop() if self._stores else memoryview(bytearray(RANGE + 1))
+            part.store = self._stores.pop() if self._stores else memoryview(bytearray(RANGE))
             thread = threading.Thread(target=self._run, args=(part,), daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # no more threads possible
-                budget.give(RANGE)
+                budget.release()
                 self._next, self._pace.window = part.start, 1
                 return
             self._parts.append(part)

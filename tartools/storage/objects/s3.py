@@ -18,7 +18,7 @@ from urllib3.exceptions import HTTPError
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, concealed
 from tartools.storage.objects import http
-from tartools.storage.objects.contract import Body, ListedObject, NoPermissionError, Page, Reply
+from tartools.storage.objects.contract import Body, ListedObject, NoPermissionError, Object, Page, Reply
 from tartools.storage.objects.retry import timeouts
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.streams import SeekableFile
@@ -39,11 +39,11 @@ _CONNECTION = (exceptions.HTTPClientError, exceptions.ConnectionError, exception
 _lock = threading.Lock()  # threads share a client, but may not make one at the same time
 
 
-def object_at(url: str) -> S3Object:
+def object_at(url: str) -> Object:
     """Return the object *url*. Raises: UsageError if it does not name one."""
     if not all(bucket_and_name(url)):
         raise UsageError("write s3://BUCKET/KEY", url=url)
-    return S3Object(url)
+    return _S3Object(url)
 
 
 # ---- the client ----
@@ -165,7 +165,7 @@ class _Body(Body):
         self._body.close()
 
 
-class S3Object:
+class _S3Object:
     """One object in a bucket."""
 
     def __init__(self, url: str) -> None:
@@ -174,7 +174,6 @@ class S3Object:
         self.place = {"Bucket": bucket, "Key": key}
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """Request the bytes *start* to *end*; see `contract.Object`."""
         return self._get(start, end, version)[0]
 
     def _get(self, start: int, end: int | None, version: str) -> tuple[Reply, dict[str, str]]:
@@ -205,12 +204,10 @@ class S3Object:
         return ListedObject(self.url, found.size, http.parse_date(headers.get("last-modified", "")))
 
     def remove(self) -> None:
-        """Remove it; see `contract.Object`."""
         with _translated(self.url, "remove"):
             _client().delete_object(**self.place)
 
     def output(self, force: bool) -> Upload:
-        """Return an output that makes this object."""
         return Upload(_S3Multipart(self, force))
 
 
@@ -255,7 +252,7 @@ class _S3Multipart:
 
     workers = 4  # parts that are sent at once
 
-    def __init__(self, made: S3Object, force: bool) -> None:
+    def __init__(self, made: _S3Object, force: bool) -> None:
         self.url = made.url
         self._made = made
         self._place = made.place
@@ -265,22 +262,18 @@ class _S3Multipart:
         self._doubtful = False  # the request that makes the object appear was sent, perhaps without a response
 
     def put(self, data: bytearray) -> None:
-        """Make the object of *data*."""
         self._finish(0, data, lambda: _client().put_object(**self._place, **self._unless, Body=_Payload(data)))
 
     def begin(self) -> None:
-        """Begin an upload in parts."""
         with _translated(self.url, "write"):
             self._upload = {"UploadId": _client().create_multipart_upload(**self._place)["UploadId"]}
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
-        """Send one part."""
         with _translated(self.url, "write"):
             sent = _client().upload_part(**self._place, **self._upload, PartNumber=number, Body=_Payload(data))
         self._tags[number] = sent["ETag"]
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
-        """Send the last part, and let the object appear."""
         if number not in self._tags:
             self.part(number, offset, data)
         parts = [{"PartNumber": n, "ETag": tag} for n, tag in sorted(self._tags.items())]
@@ -302,6 +295,5 @@ class _S3Multipart:
                         raise
 
     def abort(self) -> None:
-        """Drop the parts."""
         with _translated(self.url, "write"):
             _client().abort_multipart_upload(**self._place, **self._upload)

@@ -10,10 +10,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
 from typing import Protocol
 
 from tartools.errors import StorageError
 from tartools.storage.objects.retry import TransientError, with_retries
+from tartools.storage.pool import Threads
 
 PART = 16 << 20  # bytes
 GROWTH = 5000  # parts, after which they are twice as large: 250 GB in the 10,000 parts that stores allow
@@ -70,12 +73,13 @@ class Upload:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._owner = os.getpid()  # a fork of this process that ends leaves the upload alone
-        self._changed = threading.Condition()
         self._part = bytearray()
         self._number = 1  # of the part that is being filled
         self._offset = 0  # of its first byte
-        self._running: set[threading.Thread] = set()
+        self._threads: Threads[Callable[[], None], None] = Threads(target.workers, self._try)
+        self._running, self._ended = 0, SimpleQueue[None]()  # requests; one item for each that has ended
         self._begun = self._over = False
+        self._unwanted = threading.Event()  # there was an abort, or an error
         self._error: BaseException | None = None
 
     @property
@@ -103,51 +107,38 @@ class Upload:
         """
         number, offset, data = self._number, self._offset, self._part
         self._wait(0)
-        if self._begun:
-            self._start(lambda: self._target.complete(number, offset, data))
-        else:
-            self._start(lambda: self._target.put(data))
+        whole = partial(self._target.put, data)
+        self._start(partial(self._target.complete, number, offset, data) if self._begun else whole)
         self._wait(0)
         self._over = True
+        self._threads.close()
 
     def abort(self) -> None:
         """Stop sending, and drop what was sent. Takes up to 15 seconds if the store does not respond."""
-        if os.getpid() != self._owner:
+        if os.getpid() != self._owner or self._over:
             return
-        with self._changed:
-            if self._over:
-                return
-            self._over = True
-            self._changed.notify_all()
-            running = list(self._running)
+        self._over = True
+        self._unwanted.set()
         self._part = bytearray()
-        ending = threading.Thread(target=self._end, args=(running,), daemon=True)
+        ending = threading.Thread(target=self._end, daemon=True)
         try:
             ending.start()
         except RuntimeError:  # Python 3.12.1 starts no threads when the interpreter ends
-            self._end(running)
+            self._end()
         else:
             ending.join(PATIENCE)
 
-    def _end(self, running: list[threading.Thread]) -> None:
+    def _end(self) -> None:
         """Drop the upload after the requests under way: a part that arrives after the abort may be kept for ever."""
-        until = time.monotonic() + PATIENCE / 2
-        for thread in running:
-            if thread.is_alive():  # a signal may have come before it started
-                thread.join(max(until - time.monotonic(), 0) if self._begun else None)
-        if self._begun:
-            self._drop()
-
-    def _drop(self) -> None:
-        for pause in (0.5, 1.0, 2.0, 0.0):  # a server that is busy now may not be soon
+        self._threads.stop(PATIENCE / 2 if self._begun else None)
+        for pause in (0.5, 1.0, 2.0, 0.0) if self._begun else ():  # a server that is busy now may not be soon
             try:
-                self._target.abort()
+                return self._target.abort()
             except TransientError:
                 time.sleep(pause)
             except StorageError:
-                return
-            else:
-                return
+                return None
+        return None
 
     def _send_part(self) -> None:
         """Send the full part when a worker is free, and begin the next one."""
@@ -158,7 +149,7 @@ class Upload:
             self._start(self._begin)
             self._wait(0)
         self._wait(self._target.workers - 1)
-        self._start(lambda: self._target.part(number, offset, data))
+        self._start(partial(self._target.part, number, offset, data))
         self._number, self._offset, self._part = number + 1, offset + len(data), bytearray()
 
     def _begin(self) -> None:
@@ -166,31 +157,27 @@ class Upload:
         self._begun = True  # set in this thread: no signal can come in between
 
     def _start(self, work: Callable[[], None]) -> None:
-        thread = threading.Thread(target=self._try, args=(work,), daemon=True)
-        with self._changed:
-            self._running.add(thread)
-        thread.start()
+        if not self._over:  # an abort in another thread
+            self._running += 1
+            self._threads.submit(work, partial(self._ended.put, None))
 
     def _wait(self, most: int) -> None:
-        """Wait until at most *most* threads run. Raises: what one of them raised."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._running) <= most or self._error is not None)
-            if self._error is not None:
-                raise self._error
+        """Wait until at most *most* requests are under way. Raises: what the first one that failed raised."""
+        while self._running > most and self._error is None:
+            self._ended.get()
+            self._running -= 1
+        if self._error is not None:
+            raise self._error
 
     def _try(self, work: Callable[[], None]) -> None:
         try:
-            if not self._over:
+            if not self._unwanted.is_set():
                 with_retries(work, self._target.url, self._pause)
         except BaseException as error:  # raised where the output is written
-            with self._changed:
-                self._error = self._error or error
-        with self._changed:
-            self._running.discard(threading.current_thread())
-            self._changed.notify_all()
+            self._error = self._error or error
+            self._unwanted.set()
 
     def _pause(self, seconds: float) -> None:
         """Wait before the next attempt. Raises: StorageError if it is not wanted any more."""
-        with self._changed:
-            if self._changed.wait_for(lambda: self._over or self._error is not None, seconds):
-                raise self._error or StorageError("the upload was dropped", url=self._target.url)
+        if self._unwanted.wait(seconds):
+            raise self._error or StorageError("the upload was dropped", url=self._target.url)

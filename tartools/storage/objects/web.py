@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping
+from functools import partial
+from itertools import count
 from urllib.parse import urlsplit
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, option
 from tartools.storage.objects import exists
-from tartools.storage.objects.connections import netrc_header
-from tartools.storage.objects.contract import ListedObject, Page, Reply
+from tartools.storage.objects.contract import ListedObject, Object, Page, Reply
 from tartools.storage.objects.http import (
+    DONE,
+    REPLIES,
     Client,
     Payload,
     content_length,
+    netrc_header,
     parse_date,
     range_header,
     reply,
     status_error,
 )
 from tartools.storage.objects.retry import with_retries
-from tartools.storage.scratch import scratch_file
+from tartools.storage.scratch import SentOutput
 from tartools.storage.url import Url
 
 NO_LISTINGS = "web servers cannot be listed; give the URLs with braces, or in a file (-T)"
 STRONG = 60  # seconds since the last change, after which its date identifies a version
-CLIENT = Client(lambda address, moved: netrc_header(address))
+CLIENT = Client(netrc_header)
 
 
-def object_at(url: str) -> WebObject:
+def object_at(url: str) -> Object:
     """Return the object *url*. Raises: UsageError if it does not name a server."""
     try:
         named = bool(urlsplit(url).hostname)
@@ -36,7 +41,7 @@ def object_at(url: str) -> WebObject:
         named = False
     if not named:
         raise UsageError("write http://HOST/PATH", url=url)
-    return WebObject(url)
+    return _WebObject(url)
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
@@ -59,20 +64,19 @@ def _version(headers: Mapping[str, str]) -> str:
     return f"If-Unmodified-Since: {changed}"
 
 
-class WebObject:
+class _WebObject:
     """An object on a web server."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """Request the bytes *start* to *end*; see `contract.Object`."""
         headers = range_header(start, end)
         if version:
             name, _, value = version.partition(": ")
             headers[name] = value
         response = CLIENT.request("GET", self.url, self.url, headers=headers)
-        if response.status not in (200, 206, 416):
+        if response.status not in REPLIES:
             error = status_error(response, pinned=bool(version))
             if isinstance(error, NotFoundError) and "*" in Url(self.url).name:
                 raise NotFoundError(f"{error.message}, and {NO_LISTINGS}", url=self.url)
@@ -80,7 +84,6 @@ class WebObject:
         return reply(response.status, response.headers, response, self.url, start, _version(response.headers))
 
     def head(self) -> ListedObject | None:
-        """Return size and time; None if it does not exist."""
         response = CLIENT.request("HEAD", self.url, self.url)
         about, status = response.headers, response.status
         response.drain()
@@ -101,47 +104,28 @@ class WebObject:
         """Raise StorageError: few web servers let their files be removed."""
         raise StorageError("nothing is removed from web servers", url=self.url)
 
-    def output(self, force: bool) -> WebOutput:
-        """Return an output that makes this object."""
-        return WebOutput(self, force)
+    def output(self, force: bool) -> SentOutput:
+        return SentOutput(partial(self._send, force))
 
+    def _send(self, force: bool, sink: io.FileIO) -> None:
+        """Send what is in *sink* by one PUT. Raises: StorageError, also if the object may not be replaced."""
+        if not force and exists(self.url):  # some servers ignore If-None-Match
+            raise ExistsError(self.url)
+        tries = count()
+        with_retries(lambda: self._put(sink.fileno(), force, next(tries) > 0), self.url)
 
-class WebOutput:
-    """An output that is sent when it is complete, by one PUT; until then it is a file without a name."""
-
-    streaming = False
-
-    def __init__(self, made: WebObject, force: bool) -> None:
-        self._made = made
-        self._force = force
-        self._doubtful = False  # an attempt had no response: it may have succeeded
-        self.sink = scratch_file()
-
-    def commit(self) -> None:
-        """Send everything. Raises: StorageError, also if the object exists by then and may not be replaced."""
-        if not self._force and exists(self._made.url):  # some servers ignore If-None-Match
-            raise ExistsError(self._made.url)
-        with_retries(self._put, self._made.url)
-        self.sink.close()
-
-    def abort(self) -> None:
-        """Drop everything."""
-        self.sink.close()
-
-    def _put(self) -> None:
-        """Send the file, one attempt."""
-        url, file = self._made.url, self.sink.fileno()
+    def _put(self, file: int, force: bool, again: bool) -> None:
+        """Send the file, one attempt; *again*: one before had no response, and may have succeeded."""
         body = Payload(os.fstat(file).st_size, lambda start, end: os.pread(file, end - start, start))
-        unless = {} if self._force else {"If-None-Match": "*"}
-        again, self._doubtful = self._doubtful, True
-        response = CLIENT.request("PUT", url, url, headers=unless, body=body)
-        if response.status in (200, 201, 204):
+        unless = {} if force else {"If-None-Match": "*"}
+        response = CLIENT.request("PUT", self.url, self.url, headers=unless, body=body)
+        if response.status in DONE:
             return response.drain()
         response.close()
         if response.status in (405, 501):
             raise StorageError(
-                "the server does not accept uploads (PUT): write to a file, or to s3:, gs: or ais:", url=url
+                "the server does not accept uploads (PUT): write to a file, or to s3:, gs: or ais:", url=self.url
             )
         if response.status == 412 and again:
-            raise StorageError("exists now; an earlier try, which had no response, may have written it", url=url)
+            raise StorageError("exists now; an earlier try, which had no response, may have written it", url=self.url)
         raise status_error(response, "write")

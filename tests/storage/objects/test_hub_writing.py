@@ -12,7 +12,7 @@ import pytest
 
 from tartools import storage
 from tartools.errors import StorageError
-from tartools.storage.objects import hubcommit
+from tartools.storage.objects import hf
 from tests.conftest import BIN, Run, running
 from tests.storage.objects.fake_hf import Repository, commit
 from tests.storage.objects.hubserver import Hub
@@ -122,7 +122,7 @@ def test_what_is_not_taken(hub: Hub, repository: Repository, run: Run, tmp_path:
 
 
 def test_without_the_library(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubcommit, "find_spec", lambda name: None)
+    monkeypatch.setattr(hf, "find_spec", lambda name: None)
     with pytest.raises(StorageError, match=r"install 'tartools\[hf\]'.*hf upload"):
         storage.open_write(f"{SET}/out.tar")
 

@@ -17,7 +17,7 @@ from tartools.errors import StorageError
 from tartools.shards.numbering import parse_numbering
 from tartools.storage.objects import ranges, retry
 from tartools.storage.objects.contract import ListedObject, Reply
-from tartools.storage.objects.ranges import BUDGET, Budget, Pace, RangedInput
+from tartools.storage.objects.ranges import MOST_HELD, Pace, RangedInput
 from tartools.storage.objects.retry import Attempts, TransientError
 from tartools.storage.streams import OutputStream
 from tests.commands.test_damage import WHOLE
@@ -186,8 +186,8 @@ def test_more_at_once_where_the_network_is_slow(allowed: int, monkeypatch: pytes
 @pytest.mark.usefixtures("small")
 def test_many_shards_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reads its first range itself; of the next ones all together get no more than there is memory for."""
-    assert BUDGET == 256 << 20
-    monkeypatch.setattr(ranges, "budget", Budget(11 * RANGE))
+    assert MOST_HELD * (8 << 20) == 256 << 20
+    monkeypatch.setattr(ranges, "budget", threading.Semaphore(11))
     look_ahead(monkeypatch)
     sources = [Memory(DATA) for _ in range(4)]
     streams = [RangedInput(source) for source in sources]
@@ -197,16 +197,16 @@ def test_many_shards_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
         assert stream.readinto(room[:1]) == 1  # of the second range, and now the others are asked for
     asked = 4 + 11 + 2  # two do without: the second range, too, they receive themselves
     assert sources[0].wait_for(lambda: sum(len(source.asked) for source in sources) == asked)
-    assert not ranges.budget.take(1)
+    assert not ranges.budget.acquire(blocking=False)
     assert [read(stream) for stream in streams] == [DATA[RANGE + 1 :]] * 4
     for stream in streams:
         stream.close()
-    assert ranges.budget.take(11 * RANGE)
+    assert [ranges.budget.acquire(blocking=False) for _ in range(12)] == [True] * 11 + [False]
 
 
 @pytest.mark.usefixtures("small")
 def test_who_stops_asks_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "budget", Budget(8 * RANGE))
+    monkeypatch.setattr(ranges, "budget", threading.Semaphore(8))
     look_ahead(monkeypatch)
     source = Memory(DATA * 4)
     going = threading.Event()
@@ -220,7 +220,7 @@ def test_who_stops_asks_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     going.set()
     assert source.wait_for(lambda: source.under_way == 0)
     assert len(source.asked) == asked <= 11
-    assert ranges.budget.take(8 * RANGE)
+    assert [ranges.budget.acquire(blocking=False) for _ in range(9)] == [True] * 8 + [False]
     with pytest.raises(StorageError, match="stopped"):
         stream.readinto(room)
 
@@ -358,7 +358,7 @@ def test_a_file_of_which_a_write_failed_does_not_appear(
         raise FullError
 
     with monkeypatch.context() as patch:
-        patch.setattr(file._pending.writer._output.sink, "write", full)
+        patch.setattr(file._pending.writer.sink, "write", full)
         with pytest.raises(FullError):
             for _ in range(20_000):
                 file.write(b"y" * size)
