@@ -2,8 +2,9 @@
 
 It sleeps until its stdin ends. If it read "done" before, it exits. Otherwise this process has died, and the guard
 
-1. stops (SIGSTOP) what it finds of our commands, and looks again until it finds no more, since what is stopped starts
-   nothing new,
+1. stops (SIGSTOP) what it finds of our commands, which then starts nothing new, and looks again until it finds no more.
+   That counts only if nothing on the machine ended while it looked, since what ends may have started something that is
+   not on its list; or if it found nothing 20 times in a row,
 2. kills all of it,
 3. removes our directory.
 
@@ -43,26 +44,31 @@ export LC_ALL=C  # names of any bytes are lines of text
 parents='s|^/proc/\([0-9]*\)/.*) [A-Z] \([0-9]*\) [0-9]* \([0-9]*\) .*|\1/\2/\3|p'
 {
 read -r word && exit
-sessions=" $(echo $(cat <&3)) " found=" " more=yes
+sessions=" $(echo $(cat <&3)) " found=" " dead= looks=0
 for session in $sessions; do kill -s STOP -- "-$session"; done
-while test "$more"; do
-    more=
+while test $looks -lt 20; do
+    looks=$((looks + 1)) before=$dead
+    set -- /proc/[0-9]*
     for number in $(
-        grep -lz "$marks" /proc/[0-9]*/environ
-        test "$folder" && find /proc/[0-9]*/cwd -maxdepth 0 -lname "$inside"
+        grep -lz "$marks" $(printf '%s/environ ' "$@")
+        test "$folder" && find $(printf '%s/cwd ' "$@") -maxdepth 0 -lname "$inside"
     ); do
         number=${number#/proc/}
         number=${number%/*}
         case $found in *" $number "*) continue ;; esac
-        kill -s STOP "$number" && found="$found$number " more=yes
+        kill -s STOP "$number" && found="$found$number " looks=0
     done
-    for process in $(grep -H '' /proc/[0-9]*/stat | sed -n "$parents"); do  # number/parent/session
+    for process in $(grep -H '' $(printf '%s/stat ' "$@") | sed -n "$parents"); do  # number/parent/session
         number=${process%%/*} parent=${process#*/}
         case $found in *" $number "*) continue ;; esac
         case $sessions$found in
-        *" ${parent%/*} "* | *" ${parent#*/} "*) kill -s STOP "$number" && found="$found$number " more=yes ;;
+        *" ${parent%/*} "* | *" ${parent#*/} "*) kill -s STOP "$number" && found="$found$number " looks=0 ;;
         esac
     done
+    dead=$(grep -l '^State:.Z' $(printf '%s/status ' "$@"))
+    test $looks -gt 0 && test "$dead" = "$before" || continue
+    for process; do test -e "$process" || continue 2; done
+    break
 done
 for session in $sessions; do kill -s KILL -- "-$session"; done
 for number in $found; do kill -s KILL "$number"; done

@@ -1,7 +1,5 @@
 """What can be said about URLs without reading or writing them, and which version of a file or object is there."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing

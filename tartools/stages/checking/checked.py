@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import chain
 
 from tartools import storage
@@ -15,10 +15,11 @@ from tartools.shards.gathering import gather
 from tartools.shards.reading import OddShards, Reading, shard_batches
 from tartools.shards.stream import ShardStream
 from tartools.stages.checking.across import Repeated, combination_number, compare_keys, repeated
-from tartools.stages.checking.codes import Place
+from tartools.stages.checking.codes import SPECIAL, Place
 from tartools.stages.checking.listedrows import TableRows, WrongRows
 from tartools.stages.checking.samples import Decode, Rows, look, nothing_found, rows_of, rows_of_lists
 from tartools.stages.checking.walk import MemberGroup, Trouble, Walk
+from tartools.stages.combinations import text
 from tartools.stages.externalsort import records_of, sorted_blocks
 from tartools.stages.summary import Summary
 from tartools.storage.local import identity
@@ -66,19 +67,22 @@ class CheckedShards:
         copy = self.copies.get(number)
         return ShardStream(url, account, False, copy.open() if copy else None)
 
-    @contextmanager
-    def opened(self, number: int) -> Iterator[tuple[io.FileIO, Trouble | None]]:
-        """Give the tar of shard *number* as a file, and what is wrong with the compressed data that it comes from.
+    def walk(self, number: int) -> Iterator[Trouble | MemberGroup]:
+        """Yield what is in shard *number*, and what is wrong with it; first with its compressed data.
 
-        What can be decompressed is copied.
+        What can be decompressed is copied. Special members that are to be skipped are not wrong.
         """
-        quiet = Account(lambda _: None)
-        with closing(self.stream(number, quiet)) as stream:
-            if stream.file is not None and not stream.start:
-                yield stream.file, None
-                return
-            file = scratch_file(self.reading.tmpdir)  # closed when no sample is in it any more
-            yield file, copied(stream, file)
+        reading, wrong = self.reading, None
+        with closing(self.stream(number, Account(lambda _: None))) as stream:
+            file = stream.file
+            if file is None or stream.start:
+                file = scratch_file(reading.tmpdir)  # closed when no sample is in it any more
+                wrong = copied(stream, file)
+            if wrong is not None:
+                yield wrong
+            for found in Walk(file, reading.lax, wrong is None):
+                if not (isinstance(found, Trouble) and reading.skip_special and found.code in SPECIAL.values()):
+                    yield found
 
 
 def checked_shards(urls: Sequence[str], reading: Reading) -> CheckedShards:
@@ -237,24 +241,18 @@ class Checking:
 
     def _walked(self, number: int, summary: Summary) -> Iterator[bytes]:
         """Yield the records of a shard that is not sound; add to *summary* what is wrong with it."""
-        with self.shards.opened(number) as (file, wrong):
-            if wrong is not None:
-                summary.note(wrong.code, Place(number, wrong.byte, "", wrong.what))
-            held: list[MemberGroup] = []
-            reading = self.shards.reading
-            for found in Walk(file, reading.lax, wrong is None):
-                if isinstance(found, Trouble):
-                    if not (reading.skip_special and found.code in ("link", "device", "sparse", "volume")):
-                        key = found.key.decode("utf-8", "surrogateescape")
-                        summary.note(found.code, Place(number, found.byte, key, found.what))
-                    continue
-                if held and (found.doubtful or held[-1].doubtful or len(held) == TOGETHER):
-                    yield from look(rows_from(number, held), summary, self.decode)
-                    held = []
-                if found.members:
-                    held.append(found)
-            if held:
+        held: list[MemberGroup] = []
+        for found in self.shards.walk(number):
+            if isinstance(found, Trouble):
+                summary.note(found.code, Place(number, found.byte, text(found.key), found.what))
+                continue
+            if held and (found.doubtful or held[-1].doubtful or len(held) == TOGETHER):
                 yield from look(rows_from(number, held), summary, self.decode)
+                held = []
+            if found.members:
+                held.append(found)
+        if held:
+            yield from look(rows_from(number, held), summary, self.decode)
 
     def _listed(self, number: int) -> Iterator[bytes]:
         """Yield the records of the samples that a table lists; add what is wrong with them and the table."""

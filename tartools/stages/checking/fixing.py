@@ -18,7 +18,7 @@ from tartools.stages.checking.checked import CheckedShards
 from tartools.stages.checking.codes import CODES, NOTE
 from tartools.stages.checking.listedrows import WrongRows
 from tartools.stages.checking.samples import Decode, Rows, codes_of, look, nothing_found, rows_of
-from tartools.stages.checking.walk import Trouble, Walk
+from tartools.stages.checking.walk import MemberGroup
 from tartools.stages.combinations import text
 from tartools.storage.names import has_number
 from tartools.storage.scratch import scratch_file
@@ -206,20 +206,17 @@ class Fix:
 
     def _write_walked(self, number: int, writer: SampleWriter) -> None:
         """Write what can be saved of a shard that is not sound."""
-        url, reading = self._shards.urls[number], self._shards.reading
-        with self._shards.opened(number) as (file, wrong):
-            if wrong is not None:
-                self._account.omit(f"{shown(url)}: at byte {wrong.byte}: {printable(wrong.what)}")
-            for found in Walk(file, reading.lax, wrong is None):
-                if isinstance(found, Trouble):
-                    special = found.code in ("link", "device", "sparse", "volume")
-                    if found.code != "archive-after-end" and not (special and reading.skip_special):
-                        what = f"{found.code}{f' ({found.what})' if found.what else ''}"
-                        self._account.omit(f"{shown(url)}: at byte {found.byte}: not written: {printable(what)}")
-                    continue
+        url = self._shards.urls[number]
+        for found in self._shards.walk(number):
+            if isinstance(found, MemberGroup):
                 sample = Sample(found.key, tuple(found.members), url)
                 self._account.samples_in += 1
                 self._take(sample, (number, found.byte), writer, found.lost, doubtful=found.doubtful)
+            elif found.code.endswith("-compressed"):
+                self._account.omit(f"{shown(url)}: at byte {found.byte}: {printable(found.what)}")
+            elif found.code != "archive-after-end":
+                what = f"{found.code}{f' ({found.what})' if found.what else ''}"
+                self._account.omit(f"{shown(url)}: at byte {found.byte}: not written: {printable(what)}")
 
     def _take(
         self,
