@@ -155,8 +155,9 @@ class Cache:
             os.close(fd)
 
     def _folders(self) -> list[str]:
-        """Return the folders of all entries."""
-        return glob(os.path.join(escape(self.folder), "*", "*"))
+        """Return the folders of all entries; what is called otherwise, or leads elsewhere, is not ours."""
+        names = os.path.join(escape(self.folder), "[0-9a-f]" * 2, "[0-9a-f]" * 38)
+        return [folder for folder in glob(names) if not os.path.islink(folder)]
 
     def _measured(self) -> int:
         """Return the bytes that are kept."""

@@ -198,6 +198,17 @@ def test_it_is_listed_and_cleared(run: Run, faulty: FaultServer, env: dict[str, 
     assert run("tartools", "cache").status == 1 and run("tartools", "cache", "--all", env=env).status == 2
 
 
+def test_what_it_did_not_make_is_not_counted_or_removed(run: Run, env: dict[str, str], tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "cache" / cache.FOLDER / "ab", tmp_path / "elsewhere"
+    for each in (folder / "mine", elsewhere):
+        each.mkdir(parents=True)
+        (each / "7").write_bytes(b"mine")
+    (folder / ("0" * 38)).symlink_to(elsewhere)
+    assert run("tartools", "cache", env=env).stdout == b""
+    assert run("tartools", "cache", "--clear", env=env).stderr == "tartools cache: 0 B removed\n"
+    assert [(each / "7").read_bytes() for each in (folder / "mine", elsewhere)] == [b"mine"] * 2
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_a_folder_of_somebody_else_is_not_read(
     run: Run, faulty: FaultServer, env: dict[str, str], tmp_path: Path
