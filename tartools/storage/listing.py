@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from operator import ge
-from typing import Any
 
 from tartools.errors import StorageError, UsageError
 from tartools.storage.checks import exists, look
@@ -31,8 +30,6 @@ HELD = 256 << 20  # bytes that are requested and not yet taken; a larger object 
 LARGE = 16 << 20  # bytes; larger objects are read in ranges side by side
 RANGE = 8 << 20  # bytes
 REPLACED = "was replaced since it was listed"
-
-Readers = Threads[Callable[[], Any], Any]
 
 
 def ls(name: str) -> Iterator[ListedObject]:
@@ -240,7 +237,7 @@ def contents(entries: Iterable[ListedObject]) -> Iterator[bytes]:
             held -= taken
             yield answer()
         task = partial(content_of, entry)
-        waiting.append((size, task if Url(entry.url).is_local else requests().submit(task)))
+        waiting.append((size, task if Url(entry.url).is_local else _threads(os.getpid(), AT_ONCE).submit(task)))
         held += size
     while waiting:
         yield waiting.popleft()[1]()
@@ -270,20 +267,16 @@ def _in_ranges(url: str, size: int, version: str) -> bytes:
         if len(waiting) >= requests_at_once():
             data.write(waiting.popleft()())
         task = partial(fetched, url, begin, min(begin + RANGE, size), version, REPLACED)
-        waiting.append(requests(REQUESTS).submit(task))
+        waiting.append(_threads(os.getpid(), REQUESTS).submit(task))
     while waiting:
         data.write(waiting.popleft()())
     return data.getvalue()
 
 
-def requests(most: int = AT_ONCE) -> Readers:
-    """Return the threads of this process that make up to *most* requests: for whole objects, or else for their ranges.
-
-    These are others, since those for whole objects wait for them. A fork has its own.
-    """
-    return _threads(os.getpid(), most)
-
-
 @functools.cache
-def _threads(process: int, most: int) -> Readers:
+def _threads(process: int, most: int) -> Threads[Callable[[], bytes], bytes]:
+    """Return the threads of this *process* for up to *most* requests: a fork has its own.
+
+    Those for ranges are others than those for whole objects, which wait for them.
+    """
     return Threads(requests_at_once(most))
