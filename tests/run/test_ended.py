@@ -147,24 +147,6 @@ def test_what_starts_more_and_more_is_ended_when_tarjob_is_killed(start: Started
     until(lambda: not alive(tmp_path))
 
 
-def test_the_guard_looks_more_than_once_in_vain(
-    start: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What ends while it looks may have started something that it does not see: here it sees nothing four times."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    looks = tmp_path / "looks"  # two for each time
-    blind = f'#!/bin/sh\necho >> {looks}\ntest $(wc -l < {looks}) -le 8 || exec {shutil.which("grep")} "$@"\n'
-    (programs / "grep").write_text(blind)
-    (programs / "grep").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    count, words = COMMANDS["daemons"]
-    with start("-s", 1, "--", *words) as process:
-        until(lambda: sleepers(tmp_path) == count)
-        process.kill()
-    until(lambda: not alive(tmp_path))
-
-
 def test_commands_have_time_to_clean_up(start: Started, tmp_path: Path) -> None:
     """Be it behind a shell, which dies at once."""
     work = tmp_path / "work"
