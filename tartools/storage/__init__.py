@@ -182,9 +182,9 @@ def cached() -> str:
         return ""
     from tartools.storage.objects import cache
 
-    hits, *counts = cache.counts()
-    there, fetched, kept = map(in_units, (hits * cache.BLOCK, *counts))
-    return f"cache: up to {there} were there, {fetched} fetched, {kept} of them kept" if hits or any(counts) else ""
+    counts = cache.counts()
+    there, fetched, kept = map(in_units, counts)
+    return f"cache: {there} were there, {fetched} fetched, {kept} of them kept" if any(counts) else ""
 
 
 def share_memory(count: int) -> None:

@@ -41,7 +41,7 @@ AT_ONCE = 0.05  # of the budget: what is removed when it is full
 FOLDER = "tartools-cache-1"  # below the one that the user names; nothing outside of it is looked at
 NAME = re.compile(r"(\d+)(\.part)?")
 SUM = struct.Struct("<I")
-SLOTS, SLOT = 1024, struct.Struct("<qqq")  # threads that count; hits, bytes fetched, bytes kept
+SLOTS, SLOT = 1024, struct.Struct("<qqq")  # threads that count bytes: those that were there, fetched, kept
 
 _counted = mmap.mmap(-1, SLOTS * SLOT.size)  # shared with forks
 
@@ -58,14 +58,14 @@ class CachedVersion(NamedTuple):
 
 
 def counts() -> tuple[int, ...]:
-    """Return what this process and its forks have read so far: blocks that were there, bytes fetched, bytes kept."""
+    """Return what this process and its forks have read so far, in bytes: what was there, fetched, kept."""
     return tuple(map(sum, zip(*SLOT.iter_unpack(_counted), strict=True)))
 
 
-def _count(hits: int = 0, fetched: int = 0, kept: int = 0) -> None:
+def _count(there: int = 0, fetched: int = 0, kept: int = 0) -> None:
     place = threading.get_native_id() % SLOTS * SLOT.size
     before = SLOT.unpack_from(_counted, place)
-    SLOT.pack_into(_counted, place, before[0] + hits, before[1] + fetched, before[2] + kept)
+    SLOT.pack_into(_counted, place, before[0] + there, before[1] + fetched, before[2] + kept)
 
 
 def kept(source: Object) -> Object:
@@ -299,7 +299,7 @@ class _Entry(NamedTuple):
             if fd is None or fd < 0 or _is_at(fd, f"{path}.part"):
                 return fd
             os.close(fd)  # its holder has finished: look again
-        _count(hits=wait)
+        _count(there=len(block) * wait)  # without, the block is asked for again
         return block
 
     def _lock(self, path: str, wait: bool) -> int | None:
