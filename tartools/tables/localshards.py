@@ -6,16 +6,17 @@ import io
 import os
 import resource
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from tartools import storage
 from tartools.errors import StorageError
 from tartools.samples.sample import Batch
 from tartools.storage.openfiles import OPEN_FILES, OpenFiles
-from tartools.storage.streams import FileVersion, check_unchanged, size_of
+from tartools.storage.streams import FileVersion, Stream, check_unchanged, size_of
 from tartools.tables.rowplaces import Checker, Listing, Piece
 
-GATHERED = 4 << 20  # bytes of small samples in a batch
 RUN = 1 << 18  # bytes; samples side by side in a file that are more than these are read as one piece
 WALKED = 1 << 16  # bytes; of a larger sample that lies alone only the headers are read
 BEHIND = "the shard ends before this sample does"
@@ -49,29 +50,25 @@ class LocalShards:
         low = 0
         for run in np.flatnonzero(large).tolist():
             begin, end = int(edges[run]), int(edges[run + 1])
-            yield from self._gathered(rows.part(low, begin))
+            if low < begin:
+                yield from self._gathered(rows.part(low, begin))
             yield from self._run(rows.part(begin, end))
             low = end
-        yield from self._gathered(rows.part(low, len(rows)))
+        if low < len(rows):
+            yield from self._gathered(rows.part(low, len(rows)))
 
     def _run(self, rows: Piece) -> Iterator[Batch]:
         """Return the samples of *rows*, which lie side by side in one file."""
         file = self.file(rows, 0)
         bounds = [*rows.begins.tolist(), int(rows.ends[-1])]
         if size_of(file) < bounds[-1]:
-            raise self._too_short(rows)
+            raise self.too_short(rows)
         return self._checker.samples(rows, bounds, lambda index: FileSpan(file, bounds[index]))
 
     def _gathered(self, rows: Piece) -> Iterator[Batch]:
-        """Yield the samples of *rows*, which are small."""
-        low, bounds = 0, rows.bounds()
-        while low < len(rows):
-            part = rows.part(low, max(low + 1, int(bounds.searchsorted(bounds[low] + GATHERED, "right")) - 1))
-            data = self.whole(part, None)
-            if data is None:
-                raise self._too_short(part)
-            yield from self._checker.in_memory(part, data)
-            low += len(part)
+        """Return the samples of *rows*, which are small."""
+        bounds = rows.bounds()
+        return self._checker.samples(rows, bounds.tolist(), lambda index: JoinedRows(self, rows, bounds, index))
 
     def whole(self, rows: Piece, room: memoryview | None) -> bytes | memoryview | None:
         """Return the bytes of *rows*, one after the other, in *room* if there is one; None if a shard ends before."""
@@ -125,7 +122,7 @@ class LocalShards:
             raise self._listing.failure(rows, index, what)
         return file
 
-    def _too_short(self, rows: Piece) -> StorageError:
+    def too_short(self, rows: Piece) -> StorageError:
         """Return the failure of *rows*, whose bytes are not all there."""
         ends = rows.ends.tolist()
         short = (n for n, file in enumerate(self.files(rows, 0, len(rows))) if ends[n] > size_of(file))
@@ -156,3 +153,31 @@ class FileSpan:
     def skip(self, count: int, /) -> None:
         """Skip *count* bytes."""
         self._position += count
+
+
+class JoinedRows(Stream):
+    """The bytes of *rows* from row *index* on, wherever they are in *shards*, one after the other as a stream.
+
+    *bounds* are `rows.bounds()`.
+    """
+
+    def __init__(self, shards: LocalShards, rows: Piece, bounds: Any, index: int) -> None:
+        self._shards = shards
+        self._rows = rows
+        self._bounds = bounds
+        self._position = int(bounds[index])
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if a shard ends before, or has changed."""
+        begin, bounds = self._position, self._bounds
+        end = min(begin + len(view), int(bounds[-1]))
+        if begin < end:
+            low, high = int(bounds.searchsorted(begin, "right")) - 1, int(bounds.searchsorted(end, "left"))
+            rows = self._rows.part(low, high)
+            begins, ends = rows.begins.copy(), rows.ends.copy()
+            begins[0] += begin - bounds[low]
+            ends[-1] -= bounds[high] - end
+            if self._shards.whole(replace(rows, begins=begins, ends=ends), view[: end - begin]) is None:
+                raise self._shards.too_short(rows)
+            self._position = end
+        return end - begin

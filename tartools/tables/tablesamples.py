@@ -44,7 +44,7 @@ def table_batches(
 
     *ranges*, *listed*, *tmpdir*, *columns* and *sources* are those of `shards.reading.Reading`.
 
-    Holds: a row group of the columns that are needed; 4 MiB of samples, from servers up to 256 MiB.
+    Holds: a row group of the columns that are needed; 1 MiB of samples, from servers up to 256 MiB.
     Raises: StorageError if a shard has another version than the table says; TarFormatError for what is no table.
     """
     how: Any = {"ranges": ranges, "listed": listed, "tmpdir": tmpdir, "sources": sources}

@@ -52,13 +52,14 @@ class Window:
         self.large: FullHeader | None = None  # a member whose payload is too large for a buffer
         self.ended = False  # the last thing parsed was an end of archive
         self.globals: Records = {}
-        self.reach = READ  # bytes of the next read
+        self.reach = NEXT if self.ranges else READ  # bytes of the next read
         self.seen = 0  # groups
-        self.takes_runs = False  # of plain headers, by numpy
+        self.takes_runs = until is not None and "numpy" in sys.modules  # by numpy; a part may be short
         self.failed = 0  # times in a row that there was no run
         self.groups = Grouper(scratch, listed, alike)
-        # no larger than the file: large buffers cost time
-        self._begin_buffer(Chunk(BUFFER if stream.file is None else min(BUFFER, self.size + BLOCK), stream, begin))
+        # no larger than what is to be read: large buffers cost time
+        end = self.until if stream.file is None else self.size
+        self._begin_buffer(Chunk(max(0, min(BUFFER, end - begin + BLOCK)), stream, begin))
 
     def _is_dense(self, file: io.FileIO, begin: int) -> bool:
         """Return whether *file* is large, and begins with many small members: to read them takes less than to skip."""
