@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
 
 from tartools.samples.account import Account
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import closing_upstream
-from tartools.shards.series import Series
 from tartools.shards.writing import Batches, BatchWriter, Destination, shard_writer, write_batches
+
+if TYPE_CHECKING:
+    from tartools.shards.series import Series
 
 HELD = 64 << 20  # bytes that are added to shards, then all are written: each shard holds some of them in memory
 

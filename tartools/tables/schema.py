@@ -13,7 +13,6 @@ from typing import Any
 
 from tartools import storage
 from tartools.errors import StorageError, how_to_install
-from tartools.samples.values import as_text
 from tartools.storage.url import Url, unpinned
 
 SHARD, VERSION, INDEX, KEY = "__shard__", "__version__", "__index__", "__key__"
@@ -276,6 +275,8 @@ def column_of(values: Sequence[Any], type_: Any) -> Any:
     """
     pa = arrow()
     if pa.types.is_string(type_):
+        from tartools.samples.values import as_text
+
         values = [None if value is None else as_text(value) for value in values]
     try:
         return pa.array(values, type_)
