@@ -52,9 +52,9 @@ class Window:
         self.large: FullHeader | None = None  # a member whose payload is too large for a buffer
         self.ended = False  # the last thing parsed was an end of archive
         self.globals: Records = {}
-        self.reach = NEXT if self.ranges else READ  # bytes of the next read
+        self.reach = NEXT if self.ranges and until is not None else READ  # bytes of the next read; a part may be short
         self.seen = 0  # groups
-        self.takes_runs = until is not None and "numpy" in sys.modules  # by numpy; a part may be short
+        self.takes_runs = until is not None and "numpy" in sys.modules  # of plain headers, by numpy
         self.failed = 0  # times in a row that there was no run
         self.groups = Grouper(scratch, listed, alike)
         # no larger than what is to be read: large buffers cost time

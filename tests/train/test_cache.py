@@ -54,7 +54,9 @@ def test_a_second_epoch_fetches_nothing(
         asked = data_bytes(server)
         assert [payload for batch in data for (payload,) in batch] == expected
         assert data_bytes(server) == asked or not epoch
-    assert caplog.messages and all(message.startswith("cache: up to ") for message in caplog.messages)
+    assert caplog.messages and all(
+        line.endswith(" were there, 3.1 MB fetched, 3.1 MB of them kept") for line in caplog.messages
+    )
 
 
 def test_web_dataset_takes_the_names_of_webdataset(server: FaultServer, tmp_path: Path) -> None:

@@ -249,8 +249,11 @@ class _CachedObject:
         entry = _Entry(self._source, self._cache, folder, size, version)
         number, last = start // BLOCK, -(-end // BLOCK)
         while number < last:
-            for block in entry.blocks(number, min(number + WINDOW, last)):
-                yield block[max(start - number * BLOCK, 0) : min(end - number * BLOCK, BLOCK)]
+            there, blocks = entry.blocks(number, min(number + WINDOW, last))
+            for block in blocks:
+                part = block[max(start - number * BLOCK, 0) : min(end - number * BLOCK, BLOCK)]
+                _count(there=len(part) * there)
+                yield part
                 number += 1
 
 
@@ -263,15 +266,15 @@ class _Entry(NamedTuple):
     size: int
     version: str
 
-    def blocks(self, first: int, last: int) -> list[memoryview]:
-        """Return the block *first* if it is kept; else fetch it, and those behind it that no other process fetches.
+    def blocks(self, first: int, last: int) -> tuple[bool, list[memoryview]]:
+        """Return whether the block *first* was kept, and it; else also those behind it that no other process fetches.
 
         Not the block *last* and those behind it. What was fetched is kept from now on, if there is room.
         """
         found = self._taken(first, wait=True)
         assert found is not None
         if isinstance(found, memoryview):
-            return [found]
+            return True, [found]
         locks = [found]
         try:
             while first + len(locks) < last and isinstance(more := self._taken(first + len(locks), wait=False), int):
@@ -283,7 +286,7 @@ class _Entry(NamedTuple):
             blocks = [data[place : place + BLOCK] for place in range(0, len(data), BLOCK)]
             for number, (fd, block) in enumerate(zip(locks, blocks, strict=True), first):
                 self._keep(fd, number, block)
-            return blocks
+            return False, blocks
         finally:
             for number, fd in enumerate(locks, first):
                 _release(fd, f"{self.folder}/{number}.part")
@@ -299,7 +302,6 @@ class _Entry(NamedTuple):
             if fd is None or fd < 0 or _is_at(fd, f"{path}.part"):
                 return fd
             os.close(fd)  # its holder has finished: look again
-        _count(there=len(block) * wait)  # without, the block is asked for again
         return block
 
     def _lock(self, path: str, wait: bool) -> int | None:
