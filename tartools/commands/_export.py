@@ -36,10 +36,12 @@ def export(
     write: Callable[[Iterator[Sample], Sink], None],
     wanted: cli.Fields | None = None,
     specs: Sequence[str] | None = None,
+    check: Callable[[], object] = lambda: None,
 ) -> None:
     """Write the samples of the inputs *source* by *write* to a file of this *kind*.
 
-    Of their fields it gets those that *specs* choose and *wanted* does not exclude.
+    Of their fields it gets those that *specs* choose and *wanted* does not exclude. *check* raises if a library is
+    missing; it is called once the inputs are known to be there.
     Raises: UsageError for what is not written to a terminal, or compressed inside and named otherwise; as `distinct`;
     what they raise.
     """
@@ -50,6 +52,7 @@ def export(
     if kind != TEXT and output.is_terminal:
         raise UsageError(f"stdout is a terminal, which cannot show a {kind} file: use -o FILE, > FILE or a pipe")
     samples = read_samples(urls, account, source.reading)
+    check()
     if wanted is not None:
         samples = select.by_specs(samples, specs, wanted.exclude, account, verbatim=wanted.verbatim)
     writing = packed.writing if kind in (TEXT, TFRECORD) else storage.writing

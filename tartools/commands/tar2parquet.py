@@ -63,5 +63,4 @@ def tar2parquet(
     def write(samples: Iterator[Sample], sink: Sink) -> None:
         write_parquet(samples, sink, account, layout)
 
-    schema.check_installed()
-    export(account, source, output, "Parquet", write, chosen)
+    export(account, source, output, "Parquet", write, chosen, check=schema.check_installed)
