@@ -132,7 +132,7 @@ def pipes() -> list[Work]:
 
 def durable(name: str, command: str, check: str) -> Work:
     """A copy of A that is on the disk when *command* ends: with --out FOLDER, where FOLDER is on a disk."""
-    ours = command.split()[0]
+    ours = command.split(maxsplit=1)[0]
     others = (
         Line(f"{ours}, TARTOOLS_FSYNC=0", f"TARTOOLS_FSYNC=0 {command}"),
         Line("cp, sync -f", 'cp "$A" "$OUT/x"; sync -f "$OUT/x"'),
