@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tartools.stages import shares
 from tests.archives import picture
 from tests.commands.test_tardedup import keys_in
 from tests.conftest import Run, make_samples, make_tar, members_of
@@ -49,28 +47,6 @@ def test_recorded_sets_of_keys(run: Run) -> None:
         assert sorted(keys_in(run("tarfilter", "--sample", "0.2", "--seed", "7", stdin=archive).output())) == sorted(
             FIFTH
         )
-
-
-def test_the_hash_is_as_the_manual_says() -> None:
-    for key in (b"", b"a", b"\xff", "ü".encode() * 99):
-        digest = hashlib.blake2b(key, digest_size=8).digest()
-        assert shares.number_of(key) == int.from_bytes(digest, "big")
-        secret = hashlib.blake2b(b"-5").digest()
-        seeded = hashlib.blake2b(key, digest_size=8, key=secret).digest()
-        assert shares.number_with(-5)(key) == int.from_bytes(seeded, "big")
-
-
-def test_shares_of_many_keys() -> None:
-    """Within 3 standard deviations of what chance makes; ranges that meet have each key once."""
-    count = 300_000
-    for number_of in (shares.number_of, shares.number_with(0), shares.number_with(1)):
-        numbers = [number_of(b"train/%07d" % number) for number in range(count)]
-        for text, share in (("0:0.9", 0.9), ("0.9:1", 0.1), ("0.25:0.26", 0.01), ("1/3:2/3", 1 / 3)):
-            span = shares.span(text)
-            found = sum(number in span for number in numbers)
-            assert abs(found - count * share) <= 3 * (count * share * (1 - share)) ** 0.5, text
-    parts = [shares.span(text) for text in ("0:1/3", "1/3:0.7", "0.7:1")]
-    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])] and parts[-1].stop == 1 << 64
 
 
 def test_columns_that_only_the_table_has(run: Run, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from tartools.stages.summary import Distribution
 from tests.archives import END, entry, pax, picture
 from tests.conftest import BIN, Run, make_samples, make_tar, python
 from tests.processes import on_terminal
@@ -73,7 +72,7 @@ def test_what_python_counts(run: Run, tmp_path: Path) -> None:
     assert (told["sizes"]["min"], told["sizes"]["max"]) == (sizes[0], sizes[-1])
     for percent, name in ((5, "p5"), (50, "median"), (95, "p95")):
         true = sizes[-(-percent * len(sizes) // 100) - 1]
-        assert 0.99 * true <= told["sizes"][name] <= true
+        assert 0.99 * true <= told["sizes"][name] <= true and (true > 255 or told["sizes"][name] == true)
     assert sum(told["histogram"]) == len(sizes)
     classes = Counter(payload.decode().strip() for name, payload in members if name.endswith(".cls"))
     assert field(found, "cls")["classes"]["counts"] == classes
@@ -81,20 +80,6 @@ def test_what_python_counts(run: Run, tmp_path: Path) -> None:
         " ".join(name.partition(".")[2] for name, _ in members if name.startswith(f"{n:05d}.")) for n in range(1500)
     )
     assert {" ".join(each["fields"]): each["samples"] for each in found["combinations"]} == shapes
-
-
-def test_quantiles_are_exact_to_one_per_cent() -> None:
-    dice = random.Random(6)
-    for bits in (3, 8, 9, 20, 62):
-        numbers = sorted(dice.randrange(1 << dice.randrange(1, bits + 1)) for _ in range(997))
-        parts = [Distribution.of(numbers[n::3]) for n in range(3)]
-        for part in parts[1:]:
-            parts[0].add(part)
-        assert parts[0] == Distribution.of(numbers)
-        for percent in (5, 50, 95):
-            true = numbers[-(-percent * 997 // 100) - 1]
-            assert 0.99 * true <= parts[0].quantile(percent) <= true
-            assert true > 255 or parts[0].quantile(percent) == true
 
 
 def varied(dice: random.Random, count: int) -> bytes:
