@@ -26,6 +26,7 @@ from tartools.samples.filetypes import NUMBERS
 from tartools.stages.checking import walk as walking
 from tartools.stages.checking.codes import CODES, NOTE, READERS
 from tests.archives import BLOCK, END, data, encoded, ended_early, entry, header, long, npy, pax, sealed, wav
+from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, make_tar, members_of
 
 KEYS = [f"{n:04d}" for n in range(12)]
@@ -213,11 +214,11 @@ Check = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def check(run: Run) -> Check:
+def check(inside: Inside) -> Check:
     """Return a function that runs tarcheck --json; it checks the exit status, and that nothing else is said."""
 
     def check(*arguments: str, stdin: bytes = b"") -> dict[str, Any]:
-        done = run("tarcheck", "--json", *arguments, stdin=stdin)
+        done = inside("tarcheck", "--json", *arguments, stdin=stdin)
         found: dict[str, Any] = json.loads(done.stdout)
         heavy = any(each["weight"] != NOTE for each in found["findings"])
         assert (done.status, done.stderr) == (int(heavy), "")
@@ -243,12 +244,12 @@ LOST = {name for name, (code, _, _) in DAMAGE.items() if CODES[code].weight != N
 
 
 @pytest.mark.parametrize("name", sorted(LOST))
-def test_what_is_fixed_passes_and_has_every_whole_sample(name: str, run: Run, tmp_path: Path) -> None:
+def test_what_is_fixed_passes_and_has_every_whole_sample(name: str, inside: Inside, tmp_path: Path) -> None:
     code, shards, options = DAMAGE[name]
     names = written(tmp_path, shards)
-    done = run("tarcheck", *options, "--fix", "-o", "out.tar", "-v", *names)
+    done = inside("tarcheck", *options, "--fix", "-o", "out.tar", "-v", *names)
     fixed = (tmp_path / "out.tar").read_bytes()
-    again = run("tarcheck", *options, "out.tar")
+    again = inside("tarcheck", *options, "out.tar")
     assert again.status == 0, again
     assert has_end(fixed)
     *told, account = done.stderr.splitlines()

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.archives import picture
+from tests.commands.conftest import Inside
 from tests.commands.test_tardedup import keys_in
 from tests.conftest import Run, make_samples, make_tar, members_of
 
@@ -145,9 +146,9 @@ def test_what_no_sample_had_is_told(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["tar", "parquet"])
-def test_nothing_chosen_is_told_with_the_values_there_are(form: str, run: Run, tmp_path: Path) -> None:
+def test_nothing_chosen_is_told_with_the_values_there_are(form: str, inside: Inside, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(30)))
-    run("tarindex", "-f", "cls", "a.tar", "-o", "a.parquet").output()
+    inside("tarindex", "-f", "cls", "a.tar", "-o", "a.parquet").output()
     none = "tarfilter: none of 30 samples was chosen"
     values = f"{none}; values of cls: {', '.join(repr(str(n)) for n in range(10))}\n"
     for source in ("a.tar", "a.parquet"):
@@ -161,12 +162,12 @@ def test_nothing_chosen_is_told_with_the_values_there_are(form: str, run: Run, t
             (["-S", "cls == '7'"], ""),
             (["-q", "-S", "cls == 'autum'"], ""),
         ):
-            done = run("tarfilter", *line, source, "-o", f"o.{form}", "--force")
+            done = inside("tarfilter", *line, source, "-o", f"o.{form}", "--force")
             assert (done.status, done.stdout, done.stderr) == (0, b"", said), line
-    done = run("tarfilter", "-S", "cls == 'autum'", stdin=make_tar([(f"{n}.cls", b"%d" % n) for n in range(13)]))
+    done = inside("tarfilter", "-S", "cls == 'autum'", stdin=make_tar([(f"{n}.cls", b"%d" % n) for n in range(13)]))
     assert (done.status, members_of(done.stdout)) == (0, [])
     assert done.stderr == "tarfilter: none of 13 samples was chosen\n"  # 13 values are many
-    assert run("tarfilter", "-S", "cls == '1'", stdin=make_tar([])).stderr == ""
+    assert inside("tarfilter", "-S", "cls == '1'", stdin=make_tar([])).stderr == ""
 
 
 def test_whole_headers_pass_unchanged(run: Run) -> None:
