@@ -546,22 +546,6 @@ def test_nothing_is_found_in_archives_of_webdataset(check: Check, tmp_path: Path
     assert (found["findings"], found["samples"]) == ([], 20)
 
 
-def test_the_result_is_the_same_with_workers(check: Check, tmp_path: Path) -> None:
-    """A shard of 80 MB is read in parts; the damage is in its second half, another lies behind it."""
-    payload = b"x" * 40_000
-    parts = [entry(b"%05d.txt" % n, payload) + entry(b"%05d.cls" % n, b"1") for n in range(2000)]
-    archive = b"".join(parts)
-    at = 1500 * len(parts[0])
-    (tmp_path / "a.tar").write_bytes(archive + parts[3] + END)
-    (tmp_path / "b.tar").write_bytes(changed(at, b"~", archive) + END)
-    (tmp_path / "c.tar").write_bytes(OTHERS)
-    names = ["a.tar", "b.tar", "c.tar"]
-    found = check("-p", "3", *names)
-    assert found == check("-p", "1", "-M", "64K", *names)
-    counts = {each["code"]: each["count"] for each in found["findings"]}
-    assert counts["bad-header"] == 1 and counts["key-twice"] == 1 and counts["key-in-two-shards"] == 2000
-
-
 def test_lax_and_skip_special(check: Check, tmp_path: Path) -> None:
     names = written(tmp_path, [SOUND[: 12 * SIZE], with_one(header(b"z.txt", kind=b"2", link=b"a"))])
     assert [each["code"] for each in check("--lax", names[0])["findings"]] == []
