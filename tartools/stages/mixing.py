@@ -20,7 +20,6 @@ from tartools.shards.reading import closing_upstream
 from tartools.stages.shares import WHOLE, upper_bounds
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table
-from tartools.tar import compression
 
 Item = TypeVar("Item")  # a sample, or what stands for one
 Stop = Literal["first", "all", "longest"]
@@ -157,13 +156,9 @@ class MixedSource(Generic[Item]):
 
 def is_plain(url: Url) -> bool:
     """Tell whether *url* is a local file that is not compressed."""
-    if storage.plain_size(url) is None:
-        return False
-    opened = storage.open_read(url)
-    try:
-        return opened.file is not None and not compression.is_compressed(compression.head_of(opened.file))
-    finally:
-        opened.close()
+    from tartools.shards.workers import is_compressed
+
+    return storage.plain_size(url) is not None and not is_compressed(url)
 
 
 class Mixing(Mixture[Item]):
