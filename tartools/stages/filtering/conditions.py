@@ -92,7 +92,10 @@ class Filter:
             for number, (read, flag) in enumerate(zip(reads, flags, strict=True)):
                 if flag:
                     known = {ask: found[number] for ask, found in answers.items()} if answers else {}
-                    flags[number] = self._meets(read, first + number, known)
+                    flags[number] = all(self._has_one(choices, read, known) for choices in self._words) and (
+                        self._expression is None
+                        or self._expression.value(read, first + number, known, lenient=self._lenient)
+                    )
         return self._turned(flags)
 
     def of_keys(self, keys: Sequence[bytes]) -> list[bool]:
@@ -122,13 +125,6 @@ class Filter:
         for number_of, span in self._numbers:
             flags = [flag and number_of(key) in span for key, flag in zip(keys, flags, strict=True)]
         return flags
-
-    def _meets(self, read: Callable[[], Sample], index: int, known: dict[Ask, Any]) -> bool:
-        """Return whether the sample that *read* returns has all fields, and the expression is true."""
-        for choices in self._words:
-            if not self._has_one(choices, read, known):
-                return False
-        return self._expression is None or self._expression.value(read, index, known, lenient=self._lenient)
 
     def _has_one(self, choices: tuple[str, ...], read: Callable[[], Sample], known: dict[Ask, Any]) -> bool:
         found = any(known["has", name] if ("has", name) in known else name in read() for name in choices)
