@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, redirect_stdout
@@ -227,10 +228,23 @@ def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> 
         return TaskResult(None, error.message)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT, and commands would inherit that
     with ThreadPoolExecutor(1) as thread, closing(Sessions(timeout=timeout)) as sessions:
-        result = thread.submit(run_with_retries, task, sessions, retries)
-        while not result.done():
-            wait([result], PULSE)
-        return result.result()
+        node = os.getppid()
+        running = thread.submit(run_with_retries, task, sessions, retries)
+        while not running.done():
+            wait([running], PULSE)
+        if running.result().status == -signal.SIGKILL:
+            _stay_lost(node)
+        return running.result()
+
+
+def _stay_lost(node: int) -> None:
+    """Return at once only if the process *node*, which has started this one, still runs.
+
+    A worker whose node was lost kills its commands before it ends. That is no failure of theirs: Ray runs them again.
+    """
+    time.sleep(PULSE)  # until the system says so
+    if os.getppid() != node:
+        time.sleep(PATIENCE)  # Ray ends this process meanwhile
 
 
 def begin_on_node(folder: str, output: str) -> None:

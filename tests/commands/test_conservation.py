@@ -6,97 +6,14 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
-import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from tartools.commands.tarcat import tarcat
 from tartools.errors import shown
 from tartools.samples.sample import split_path
-from tests.archives import END, GNU, V7, entry, long, pax
 from tests.conftest import BIN, Run, clean_environment, has_end, make_samples, make_tar, members_of, start
 from tests.tiers import also, by_turns, exhaustive
-
-few = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-
-# names as data sets have them, and as nobody should
-names = st.one_of(
-    st.from_regex(r"[a-c]{1,2}/?[a-c]{1,2}\.(jpg|cls|seg\.png)", fullmatch=True).map(str.encode),
-    st.sampled_from([b"README", b".hidden", b"._a.jpg", b"e.", b"d.1/x", b"./x.jpg", b"../up.jpg", b"/abs.jpg"]),
-    st.binary(min_size=1, max_size=120).map(lambda raw: raw.replace(b"\0", b"n").rstrip(b"/") or b"n"),
-    st.integers(99, 400).map(lambda length: b"n" * length + b".jpg"),
-)
-payloads = st.one_of(st.binary(max_size=40), st.integers(0, 5000).map(lambda n: bytes([n % 256]) * n))
-
-
-@st.composite
-def members(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """Return a member: its path, and its bytes in one of the formats."""
-    path, payload = draw(names), draw(payloads)
-    forms = [pax((b"path", path)) + entry(b"cut", payload), long(path) + entry(b"cut", payload, magic=GNU)]
-    if len(path) <= 100:
-        forms += [entry(path, payload), entry(path, payload, b"\0", magic=V7), entry(path, payload, magic=GNU)]
-    if b"\n" not in path:
-        forms.append(pax((b"mtime", b"1.5")) + forms[-1])
-    return path, draw(st.sampled_from(forms))
-
-
-def unlike_neighbours(found: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return *found* without members that the end of an archive would part from others of their key."""
-    return list(dict(found).items())
-
-
-def in_process(*arguments: object) -> int:
-    return tarcat.main([str(argument) for argument in arguments])
-
-
-@given(st.lists(members(), max_size=15), st.integers(0, 15))
-@few
-def test_tarcat_keeps_every_member_byte_for_byte(found: list[tuple[bytes, bytes]], middle: int) -> None:
-    """Of one shard, and of the same cut into two where no sample is cut."""
-    found = unlike_neighbours(found)
-    first, second = found[:middle], found[middle:]
-    keys = [split_path(path)[0] for path, _ in (*first[-1:], *second[:1])]
-    if len(set(keys)) < len(keys):
-        first, second = found, []
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / name for name in ("a.tar", "b.tar", "out.tar")]
-        paths[0].write_bytes(b"".join(raw for _, raw in first) + END)
-        paths[1].write_bytes(b"".join(raw for _, raw in second) + END)
-        assert in_process(paths[0], paths[1], "-o", paths[2]) == 0
-        output = paths[2].read_bytes()
-    expected = b"".join(raw for _, raw in found)
-    assert output[: len(expected)] == expected
-    assert has_end(output)
-    assert not output[len(expected) :].strip(b"\0")
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3000)), max_size=25),
-    st.integers(1, 7),
-    st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
-)
-@few
-def test_tarsplit_and_tarcat_are_the_identity(shape: list[tuple[int, int]], count: int, format: int) -> None:
-    content = [
-        (f"s{n}.f{field}", bytes([n]) * size) for n, (fields, size) in enumerate(shape) for field in range(fields)
-    ]
-    archive = make_tar(content, format)
-    with tempfile.TemporaryDirectory() as folder:
-        split = start(BIN / "tarsplit", "-n", count, "-o", "part", folder=folder, stdin=archive)
-        shards = split.stdout.decode().split()
-        assert split.status == 0
-        assert len(shards) == -(-len(shape) // count)
-        assert in_process(*(Path(folder) / name for name in shards or ["/dev/null"]), "-o", f"{folder}/out") == (
-            0 if shards else 1
-        )
-        if shards:
-            assert Path(folder, "out").read_bytes() == archive
-
 
 ACCOUNTS = {
     "tarcat": ["tarcat", "--skip", "3", "-x", "nope"],

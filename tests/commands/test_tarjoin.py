@@ -21,13 +21,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.archives import GNU, entry, header
 from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of
-from tests.tables.test_tables import anything
 from tests.tiers import by_turns
 
 Fields = list[tuple[str, bytes]]
@@ -123,35 +120,6 @@ def test_the_same_as_a_model_from_every_form(seed: int, names: list[str], inside
             assert done.status == 0
             outputs["tar" in form or "listed" in form].add(done.stdout)
         assert [len(each) for each in outputs.values()] == [1, 1]
-
-
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seeds=st.tuples(st.integers(0, 99), st.integers(0, 99)), share=st.floats(0.2, 0.9), spill=st.booleans())
-def test_with_and_without_partner_are_all(
-    seeds: tuple[int, int], share: float, spill: bool, inside: Inside, tmp_path: Path
-) -> None:
-    for path in tmp_path.iterdir():
-        path.unlink()
-    whole = anything(seeds[0])
-    (tmp_path / "a.tar").write_bytes(whole)
-    inside("tarfilter", "--sample", str(share), "--seed", str(seeds[1]), "a.tar", "-o", "b.tar")
-    for name in "ab":
-        inside("tarindex", f"{name}.tar", "-o", f"{name}.parquet")
-    found = set()
-    for first, second in (("a.tar", "b.tar"), ("a.parquet", "b.tar"), ("a.tar", "b.parquet")):
-        options = ["-M", "1" if spill else "1G", first, second]
-        kept = inside("tarjoin", "-f", "", *options).stdout
-        rest = inside("tarjoin", "--anti", *options).stdout
-        listed = [
-            inside("tarjoin", *more, *options, "-o", f"o{n}.parquet", "--force").status
-            for n, more in enumerate((["-f", ""], ["--anti"]))
-        ]
-        assert listed == [0, 0]
-        assert [inside("tarcat", f"o{n}.parquet").stdout for n in (0, 1)] == [kept, rest]
-        assert sorted(members_of(kept) + members_of(rest)) == sorted(members_of(whole))
-        assert members_of(kept) == members_of((tmp_path / "b.tar").read_bytes())
-        found.add((kept, rest))
-    assert len(found) == 1
 
 
 def test_new_members_are_those_of_tarcreate(run: Run, tmp_path: Path) -> None:

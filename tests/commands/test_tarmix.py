@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tartools import cli
 from tartools.cli import drawing
@@ -275,55 +273,3 @@ def test_a_table_lists_repeated_samples_again(folder: Path, inside: Inside) -> N
     begins = table.column("__begin__").to_pylist()
     payloads = [places[shard][begin + 512 :][:6].rstrip(b"\0") for shard, begin in zip(shards, begins, strict=True)]
     assert payloads == [payload for _, payload in rekeyed]
-
-
-@given(
-    sources=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 12), st.booleans()), min_size=1, max_size=5),
-    stop=st.sampled_from(["first", "all", "longest"]),
-    total=st.one_of(st.none(), st.integers(0, 30)),
-    seed=st.integers(0, 9),
-)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-def test_conservation(
-    sources: list[tuple[int, int, bool]],
-    stop: str,
-    total: int | None,
-    seed: int,
-    inside: Inside,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    """in = out + left out; what is written of a source is its samples, in order; tables and shards say the same."""
-    folder = tmp_path_factory.mktemp("mix")
-    words: list[str] = []
-    for number, (share, count, table) in enumerate(sources):
-        name = str(folder / f"{number}.tar")
-        Path(name).write_bytes(some(str(number), count))
-        if table:
-            assert inside("tarindex", name, "-o", f"{name}.parquet").status == 0
-        words += [str(share), f"{name}.parquet" if table else name]
-    options = ["-v", "--stop", stop, "--seed", str(seed), *([] if total is None else ["--count", str(total)])]
-    done = inside("tarmix", *options, "--rekey", "{source}-{round}-{key}", *words)
-    listed = inside("tarmix", *options, *words, "-o", str(folder / "o.parquet"))
-    if done.status:
-        assert (stop, listed.status) == ("longest", 1)
-        assert 0 in [count for _, count, _ in sources]
-        return
-    found = re.match(r"(?:.*\n)*tarmix: (\d+) samples in, (\d+) out(?:, (\d+) left out)?, ", done.stderr)
-    assert found is not None
-    came, went, left = (int(number or 0) for number in found.groups())
-    keys = [key.split("-") for key in keys_in(done.stdout)]
-    assert (came, went) == (went + left, len(keys))
-    for number, (_, count, _) in enumerate(sources):
-        mine = [(int(key[1]), int(key[2][1:])) for key in keys if int(key[0]) == number]
-        assert mine == [divmod(n, count) for n in range(len(mine))]
-        if stop != "longest":
-            assert len(mine) <= count
-        if stop == "all" and total is None:
-            assert len(mine) == count
-        if stop == "longest" and total is None:
-            assert len(mine) >= count
-    if total is None:
-        whole = sum(count for _, count, _ in sources)
-        assert came == whole if stop != "longest" else left == 0
-    if not listed.status:  # else an empty source was not reached
-        assert pq.read_table(folder / "o.parquet").column("__key__").to_pylist() == [key[2] for key in keys]

@@ -12,8 +12,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tartools.commands.tarsort import tarsort
 from tartools.storage import openfiles
@@ -217,29 +215,6 @@ def test_the_first_of_several_fields(run: Run) -> None:
     archive = make_tar([("a.cls", b"3"), ("b.label", b"1"), ("b.cls", b"9"), ("c.LABEL", b"2")])
     assert keys_of(run("tarsort", "-s", "label;cls", stdin=archive).stdout) == ["b", "c", "a"]
     assert run("tarsort", "-s", "label;cls", "-r", "-S", "int", stdin=archive).status == 0
-
-
-names = st.text("ab01.", min_size=1, max_size=3).map(lambda key: key.strip(".") or "x")
-
-
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(
-        st.tuples(names, st.sampled_from(["", ".x", ".y"]), st.integers(0, 3)), max_size=12, unique_by=lambda m: m[:2]
-    )
-)
-def test_any_archive_is_sorted_and_complete(run: Run, found: list[tuple[str, str, int]]) -> None:
-    members = list({key.split(".")[0] + field: b"%d" % value for key, field, value in found}.items())
-    archive = make_tar(members)
-    done = run("tarsort", "-v", stdin=archive)
-    assert done.status == 0
-    assert sorted(members_of(done.stdout)) == sorted(members)
-    keys = keys_of(done.stdout)
-    assert keys == sorted(keys, key=str.encode)
-    again = run("tarsort", stdin=done.stdout)
-    assert again.stdout == done.stdout
-    mixed = run("tarsort", "-S", "shuffle", stdin=done.stdout)
-    assert sorted(members_of(mixed.stdout)) == sorted(members)
 
 
 def test_pieces_that_come_from_disk_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

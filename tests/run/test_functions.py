@@ -10,7 +10,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -258,36 +258,6 @@ def test_an_empty_list_has_no_samples(out: Path) -> None:
 
 
 # ---- who calls, and how much is under way ----
-
-
-class Lazy(Executor):
-    """An executor that does nothing until a result is asked for; counts what it was given and nobody has asked for."""
-
-    def __init__(self, workers: int) -> None:
-        self._max_workers = workers
-        self.waiting = self.most = 0
-
-    def submit(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> Future[object]:  # type: ignore[override]
-        self.waiting += 1
-        self.most = max(self.most, self.waiting)
-        executor = self
-
-        class Later(Future[object]):
-            def result(self, timeout: float | None = None) -> object:
-                executor.waiting -= 1
-                return fn(*args, **kwargs)
-
-            def add_done_callback(self, call: Callable[[Future[object]], object]) -> None:
-                call(self)  # as if the result were there
-
-        return Later()
-
-
-def test_no_more_is_under_way_than_a_few_samples_a_worker(shard: str, out: Path) -> None:
-    lazy = Lazy(3)
-    assert tartools.map_samples(same, shard, str(out), workers=lazy) == 100
-    assert (lazy.most, lazy.waiting) == (3 * functions.WINDOW, 0)
-    assert out.read_bytes() == Path(shard).read_bytes()
 
 
 def test_what_has_not_begun_when_one_fails_is_not_begun(shard: str, out: Path) -> None:
@@ -573,7 +543,7 @@ def test_inputs_are_whatever_the_function_takes(pairs: list[tuple[str, str]]) ->
     [
         ({"engine": "slurm"}, "engine must be 'local' or 'ray', not 'slurm'"),
         ({"address": "127.0.0.1:6379"}, "address requires engine='ray'"),
-        ({"engine": "ray", "workers": Lazy(1)}, "an executor requires engine='local'"),
+        ({"engine": "ray", "workers": ThreadPoolExecutor(1)}, "an executor requires engine='local'"),
         ({"workers": 0}, "workers must be 1 or more, not 0"),
         ({"engine": "ray", "workers": 0}, "workers must be 1 or more, not 0"),
         ({"engine": "ray", "workers": -1}, "workers must be 1 or more, not -1"),

@@ -135,6 +135,21 @@ def test_an_item_that_kills_its_worker(tarjob: TarJob, cluster: Cluster) -> None
     assert re.fullmatch(r"tarjob: 2: was lost by Ray: .*\n", done.stderr)
 
 
+@exhaustive
+def test_a_command_that_is_killed_with_its_node(shards: Path) -> None:
+    """That is no failure of the item: a worker whose node was lost kills its commands, and then ends."""
+    node = r"$(sed -n 's/^PPid:\t//p' /proc/$PPID/status)"
+    line = f"test -e begun || {{ touch begun; kill -s KILL {node} $$; }}"
+    with (
+        started(1) as cluster,
+        running(shards, cluster, "--cpus", 2, "-s", 1, "--", "bash", "-c", line) as process,  # not on the head
+    ):
+        until((shards / "begun").exists)
+        cluster.lose_a_node()
+        assert process.communicate(timeout=PATIENCE) == ("", "")
+        assert process.returncode == 0
+
+
 def test_an_output_that_a_lost_try_has_left_is_replaced(shards: Path, tarjob: TarJob, cluster: Cluster) -> None:
     """Nobody knows whether it is whole."""
     line = "if test -e out-{}; then tarcat in.tar -o out-{}; else echo part > out-{}; kill -s KILL $PPID; fi"

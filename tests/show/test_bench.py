@@ -1,13 +1,10 @@
-"""What tarbench says of measurements: limits, advice, the report on a terminal and in a pipe."""
+"""What tarbench says of measurements: limits and advice. How the report is printed: `test_reports`."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from tartools.show.benchreport import PARTS, advise, parts, plain_lines
-from tartools.show.sections import drawn
-from tartools.show.terminal import Screen
+from tartools.show.benchreport import PARTS, advise
 
 HOSTILE = "\x1b]0;a\x07.tar"
 
@@ -61,11 +58,6 @@ LOOSE = row("loose files", "loose", [0.02, 0.09, 3.0, 0.1])
 TABLE = row("table, shuffled", "table", [0.01, 0.06, 3.0, 0.1])
 
 
-def tables(facts: dict[str, Any], screen: Screen) -> str:
-    """Return the report as a terminal shows it."""
-    return drawn(parts(facts), screen)
-
-
 def test_where_decoding_limits_packing_gains_little() -> None:
     facts = facts_of(LOOSE, TABLE, with_workers(TABLE, 2, 1.9, 3e-3), with_workers(LOOSE, 2, 1.2, 1e-3))
     assert [(each["limit"], each["says"]) for each in facts["rows"]] == [
@@ -112,29 +104,8 @@ def test_one_form_alone_is_described() -> None:
     assert facts["says"] == ["A sample takes 7.2 ms (zip); reading takes 86 % of the time."]
 
 
-def test_the_report() -> None:
-    facts = facts_of(LOOSE, with_workers(LOOSE, 2, 2, 3e-3), TABLE)
-    lines = [*plain_lines(facts)]
-    assert r"source: \x1b]0;a\x07.tar" in lines
-    assert "row loose files: 311.5 samples/s, 12.5 MB/s, 1.605 ms of processor a sample, 960 samples, warm" in lines
-    assert "parts loose files: list 0.020 ms, read 0.090 ms, decode 3.000 ms, collate 0.100 ms" in lines
-    assert "limit loose files, 2 workers: all 2 processors are busy, most with decoding" in lines
-    assert "left out zip: there is none" in lines
-    drawn = tables(facts, Screen(columns=120))
-    assert re.search(r"^loose files +2 +623 +24\.9 +3\.00  █{16}  processors busy, decode", drawn, re.MULTILINE), drawn
-    assert re.search(r"^table, shuffled +0\.01 +0\.06 +3\.00 +0\.10$", drawn, re.MULTILINE), drawn
-    assert "\x1b" not in drawn
-    narrow = tables(facts, Screen(columns=60))
-    assert max(map(len, narrow.splitlines())) <= 60
-
-
-def test_the_answer_comes_first() -> None:
+def test_other_programs_are_told() -> None:
     facts = facts_of(LOOSE, with_workers(LOOSE, 2, 2, 3e-3), with_workers(LOOSE, 4, 2.1, 3e-3), TABLE)
-    answer = ["format: loose files (table, shuffled: as fast)", "workers: 2 (623 samples/s; without: 312)"]
-    assert [*plain_lines(facts)][:2] == tables(facts, Screen(columns=80)).splitlines()[:2] == facts["answer"] == answer
-    assert re.search(
-        r"^loose files +4 +654 .*processors busy, decode$", tables(facts, Screen(columns=80)), re.MULTILINE
-    )
     for share, said in (
         (0.1, []),
         (None, []),

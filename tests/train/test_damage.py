@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import traceback
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from tartools import Table
 from tartools.errors import StorageError, TarFormatError
-from tartools.train import ObjectDataset, TableDataset, WebDataset, ZipDataset, samples
+from tartools.train import ObjectDataset, TableDataset, WebDataset, ZipDataset, loader, samples
 from tests.commands.test_zip import zipped
 from tests.conftest import Run, make_samples, make_tar
 from tests.storage.objects.faults import Fault, FaultServer
@@ -107,6 +108,9 @@ def test_damage(name: str, damage: Callable[[Path], None], run: Run) -> None:
         where = "was changed or replaced"
     elif name == "ZipDataset" and damage is replaced:  # a worker that is no fork reads the directory, and knows it
         where = r"(at byte \d+: |was changed or replaced)"
+    elif name == "ZipDataset" and damage is flipped:
+        begin = sound.rindex(b"PK\3\4", 0, len(sound) // 2)
+        where = rf"at byte {begin}: the member '\d+\.jpg' is damaged: its checksum \(CRC\) differs"
     by_time = name == "Objects" or (name == "TableDataset" and damage is replaced)  # keys are not compared
     if by_time and path.exists():
         where = rf"({where})?.*(changed|replaced)"
@@ -141,17 +145,36 @@ def test_servers_that_drop_connections(
 
 
 def killed(item: Any, *_: Any) -> Any:
-    os.kill(os.getpid(), signal.SIGKILL)
+    if item != (b"0",):  # of the first row
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
 
 
-KILLED: dict[str, Callable[[], Any]] = {
-    "WebDataset": lambda: WebDataset("{0..2}.tar").map(killed),
-    "ZipDataset": lambda: ZipDataset("a.zip", transform=killed),
-    "Objects": lambda: ObjectDataset("d", killed),
+def by_ours(data: Any) -> list[Any]:
+    return list(loader(data, 4, shuffle=False, num_workers=1, prefetch_factor=1))
+
+
+ROWS = "the next one has rows 0, 1, 2, 3, and begins at byte 0 of 0.tar"
+KILLED: dict[str, tuple[Callable[[], Any], str]] = {
+    "WebDataset": (lambda: read(WebDataset("{0..2}.tar").map(killed)), ""),
+    "ZipDataset": (lambda: read(ZipDataset("a.zip", transform=killed)), ""),
+    "Objects": (lambda: read(ObjectDataset("d", killed)), ""),
+    "TableDataset, loader": (
+        lambda: by_ours(TableDataset("0.tar", "cls", transform=killed)),
+        rf"; 1 batch under way, from 0\.tar; {ROWS}$",
+    ),
+    "Objects, loader": (
+        lambda: by_ours(ObjectDataset("d", killed)),
+        "; 1 batch under way; the next one has items 0, 1, 2, 3$",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", KILLED)
 def test_killed_workers(name: str) -> None:
-    with pytest.raises(RuntimeError, match=r"killed by signal: Killed|exited unexpectedly"):
-        read(KILLED[name]())
+    make, under_way = KILLED[name]
+    ended = r"killed by signal: Killed|exited unexpectedly" + "|a worker has ended" * bool(under_way)
+    with pytest.raises(RuntimeError, match=ended) as caught:
+        make()
+    said = "".join(traceback.format_exception_only(caught.value))
+    assert re.search(under_way, said.splitlines()[-1])

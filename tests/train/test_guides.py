@@ -1,37 +1,63 @@
-"""docs/training: programs for those who come from other loaders run, as scripts, on a few pictures."""
+"""docs/training and docstrings: all code runs, ours and what stands beside it, on a few pictures, without a store."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import gc
+import inspect
+import io
+import json
 import re
 import runpy
+import sys
+import textwrap
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy
 import pytest
-from PIL import Image
+import torch
+import webdataset
+from PIL import Image, ImageOps
 
 import tartools
 import tartools.train
 from tests.archives import encoded
-from tests.conftest import ROOT, Run, make_tar
-from tests.schedule import needs_torch
+from tests.commands.test_zip import zipped
+from tests.conftest import ROOT, Run, make_tar, start
+from tests.guides import ImageFolder, blocks, program
+from tests.storage.objects import servers
+from tests.storage.objects.faults import FaultServer
+from tests.storage.objects.memory import Bucket
+from tests.storage.objects.sites import environment
+from tests.tiers import exhaustive
 
-pytestmark = needs_torch
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata calls it
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # this machine may have two processors
+]
 PAGES = ("litdata", "streaming", "energon", "datasets", "pytorch")
 THEIRS = ["datasets", *(name for name in ("litdata", "streaming") if find_spec(name))]  # heavy ones: where they are
 COUNT = 16
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PICTURES = [encoded(Image.new("RGB", (32, 28), (10 * number, 0, 0)), "jpeg") for number in range(COUNT)]
 
 
-def blocks(page: str, *kinds: str) -> list[tuple[str, str]]:
-    """Return kind and text of the blocks of *page* that are of these kinds, in order."""
-    found = BLOCK.findall((ROOT / f"docs/training/{page}.md").read_text())
-    return [(kind, text) for kind, text in found if kind in kinds]
+def picture(number: int, form: str = "jpeg", size: tuple[int, int] = (32, 24)) -> bytes:
+    """Return a picture whose red is *number*."""
+    return encoded(Image.new("RGB", size, (number, 0, 0)), form)
+
+
+PICTURES = [picture(10 * number) for number in range(COUNT)]
+
+
+def codes(page: str, kind: str) -> list[str]:
+    """Return the code of the blocks of *page* that are of this *kind*."""
+    return [code for _, code in blocks(page, kind)]
 
 
 def lay_out(page: str) -> None:
@@ -61,7 +87,7 @@ def run_script(name: str, code: str) -> dict[str, Any]:
     return runpy.run_path(str(Path(name).resolve()), run_name="__main__")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
@@ -70,7 +96,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_our_programs_run(page: str, here: Path, shell: Run) -> None:
+def test_our_programs_run(page: str, shell: Run) -> None:
     lay_out(page)
     ran = 0
     for number, (kind, code) in enumerate(blocks(page, "sh", "python")):
@@ -129,7 +155,7 @@ def test_no_guide_gives_a_lambda_to_workers() -> None:
 
 @pytest.mark.filterwarnings("ignore")  # of theirs
 @pytest.mark.parametrize("page", THEIRS)
-def test_what_stands_beside_ours_runs(page: str, here: Path) -> None:
+def test_what_stands_beside_ours_runs(page: str) -> None:
     """Of those of the others that are installed, which a run of the benchmark has all of; here without a store."""
     lay_out("energon" if page == "datasets" else page)
     for path in Path().glob("data/*.tar"):
@@ -139,3 +165,245 @@ def test_what_stands_beside_ours_runs(page: str, here: Path) -> None:
         names = run_script(f"theirs{number}.py", code.replace("s3://bucket/train", "train").replace("/nvme", "local"))
     pictures = names["pictures"]
     assert len(pictures) == 4 and (page != "datasets" or isinstance(pictures[0], Image.Image))
+
+
+# ---- webdataset.md ----
+
+
+@pytest.fixture
+def shards() -> list[str]:
+    """Return four shards in the current directory."""
+    for shard in range(4):
+        members = [
+            (f"{number:06d}.{field}", data)
+            for number in range(50 * shard, 50 * shard + 50)
+            for field, data in (
+                ("jpg", picture(number)),
+                ("cls", b"%d" % (number % 10)),
+                ("json", b'{"width": 32}'),
+            )
+        ]
+        Path(f"train-{shard:06d}.tar").write_bytes(make_tar(members))
+    return [f"train-{shard:06d}.tar" for shard in range(4)]
+
+
+def test_every_block_runs(run: Run, shards: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("tarindex", *shards, "-o", "train.parquet").status == 0
+    names, rest = program(codes("webdataset", "python"), "page_webdataset", tmp_path, monkeypatch)
+    try:
+        assert len(rest) > 12
+        for block in rest:
+            exec(block, names)
+    finally:
+        names.clear()  # functions of the page refer to it: only now workers of loaders can end
+        gc.collect()
+
+
+def flipped(picture: Any) -> Any:
+    return picture[:, ::-1].copy()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves them
+def test_what_stands_beside_them_runs_with_webdataset(shards: list[str]) -> None:
+    names: dict[str, Any] = {"wds": webdataset, "json": json, "url": shards[0], "urls": shards, "keep": bool}
+    names["augment"] = flipped
+    assert len(codes("webdataset", "py")) == 7
+    for block in codes("webdataset", "py"):
+        exec(compile(block, block.strip().splitlines()[0], "exec"), names)
+        assert next(iter(names.popitem()[1]))
+    gc.collect()
+
+
+# ---- dataflux.md, aistore.md, cortx.md ----
+
+
+def ours(page: str, kind: str) -> list[str]:
+    """Return the code of *kind* on *page* that is ours."""
+    found = codes(page, kind)
+    theirs = re.compile(r"dataflux|aistore|cortx_pytorch|AISIterDataset")
+    assert len([block for block in found if theirs.search(block)]) >= (kind == "python") * 2
+    return [block for block in found if not theirs.search(block)]
+
+
+Ran = Callable[..., tuple[list[dict[str, Any]], list[str]]]
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
+    """Return a function that runs our Python of a page, one block after the other.
+
+    It returns the names that each leaves, and what is printed. Options are names of buckets, and what stands for them.
+    """
+
+    def ran(page: str, **replaced: str) -> tuple[list[dict[str, Any]], list[str]]:
+        found = ours(page, "python")
+        for name, other in replaced.items():
+            found = [block.replace(f"://{name}/", f"://{other}/") for block in found]
+        names, rest = program(found, f"page_{page}", tmp_path, monkeypatch)
+        left, printed = [], io.StringIO()
+        for block in rest:
+            with contextlib.redirect_stdout(printed):
+                exec(block, names)
+            left.append(dict(names))
+        return left, printed.getvalue().splitlines()
+
+    return ran
+
+
+def test_dataflux(server: FaultServer, ran: Ran) -> None:
+    made = {f"train/{n % 3}/{n}.png": picture(n, "png") for n in range(70)}
+    server.objects.update(made)
+    left, printed = ran("dataflux", bucket="b")
+    assert (left[0]["name"], left[0]["size"]) == ("gs://b/train/0/0.png", len(made["train/0/0.png"]))
+    assert printed[:70] == [f"{len(made[name])} bytes" for name in sorted(made)]
+    assert [line.partition("]")[0] for line in printed[70:72]] == [
+        "torch.Size([64, 24, 32, 3",
+        "torch.Size([6, 24, 32, 3",
+    ]
+    numbers = sorted(int(re.sub(r"\D", "", line)) for line in printed[72:])
+    assert numbers == [35, 35, 35, 35]  # each of two workers has half, in each of two epochs
+    assert torch.equal(left[3]["model"].weight, left[3]["read_state_dict"]["weight"])
+    assert "checkpoints/epoch0.ckpt" in server.objects and "checkpoints/step-100/.metadata" in server.objects
+    assert len(left) == 5
+
+
+def test_aistore(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+    with servers.aistore() as proxy:
+        for name, value in environment("ais", proxy.base).items():
+            monkeypatch.setenv(name, value)
+        for bucket in ("bucket1", "aws:bucket2"):
+            held = proxy.buckets[bucket] = Bucket()
+            held.objects |= {f"train/{bucket[-1]}-{n}": b"%d" % n for n in range(5)} | {"other": b"x"}
+        left, printed = ran("aistore")
+        urls = [f"ais://bucket1/train/1-{n}" for n in range(5)] + [f"aws://bucket2/train/2-{n}" for n in range(5)]
+        assert [url for url, _ in left[0]["dataset"].objects] == urls
+        assert printed == ["10 objects", *urls]
+        assert (left[0]["url"], left[0]["content"]) == (urls[-1], b"4")
+        assert (left[2]["url"], left[2]["data"]) == (urls[-1], b"4")
+
+
+TORCHVISION = """
+from types import SimpleNamespace
+from tests.guides import ImageFolder
+datasets = SimpleNamespace(ImageFolder=ImageFolder)
+"""
+
+
+def test_cortx(server: FaultServer, ran: Ran, shell: Run, tmp_path: Path) -> None:
+    for n in range(10):
+        path = tmp_path / "imagenet-val" / str(n % 2) / f"{n}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(n, "png"))
+    (block,) = ours("cortx", "sh")
+    line = block.replace("testbucket", "b").replace("-s 1e8", "-s 15e3")
+    shell(f"set -euo pipefail\n{line}").output()
+    shards = [name for name in server.objects if name.endswith(".tar")]
+    assert len(shards) > 1
+    (tmp_path / "torchvision.py").write_text(TORCHVISION)  # also for workers that are started
+    left, printed = ran("cortx", testbucket="b")
+    values = [(round(float(x[0, 0, 0]) * 255), int(y)) for x, y in left[0]["dataset"]]
+    assert sorted(values) == [(n, n % 2) for n in range(10)]
+    assert [line.partition("]")[0] for line in printed if "Size" in line][:2] == ["torch.Size([10, 3, 224, 224"] * 2
+    assert left[1]["table"] == "s3://b/packed/val.parquet" and "packed/val-000000.tar" in server.objects
+    for name in ("dataloader", "dataset"):
+        found = [
+            (round(float(x[0, 0, 0]) * 255), int(y))
+            for images, labels in left[2 if name == "dataloader" else 3][name]
+            for x, y in zip(images, labels, strict=True)
+        ]
+        assert sorted(found) == [(n, n % 2) for n in range(10)]
+
+
+# ---- zip.md, mixtures.md, preprocessing.md ----
+
+
+def test_zip_files(shell: Run) -> None:
+    members = [("cats/1.png", 1), ("cats/2.png", 2), ("dogs/1.png", 3), ("dogs/2.png", 4)]
+    Path("photos.zip").write_bytes(zipped([(name, picture(value, "png", (5, 4))) for name, value in members]))
+    found: list[list[tuple[int, int]]] = []
+    for kind, block in blocks("zip", "sh", "python"):
+        if kind == "sh":
+            assert shell(f"set -eu\n{block}").status == 0
+            continue
+        names: dict[str, Any] = {"__name__": "page"}
+        exec(compile(block, "zip.md", "exec"), names)
+        if "loader" in names:
+            pairs = [
+                (round(float(p[0, 0, 0]) * 255), int(c)) for x, y in names["loader"] for p, c in zip(x, y, strict=True)
+            ]
+            found.append(sorted(pairs))
+    assert found == [[(1, 0), (2, 0), (3, 1), (4, 1)]] * 4
+    assert len(blocks("zip", "sh")) >= 2
+
+
+def test_mixtures(shell: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, source in enumerate(("photos", "drawings", "scans")):
+        Path(source).mkdir()
+        for n in range((20, 12, 5)[number]):
+            drawn = picture(0, "jpeg", ((32, 64, 128)[n % 3], (40, 100)[n % 2]))
+            Path(source, f"{number}{n:02d}.jpg").write_bytes(drawn)
+    for kind, code in blocks("mixtures", "sh", "python"):
+        if kind == "sh":
+            assert shell(f"set -eo pipefail\n{code}").status == 0
+        else:
+            run_script("mixtures_of_guide.py", code)
+    lines = capsys.readouterr().out.splitlines()
+    assert [int(line.split()[2]) for line in lines] == [40, 37, 36, 37, 37, 37, 37, 37, 37]
+
+
+@exhaustive
+def test_preprocessing(shards: list[str]) -> None:
+    code = codes("preprocessing", "python")
+    assert len(code) == 2
+    Path("program.py").write_text("".join(code))
+    assert start(sys.executable, "program.py").output() == b""
+
+
+# ---- docstrings ----
+
+LOCAL = {"s3://bucket/": "bucket/", "gs://bucket/": "bucket/", "{000..147}": "{000..001}", "range(148)": "range(2)"}
+LOCAL |= {', engine="ray"': "", "run/model.pt": "run.pt"}  # tests of Ray are in modules of their own
+
+
+def examples() -> list[Any]:
+    """Return (name, code) of all public names that have examples."""
+    public = [getattr(tartools, name) for name in tartools.__all__]
+    public += [getattr(tartools.train, name) for name in tartools.train.__all__]
+    found = []
+    for value in public:
+        name, text = value.__name__, inspect.getdoc(value) or ""
+        code = "\n".join(textwrap.dedent(block) for block in re.findall(r"(?:^ {4}.*\n)+", f"{text}\n", re.MULTILINE))
+        found += [pytest.param(code, id=name)] if code else []
+    return found
+
+
+@pytest.fixture
+def names(run: Run) -> dict[str, Any]:
+    """Return the names that the examples use, in a folder with what they read."""
+    for where in ("bucket/train", "photos/one"):
+        Path(where).mkdir(parents=True)
+        for n in range(3):
+            Path(where, f"{n:04d}.jpg").write_bytes(picture(n))
+    for shard in ("train-000", "train-001", "in-000", "in-001"):
+        fields = ("cls", b"1"), ("jpg", picture(7)), ("score", b"0.7")
+        Path(f"{shard}.tar").write_bytes(
+            make_tar([(f"{shard}/{n:02d}.{field}", data) for n in range(60) for field, data in fields])
+        )
+    assert run("tarindex", "-f", "score", "train-{000..001}.tar", "-o", "bucket/train.parquet").status == 0
+    assert run("tar2zip", "train-000.tar", "-o", "bucket/photos.zip").status == 0
+    data = tartools.train.TableDataset("train-{000..001}.tar", table="train.parquet")
+    loader = tartools.train.loader("train.parquet", 64, fields=("jpg;png", "cls"), decode="torchrgb8")
+    torch.save(loader.state_dict(), "loader.pt")
+    return {
+        "__name__": "examples", "tartools": tartools, "torch": torch, "numpy": numpy, "wds": webdataset, "Image": Image,
+        "ImageOps": ImageOps, "ImageFolder": ImageFolder, "model": torch.nn.Linear(2, 2), "data": data, "decode": len,
+        "label": str, "augment": numpy.array, "picture": Image.new("RGB", (4, 4)),
+        "flipped": lambda sample: {"__key__": sample.key, "cls": "1"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("code", examples())
+def test_the_examples_run(code: str, names: dict[str, Any]) -> None:
+    for far, near in LOCAL.items():
+        code = code.replace(far, near)
+    exec(compile(code, "<docstring>", "exec"), names)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset
 
 from tartools.errors import SampleError
-from tartools.train import TableDataset, ZipDataset, loader
+from tartools.train import ObjectDataset, TableDataset, ZipDataset, loader
 from tests.commands.test_zip import zipped
 from tests.conftest import make_tar
 
@@ -36,6 +34,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.tar").write_bytes(make_tar(members))
     (folder / "a.zip").write_bytes(zipped([(f"a{n:02d}.cls", b"%d" % n) for n in range(COUNT)]))
     (folder / "empty.tar").write_bytes(make_tar([]))
+    (folder / "objects").mkdir()
+    for n in range(COUNT):
+        (folder / "objects" / f"{n:02d}").write_bytes(b"%d" % n)
     return folder
 
 
@@ -46,6 +47,7 @@ def table(folder: Path, name: str = "a") -> TableDataset:
 KINDS: dict[str, Any] = {
     "any": lambda folder: Squares(),
     "zip": lambda folder: ZipDataset(folder / "a.zip", "__key__ cls", "basic"),
+    "objects": lambda folder: ObjectDataset(folder / "objects"),
     "subset": lambda folder: Subset(table(folder), range(3, 19)),
     "concat": lambda folder: ConcatDataset([table(folder), Subset(table(folder, "b"), [4, 2])]),
     "stack": lambda folder: StackDataset(sample=table(folder), square=Squares()),
@@ -69,21 +71,6 @@ def test_any_dataset_comes_whole_and_goes_on(kind: str, folder: Path) -> None:
         rest = loader(KINDS[kind](folder), size, **options, num_workers=workers)
         rest.load_state_dict(state)
         assert flat(had) + flat(rest) == whole
-
-
-class Deadly(Squares):
-    """The squares; whoever asks for that of 2 is killed."""
-
-    def __getitem__(self, index: int) -> int:
-        if index == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return index * index
-
-
-def test_what_was_under_way_when_a_worker_was_killed() -> None:
-    told = r"; 1 batch under way; the next one has items 0, 1, 2, 3$"
-    with pytest.raises(RuntimeError, match=told):
-        list(loader(Deadly(), 4, shuffle=False, num_workers=1, prefetch_factor=1))
 
 
 def test_a_state_is_that_of_the_same_parts(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import random
 import resource
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 import tartools
 from tartools.storage import openfiles
-from tartools.train import StatefulSampler, TableDataset, loader
+from tartools.train import TableDataset, loader
 from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers
 from tartools.train.tabledataset import TableBatch
 from tests.conftest import Run, make_tar, open_descriptors
@@ -48,45 +47,6 @@ def rows_of(batches: Any) -> list[list[int]]:
         found.append([int(sample["__key__"]) for sample in batch])
         assert [int(sample["cls"]) for sample in batch] == found[-1]
     return found
-
-
-def in_order(ranks: list[list[list[int]]]) -> list[int]:
-    """Return the rows of all ranks in the order of the epoch."""
-    assert len({*map(len, ranks)}) == 1
-    return [row for step in zip(*ranks, strict=True) for batch in step for row in batch]
-
-
-@MANY
-def test_an_epoch_that_is_left_anywhere(table: str) -> None:
-    data = TableDataset(table)
-    count = len(data)
-    thorough = count == 1000 * EACH
-    whole = list(StatefulSampler(range(count), seed=3))
-    assert sorted(whole) == list(range(count))
-    for workers, world in ((0, 1), (3, 1), (0, 2), (3, 2)) if thorough else ((2, 1),):
-        ranks = [
-            rows_of(loader(data, 256, seed=3, rank=rank, world_size=world, num_workers=workers))
-            for rank in range(world)
-        ]
-        assert in_order(ranks) == whole
-    draw = random.Random(8)
-    changes = ((0, 1), (3, 2)), ((3, 2), (0, 3)), ((0, 3), (2, 1))
-    for (workers, world), (others, ranks_after) in changes if thorough else (((2, 2), (0, 3)),):
-        taken = draw.randrange(1, count // (50 * world))
-        ranks, states = [], []
-        for rank in range(world):
-            batches = loader(data, 50, seed=3, rank=rank, world_size=world, num_workers=workers)
-            run = iter(batches)
-            ranks.append(rows_of(next(run) for _ in range(taken)))
-            states.append(batches.state_dict())
-            run.close()  # type: ignore[attr-defined]
-        assert all(state == states[0] for state in states)
-        rest = []
-        for rank in range(ranks_after):
-            batches = loader(data, 81, rank=rank, world_size=ranks_after, num_workers=others)
-            batches.load_state_dict(states[0])
-            rest.append(rows_of(batches))
-        assert in_order(ranks) + in_order(rest) == whole
 
 
 @MANY

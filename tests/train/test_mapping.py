@@ -7,7 +7,6 @@ import gzip
 import multiprocessing
 import os
 import random
-import re
 import sys
 import threading
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -25,8 +23,7 @@ import tartools
 from tartools.errors import SampleError, StorageError, TruncatedError, UsageError
 from tartools.storage.pool import Threads
 from tartools.train import samples, stream_map
-from tests.archives import encoded
-from tests.conftest import ROOT, Result, Run, clean_environment, make_tar, start
+from tests.conftest import Result, Run, clean_environment, make_tar, start
 from tests.processes import until
 from tests.storage.objects.faults import FaultServer
 from tests.tiers import exhaustive
@@ -346,18 +343,3 @@ def test_loaders_batch_and_go_on() -> None:
     loader.load_state_dict(state)
     assert [batch.tolist() for batch in loader] == whole[5:]
     assert [batch.tolist() for batch in DataLoader(stream_map(len, "a.tar"), batch_size=8)] == whole
-
-
-@exhaustive
-def test_the_page_runs(folder: Path) -> None:
-    for number in range(4):
-        picture = encoded(Image.new("RGB", (32, 24), (number, 0, 0)), "jpeg")
-        samples = [(f"{number}{n}", picture, b"%d" % (n % 10)) for n in range(50)]
-        members = [
-            (f"{key}.{field}", data) for key, jpg, cls in samples for field, data in (("jpg", jpg), ("cls", cls))
-        ]
-        Path(f"train-{number:06d}.tar").write_bytes(make_tar(members))
-    page = (ROOT / "docs/training/preprocessing.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
-    assert program("".join(blocks)).output() == b""

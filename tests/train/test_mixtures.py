@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 import tartools
 from tartools.errors import SampleError
@@ -20,9 +18,7 @@ from tartools.train import loader
 from tartools.train.batching import split
 from tartools.train.epochorder import ShareOrder, Weighting
 from tartools.train.tabledataset import table_of
-from tests.archives import encoded
-from tests.conftest import Run, make_tar
-from tests.train.test_guides import blocks, run_script
+from tests.conftest import make_tar
 from tests.train.test_loading import Squares
 from tests.train.test_sampler import in_steps
 
@@ -34,6 +30,7 @@ SHARES = {"*a.tar": 0.5, "*b.tar": 0.3, "*c.tar": 0.2}
 FIXED = {"*a.tar": 4, "*b.tar": 0, "*c.tar": 2}
 SCHEDULE = [(0, {"*a.tar": 1}), (42, {"*a.tar": 1, "*b.tar": 3}), (132, {"*b.tar": 1, "*c.tar": 1})]
 ORDERS: dict[str, dict[str, Any]] = {
+    "plain": {},
     "shares": {"weights": SHARES},
     "column": {"weights": "tokens", "length": 150},
     "drawn": {"weights": SHARES, "replacement": True},
@@ -296,21 +293,3 @@ def test_what_needs_a_batch_size_or_a_table(table: tartools.Table) -> None:
     with pytest.raises(SampleError, match="no pattern of weights matches this shard"):
         loader(table, 4, bucket="__source__")
     assert len(loader(Squares(), 4, bucket=[n % 2 for n in range(23)])) == 6
-
-
-def test_the_programs_of_the_guide(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for number, source in enumerate(("photos", "drawings", "scans")):
-        Path(source).mkdir()
-        for n in range((20, 12, 5)[number]):
-            picture = Image.new("RGB", ((32, 64, 128)[n % 3], (40, 100)[n % 2]))
-            Path(source, f"{number}{n:02d}.jpg").write_bytes(encoded(picture, "jpeg"))
-    for kind, code in blocks("mixtures", "sh", "python"):
-        if kind == "sh":
-            assert shell(f"set -eo pipefail\n{code}").status == 0
-        else:
-            run_script("mixtures_of_guide.py", code)
-    lines = capsys.readouterr().out.splitlines()
-    assert [int(line.split()[2]) for line in lines] == [40, 37, 36, 37, 37, 37, 37, 37, 37]

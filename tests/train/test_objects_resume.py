@@ -136,32 +136,3 @@ def test_states_of_others_are_refused(server: FaultServer, wanted: list[str]) ->
         stream().load_state_dict(state)
     with pytest.raises(ValueError, match="the state is that of other data"):
         StatefulSampler(ObjectDataset("gs://b/o")).load_state_dict(numbered)
-
-
-def test_objects_in_order(wanted: list[str]) -> None:
-    """By `StatefulSampler`: each once, on all ranks, and stopped at each batch; also with other ranks and workers."""
-    data = ObjectDataset("gs://b/o", name_of)
-
-    def batches(rank: int, world: int, state: dict[str, Any] | None, workers: int) -> tuple[StatefulSampler, Any]:
-        order = StatefulSampler(data, seed=3, batch_size=2, rank=rank, world_size=world)
-        if state is not None:
-            order.load_state_dict(state)
-        fork = "fork" if workers else None
-        return order, DataLoader(data, batch_sampler=order, num_workers=workers, multiprocessing_context=fork)
-
-    def step_by_step(world: int, state: dict[str, Any] | None, workers: int) -> list[str]:
-        """Return what the ranks have, step by step, in the order of the epoch."""
-        ranks = [list(batches(rank, world, state, workers)[1]) for rank in range(world)]
-        assert len({*map(len, ranks)}) == 1
-        return [url for step in zip(*ranks, strict=True) for batch in step for url in batch]
-
-    whole = step_by_step(1, None, 0)
-    assert sorted(whole) == wanted != whole
-    assert step_by_step(2, None, 1) == step_by_step(3, None, 0) == whole
-    for stop in range(6):
-        order, loader = batches(0, 2, None, 2 if stop == 3 else 0)
-        for _ in islice(loader, stop):
-            pass
-        state = order.state_dict(taken=stop)
-        assert step_by_step(2, state, 0) == step_by_step(1, state, 3 if stop == 3 else 0) == whole[4 * stop :]
-        assert step_by_step(3, state, 0) == whole[4 * stop :]

@@ -42,7 +42,7 @@ for name in tartools.train.__all__:
 
 def test_without_torch_its_tests_are_skipped_and_say_so() -> None:
     program = "import sys, pytest; sys.modules['torch'] = None; sys.exit(pytest.main(sys.argv[1:]))"
-    paths = ["tests/train/test_sampler.py", "tests/train/test_stream_docs.py", "tartools/train/tabledataset.py"]
+    paths = ["tests/train/test_sampler.py", "tests/train/test_cache.py", "tartools/train/tabledataset.py"]
     done = python(program, "-q", "-p", "no:cacheprovider", *paths, folder=ROOT)
     said = [line for line in done.stdout.decode().splitlines() if line.startswith("SKIPPED")]
     assert done.status == 0 and all(line.endswith(": needs torch") for line in said), done.stdout

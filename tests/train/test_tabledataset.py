@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import random
-import re
 import shutil
-import signal
 import tarfile
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,7 @@ from tartools.train.fieldchooser import FieldChooser
 from tartools.train.sharedmemory import ReceivedBuffer, SharedBuffers
 from tartools.train.tabledataset import TableBatch
 from tests.conftest import Run, make_tar
-from tests.tiers import also, by_turns, in_both
+from tests.tiers import also, by_turns
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*fork.*:DeprecationWarning",
@@ -140,22 +137,6 @@ def test_other_processes(method: str, table_of: Callable[..., str]) -> None:
     assert [int(number) for batch in found for (number,) in batch] == list(range(COUNT))
 
 
-@in_both
-def test_going_on_after_each_batch(thorough: bool, table_of: Callable[..., str]) -> None:
-    table_of("plain")
-    whole = keys(loader("t.parquet", 6, seed=2))
-    for taken in range(-(-COUNT // 6) + 1) if thorough else (0, 1, 4, -(-COUNT // 6)):
-        batches = loader("t.parquet", 6, seed=2, num_workers=2 * (taken % 3 == 1))
-        run = iter(batches)
-        had = keys(batch for _, batch in zip(range(taken), run, strict=False))
-        state = pickle.loads(pickle.dumps(batches.state_dict()))
-        run.close()  # type: ignore[attr-defined]
-        rest = loader("t.parquet", 9, num_workers=taken % 2)
-        rest.load_state_dict(state)
-        assert (had + keys(rest), rest.epoch) == (whole, 1)
-    assert batches.state_dict()["done"] == COUNT
-
-
 def test_states_of_other_data_are_refused(table_of: Callable[..., str], tmp_path: Path) -> None:
     table_of("plain")
     table = tartools.Table("t.parquet")
@@ -238,24 +219,6 @@ def test_torchdatas_loader(workers: int, batch_size: int | None, table_of: Calla
 
 def _first(values: tuple[int]) -> int:
     return values[0]
-
-
-def killed(values: tuple[int]) -> int:
-    if values[0] == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return values[0]
-
-
-def test_a_killed_worker(table_of: Callable[..., str]) -> None:
-    data = TableDataset(table_of("plain"), "cls", (), killed)
-    with pytest.raises(RuntimeError) as failure:
-        list(loader(data, 4, shuffle=False, num_workers=1))
-    said = "".join(traceback.format_exception_only(failure.value))
-    assert re.match(
-        r"RuntimeError\W+(DataLoader worker .* (is killed by signal: Killed|exited unex)|a worker has ended)", said
-    )
-    next_one = "the next one has rows 0, 1, 2, 3, and begins at byte 0 of plain.tar"
-    assert re.search(rf"\w; [12] batch(es)? under way, from plain\.tar; {next_one}$", said.splitlines()[-1])
 
 
 def collated(samples: list[Any]) -> Iterator[Any]:

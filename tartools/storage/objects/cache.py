@@ -380,9 +380,17 @@ class _Chunks(Body):
         self._rest = memoryview(b"")
 
     def read(self, most: int, /) -> bytes:
+        return bytes(self._next(most))
+
+    def readinto(self, room: memoryview, /) -> int:
+        data = self._next(len(room))
+        room[: len(data)] = data
+        return len(data)
+
+    def _next(self, most: int) -> memoryview:
         self._rest = self._rest or next(self._chunks, memoryview(b""))
         data, self._rest = self._rest[:most], self._rest[most:]
-        return bytes(data)
+        return data
 
     def close(self) -> None:
         self._chunks = iter(())

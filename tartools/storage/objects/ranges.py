@@ -31,12 +31,12 @@ GATHER = 0.05  # seconds to wait for a whole range before its first bytes are re
 class Pace:
     """The *window*: how many ranges are requested at once, at most *most*. See docs/adr/0008.
 
-    One, until the reader has waited for two in a row; then twice as many after each that it waited for. More do not
-    help a reader that is slower than one connection, and they take from the processor.
+    As many as at the *beginning*, until the reader has waited for two in a row; then twice as many after each that it
+    waited for. More do not help a reader that is slower than one connection, and they take from the processor.
     """
 
-    def __init__(self, most: int) -> None:
-        self.window = 1
+    def __init__(self, most: int, beginning: int = 1) -> None:
+        self.window = min(beginning, most)
         self.most = most
         self._slow = 0  # ranges in a row for which the reader waited
         self._waited, self._since = 0.0, time.monotonic()  # seconds of waiting for the current range, and its begin
@@ -89,7 +89,8 @@ class RangedInput(Input):
         self._url = source.url
         self._next = start  # of the next part
         self._length = first  # of the next part
-        self._pace = Pace(setting("TARTOOLS_READAHEAD", AHEAD, MOST_AHEAD))
+        beginning = 2 if os.environ.get("TARTOOLS_CACHE") else 1  # it gives a range when all of it has come
+        self._pace = Pace(setting("TARTOOLS_READAHEAD", AHEAD, MOST_AHEAD), beginning)
         self._owner = os.getpid()
         self._own: tuple[_Part, Iterator[int]] | None = None  # received without a thread
         self._rest = memoryview(b"")  # of a chunk
