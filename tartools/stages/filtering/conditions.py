@@ -170,7 +170,7 @@ def answers_of(columns: TableColumns, ask: Ask) -> Sequence[Any] | None:
     how, name = ask
     if ";" in name or "=" in name:
         return None
-    if how == "field" or (how == "has" and (":" in name or name in PSEUDO)):
+    if how == "field" or (how == "has" and (":" in name or name in PSEUDO or columns.lacks(name))):
         found = known(columns, name)
         if found is None or how == "has":
             return found and [value is not None for value in found]
@@ -179,11 +179,8 @@ def answers_of(columns: TableColumns, ask: Ask) -> Sequence[Any] | None:
         return [value if value is None or isinstance(value, str) else as_text(value) for value in found]
     if how in SIDES:
         return columns.values(f"{name}.{how}") if _alone(columns, name) is not None else None
-    found = columns.values(name) if how == "has" and columns.lacks(name) else None
-    if found is not None:
-        return [value is not None for value in found]
     if columns.lacks(name):
-        return [how != "has" and None] * len(columns)
+        return [None] * len(columns)
     places = _alone(columns, name)
     if places is None:
         return None
