@@ -41,14 +41,14 @@ def parse_words(specs: Sequence[str] | None) -> list[Word]:
     return words
 
 
-def choices_of(specs: Sequence[str] | None, option: str, more: str = "") -> list[tuple[str, ...]]:
+def choices_of(specs: Sequence[str] | None, option: str) -> list[tuple[str, ...]]:
     """Return the alternatives that each word of *specs* names, for *option*; none if they are None.
 
-    Raises: UsageError, which ends with *more*, for words that are no names, and for none.
+    Raises: UsageError, for words that are no names, and for none.
     """
     words = parse_words(specs)
     if specs is not None and (not words or any(word.new for word in words)):
-        raise UsageError(f"{option} takes names of fields, in quotes: 'jpg cls', or 'jpg;png' for either{more}")
+        raise UsageError(f"{option} takes names of fields, in quotes: 'jpg cls', or 'jpg;png' for either")
     return [word.choices for word in words]
 
 
