@@ -24,7 +24,7 @@ from tests.forkclient import Forks
 from tests.tiers import take_turns
 
 ROOT = Path(__file__).parent.parent
-BIN = Path(sys.executable).parent
+BIN = Path(os.path.abspath(sys.executable)).parent
 FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 

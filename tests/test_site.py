@@ -16,6 +16,7 @@ import pytest
 
 import tartools
 from tests.conftest import ROOT, clean_environment
+from tests.tiers import exhaustive
 
 
 class Page(HTMLParser):
@@ -38,6 +39,7 @@ class Page(HTMLParser):
                 self.anchors.add(value or "")
 
 
+@exhaustive
 @pytest.mark.skipif(not shutil.which("mandoc"), reason="mandoc is not installed")
 def test_the_site_builds_and_its_links_lead_somewhere(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path / "site")]

@@ -15,30 +15,18 @@ import signal
 import struct
 import sys
 import threading
-from collections.abc import Callable
-from typing import Protocol
 
 from tartools.errors import StorageError, TarToolsError
 from tartools.shards.forks import Fork, can_fork, write_all
-from tartools.shards.spill import SpillBuffer
 from tartools.storage.streams import Stream, wait_until_ready
-from tartools.tar.compression import is_compressed
+from tartools.tar.compression import StoredBytes, is_compressed
 
 ENOUGH = 4 << 20  # bytes that are read before a process is forked: for less it does not pay
-WORTH = 512 << 10  # bytes of a compressed file for which reading ahead in a process pays
 READ = 128 << 10  # bytes a read in that process; some decompressors are slower the more they may return
 RECORD = struct.Struct("<QQ")  # bytes that follow, and how many stored bytes had been read then
 LAST = 1 << 63  # added to the number of bytes of the last record, which is the failure that ended the stream, or empty
 ALL_READ = 1 << 62  # added, too, if the source was read to its end
 MOST_TEXT = 50_000  # characters of a traceback
-
-
-class SourceStream(Stream, Protocol):
-    """The stored bytes that a forked stream reads: how many, the first of them, and whether all were read."""
-
-    count: int
-    head: bytes
-    ended: bool
 
 
 class ForkedStream(Stream):
@@ -47,10 +35,10 @@ class ForkedStream(Stream):
     *source* is what *stream* reads, all of it from the descriptor *fd*; its count includes what the process reads.
     Where a process can't be forked, this process reads on.
 
-    Holds a pipe of 1 MiB, and what `start_ahead` says.
+    Holds a pipe of 1 MiB.
     """
 
-    def __init__(self, stream: Stream, source: SourceStream, fd: int, url: str) -> None:
+    def __init__(self, stream: Stream, source: StoredBytes, fd: int, url: str) -> None:
         self._stream = stream
         self._source = source
         self._fd = fd
@@ -60,25 +48,6 @@ class ForkedStream(Stream):
         self._left = 0  # bytes of the record that is being read
         self._last = 0  # what the header of the last record has, once it was read
         self._ended = False
-
-    @property
-    def running(self) -> bool:
-        """Return whether a process reads, or has ended without our having noticed."""
-        return self._child is not None and self._child.running
-
-    def start_ahead(self, memory: int | None = None, folder: str | None = None) -> None:
-        """Fork the process now, if the file is large enough for that to pay.
-
-        Until its bytes are asked for, it buffers all it reads: *memory* bytes in memory, and the rest in a scratch file
-        in *folder*; from then on up to 4 MiB. Without *memory* it waits while the pipe is full.
-        """
-        if os.fstat(self._fd).st_size >= WORTH:
-            self._until = 0
-            self._fork(memory, folder)
-
-    def fileno(self) -> int:
-        """Return a descriptor that is readable when `readinto` would not wait."""
-        return self._fd if self._child is None else self._child.pipe.fileno()
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end.
@@ -108,14 +77,13 @@ class ForkedStream(Stream):
         if self._child is not None:
             self._child.close()
 
-    def _fork(self, memory: int | None = None, folder: str | None = None) -> bool:
+    def _fork(self) -> bool:
         """Fork the process if the stream is compressed; tell whether it runs. Called once."""
         self._until = sys.maxsize
         if not can_fork() or not (self._source.file is not None or is_compressed(self._source.head)):
             return False
-        buffer = None if memory is None else SpillBuffer(memory, folder)
         try:
-            self._child = Fork(lambda pipe: self._read_on(pipe, buffer), (self._fd,))
+            self._child = Fork(self._read_on, (self._fd,))
         except OSError:  # too little memory, too many open files, or too many processes
             return False
         return True
@@ -152,63 +120,21 @@ class ForkedStream(Stream):
 
     # ---- what follows runs in the forked process ----
 
-    def _read_on(self, pipe: int, buffer: SpillBuffer | None) -> None:
-        """Write the rest of the stream to *pipe*, and how that ended; with *buffer*, read on while the pipe is full."""
-        failure = b""
+    def _read_on(self, pipe: int) -> None:
+        """Write the rest of the stream to *pipe*, and how that ended."""
+        failure, room = b"", memoryview(bytearray(RECORD.size + READ))
         if self._source.file is None:
             _exit_with_reader(pipe)
         try:
-            if buffer is not None:
-                _write_ahead(self._record, pipe, buffer)
-            else:
-                room = memoryview(bytearray(RECORD.size + READ))
-                while count := self._record(room):
-                    write_all(pipe, room[:count])
+            while count := self._stream.readinto(room[RECORD.size :]):
+                RECORD.pack_into(room, 0, count, self._source.count)
+                write_all(pipe, room[: RECORD.size + count])
         except BrokenPipeError:
             raise
         except BaseException as error:
             failure = _dump_error(error, self._url)
         size = len(failure) | LAST | (ALL_READ if self._source.ended else 0)
-        os.set_blocking(pipe, True)
         write_all(pipe, memoryview(RECORD.pack(size, self._source.count) + failure))
-
-    def _record(self, room: memoryview) -> int:
-        """Put the next record into *room*; return its bytes, 0 at the end of the stream."""
-        count = self._stream.readinto(room[RECORD.size :])
-        RECORD.pack_into(room, 0, count, self._source.count)
-        return count and RECORD.size + count
-
-
-def _write_ahead(read: Callable[[memoryview], int], pipe: int, buffer: SpillBuffer) -> None:
-    """Write to *pipe* what *read* returns, reading on into *buffer* while the pipe is full.
-
-    Where there is room in a pipe that was full, its reader has come. Raises what *read* raises once everything before
-    it is written.
-    """
-    view = memoryview(bytearray(RECORD.size + READ))
-    failure: BaseException | None = None
-    more, full = True, False
-    os.set_blocking(pipe, False)
-    while True:
-        while part := buffer.first():
-            try:
-                buffer.drop(os.write(pipe, part))
-                buffer.awaited = full
-            except BlockingIOError:
-                full = True
-                if more and not buffer.full:
-                    break
-                wait_until_ready(pipe, writing=True)
-        if not more:
-            break
-        try:
-            more = (count := read(view)) > 0
-            if more:
-                buffer.append(bytes(view[:count]))
-        except BaseException as error:
-            failure, more = error, False
-    if failure is not None:
-        raise failure
 
 
 def _read_whole(child: Fork, size: int) -> bytes | None:

@@ -59,11 +59,6 @@ class Fork:
         finally:
             os.close(theirs)
 
-    @property
-    def running(self) -> bool:
-        """Return whether it runs, or has ended and was not waited for."""
-        return self._pid != 0
-
     def end(self, *, kill: bool = False) -> bool:
         """Wait for its end, after a *kill* if it is not about to end; return whether it had been running."""
         with self._lock, deferred_signals():

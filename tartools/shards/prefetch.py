@@ -1,38 +1,26 @@
-"""Several shards read at once: in order, by reading ahead, or as their samples come. For commands only.
-
-Local files are read by forked processes: a thread that decompresses beside one that parses mostly waits for the
-interpreter. As soon as one input is remote, a command or stdin, all are read by threads, which mostly wait for data.
-"""
+"""Several shards read at once, by threads: in order, by reading ahead, or as their samples come. For commands only."""
 
 from __future__ import annotations
 
 import io
-import select
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from functools import partial
-from typing import TypeAlias, TypeVar
 
-from tartools import storage
-from tartools.errors import TarFormatError, TarToolsError
+from tartools.errors import TarFormatError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.shards.reading import Found, Reading, batches_of, first_keys, read_parts
-from tartools.shards.spill import SpillBuffer
 from tartools.shards.stream import ShardStream
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import chunks
 
 LISTS = 2  # of parts that wait, each parsed from up to 1 MiB
 PATIENCE = 10.0  # seconds for a thread to end; one that waits for stdin ends with the process
-
-
-# A shard that a thread or a forked process reads, maybe before its turn. Its *parts* are what it holds: see
-# `reading.read_parts`. They raise what opening or reading it raises. It is *busy* while a thread or process reads it.
-AheadShard: TypeAlias = "ForkedShard | ThreadedBytes | ThreadedParts"
-Shard = TypeVar("Shard", "ForkedShard", "ThreadedParts")
+AWAITED = 4 << 20  # bytes that wait in memory once the parser has come
+UNSPILL = 128 << 10  # bytes that are read back at a time
 
 
 def read_ahead(
@@ -45,36 +33,24 @@ def read_ahead(
     """
     if reading.tmpdir is not None:
         scratch_file(reading.tmpdir).close()  # to fail now, not in the middle
-    memory, files, changed = max(memory // max(most - 1, 1), 1), _are_files(urls), threading.Condition()
-
-    def start(url: str) -> AheadShard:
-        if files:
-            return ForkedShard(url, account, reading, memory)
-        return ThreadedBytes(url, account, reading, changed, memory)
-
+    memory, changed = max(memory // max(most - 1, 1), 1), threading.Condition()
     waiting = iter(urls)
-    ahead: deque[AheadShard] = deque()
-    busy: list[AheadShard] = []
+    ahead: deque[ThreadedBytes] = deque()
+    busy: list[ThreadedBytes] = []
     try:
         while True:
             busy = [shard for shard in busy if shard.busy]
             while not ahead or (len(busy) < most and len(ahead) < most):
                 if (url := next(waiting, None)) is None:
                     break
-                ahead.append(start(url))
-                if ahead[-1].busy:
-                    busy.append(ahead[-1])
+                ahead.append(ThreadedBytes(url, account, reading, changed, memory))
+                busy.append(ahead[-1])
             if not ahead:
                 return
             yield _batches(ahead.popleft(), account, reading)
     except BaseException:  # after a normal end, the shards that are still being parsed are closed by their parsers
         _close(busy)
         raise
-
-
-def _are_files(urls: Sequence[str]) -> bool:
-    """Tell whether forked processes can read all of *urls*: they are regular local files."""
-    return all(storage.plain_size(url) is not None for url in urls)
 
 
 def _batches(shard: AheadShard, account: Account, reading: Reading) -> Iterator[Batch]:
@@ -102,44 +78,27 @@ def as_they_come(
     The samples of one shard keep their order. Whoever takes them counts them.
     Holds 4 MiB of each of these shards. Raises what reading a shard raises, after its samples before that point.
     """
+    with closing(_merged(urls, account, reading, most)) as merged:
+        yield merged
+
+
+def _merged(urls: Sequence[str], account: Account, reading: Reading, most: int) -> Generator[Batch, None, None]:
+    """Yield the samples of *urls* as they come."""
     changed = threading.Condition()
-    if _are_files(urls):
-        merged = _merged(urls, lambda url: ForkedShard(url, account, reading), _wait_for_data, most, account)
-    else:
-        wait = partial(_wait_for_parts, changed)
-        merged = _merged(urls, lambda url: ThreadedParts(url, account, reading, changed), wait, most, account)
-
-    def batches() -> Iterator[Batch]:
-        for shard, parts in merged:
-            yield from batches_of(parts, shard.url, account, reading, shard.first)
-
-    with closing(merged):
-        yield batches()
-
-
-def _merged(
-    urls: Sequence[str],
-    start: Callable[[str], Shard],
-    wait: Callable[[list[Shard]], list[Shard]],
-    most: int,
-    account: Account,
-) -> Generator[tuple[AheadShard, list[Found]], None, None]:
-    """Yield the parts of *urls* as they come, each list with its shard.
-
-    *start* starts to read a shard, *wait* waits until some of those that are being read have parts, or have ended.
-    """
     waiting = iter(urls)
-    open: list[Shard] = []
+    open: list[ThreadedParts] = []
     try:
         while True:
             while len(open) < most and (url := next(waiting, None)) is not None:
-                open.append(start(url))
+                open.append(ThreadedParts(url, account, reading, changed))
             if not open:
                 return
-            for shard in wait(list(open)):
-                parts = _next_parts(shard, account)
-                if parts is not None:
-                    yield shard, parts
+            with changed:
+                changed.wait_for(lambda: any(shard.ready for shard in open))
+                ready = [shard for shard in open if shard.ready]
+            for shard in ready:
+                if (parts := _next_parts(shard, account)) is not None:
+                    yield from batches_of(parts, shard.url, account, reading, shard.first)
                 else:
                     open.remove(shard)
                     shard.close()
@@ -156,67 +115,12 @@ def _close(shards: Sequence[AheadShard]) -> None:
         shard.close()
 
 
-class ForkedShard:
-    """The shard *url*, read by a forked process if it is compressed and large enough, else when it is parsed.
+class AheadShard:
+    """The shard *url*, which a thread opens and reads, maybe before its turn.
 
-    The process holds *memory* bytes, those beyond in a scratch file; without *memory* only a pipe of 1 MiB.
+    *changed* is the lock of all shards that are read at once. Its *parts* are what it holds: see `reading.read_parts`.
+    They raise what opening or reading it raises.
     """
-
-    def __init__(self, url: str, account: Account, reading: Reading, memory: int | None = None) -> None:
-        self.url = url
-        self.first = first_keys(url, account, reading)
-        self.parts = self._parse(reading)
-        self._failure: TarToolsError | None = None
-        self._stream: ShardStream | None = None
-        try:
-            self._stream = ShardStream(url, account, forks=True)
-        except TarToolsError as error:
-            self._failure = error
-        if self._stream is not None and self._stream.forked is not None:
-            self._stream.forked.start_ahead(memory, reading.tmpdir)
-
-    @property
-    def busy(self) -> bool:
-        """Return whether a process reads it."""
-        return self.descriptor is not None
-
-    @property
-    def descriptor(self) -> int | None:
-        """What is readable when the process has written something; None without a process."""
-        forked = self._stream.forked if self._stream is not None else None
-        return forked.fileno() if forked is not None and forked.running else None
-
-    def _parse(self, reading: Reading) -> Generator[list[Found], None, None]:
-        if self._failure is not None:
-            raise self._failure
-        assert self._stream is not None
-        for part in read_parts(self.url, self._stream, reading):
-            yield [part]
-
-    def cancel(self) -> None:
-        """Do nothing: `close` kills the process, which takes no time."""
-
-    def close(self) -> None:
-        """Stop reading."""
-        self.parts.close()
-        if self._stream is not None:
-            self._stream.close()
-
-
-def _wait_for_data(open: list[ForkedShard]) -> list[ForkedShard]:
-    """Wait until some of *open* can be read; return those."""
-    ready = [shard for shard in open if shard.descriptor is None]
-    poll = select.poll()
-    waiting: dict[int, ForkedShard] = {}
-    for shard in open:
-        if (fd := shard.descriptor) is not None:
-            waiting[fd] = shard
-            poll.register(fd, select.POLLIN)
-    return ready + [waiting[fd] for fd, _ in poll.poll(0 if ready else None)]
-
-
-class _Threaded:
-    """The shard *url*, which a thread opens and reads. *changed* is the lock of all shards that are read at once."""
 
     def __init__(self, url: str, account: Account, reading: Reading, changed: threading.Condition) -> None:
         self.url = url
@@ -275,7 +179,64 @@ class _Threaded:
         raise NotImplementedError
 
 
-class ThreadedBytes(_Threaded):
+class SpillBuffer:
+    """A queue of bytes: up to *memory* bytes in memory, those beyond in an unlinked scratch file in *folder*.
+
+    Until the parser has come it takes whatever is read. Once it is *awaited* it is *full* at 4 MiB, all in memory but
+    for what was spilled before. It has no lock: threads that share it bring their own.
+    """
+
+    def __init__(self, memory: int, folder: str | None) -> None:
+        self.awaited = False
+        self._memory = memory
+        self._folder = folder
+        self._chunks: deque[memoryview] = deque()
+        self._held = 0  # bytes in these chunks
+        self._file: io.FileIO | None = None
+        self._written = self._read = 0  # bytes of the file
+
+    @property
+    def size(self) -> int:
+        """Bytes in the queue."""
+        return self._held + self._written - self._read
+
+    @property
+    def full(self) -> bool:
+        """Return whether the reader should wait."""
+        return self.awaited and self.size >= AWAITED
+
+    def append(self, chunk: bytes) -> None:
+        """Add *chunk* at the end. Raises StorageError if the scratch file can't be written."""
+        if self._written == self._read and (self.awaited or self._held + len(chunk) <= self._memory):
+            self._chunks.append(memoryview(chunk))
+            self._held += len(chunk)
+            return
+        if self._file is None:
+            self._file = scratch_file(self._folder)
+        self._file.write(chunk)
+        self._written += len(chunk)
+
+    def first(self) -> memoryview | None:
+        """Return some of the bytes at the begin; None if the queue is empty."""
+        if not self._chunks and self._read < self._written:
+            assert self._file is not None
+            data = os.pread(self._file.fileno(), min(UNSPILL, self._written - self._read), self._read)
+            self._chunks.append(memoryview(data))
+            self._read += len(data)
+            self._held += len(data)
+        return self._chunks[0] if self._chunks else None
+
+    def drop(self, count: int) -> None:
+        """Remove the first *count* bytes, all of which `first` has returned."""
+        self._held -= count
+        rest = self._chunks[0][count:]
+        if rest:
+            self._chunks[0] = rest
+        else:
+            self._chunks.popleft()
+
+
+class ThreadedBytes(AheadShard):
     """The shard *url*, whose bytes are read ahead: *memory* bytes in memory, those beyond in a scratch file.
 
     A plain file or a table is only opened, since its bytes need not be moved.
@@ -292,14 +253,14 @@ class ThreadedBytes(_Threaded):
         """Read up to `len(view)` bytes; 0 at the end. Raises what the thread raised, after the bytes before."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._buffer.size)
-            first = self._buffer.first()
-            if first is None:
-                if self._failure is not None:
-                    raise self._failure
-                return 0
-            count = min(len(view), len(first))
-            view[:count] = first[:count]
-            self._buffer.drop(count)
+            count = 0
+            while count < len(view) and (first := self._buffer.first()) is not None:
+                some = first[: len(view) - count]
+                view[count : count + len(some)] = some
+                self._buffer.drop(len(some))
+                count += len(some)
+            if not count and self._failure is not None:
+                raise self._failure
             self._changed.notify_all()
             return count
 
@@ -326,7 +287,7 @@ class ThreadedBytes(_Threaded):
                     self._changed.notify_all()
 
 
-class ThreadedParts(_Threaded):
+class ThreadedParts(AheadShard):
     """The shard *url*, which the thread also parses into *parts*. Two lists of parts wait, each of up to 1 MiB."""
 
     def __init__(self, url: str, account: Account, reading: Reading, changed: threading.Condition) -> None:
@@ -385,10 +346,3 @@ class _AnnouncedStream(ShardStream):
     def readinto(self, view: memoryview, /) -> int:
         self._before()
         return super().readinto(view)
-
-
-def _wait_for_parts(changed: threading.Condition, shards: list[ThreadedParts]) -> list[ThreadedParts]:
-    """Wait until parts of some of *shards* can be taken, or they have ended; return those."""
-    with changed:
-        changed.wait_for(lambda: any(shard.ready for shard in shards))
-        return [shard for shard in shards if shard.ready]

@@ -10,7 +10,7 @@ from tartools.samples.account import Account
 from tartools.storage.streams import Input, Stream, check_unchanged, skip
 from tartools.tables import schema
 from tartools.tar import compression
-from tartools.tar.compression import MAGIC, Pushed
+from tartools.tar.compression import Pushed, StoredBytes
 
 if TYPE_CHECKING:
     from tartools.shards.forked import ForkedStream
@@ -124,28 +124,3 @@ class ShardStream:
                 self._failure = error
             self._input.close()
         self.file = self._input = self._stored = self._stream = self.forked = None  # all that samples keep is this
-
-
-class StoredBytes:
-    """The bytes of a shard as they are stored: how many were read, the first of them, and whether all were read."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.file, self.start = stream.file, stream.start
-        self._stream = stream
-        self.count = 0
-        self.head = b""  # as many as `compression.is_compressed` looks at
-        self.ended = False  # the last `readinto` returned 0
-
-    def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end."""
-        count = self._stream.readinto(view)
-        if self.count < MAGIC:
-            self.head += bytes(view[: min(count, MAGIC - self.count)])
-        self.count += count
-        self.ended = not count
-        return count
-
-    def skip(self, count: int, /) -> None:
-        """Skip *count* bytes, which count as read."""
-        skip(self._stream, count)
-        self.count += count

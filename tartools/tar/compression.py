@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from tartools.errors import StorageError, TarFormatError, TarToolsError, TruncatedError
-from tartools.storage.streams import Sink, Stream
+from tartools.storage.streams import Sink, Stream, skip
 
 LONGEST_NAME = 1 << 16  # bytes of a name or comment in a gzip header; a longer one is taken for damage
 READ = 1 << 18  # compressed bytes a read
@@ -242,6 +242,31 @@ class _Unrecognized(Stream):
         first = first_bytes(self._stream, MAGIC)
         codec, whole = codec_of(first), Pushed(self._stream, first)
         return whole if codec is None else Decompressed(whole, codec, self._url)
+
+
+class StoredBytes:
+    """The bytes of a shard as they are stored: how many were read, the first of them, and whether all were read."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.file, self.start = stream.file, stream.start
+        self._stream = stream
+        self.count = 0
+        self.head = b""  # as many as `is_compressed` looks at
+        self.ended = False  # the last `readinto` returned 0
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end."""
+        count = self._stream.readinto(view)
+        if self.count < MAGIC:
+            self.head += bytes(view[: min(count, MAGIC - self.count)])
+        self.count += count
+        self.ended = not count
+        return count
+
+    def skip(self, count: int, /) -> None:
+        """Skip *count* bytes, which count as read."""
+        skip(self._stream, count)
+        self.count += count
 
 
 class Pushed(Stream):

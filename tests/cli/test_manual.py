@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,18 +55,18 @@ def test_everything_generated_is_fresh() -> None:
     assert manual.stale(ROOT, _manual.generated()) == []
 
 
-def test_check_names_what_is_stale(tmp_path: Path) -> None:
-    check = [sys.executable, "-m", "tartools.commands._manual", tmp_path]
-    assert subprocess.run(check, stdout=subprocess.DEVNULL, check=False).returncode == 0
-    assert subprocess.run([*check, "--check"], check=False).returncode == 0
+def test_check_names_what_is_stale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert start(sys.executable, "-m", "tartools.commands._manual", tmp_path).status == 0
+    files, folder = _manual.generated(), str(tmp_path)
+    assert manual.main([folder, "--check"], files) == 0
     (tmp_path / "man/man1/tarcat.1").write_text("old")
     (tmp_path / "completions/zsh/_tarold").write_text("of a command that has gone")
-    done = subprocess.run([*check, "--check"], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert [line.split()[0] for line in done.stderr.splitlines()] == ["completions/zsh/_tarold", "man/man1/tarcat.1"]
+    assert manual.main([folder, "--check"], files) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in said] == ["completions/zsh/_tarold", "man/man1/tarcat.1"]
     assert (tmp_path / "man/man1/tarcat.1").read_text() == "old"
-    assert subprocess.run(check, stdout=subprocess.DEVNULL, check=False).returncode == 0
-    assert manual.stale(tmp_path, _manual.generated()) == [] and not (tmp_path / "completions/zsh/_tarold").exists()
+    assert manual.main([folder], files) == 0
+    assert manual.stale(tmp_path, files) == [] and not (tmp_path / "completions/zsh/_tarold").exists()
 
 
 def test_options_are_read_from_the_declaration() -> None:
@@ -91,18 +90,8 @@ def test_options_are_read_from_the_declaration() -> None:
 
 def test_a_page_has_its_parts_in_order() -> None:
     page = manual.man_page(made(), NAMES)
-    parts = [
-        "NAME",
-        "SYNOPSIS",
-        "DESCRIPTION",
-        "OPTIONS",
-        "SHARED OPTIONS",
-        "EXIT STATUS",
-        "ENVIRONMENT",
-        "EXAMPLES",
-        "SEE ALSO",
-    ]
-    assert re.findall(r"^\.SH (.*)$", page, re.MULTILINE) == parts
+    parts = "NAME, SYNOPSIS, DESCRIPTION, OPTIONS, SHARED OPTIONS, EXIT STATUS, ENVIRONMENT, EXAMPLES, SEE ALSO"
+    assert ", ".join(re.findall(r"^\.SH (.*)$", page, re.MULTILINE)) == parts
     assert "\n\\&.5 of it\n" in page
     assert "\n.nf\n.RS 4\na  b\n.RE\n.fi\n" in page
     assert "\nCount:\n.nf\n.RS 4\ntarmake \\(aqa\\(aq | wc\n.RE\n.fi\n" in page
@@ -200,10 +189,8 @@ OFFERED = ["cls", "jpg", "json", "json:score"]  # of the table
 
 
 def test_bash_completes_columns(table: Path) -> None:
-    for name, option in (("tar2tsv", "-f"), ("tarsort", "-s")):
-        file = ROOT / "completions/bash" / name
-        assert complete(file, name, [name, str(table), option, ""]) == OFFERED
-        assert complete(file, name, [name, str(table), option, "js"]) == OFFERED[2:]
+    for name, option, typed, offered in (("tar2tsv", "-f", "", OFFERED), ("tarsort", "-s", "js", OFFERED[2:])):
+        assert complete(ROOT / "completions/bash" / name, name, [name, str(table), option, typed]) == offered
     assert not (table.parent / "gotcha").exists()
 
 
@@ -253,17 +240,16 @@ COMPLETED = [  # words behind tartools, the last of them to be completed; what i
 ]
 
 
+@pytest.mark.parametrize("shell", ["bash", pytest.param("fish", marks=needs("fish"))])
 @pytest.mark.parametrize(("words", "offered"), COMPLETED)
-def test_bash_completes_what_follows_tartools(words: list[str], offered: list[str], shard: Path) -> None:
-    typed = ["tartools", *(word.format(shard=shard) for word in words)]
-    assert complete(ROOT / "completions/bash/tartools", "tartools", typed) == offered
-
-
-@needs("fish")
-@pytest.mark.parametrize(("words", "offered"), COMPLETED)
-def test_fish_completes_what_follows_tartools(words: list[str], offered: list[str], shard: Path) -> None:
-    line = " ".join(["tartools", *(word.format(shard=f"'{shard}'") for word in words)])
-    assert by_fish(f'set -p fish_complete_path {ROOT}/completions/fish; complete -C "{line}"') == offered
+def test_what_follows_tartools_is_completed(shell: str, words: list[str], offered: list[str], shard: Path) -> None:
+    place = f"'{shard}'" if shell == "fish" else shard
+    typed = ["tartools", *(word.format(shard=place) for word in words)]
+    if shell == "bash":
+        assert complete(ROOT / "completions/bash/tartools", "tartools", typed) == offered
+    else:
+        program = f'set -p fish_complete_path {ROOT}/completions/fish; complete -C "{" ".join(typed)}"'
+        assert by_fish(program) == offered
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -11,7 +11,6 @@ import pytest
 
 from tartools.errors import shown
 from tartools.storage.streams import stream_file
-from tests.archives import header
 from tests.conftest import Run, make_samples, make_tar
 
 TAR = make_tar(make_samples(3))
@@ -54,22 +53,6 @@ def test_a_zstd_window_that_is_too_large(log: int, shell: Run, tmp_path: Path) -
         f"tarcat: in.tar.zst: its zstd data needs a window of {1 << log - 20} MiB, and 128 MiB are allowed: "
         "read it as 'pipe:zstd -dc --long=31 FILE'\n",
     )
-
-
-def test_too_little_memory_for_a_value(shell: Run, tmp_path: Path) -> None:
-    with (tmp_path / "in.tar").open("wb") as file:
-        file.write(header(b"a.txt", 1 << 30))
-        file.truncate((1 << 30) + 10 * 512)
-    status, _, said = shell(f"{LIMIT}; tar2tsv -f txt in.tar")
-    assert (status, said) == (1, "tar2tsv: out of memory\n")
-
-
-def test_no_thread_can_be_started(shell: Run, tmp_path: Path) -> None:
-    """The stack of a thread is as large as that of the process may be: here too large."""
-    (tmp_path / "in.tar").write_bytes(TAR)
-    done = shell(f"ulimit -s 1000000; {LIMIT}; tarproc -c true in.tar")
-    said = "tarproc: can't start new thread: no more processes or memory are allowed (see ulimit -a)\n"
-    assert done == (1, b"", said)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tartools.errors import TarFormatError, TruncatedError
 from tartools.storage.scratch import scratch_file
@@ -37,7 +35,6 @@ from tartools.tar.rescan import members_in
 from tests.archives import BLOCK, END, GNU, USTAR, V7, Trickle, base256, data, entry, file_stream, long, pax, sealed
 from tests.archives import header as block
 from tests.commands.test_damage import NEEDED, WHOLE
-from tests.conftest import make_samples, make_tar, members_of
 
 Found = tuple[bytes, bytes]  # path and payload
 
@@ -120,6 +117,7 @@ NAMES = {
     "100 bytes, no NUL": (entry(b"a" * 100, b"x"), b"a" * 100),
     "155 + 100": (entry(b"a" * 100, b"x", prefix=b"p" * 155), b"p" * 155 + b"/" + b"a" * 100),
     "v7": (entry(b"a.jpg", b"x", b"\0", magic=V7), b"a.jpg"),
+    "v7 with a type": (entry(b"a.jpg", b"x", magic=V7), b"a.jpg"),
     "v7: no prefix": (block(b"a.jpg", 1, b"\0", magic=V7, tail=b"junk") + data(b"x"), b"a.jpg"),
     "GNU: times are no prefix": (block(b"a.jpg", 1, magic=GNU, tail=b"13627467000\0") + data(b"x"), b"a.jpg"),
     "GNU long name": (long(LONG) + entry(b"cut.jpg", b"x", magic=GNU), LONG),
@@ -147,24 +145,27 @@ def test_names(content: bytes, path: bytes, step: int) -> None:
 
 
 SIZES = {
-    "octal": b"00000000005\0",
-    "octal without NUL": b"000000000005",
-    "octal with blanks": b"         5 \0",
-    "base-256": base256(5),
+    "octal": (block(b"a.x", size_field=b"00000000005\0") + data(b"hello"), b"hello"),
+    "octal without NUL": (block(b"a.x", size_field=b"000000000005") + data(b"hello"), b"hello"),
+    "octal with blanks": (block(b"a.x", size_field=b"         5 \0") + data(b"hello"), b"hello"),
+    "base-256": (block(b"a.x", size_field=base256(5)) + data(b"hello"), b"hello"),
+    "empty is zero": (block(b"a.x", size_field=bytes(12)), b""),
+    "pax goes before the header": (pax((b"size", b"5")) + block(b"a.x", 0) + data(b"hello"), b"hello"),
 }
 
 
-@pytest.mark.parametrize("field", SIZES.values(), ids=SIZES)
-def test_size_fields(field: bytes) -> None:
-    assert one(block(b"a.x", size_field=field) + data(b"hello")).read() == b"hello"
+@pytest.mark.parametrize(("content", "payload"), SIZES.values(), ids=SIZES)
+def test_sizes(content: bytes, payload: bytes) -> None:
+    assert one(content).read() == payload
 
 
-def test_empty_size_field_is_zero() -> None:
-    assert one(block(b"a.x", size_field=bytes(12))).read() == b""
+def sparse_header(more: int) -> bytes:
+    old = bytearray(block(b"s", 3 * BLOCK, b"S", magic=GNU))
+    old[482] = more
+    return sealed(old)
 
 
-def test_pax_size_goes_before_the_header() -> None:
-    assert one(pax((b"size", b"5")) + block(b"a.x", 0) + data(b"hello")).read() == b"hello"
+HUGE = pax((b"comment", b"v" * 900_000))  # four of them are as many as may be
 
 
 @pytest.mark.parametrize(
@@ -184,6 +185,8 @@ def test_pax_size_goes_before_the_header() -> None:
         (entry(b"p", b"\0" * 10, b"g") + entry(b"a.x"), 0, "pax"),
         (entry(b"a.x") + block(b"p", MAX_EXTENDED_HEADER + 1, b"x"), BLOCK, "limit"),
         (block(b"p", size_field=base256(1 << 80), kind=b"L"), 0, "limit"),
+        (HUGE * 5 + entry(b"a.x"), 4 * len(HUGE), "limit"),
+        (sparse_header(1) + (b"\7" * 511 + b"\0") * 3000, BLOCK, "limit"),
         (entry(b"a.x") + pax((b"mtime", b"1")) + END, 3 * BLOCK, "checksum"),
         (entry(b"a.x") + b"\1" * BLOCK, BLOCK, "checksum"),
         (b"hello" * 1000, 0, "not a tar archive"),
@@ -202,36 +205,38 @@ def test_an_extended_header_may_have_the_size_of_the_limit() -> None:
     assert one(entry(b"PaxHeaders/x", record, b"x") + entry(b"a.x", b"1")).read() == b"1"
 
 
-def test_many_extended_headers_are_limited() -> None:
-    header = pax((b"comment", b"v" * 900_000))
-    with pytest.raises(TarFormatError, match="limit"):
-        parse_bytes(header * 5 + entry(b"a.x") + END)
+def sparse(maps: int) -> bytes:
+    """Return an old sparse file of GNU tar, with so many *maps* behind the header."""
+    blocks = b"".join(b"\7" * 504 + bytes([n < maps - 1]) + bytes(7) for n in range(maps))
+    return sparse_header(maps > 0) + blocks + bytes(3 * BLOCK)
 
 
-SPECIALS = {
-    "hard link": (b"1", False),
-    "symbolic link": (b"2", False),
-    "character device": (b"3", False),
-    "block device": (b"4", False),
-    "directory": (b"5", True),
-    "fifo": (b"6", False),
+SPARSE = pax((b"GNU.sparse.major", b"1"), (b"GNU.sparse.name", b"real.x"), (b"GNU.sparse.realsize", b"9999"))
+DUMPED = b"payload" * 100
+SPECIALS = {  # of links, devices and directories no payload follows, whatever their size field says
+    "hard link": (block(b"b", 700, b"1", link=b"a.x"), Special("b", "hard link", False)),
+    "symbolic link": (block(b"b", 700, b"2", link=b"a.x"), Special("b", "symbolic link", False)),
+    "character device": (block(b"b", 700, b"3"), Special("b", "character device", False)),
+    "block device": (block(b"b", 700, b"4"), Special("b", "block device", False)),
+    "directory": (block(b"b", 700, b"5"), Special("b", "directory", True)),
+    "fifo": (block(b"b", 700, b"6"), Special("b", "fifo", False)),
+    "GNU dump: D": (entry(b"b", DUMPED, b"D", magic=GNU), Special("b", "directory", True)),
+    "GNU dump: M": (entry(b"b", DUMPED, b"M", magic=GNU), Special("b", "continuation of another volume", False)),
+    "GNU dump: V": (entry(b"b", DUMPED, b"V", magic=GNU), Special("b", "volume label", True)),
+    "old directory: a slash": (entry(b"d/", kind=b"0", magic=V7), Special("d/", "directory", True)),
+    "old directory, no type": (entry(b"d/", kind=b"\0", magic=V7), Special("d/", "directory", True)),
+    "long name": (long(LONG) + block(b"cut", kind=b"2", magic=GNU), Special(LONG.decode(), "symbolic link", False)),
+    **{f"sparse, {maps} maps": (sparse(maps), Special("s", "sparse file", False)) for maps in (0, 1, 3)},
+    "pax sparse: its real name": (SPARSE + entry(b"S.1/r", b"map"), Special("real.x", "sparse file", False)),
 }
 
 
-@pytest.mark.parametrize(("kind", "flags"), SPECIALS.items(), ids=SPECIALS)
-def test_members_without_data(kind: str, flags: tuple[bytes, bool]) -> None:
-    """Whatever their size field says: no payload follows."""
-    letter, silent = flags
-    found = parse_bytes(entry(b"a.x", b"1") + block(b"b", 700, letter, link=b"a.x") + entry(b"c.x", b"2") + END)
+@pytest.mark.parametrize(("content", "special"), SPECIALS.values(), ids=SPECIALS)
+@pytest.mark.parametrize("step", [1 << 30, 300])
+def test_members_that_are_special(content: bytes, special: Special, step: int) -> None:
+    found = parse_bytes(entry(b"a.x", b"1") + content + entry(b"c.x", b"2") + END, step)
     assert contents(found) == [(b"a.x", b"1"), (b"c.x", b"2")]
-    assert [part for part in found if isinstance(part, Special)] == [Special("b", kind, silent)]
-
-
-@pytest.mark.parametrize("letter", [b"D", b"M", b"V"])
-def test_members_of_gnu_dumps_have_payloads(letter: bytes) -> None:
-    found = parse_bytes(entry(b"b", b"payload" * 100, letter, magic=GNU) + entry(b"c.x", b"2") + END)
-    assert contents(found) == [(b"c.x", b"2")]
-    assert isinstance(found[0], Special)
+    assert [part for part in found if isinstance(part, Special)] == [special]
 
 
 @pytest.mark.parametrize("folder", [block(b"d/\0.x"), block(b"", prefix=b"d/sub"), block(b"d/", kind=b"\0")])
@@ -262,47 +267,6 @@ def test_a_file_that_grows_is_read_on(ranges: bool, tmp_path: Path) -> None:
             more.write(content[20_000:])
         found += reading
     assert sum(len(part.keys) for part in found if isinstance(part, ContiguousGroups)) == 100
-
-
-@pytest.mark.parametrize("kind", [b"0", b"\0"])
-def test_directories_of_old_tars_have_a_slash_and_no_type(kind: bytes) -> None:
-    found = parse_bytes(entry(b"d/", b"", kind, magic=V7) + entry(b"d/a.x", b"1", kind, magic=V7) + END)
-    assert found[0] == Special("d/", "directory", True)
-    assert contents(found) == [(b"d/a.x", b"1")]
-
-
-def test_names_of_specials_come_from_extended_headers() -> None:
-    found = parse_bytes(long(LONG) + block(b"cut", kind=b"2", magic=GNU) + END)
-    assert found[0] == Special(LONG.decode(), "symbolic link", False)
-
-
-def sparse_header(more: int) -> bytes:
-    old = bytearray(block(b"s", 3 * BLOCK, b"S", magic=GNU))
-    old[482] = more
-    return sealed(old)
-
-
-@pytest.mark.parametrize("maps", [0, 1, 3])
-@pytest.mark.parametrize("step", [1 << 30, 300])
-def test_old_gnu_sparse_maps_are_passed_over(maps: int, step: int) -> None:
-    blocks = b"".join(b"\7" * 504 + bytes([n < maps - 1]) + bytes(7) for n in range(maps))
-    content = entry(b"a.x", b"1") + sparse_header(maps > 0) + blocks + bytes(3 * BLOCK) + entry(b"b.x", b"2") + END
-    found = parse_bytes(content, step)
-    assert contents(found) == [(b"a.x", b"1"), (b"b.x", b"2")]
-    assert [part for part in found if isinstance(part, Special)] == [Special("s", "sparse file", False)]
-
-
-def test_a_sparse_map_without_end_is_refused() -> None:
-    endless = sparse_header(1) + (b"\7" * 511 + b"\0") * 3000
-    with pytest.raises(TarFormatError, match="limit"):
-        parse_bytes(endless)
-
-
-def test_pax_sparse_members_are_special_and_known_by_their_real_name() -> None:
-    records = pax((b"GNU.sparse.major", b"1"), (b"GNU.sparse.name", b"real.x"), (b"GNU.sparse.realsize", b"9999"))
-    found = parse_bytes(records + entry(b"GNUSparseFile.1/real.x", b"map") + entry(b"b.x", b"2") + END)
-    assert found[0] == Special("real.x", "sparse file", False)
-    assert contents(found) == [(b"b.x", b"2")]
 
 
 def test_global_records_are_folded_into_members_that_lack_them() -> None:
@@ -592,47 +556,13 @@ def test_a_large_member_that_is_cut(
             assert raised.value.offset == len(content)
 
 
-@given(
-    payloads=st.lists(st.binary(max_size=3000), max_size=12),
-    buffer=st.integers(1, 8).map(lambda n: n * 512),
-    step=st.integers(1, 5000),
-    format=st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
-    long_names=st.booleans(),
-)
-@settings(max_examples=60, deadline=None)
-def test_random_archives_read_as_tarfile_reads_them(
-    payloads: list[bytes], buffer: int, step: int, format: int, long_names: bool
-) -> None:
-    stem = "n" * 150 if long_names and format != tarfile.USTAR_FORMAT else "n"
-    archive = make_tar([(f"{stem}{n}.x", payload) for n, payload in enumerate(payloads)], format)
-    made: list[io.FileIO] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(window, "BUFFER", buffer)
-        patch.setattr(window, "LARGE", 2048)
-        found = contents(parse(Trickle(archive, step), made))
-    for file in made:
-        file.close()
-    assert [(path.decode(), payload) for path, payload in found] == members_of(archive)
-
-
-def test_members_held_while_reading_on_stay_intact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "BUFFER", 4096)
-    samples = make_samples(200)
-    found = parse(Trickle(make_tar(samples), 1000))
-    assert contents(found) == [(name.encode(), payload) for name, payload in samples]
-
-
-def test_members_between_one_and_sixteen_mib_of_a_pipe_are_memory() -> None:
-    payload = os.urandom(3 << 20)
-    found = parse(Trickle(entry(b"a.x", payload) + entry(b"b.x", b"2") + END, 65536))
+@pytest.mark.parametrize(("mib", "step"), [(3, 65536), (17, 1 << 20)])
+def test_members_of_a_pipe_above_sixteen_mib_go_to_scratch(mib: int, step: int, scratch: list[io.FileIO]) -> None:
+    payload = bytes(range(256)) * (mib << 12)
+    found = parse(Trickle(entry(b"a.x", payload) + entry(b"b.x", b"2") + END, step), scratch)
     assert contents(found) == [(b"a.x", payload), (b"b.x", b"2")]
-
-
-def test_members_above_sixteen_mib_of_a_pipe_go_to_scratch(scratch: list[io.FileIO]) -> None:
-    payload = bytes(range(256)) * (17 << 12)
-    found = parse(Trickle(entry(b"a.x", payload) + entry(b"b.x", b"2") + END, 1 << 20), scratch)
-    assert contents(found) == [(b"a.x", payload), (b"b.x", b"2")]
-    assert next(m.source for m in found if isinstance(m, Member)) is scratch[0]
+    assert isinstance(found[0], Member)
+    assert scratch == ([found[0].source] if mib > 16 else [])
 
 
 def test_members_of_a_window_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

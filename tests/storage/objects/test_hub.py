@@ -19,7 +19,7 @@ from tests.storage.objects import fake_hf
 from tests.storage.objects.fake_hf import Repository
 from tests.storage.objects.hubserver import TOKEN, Hub
 from tests.storage.objects.wire import Answer, Received, Request
-from tests.tiers import by_turns
+from tests.tiers import also, by_turns
 
 SET = "hf://datasets/org/set"
 
@@ -273,8 +273,8 @@ LIMITED = Answer(429, {"RateLimit": '"api";r=0;t=0', "RateLimit-Policy": '"fixed
 
 @pytest.mark.parametrize(
     "busy",
-    [LIMITED, Answer(429, {"Retry-After": "0"}), Answer(408, {}), Answer(503, {}), Answer(500, {}), None],
-    ids=["RateLimit", "Retry-After", "408", "503", "500", "reset"],
+    [LIMITED, Answer(503, {}), *also(Answer(429, {"Retry-After": "0"}), Answer(408, {}), Answer(500, {}), None)],
+    ids=["RateLimit", "503", "Retry-After", "408", "500", "reset"],
 )
 def test_a_hub_that_is_busy(busy: Answer | None, hub: Hub, run: Run, tmp_path: Path) -> None:
     hub.before = [(kind, busy) for kind in ("/revision/", "/tree/", "/resolve/")]

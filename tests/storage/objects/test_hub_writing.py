@@ -18,6 +18,7 @@ from tests.storage.objects.fake_hf import Repository, commit
 from tests.storage.objects.hubserver import Hub
 from tests.storage.objects.test_hub import SECRETS, SET, changed_by, shard
 from tests.storage.objects.wire import Answer, Received, Request
+from tests.tiers import by_turns
 
 WHOLE = shard(*range(12))
 
@@ -86,6 +87,7 @@ def test_a_commit_whose_answer_is_lost_is_not_made_twice(
         repository.log.clear()
 
 
+@by_turns("busy")
 @pytest.mark.parametrize(
     "busy", [Answer(503, {}), Answer(429, {"Retry-After": "0"}), None], ids=["503", "429", "reset"]
 )

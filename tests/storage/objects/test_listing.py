@@ -14,9 +14,7 @@ from tartools.errors import StorageError, UsageError
 from tartools.storage import listing
 from tartools.storage.expand import expand
 from tartools.storage.listing import listed, ls
-from tartools.storage.objects import retry
 from tartools.storage.objects.contract import ListedObject, Page
-from tartools.storage.objects.retry import TransientError
 
 
 class Shelf:
@@ -27,12 +25,10 @@ class Shelf:
         self.size = size
         self.end = end  # of all URLs
         self.requests = 0
-        self.before: Callable[[str], None] = lambda token: None  # runs before a page is given
 
     def page(self, prefix: str, token: str, flat: bool) -> Page:
         """Return a page. A token is the place where it begins."""
         self.requests += 1
-        self.before(token)
         bucket, start = prefix[: prefix.index("/", 6) + 1], self._name(prefix)
         here = [name for name in self.names if name.startswith(start)]
         here = [name for name in here if not flat or "/" not in name[len(start) :]]
@@ -50,8 +46,7 @@ Shelve = Callable[[Shelf], Shelf]
 
 @pytest.fixture
 def shelve(monkeypatch: pytest.MonkeyPatch) -> Shelve:
-    """Return a function that makes a shelf the store. What is tried again is at once."""
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0)
+    """Return a function that makes a shelf the store."""
 
     def shelve(shelf: Shelf) -> Shelf:
         monkeypatch.setattr(listing, "store_of", lambda scheme: shelf)
@@ -104,36 +99,6 @@ def test_no_page_is_asked_for_before_it_is_wanted(taken: int, shelve: Shelve) ->
     assert shelf.requests == -(-taken // shelf.size)
 
 
-def test_pages_are_tried_again(shelve: Shelve) -> None:
-    shelf = shelve(Shelf(numbered(100)))
-    failures: dict[str, int] = {}
-
-    def before(token: str) -> None:
-        failures[token] = failures.get(token, 0) + 1
-        if failures[token] % 5:
-            raise TransientError("busy")
-
-    shelf.before = before
-    assert names_of(listed("s3://b/")) == shelf.names
-
-
-BUSY, REFUSED = TransientError("the server is busy"), StorageError("no permission", url="s3://b/")
-
-
-@pytest.mark.parametrize(("first", "error"), [(1, BUSY), (2, BUSY), (20, BUSY), (21, REFUSED)])
-def test_a_page_that_never_comes_or_may_not_be_read_is_a_failure(first: int, error: Exception, shelve: Shelve) -> None:
-    shelf = shelve(Shelf(numbered(1000)))
-
-    def before(token: str) -> None:
-        if shelf.requests >= first:
-            raise error
-
-    shelf.before = before
-    said = r"s3://b/: the server is busy \(5 tries\)" if error is BUSY else "no permission"
-    with pytest.raises(StorageError, match=said):
-        list(listed("s3://b/"))
-
-
 def test_a_store_that_does_not_sort(shelve: Shelve) -> None:
     """As S3's directory buckets, and rclone's server: all is read, and sorted then."""
     shelf = shelve(Shelf(numbered(100)))
@@ -145,14 +110,6 @@ def test_a_store_that_does_not_sort(shelve: Shelve) -> None:
 def test_disorder_that_shows_too_late_is_a_failure(disorder: list[int], shelve: Shelve) -> None:
     shelf = shelve(Shelf(numbered(6)))
     shelf.names += [numbered(9)[place] for place in disorder]
-    with pytest.raises(StorageError, match="out of order"):
-        list(listed("s3://b/"))
-
-
-def test_a_server_that_ignores_where_to_go_on_is_a_failure(shelve: Shelve) -> None:
-    shelf = shelve(Shelf(numbered(6)))
-    page = shelf.page
-    shelf.page = lambda prefix, token, flat: page(prefix, "", flat)  # type: ignore[method-assign]
     with pytest.raises(StorageError, match="out of order"):
         list(listed("s3://b/"))
 

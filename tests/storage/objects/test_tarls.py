@@ -131,8 +131,9 @@ def test_nothing_to_list_is_a_failure(name: str, message: str, place: Site, run:
 @pytest.mark.parametrize("name", ["", "x", "x/*.tar"])
 def test_a_bucket_that_is_not_there(name: str, listed: Site, run: Run) -> None:
     url = f"{listed.scheme}://no-such-bucket/{name}"
-    said = run("tarls", url, env=listed.env).failure()
-    assert re.fullmatch(rf"tarls: {re.escape(url)}: no such bucket: [^\n]+\n", said)
+    for command in ("tarls", "tarcat")[: 1 + bool(name)]:
+        said = run(command, url, env=listed.env).failure()
+        assert re.fullmatch(rf"{command}: {re.escape(url)}: no such bucket: [^\n]+\n", said)
 
 
 @by_turns("listed")
