@@ -8,51 +8,25 @@ room exits. Begin reading at `command.Command`.
 
 from __future__ import annotations
 
-from tartools.cli.command import Command, command
-from tartools.cli.declare import Group, Option, sample_slice
-from tartools.cli.options import (
-    Common,
-    Count,
-    Fields,
-    Force,
-    Gzip,
-    Inputs,
-    Means,
-    Memory,
-    Output,
-    Parallel,
-    Seed,
-    TmpDir,
-    Url,
-    Verbatim,
-    Workers,
-    check_outputs,
-    workers,
-)
-from tartools.errors import byte_size
-
-__all__ = [
-    "Command",
-    "Common",
-    "Count",
-    "Fields",
-    "Force",
-    "Group",
-    "Gzip",
-    "Inputs",
-    "Means",
-    "Memory",
-    "Option",
-    "Output",
-    "Parallel",
-    "Seed",
-    "TmpDir",
-    "Url",
-    "Verbatim",
-    "Workers",
-    "byte_size",
-    "check_outputs",
-    "command",
-    "sample_slice",
-    "workers",
-]
+from tartools.cli.command import Command as Command
+from tartools.cli.command import command as command
+from tartools.cli.declare import Group as Group
+from tartools.cli.declare import Option as Option
+from tartools.cli.declare import sample_slice as sample_slice
+from tartools.cli.options import Count as Count
+from tartools.cli.options import Fields as Fields
+from tartools.cli.options import Force as Force
+from tartools.cli.options import Gzip as Gzip
+from tartools.cli.options import Inputs as Inputs
+from tartools.cli.options import Means as Means
+from tartools.cli.options import Memory as Memory
+from tartools.cli.options import Output as Output
+from tartools.cli.options import Parallel as Parallel
+from tartools.cli.options import Seed as Seed
+from tartools.cli.options import TmpDir as TmpDir
+from tartools.cli.options import Url as Url
+from tartools.cli.options import Verbatim as Verbatim
+from tartools.cli.options import Workers as Workers
+from tartools.cli.options import check_outputs as check_outputs
+from tartools.cli.options import workers as workers
+from tartools.errors import byte_size as byte_size

@@ -68,15 +68,7 @@ from typing import Annotated, Any, NamedTuple, cast
 from tartools import cli, errors, storage
 from tartools.cli import Option
 from tartools.commands._report import print_facts
-from tartools.errors import (
-    SampleError,
-    StorageError,
-    TarToolsError,
-    UsageError,
-    byte_size,
-    how_to_install,
-    without_query,
-)
+from tartools.errors import SampleError, StorageError, TarToolsError, UsageError
 from tartools.formats.plan import build_samples
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
@@ -120,9 +112,9 @@ class Data(cli.Group):
     """What to measure."""
 
     count: Annotated[int, Option("-c --count N", "Take the first N samples.", minimum=1)] = SAMPLES
-    size: Annotated[int, Option("--bytes BYTES", "Take at most so many bytes.", parser=byte_size, default="256M")] = (
-        BYTES
-    )
+    size: Annotated[
+        int, Option("--bytes BYTES", "Take at most so many bytes.", parser=errors.byte_size, default="256M")
+    ] = BYTES
     tmpdir: cli.TmpDir = None
 
 
@@ -172,7 +164,7 @@ def check_installed() -> None:
 
     missing = [name for name in ("torch", "pyarrow") if find_spec(name) is None]
     if missing:
-        raise StorageError(f"this needs {' and '.join(missing)}: {how_to_install(*missing)}")
+        raise StorageError(f"this needs {' and '.join(missing)}: {errors.how_to_install(*missing)}")
 
 
 class Taken(NamedTuple):
@@ -211,7 +203,7 @@ def facts_of(
             measure(measurer, rows, account, taken.origins)
     after = others_seconds()
     facts = {
-        "source": [without_query(url) for url in urls],
+        "source": [errors.without_query(url) for url in urls],
         "samples": taken.samples,
         "bytes": taken.bytes,
         "fields": taken.fields,

@@ -62,18 +62,9 @@ from typing import Annotated, Literal
 from tartools import cli, storage
 from tartools.cli import Option, process
 from tartools.errors import UsageError, printable, several, shown
-from tartools.run import localjobs
+from tartools.run import localjobs, tasks
 from tartools.run import log as logs
-from tartools.run.tasks import (
-    PLACEHOLDER,
-    Task,
-    TaskResult,
-    part_of,
-    shell_line,
-    tasks_of,
-    without_signatures,
-    workers_in,
-)
+from tartools.run.tasks import Task, TaskResult
 from tartools.samples.account import Account, Jobs
 from tartools.storage.expand import expand
 from tartools.storage.url import Url
@@ -157,12 +148,12 @@ def tarjob(
     logged = content_of(policy.log)
     records = logs.last_records(logged, policy.log or "")
     names = expand([items.spec] if items.spec else [], items.files_from or [], "\0" if items.null else "\n")
-    every = part_of(tasks_of(names, command, policy.output, force=policy.redo), items.only)
+    every = tasks.part_of(tasks.tasks_of(names, command, policy.output, force=policy.redo), items.only)
     todo = localjobs.tasks_to_do(every, records, redo=policy.redo)
     jobs = account.progress.jobs = Jobs(len(every), len(every) - len(todo))
     if dry_run:
         with storage.writing("-") as sink:
-            sink.write(process.printable(b"".join(os.fsencode(shell_line(task)) + b"\n" for task in todo)))
+            sink.write(process.printable(b"".join(os.fsencode(tasks.shell_line(task)) + b"\n" for task in todo)))
         return
     if every and not todo:
         account.warn(
@@ -234,7 +225,7 @@ def run_tasks(
     Raises: UsageError if the program does not exist.
     """
     commands = os.listdir(os.path.dirname(__file__))
-    cores = workers_in(command, {name.removesuffix(".py") for name in commands if name.startswith("tar")})
+    cores = tasks.workers_in(command, {name.removesuffix(".py") for name in commands if name.startswith("tar")})
     on_ray = resources.address or resources.cpus or os.environ.get("RAY_ADDRESS")
     if resources.engine == "ray" or (resources.engine is None and on_ray):
         from tartools.run import ray
@@ -249,7 +240,7 @@ def run_tasks(
             timeout=policy.timeout,
             fail_fast=policy.fail_fast,
         )
-    if not PLACEHOLDER.search(command[0]):
+    if not tasks.PLACEHOLDER.search(command[0]):
         localjobs.check_program(command[0])
     return localjobs.run_tasks(
         todo,
@@ -287,6 +278,6 @@ def print_results(results: localjobs.Results, account: Account, policy: Policy, 
             last_line = f": {result.last_line}" if result.last_line else ""
             kept = ""
             if not policy.log and task.output and storage.exists(task.output):
-                output = printable(without_signatures(task.output, task))
+                output = printable(tasks.without_signatures(task.output, task))
                 kept = f" (its output exists; without --log, the next run will take it for done: {output})"
             account.omit(f"{shown(task.item)}: {result.failure}{tries}{last_line}{kept}")

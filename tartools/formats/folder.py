@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tartools.errors import SampleError, StorageError, printable, several
-from tartools.formats.plan import PlannedMember, PlannedSample, grouped, local_url
+from tartools.formats.plan import PlannedMember, PlannedSample, grouped
 from tartools.samples.account import Account
 from tartools.samples.encoding import text_payload, unpacked
 from tartools.samples.filetypes import NUMBERS, suffix_of
 from tartools.samples.sample import join_path
+from tartools.storage.names import local_url
 from tartools.tar import split_path
 
 SPELLINGS = {"jpeg": "jpg", "jpe": "jpg", "tiff": "tif", "text": "txt", "htm": "html", "yml": "yaml", "mpeg": "mpg"}
@@ -57,7 +58,8 @@ def from_folder(wanted: Folder, account: Account, skip_special: bool) -> list[Pl
     names = {path: ended_at_last_dot(path) if wanted.dots == "last" else path for path in tree.files}
     if wanted.dots == "last":
         check_keys(names, wanted.path)
-    parts = [PlannedMember(name, url=local_url(os.fsdecode(path), wanted.path)) for path, name in names.items()]
+    urls = (local_url(os.path.join(wanted.path, os.fsdecode(path))) for path in names)
+    parts = [PlannedMember(name, url=url) for name, url in zip(names.values(), urls, strict=True)]
     if wanted.class_field is not None:
         top = os.path.basename(os.path.abspath(wanted.path))
         keys = {key for key, field in map(split_path, names.values()) if field}

@@ -17,7 +17,7 @@ from tartools.formats.plan import PlannedMember, PlannedSample, PlanOrigin
 from tartools.formats.textrows import Number, objects, title, titled
 from tartools.samples.account import Account
 from tartools.samples.encoding import text_payload, unpacked
-from tartools.samples.sample import Sample, checked_path, field_name
+from tartools.samples.sample import Sample, checked_path, failure_of, field_name
 from tartools.samples.values import PSEUDO, checked_key
 from tartools.tar import Member
 
@@ -182,11 +182,8 @@ def _quoted(sample: Sample, name: str) -> bytes:
     try:
         return json.dumps(name, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise SampleError(
-            f"sample {sample.key!r}: {name!r} is not UTF-8, so JSON cannot hold it (--rekey of tarcat gives new keys, "
-            "-f 'new=old' new names)",
-            url=sample.shard,
-        ) from None
+        advice = "(--rekey of tarcat gives new keys, -f 'new=old' new names)"
+        raise failure_of(sample, f": {name!r} is not UTF-8, so JSON cannot hold it {advice}") from None
 
 
 def _value(member: Member) -> tuple[bytes, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
 from tartools import storage
 from tartools.errors import UsageError
 from tartools.storage.scratch import copied
-from tartools.storage.streams import BUFFER, Sink, Stream, stream_file
+from tartools.storage.streams import Input, Sink, Stream, stream_file
 from tartools.storage.url import Url
 from tartools.tar.compression import MAGIC, CompressedSink, Decompressed, codec_of, split_packed
 
@@ -21,7 +21,7 @@ def opened(url: str) -> io.BufferedReader:
     codec = codec_of(file.peek(MAGIC)[:MAGIC])
     if codec is None:
         return file
-    return reader(Decompressed(cast(Stream, file), codec, url), file.close)
+    return stream_file(cast(Input, Decompressed(cast(Stream, file), codec, url)), url, file.close)
 
 
 def seekable(url: str) -> io.BufferedReader:
@@ -34,26 +34,6 @@ def seekable(url: str) -> io.BufferedReader:
         return file
     with file:
         return copied(Decompressed(cast(Stream, file), codec, url))
-
-
-def reader(stream: Stream, ended: Callable[[], object] = lambda: None) -> io.BufferedReader:
-    """Return *stream* as a file; closing it calls *ended*."""
-    return io.BufferedReader(_StreamReader(stream, ended), BUFFER)
-
-
-class _StreamReader(io.RawIOBase):
-    def __init__(self, stream: Stream, ended: Callable[[], object]) -> None:
-        self._stream, self._ended = stream, ended
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        return self._stream.readinto(memoryview(buffer))
-
-    def close(self) -> None:
-        self._ended()
-        super().close()
 
 
 def check_bare(url: str, kind: str) -> None:

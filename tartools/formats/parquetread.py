@@ -8,16 +8,9 @@ from typing import Any
 
 from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError
+from tartools.samples import columnfields
 from tartools.samples.account import Account, FirstKeys
-from tartools.samples.columnfields import (
-    ChosenColumns,
-    RowFormat,
-    Words,
-    check_words,
-    key_column,
-    packed_row,
-    with_key,
-)
+from tartools.samples.columnfields import ChosenColumns, RowFormat, Words, packed_row, with_key
 from tartools.samples.encoding import text_payload, unpacked
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import as_text, blanks, checked_key, field_list
@@ -237,9 +230,9 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
     Holds: a row group of the columns that are taken. Raises: SampleError, naming the row; TarFormatError.
     """
     url = table.url
-    key = table.names[key_column(table.names, rows.key, url)]
+    key = table.names[columnfields.key_column(table.names, rows.key, url)]
     columns = {name: place for place, name in enumerate(table.names) if name != key}
-    check_words(list(columns), rows, url)
+    columnfields.check_words(list(columns), rows, url)
     if len(set(table.names)) < len(table.names):
         twice = next(name for name in table.names if table.names.count(name) > 1)
         raise SampleError(f"two columns are called {twice!r}", url=url)

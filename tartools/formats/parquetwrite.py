@@ -10,7 +10,7 @@ from tartools.errors import SampleError, in_units
 from tartools.samples.account import Account
 from tartools.samples.columnfields import Words
 from tartools.samples.filetypes import PICTURES, SOUNDS, TEXTS, suffix_of
-from tartools.samples.sample import Sample, field_name
+from tartools.samples.sample import Sample, failure_of, field_name
 from tartools.samples.values import blanks, field_list, no_sample_has
 from tartools.storage.streams import Sink
 from tartools.tables import schema
@@ -178,14 +178,13 @@ class PayloadColumns:
         try:
             key = sample.raw_key.decode()
         except UnicodeDecodeError:
-            raise _failure(
-                sample, "its key is not UTF-8, which Parquet needs; --rekey of tarcat gives new keys"
-            ) from None
+            what = ": its key is not UTF-8, which Parquet needs; --rekey of tarcat gives new keys"
+            raise failure_of(sample, what) from None
         found = self._all_of(sample) if self._layout.words is None else self._chosen_of(sample)
         for column, member in found:
             column.fill(len(self.keys))
             if len(column) > len(self.keys):
-                raise _failure(sample, f"two members are for the column {column.name!r}; -f 'new=old' renames one")
+                raise failure_of(sample, f": two members are for the column {column.name!r}; -f 'new=old' renames one")
             payload = self._payload(sample, column, member)
             column.add(payload, _text(sample, member.path) if column.is_file else None)
             self.size += member.size
@@ -210,13 +209,12 @@ class PayloadColumns:
     def _check_new(self, sample: Sample, name: str) -> None:
         """Raise SampleError if there can be no column *name* for a field of *sample*."""
         if not name:
-            raise _failure(
-                sample, "its name has no dot, so it has no field, and no column; -f names the fields to write"
-            )
+            what = ": its name has no dot, so it has no field, and no column; -f names the fields to write"
+            raise failure_of(sample, what)
         if self._settled:
             every = " ".join([*self._columns, name])
-            what = f"the field {name!r}, which none of the {self._rows:,} samples of the first row groups has"
-            raise _failure(sample, f"it has {what}, and no column can be added now: name all of them, as -f '{every}'")
+            what = f": it has the field {name!r}, which none of the {self._rows:,} samples of the first row groups has"
+            raise failure_of(sample, f"{what}, and no column can be added now: name all of them, as -f '{every}'")
 
     def _chosen_of(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
         """Return the members that the words choose, with their columns, in the order of the words."""
@@ -236,14 +234,14 @@ class PayloadColumns:
         """Return the payload of *member* for *column*. Raises: SampleError."""
         if member.size > LARGEST:
             what = f"{member.name!r} has {in_units(member.size)}"
-            raise _failure(sample, f"{what}, and a value of a Parquet file at most {in_units(LARGEST)}")
+            raise failure_of(sample, f": {what}, and a value of a Parquet file at most {in_units(LARGEST)}")
         payload = member.read()
         if column.kind == "string":
             try:
                 payload.decode()
             except UnicodeDecodeError as error:
                 where = f"field {field_name(member)!r}: not UTF-8 text (byte {error.start})"
-                raise _failure(sample, f"{where}; --binary {column.name} stores bytes") from None
+                raise failure_of(sample, f": {where}; --binary {column.name} stores bytes") from None
         return payload
 
     def writer(self, file: Any) -> Any:
@@ -300,8 +298,4 @@ def _text(sample: Sample, name: bytes) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError:
-        raise _failure(sample, f"the name {name!r} is not UTF-8, which Parquet needs") from None
-
-
-def _failure(sample: Sample, what: str) -> SampleError:
-    return SampleError(f"sample {sample.key!r}: {what}", url=sample.shard)
+        raise failure_of(sample, f": the name {name!r} is not UTF-8, which Parquet needs") from None

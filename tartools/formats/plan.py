@@ -24,6 +24,7 @@ from tartools.samples.encoding import text_payload
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import PSEUDO, checked_key
 from tartools.storage.local import path_of
+from tartools.storage.names import local_url
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import check_whole, chunks
 from tartools.storage.url import Url
@@ -60,7 +61,7 @@ class PlanOrigin(NamedTuple):
             raise UsageError(f"{place(line, column)}: {error.message}", url=self.name) from None
         if url.scheme == "-":
             raise self.failure(line, "a member cannot be read from stdin; write ./- for a file of that name", column)
-        return local_url(path, self.base) if url.is_local else url
+        return local_url(os.path.join(self.base, path)) if url.is_local else url
 
     def cell_source(self, text: str, line: int, column: str) -> str:
         """Return the URL that *text* names, as `source`.
@@ -286,16 +287,6 @@ class PlannedSample(NamedTuple):
 
     key: bytes
     parts: tuple[PlannedMember, ...]
-
-
-def local_url(path: str, base: str) -> str:
-    """Return the URL of the local file *path*, relative to *base*, even if it looks like a URL with a scheme.
-
-    >>> local_url("a.jpg", "data"), local_url("pipe:rm a", "")
-    ('data/a.jpg', './pipe:rm a')
-    """
-    joined = os.path.join(base, path)
-    return joined if Url(joined).scheme == "" else f"./{joined}"
 
 
 def sources_of(parts: Iterable[PlannedMember]) -> dict[str, PlannedMember]:

@@ -328,7 +328,9 @@ def _objects(file: io.BufferedReader, name: str, rows: RowFormat) -> Iterator[Pa
             names = tuple(found)
             if names not in columns:
                 seen.update(dict.fromkeys(names))
-                columns[names] = _object_columns(names, rows)
+                key_at = key_column(names, rows.key, "")
+                places = {title: place for place, title in enumerate(names) if place != key_at}
+                columns[names] = names[key_at], [(names[at], field) for at, field in rows.chosen.of(places)]
             key_name, chosen = columns[names]
             key, packed = packed_row(found[key_name], ((f, found[n]) for n, f in chosen), rows.packed)
         except SampleError as error:
@@ -342,10 +344,3 @@ def _objects(file: io.BufferedReader, name: str, rows: RowFormat) -> Iterator[Pa
         yield keys, values
     if seen:
         check_words(list(seen), rows, name)
-
-
-def _object_columns(names: tuple[str, ...], rows: RowFormat) -> tuple[str, list[tuple[str, str]]]:
-    """Return the name of the key in an object with *names*, and for each name that is taken the field it is for."""
-    key_at = key_column(names, rows.key, "")
-    found = rows.chosen.of({name: place for place, name in enumerate(names) if place != key_at})
-    return names[key_at], [(names[place], field) for place, field in found]

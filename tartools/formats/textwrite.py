@@ -11,7 +11,7 @@ from tartools import storage
 from tartools.errors import SampleError, TarToolsError, UsageError
 from tartools.formats.textrows import escape, title
 from tartools.samples.account import FIRST, TOGETHER, Account
-from tartools.samples.sample import Batch, Sample, behind_key
+from tartools.samples.sample import Batch, Sample, behind_key, failure_of
 from tartools.samples.values import PSEUDO, Column, blanks, field_list, getter, parse_column
 from tartools.storage.streams import Sink
 from tartools.tables.listed import ABSENT, ListedBatch, answers_of, first, json_getter, told_by
@@ -195,11 +195,8 @@ def _lacks(sample: Sample, name: str, torn: bool) -> SampleError:
         if torn
         else (" (--fill STR writes STR instead)")
     )
-    return SampleError(
-        f"sample {sample.key!r} has no value for {name!r}{blanks(name)}; its fields are: "
-        f"{field_list(sample.fields)}{more}",
-        url=sample.shard,
-    )
+    what = f" has no value for {name!r}{blanks(name)}; its fields are: {field_list(sample.fields)}"
+    return failure_of(sample, what + more)
 
 
 def _unwritable(sample: "Sample | ListedRow", names: Sequence[str], values: Sequence[object]) -> SampleError:

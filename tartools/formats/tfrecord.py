@@ -14,16 +14,15 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 
 from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, TarFormatError, TruncatedError, how_to_install, several, shown
-from tartools.formats import packed
 from tartools.samples.account import Account
 from tartools.samples.columnfields import ChosenColumns, Words, with_key
-from tartools.samples.sample import Sample, checked_path
+from tartools.samples.sample import Sample, checked_path, failure_of
 from tartools.samples.values import blanks, checked_key, field_list, no_sample_has
-from tartools.storage.streams import Stream, check_whole
+from tartools.storage.streams import Input, Stream, check_whole, stream_file
 from tartools.tar.compression import Codec, Decompressed, Decompressor, Pushed, codec_of, first_bytes
 
 LENGTH, CRC = struct.Struct("<Q"), struct.Struct("<I")
@@ -89,7 +88,7 @@ def plain(stream: Stream, url: str) -> io.BufferedReader:
         codec = ZLIB if head.startswith(MAGIC) else codec_of(head)
         if codec is not None:
             whole = Decompressed(whole, codec, url)
-    return packed.reader(whole)
+    return stream_file(cast(Input, whole), url, lambda: None)
 
 
 def records(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]:
@@ -261,7 +260,7 @@ def frames(samples: Iterable[Sample], account: Account, chosen: ChosenColumns) -
                 continue
             record = example(sample, found, message())
         except SampleError as error:
-            raise SampleError(f"sample {sample.key!r}: {error.message}", url=sample.shard) from None
+            raise failure_of(sample, f": {error.message}") from None
         account.samples_out += 1
         account.bytes_out += len(record)
         yield head_of(len(record))

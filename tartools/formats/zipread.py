@@ -41,7 +41,7 @@ def samples(
     directories of all files are read first. Links and special files are reported as omissions, unless *skip_special*;
     what systems add is left out with a warning.
 
-    Holds: one sample, and what `ZipSamples` holds of one file. Raises: as `ZipSamples` and `ZipDirectory.member`.
+    Holds: one sample, and what `ZipSamples` holds of one file. Raises: as `ZipSamples` and its `member`.
     """
     urls = list(urls)
     numbers = {} if class_field is None else class_numbers(class_field, _labels(urls, class_field), account)
@@ -93,115 +93,31 @@ def with_class(sample: Sample, field: str, numbers: dict[bytes, int]) -> Sample:
 
 
 class ZipSamples:
-    """The samples of a zip file: adjacent members with one key, in the order of its directory.
+    """The samples of the zip file *url*, open as *file*: adjacent members with one key, in the order of its directory.
 
-    *others* are links and special files, (name, kind); *left_out* are the files that systems add, and the directories
-    of macOS; *directories* are entries. *returned* is the first key that comes back after other keys, or None.
+    The directory begins at byte *start*. *others* are links and special files, (name, kind); *left_out* are the files
+    that systems add, and the directories of macOS. *returned* is the first key that comes back after other keys, or
+    None.
 
-    Holds: what `ZipDirectory` holds, 100 bytes a sample, and while it is made, all names.
+    Holds: 600 bytes for each member, 100 for each sample, and while it is made, all names.
     Raises: SampleError for encrypted members, other methods than stored and deflated, names that lead out of the
-    folder, and two members of one name; TarFormatError; StorageError.
-    """
-
-    def __init__(self, file: BinaryIO, url: str) -> None:
-        self.directory = ZipDirectory(file, url)
-        self.others: list[tuple[str, str]] = []
-        self.left_out: list[str] = []
-        self.returned: bytes | None = None
-        self._samples: list[list[zipfile.ZipInfo]] = []  # the members of each
-        self._sort()
-
-    def _sort(self) -> None:
-        """Find the samples."""
-        seen: set[bytes] = set()
-        first_keys = FirstKeys(self._returns)
-        last: bytes | None = None
-        for info in self.directory.infos:
-            path = path_of(info)
-            if not self._is_member(info, path):
-                continue
-            self.directory.checked(info, path)
-            if path in seen:
-                raise SampleError(f"two members are called {path.decode()!r}", url=self.directory.url)
-            seen.add(path)
-            key, field = split_path(path)
-            if not field or key != last:
-                self._samples.append([])
-                if first_keys.left:
-                    first_keys.add([key])
-            last = key if field else None
-            self._samples[-1].append(info)
-
-    def _returns(self, key: bytes) -> None:
-        self.returned = self.returned or key
-
-    def _is_member(self, info: zipfile.ZipInfo, path: bytes) -> bool:
-        """Tell whether *info*, with this *path*, is a member of a sample; note what else it is."""
-        kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system in UNIX else 0
-        if path.endswith(b"/"):
-            if info.file_size:
-                raise self.directory.failure(f"the directory {path.decode()!r} has a payload", info.header_offset)
-        elif is_of_system(path.rpartition(b"/")[2]) or path.startswith(b"__MACOSX/"):
-            self.left_out.append(path.decode())
-        elif kind not in (0, stat.S_IFREG):
-            self.others.append((path.decode(), "symbolic link" if kind == stat.S_IFLNK else "special file"))
-        else:
-            return True
-        return False
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def __getitem__(self, number: int) -> list[zipfile.ZipInfo]:
-        """Return the members of sample *number*."""
-        return self._samples[number]
-
-    def sample(self, file: BinaryIO, number: int) -> Sample:
-        """Return sample *number*; see `ZipDirectory.member`."""
-        members = tuple(self.directory.member(file, info) for info in self[number])
-        return Sample(split_path(members[0].path)[0], members, self.directory.url)
-
-    def report(self, account: Account, skip_special: bool) -> None:
-        """Report what does not become part of a sample."""
-        where = shown(self.directory.url)
-        others = [] if skip_special else [(f"{where}: {name}", kind) for name, kind in self.others]
-        report(where, self.left_out, others, "members", account)
-        if self.returned is not None:
-            account.comes_back(self.returned, self.directory.url)
-        warn_of_twins((list(map(path_of, self[number])) for number in range(len(self))), account)
-
-
-def raw_name(info: zipfile.ZipInfo) -> bytes:
-    """Return the name of a member as it is in the file."""
-    return info.orig_filename.encode("utf-8" if info.flag_bits & UTF8 else "cp437")
-
-
-def path_of(info: zipfile.ZipInfo) -> bytes:
-    """Return the name of a member in UTF-8: as it is, if it happens to be, or else it is in code page 437."""
-    if info.orig_filename.isascii():
-        return info.orig_filename.encode()
-    try:
-        raw_name(info).decode()
-    except UnicodeDecodeError:
-        return info.orig_filename.encode()
-    return raw_name(info)
-
-
-class ZipDirectory:
-    """The directory of the zip file *url*, which is open as *file*: its members, *infos*, and the byte of its *start*.
-
-    Holds: 600 bytes for each member. Raises: TarFormatError if this is not a zip file or is damaged; StorageError.
+    folder, and two members of one name; TarFormatError if this is not a zip file or is damaged; StorageError.
     """
 
     def __init__(self, file: BinaryIO, url: str) -> None:
         self.url = url
+        self.others: list[tuple[str, str]] = []
+        self.left_out: list[str] = []
+        self.returned: bytes | None = None
+        self._samples: list[list[zipfile.ZipInfo]] = []  # the members of each
         try:
             with zipfile.ZipFile(file) as archive:
-                self.infos, self.start, comment = archive.infolist(), archive.start_dir, len(archive.comment)
+                infos, self.start, comment = archive.infolist(), archive.start_dir, len(archive.comment)
         except DAMAGE as error:
             self._refuse(file, error)
-        self._check_end(file, comment)
-        self._check_places(file)
+        self._check_end(file, infos, comment)
+        self._check_places(file, infos)
+        self._sort(infos)
 
     def failure(self, what: str, at: int) -> TarFormatError:
         """Return the failure of what is at byte *at*."""
@@ -220,31 +136,90 @@ class ZipDirectory:
             raise TruncatedError("this zip file was cut: its end is missing", url=self.url, offset=length)
         raise self.failure("this is not a zip file: it neither begins nor ends as one", 0)
 
-    def _check_end(self, file: BinaryIO, comment: int) -> None:
+    def _check_end(self, file: BinaryIO, infos: list[zipfile.ZipInfo], comment: int) -> None:
         """Raise TarFormatError unless the last bytes say what was found, with *comment* bytes behind them."""
         end = file.seek(0, io.SEEK_END) - RECORD.size - comment
         file.seek(end)
         signature, count, told = RECORD.unpack(file.read(RECORD.size))
         if signature != END or told != comment:
             raise self.failure("the end of this zip file is damaged, or other bytes follow it", end)
-        if count not in (0xFFFF, len(self.infos) & 0xFFFF):  # the first: there is a 64-bit end
-            raise self.failure(f"the directory lists {len(self.infos)} members, and its end says {count}", end)
+        if count not in (0xFFFF, len(infos) & 0xFFFF):  # the first: there is a 64-bit end
+            raise self.failure(f"the directory lists {len(infos)} members, and its end says {count}", end)
 
-    def _check_places(self, file: BinaryIO) -> None:
+    def _check_places(self, file: BinaryIO, infos: list[zipfile.ZipInfo]) -> None:
         """Raise TarFormatError if members overlap each other or the directory, or if some are not listed."""
         at, gap = 0, 0  # where a member ended, and where some may be that are not listed
-        for info in sorted(self.infos, key=lambda info: info.header_offset):
+        for info in sorted(infos, key=lambda info: info.header_offset):
             if info.header_offset < at:
                 raise self.failure(f"the directory is damaged: it says that {info.filename!r} begins here", at)
             gap = gap or (0 if at else info.header_offset)
             at = info.header_offset + LOCAL.size + len(info.orig_filename) + info.compress_size
         if at > self.start:
             raise self.failure("the directory is damaged: members reach into it", self.start)
-        if (gap or self.start - at > (GAP if self.infos else 0)) and _begins(file):
+        if (gap or self.start - at > (GAP if infos else 0)) and _begins(file):
             what = "the directory is damaged: there are members that it does not list"
             raise self.failure(what, 0 if gap else at)
 
-    def checked(self, info: zipfile.ZipInfo, path: bytes) -> None:
+    def _sort(self, infos: list[zipfile.ZipInfo]) -> None:
+        """Find the samples among the members *infos*."""
+        seen: set[bytes] = set()
+        first_keys = FirstKeys(self._returns)
+        last: bytes | None = None
+        for info in infos:
+            path = path_of(info)
+            if not self._is_member(info, path):
+                continue
+            self._checked(info, path)
+            if path in seen:
+                raise SampleError(f"two members are called {path.decode()!r}", url=self.url)
+            seen.add(path)
+            key, field = split_path(path)
+            if not field or key != last:
+                self._samples.append([])
+                if first_keys.left:
+                    first_keys.add([key])
+            last = key if field else None
+            self._samples[-1].append(info)
+
+    def _returns(self, key: bytes) -> None:
+        self.returned = self.returned or key
+
+    def _is_member(self, info: zipfile.ZipInfo, path: bytes) -> bool:
+        """Tell whether *info*, with this *path*, is a member of a sample; note what else it is."""
+        kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system in UNIX else 0
+        if path.endswith(b"/"):
+            if info.file_size:
+                raise self.failure(f"the directory {path.decode()!r} has a payload", info.header_offset)
+        elif is_of_system(path.rpartition(b"/")[2]) or path.startswith(b"__MACOSX/"):
+            self.left_out.append(path.decode())
+        elif kind not in (0, stat.S_IFREG):
+            self.others.append((path.decode(), "symbolic link" if kind == stat.S_IFLNK else "special file"))
+        else:
+            return True
+        return False
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, number: int) -> list[zipfile.ZipInfo]:
+        """Return the members of sample *number*."""
+        return self._samples[number]
+
+    def sample(self, file: BinaryIO, number: int) -> Sample:
+        """Return sample *number*; see `member`."""
+        members = tuple(self.member(file, info) for info in self[number])
+        return Sample(split_path(members[0].path)[0], members, self.url)
+
+    def report(self, account: Account, skip_special: bool) -> None:
+        """Report what does not become part of a sample."""
+        where = shown(self.url)
+        others = [] if skip_special else [(f"{where}: {name}", kind) for name, kind in self.others]
+        report(where, self.left_out, others, "members", account)
+        if self.returned is not None:
+            account.comes_back(self.returned, self.url)
+        warn_of_twins((list(map(path_of, self[number])) for number in range(len(self))), account)
+
+    def _checked(self, info: zipfile.ZipInfo, path: bytes) -> None:
         """Raise SampleError if the payload of the member *path* can't be read."""
         name = path.decode()
         try:
@@ -291,6 +266,22 @@ class ZipDirectory:
         """
         path, source = path_of(info), kept(self.chunks(file, info))
         return Member(path, source, 0, 0, info.file_size, tar.encode_header(path, info.file_size))
+
+
+def raw_name(info: zipfile.ZipInfo) -> bytes:
+    """Return the name of a member as it is in the file."""
+    return info.orig_filename.encode("utf-8" if info.flag_bits & UTF8 else "cp437")
+
+
+def path_of(info: zipfile.ZipInfo) -> bytes:
+    """Return the name of a member in UTF-8: as it is, if it happens to be, or else it is in code page 437."""
+    if info.orig_filename.isascii():
+        return info.orig_filename.encode()
+    try:
+        raw_name(info).decode()
+    except UnicodeDecodeError:
+        return info.orig_filename.encode()
+    return raw_name(info)
 
 
 def _begins(file: BinaryIO) -> bool:

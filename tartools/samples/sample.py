@@ -23,6 +23,11 @@ def join_path(key: bytes, field: bytes) -> bytes:
     return key + b"." + field if field else key
 
 
+def failure_of(sample: Sample, what: str) -> SampleError:
+    """Return the failure of *sample*, in its shard; *what* begins behind its name, as with `: ` or ` has`."""
+    return SampleError(f"sample {sample.key!r}{what}", url=sample.shard)
+
+
 class Sample:
     """One sample: a key, and its members in the order of the archive. Treat it as immutable.
 

@@ -131,8 +131,8 @@ def directed(encoded: bytes, order: Order) -> bytes:
 def decoder(order: Order) -> Callable[[bytes], bytes]:
     """Return a function that decodes the sort key of a text."""
     if order.reverse:
-        return lambda sort_key: directed(sort_key[1:], order)[:-2].replace(b"\0\xff", b"\0")
-    return lambda sort_key: sort_key[1:-2].replace(b"\0\xff", b"\0")
+        return lambda sort_key: text_of(directed(sort_key[1:], order))
+    return lambda sort_key: text_of(sort_key[1:])
 
 
 def text_bytes(value: bytes) -> bytes:
@@ -142,6 +142,11 @@ def text_bytes(value: bytes) -> bytes:
     b'a\x00\xffb\x00\x00'
     """
     return value.replace(b"\0", b"\0\xff") + b"\0\0"
+
+
+def text_of(encoded: bytes) -> bytes:
+    """Return the text that `text_bytes` encoded."""
+    return encoded[:-2].replace(b"\0\xff", b"\0")
 
 
 @cache

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from tartools.errors import SampleError, UsageError, shown
-from tartools.samples.sample import Sample
+from tartools.samples.sample import Sample, failure_of
 from tartools.tar import Member, read_range
 
 INDEX = "__index__"  # number of a sample, counted from the start of the input
@@ -95,9 +95,7 @@ def text_of(sample: Sample, field: str, payload: bytes, verbatim: bool) -> str:
     try:
         return payload.decode() if verbatim else payload.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
-        raise SampleError(
-            f"sample {sample.key!r}, field {field!r}: not UTF-8 text (byte {error.start})", url=sample.shard
-        ) from None
+        raise failure_of(sample, f", field {field!r}: not UTF-8 text (byte {error.start})") from None
 
 
 def as_text(value: object) -> str:
@@ -169,7 +167,7 @@ def _inside(sample: Sample, field: str, text: str, path: tuple[str, ...]) -> tup
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:  # RecursionError: a million brackets
-        raise SampleError(f"sample {sample.key!r}, field {field!r}: not JSON: {error}", url=sample.shard) from None
+        raise failure_of(sample, f", field {field!r}: not JSON: {error}") from None
     for step in path:
         if isinstance(value, dict) and step in value:
             value = value[step]

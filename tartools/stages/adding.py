@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch, Sample
+from tartools.samples.sample import Batch, Sample, failure_of
 from tartools.tar import ContiguousGroups, Member, read_range, split_path
 from tartools.tar.writer import new_members
 
@@ -118,7 +118,12 @@ def added(sample: Sample, new: Sequence[Member], how: Adding) -> Sample:
         name = how.fold(field)
         if name in names:
             if how.prefer is None:
-                raise _twice(sample, field)
+                text = field.decode("utf-8", "surrogateescape")
+                raise failure_of(
+                    sample,
+                    f" has the field {text!r} in A and in B (--prefer a or --prefer b takes one, -f 'new=old' renames "
+                    "those of B)",
+                )
             if how.prefer == "b":
                 at = names.index(name)
                 members[at] = member
@@ -128,17 +133,5 @@ def added(sample: Sample, new: Sequence[Member], how: Adding) -> Sample:
             members.append(member)
             names.append(name)
     if b"" in names and len(members) > 1:
-        raise SampleError(
-            f"sample {sample.key!r}: a member without a field is a sample of its own, so nothing can be added to it",
-            url=sample.shard,
-        )
+        raise failure_of(sample, ": a member without a field is a sample of its own, so nothing can be added to it")
     return sample.with_members(members)
-
-
-def _twice(sample: Sample, field: bytes) -> SampleError:
-    name = field.decode("utf-8", "surrogateescape")
-    return SampleError(
-        f"sample {sample.key!r} has the field {name!r} in A and in B (--prefer a or --prefer b takes one, "
-        "-f 'new=old' renames those of B)",
-        url=sample.shard,
-    )

@@ -14,7 +14,7 @@ from tartools import storage
 from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
-from tartools.samples.sortkeys import text_bytes
+from tartools.samples.sortkeys import text_bytes, text_of
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import Picked
 from tartools.shards.gathering import gather, to_the_end, without_output
@@ -210,11 +210,6 @@ class _Side:
         self._last = self.key
 
 
-def decoded(key: bytes) -> bytes:
-    """Return the key that `sortkeys.text_bytes` encoded as *key*."""
-    return key[:-2].replace(b"\0\xff", b"\0")
-
-
 def changes(
     left: Iterator[bytes], right: Iterator[bytes], counts: Counts, pair: Callable[[bytes], object]
 ) -> Iterator[Change]:
@@ -227,13 +222,13 @@ def changes(
     while a.key is not None or b.key is not None:
         if b.key is not None and (a.key is None or b.key < a.key):
             counts.added += 1
-            yield Change(ADDED, decoded(b.key), b.position)
+            yield Change(ADDED, text_of(b.key), b.position)
             b.next()
             continue
         assert a.key is not None
         if a.key != b.key:
             counts.removed += 1
-            yield Change(REMOVED, decoded(a.key))
+            yield Change(REMOVED, text_of(a.key))
             a.next()
             continue
         pair(a.position + b.position + a.key)
@@ -244,7 +239,7 @@ def changes(
             fields = differing(a.content, b.content)
             for field in fields:
                 counts.fields[field] = counts.fields.get(field, 0) + 1
-            yield Change(CHANGED, decoded(a.key), b.position, fields)
+            yield Change(CHANGED, text_of(a.key), b.position, fields)
         a.next()
         b.next()
     counts.repeated = [a.repeated, b.repeated]
@@ -290,5 +285,5 @@ def reordered(
     for record in sort(after()):
         if record[NUMBER : 2 * NUMBER] != last:
             counts.reordered += 1
-            yield Change(REORDERED, decoded(record[2 * NUMBER :]), record[:NUMBER])
+            yield Change(REORDERED, text_of(record[2 * NUMBER :]), record[:NUMBER])
         last = record[:NUMBER]

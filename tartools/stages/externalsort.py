@@ -132,19 +132,12 @@ def merge_runs(groups: list[list[SortedRun]], file: io.FileIO) -> list[SortedRun
 
 def write_run(records: Iterable[bytes], file: io.FileIO) -> SortedRun:
     """Append sorted *records* to *file*; return the run that they make. Holds: 1 MiB, and a block."""
-    start = file.tell()
-    pending = bytearray()
-    largest = 0
+    start, largest = file.tell(), 0
+    writer = io.BufferedWriter(file, WRITE)
     for block in pack_blocks(records):
         largest = max(largest, len(block))
-        if len(pending) + len(block) > WRITE:
-            file.write(pending)
-            pending = bytearray()
-        if len(block) > WRITE:
-            file.write(block)
-        else:
-            pending += block
-    file.write(pending)
+        writer.write(block)
+    writer.detach()
     return SortedRun(file, start, file.tell(), largest)
 
 

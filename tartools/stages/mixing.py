@@ -20,7 +20,6 @@ from tartools.shards.reading import closing_upstream
 from tartools.stages.shares import WHOLE, upper_bounds
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table
-from tartools.tar import compression
 
 Item = TypeVar("Item")  # a sample, or what stands for one
 Stop = Literal["first", "all", "longest"]
@@ -29,59 +28,6 @@ BITS = 64
 BLOCK = 8  # numbers
 STEP = 0x9E3779B97F4A7C15  # WHOLE divided by the golden ratio; odd
 END = object()
-
-
-class Mixture(Generic[Item]):
-    """The items of *sources* in the proportions of *shares*, whole numbers above 0; to be iterated once.
-
-    Where a source ends, *stop* says what comes: "first" ends the mixture, "all" goes on without the source until all
-    have ended, and "longest" iterates the source once more, until each has ended once. *taken* is how many items of
-    each source came so far, *rounds* how often each was begun again, *ended* which have ended, in order.
-
-    Iterating yields (item, number of the source, round). Order: that of each source. Holds nothing but what the sources
-    hold, which are all open at once. A source without items, which can't be repeated, has to raise that itself.
-    """
-
-    def __init__(self, sources: Sequence[Iterable[Item]], shares: Sequence[int], stop: Stop, seed: int) -> None:
-        self._sources = sources
-        self._shares = shares
-        self._stop = stop
-        self._seed = seed
-        self.taken = [0] * len(sources)
-        self.rounds = [0] * len(sources)
-        self.ended: list[int] = []
-
-    def __iter__(self) -> Iterator[tuple[Item, int, int]]:
-        """Yield (item, number of the source, round)."""
-        taken, rounds = self.taken, self.rounds
-        going = [iter(source) for source in self._sources]
-        live = list(range(len(going)))
-        bounds = upper_bounds(self._shares)
-        try:
-            for number in numbers(self._seed):
-                if not live:
-                    return
-                which = live[bisect_right(bounds, number)]
-                item = next(going[which], END)
-                if item is END:
-                    if which not in self.ended:
-                        self.ended.append(which)
-                    if self._stop == "all":
-                        live.remove(which)
-                        bounds = upper_bounds([self._shares[each] for each in live])
-                        continue
-                    if self._stop == "first" or len(self.ended) == len(going):
-                        return
-                    self.rounds[which] += 1
-                    going[which] = iter(self._sources[which])
-                    item = next(going[which])
-                taken[which] += 1
-                yield item, which, rounds[which]  # type: ignore[misc]  # it is no END
-        finally:
-            for each in going:
-                close = getattr(each, "close", None)
-                if close:
-                    close()
 
 
 class MixedSource(Generic[Item]):
@@ -157,22 +103,23 @@ class MixedSource(Generic[Item]):
 
 def is_plain(url: Url) -> bool:
     """Tell whether *url* is a local file that is not compressed."""
-    if storage.plain_size(url) is None:
-        return False
-    opened = storage.open_read(url)
-    try:
-        return opened.file is not None and not compression.is_compressed(compression.head_of(opened.file))
-    finally:
-        opened.close()
+    from tartools.shards.workers import is_compressed
+
+    return storage.plain_size(url) is not None and not is_compressed(url)
 
 
-class Mixing(Mixture[Item]):
-    """A mixture of up to *total* samples, if that is given, and what is said of them.
+class Mixing(Generic[Item]):
+    """The items of *sources* in the proportions of *shares*, whole numbers above 0; to be iterated once.
 
-    *rekey* is the template of the keys that samples get.
+    Where a source ends, *stop* says what comes: "first" ends the mixture, "all" goes on without the source until all
+    have ended, and "longest" iterates the source once more, until each has ended once. If *total* is given, it has so
+    many items at most. *rekey* is the template of the keys that samples get; *account* is told what is left out.
+    *taken* is how many items of each source came so far, *rounds* how often each was begun again, *ended* which have
+    ended, in order.
+
+    Iterating yields (item, number of the source, round). Order: that of each source. Holds nothing but what the sources
+    hold, which are all open at once. A source without items, which can't be repeated, has to raise that itself.
     """
-
-    _sources: Sequence[MixedSource[Item]]
 
     def __init__(
         self,
@@ -184,17 +131,55 @@ class Mixing(Mixture[Item]):
         rekey: str | None,
         account: Account,
     ) -> None:
-        super().__init__(sources, shares, stop, seed)
+        self._sources = sources
+        self._shares = shares
+        self._stop = stop
+        self._seed = seed
         self._total = total
         self._rekey = rekey or ""
         self._account = account
+        self.taken = [0] * len(sources)
+        self.rounds = [0] * len(sources)
+        self.ended: list[int] = []
         self._known: set[bytes] = set()  # the first keys that are written
         self._again: bytes | None = None  # one of these that comes again
 
     def __iter__(self) -> Iterator[tuple[Item, int, int]]:
         """Yield items, each with the number of its source and the round; then say what was left out."""
-        yield from islice(super().__iter__(), self._total)
+        yield from islice(self.mixed(), self._total)
         self._report()
+
+    def mixed(self) -> Iterator[tuple[Item, int, int]]:
+        """Yield (item, number of the source, round), of all samples."""
+        taken, rounds = self.taken, self.rounds
+        going = [iter(source) for source in self._sources]
+        live = list(range(len(going)))
+        bounds = upper_bounds(self._shares)
+        try:
+            for number in numbers(self._seed):
+                if not live:
+                    return
+                which = live[bisect_right(bounds, number)]
+                item = next(going[which], END)
+                if item is END:
+                    if which not in self.ended:
+                        self.ended.append(which)
+                    if self._stop == "all":
+                        live.remove(which)
+                        bounds = upper_bounds([self._shares[each] for each in live])
+                        continue
+                    if self._stop == "first" or len(self.ended) == len(going):
+                        return
+                    self.rounds[which] += 1
+                    going[which] = iter(self._sources[which])
+                    item = next(going[which])
+                taken[which] += 1
+                yield item, which, rounds[which]  # type: ignore[misc]  # it is no END
+        finally:
+            for each in going:
+                close = getattr(each, "close", None)
+                if close:
+                    close()
 
     def written(self, batches: Iterable[Any], keys: Callable[[Any], Iterable[bytes | None]]) -> Iterator[Any]:
         """Yield *batches*, which are made of the items and have *keys*; then warn if a key may come again."""

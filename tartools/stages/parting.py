@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from tartools.errors import SampleError
 from tartools.samples.account import Phase
-from tartools.samples.sample import Batch
+from tartools.samples.sample import Batch, failure_of
 from tartools.samples.sortkeys import text_bytes
 from tartools.samples.values import Column, field_list
 from tartools.shards.dataset import DataSet
@@ -132,10 +132,10 @@ def values_of(batch: Batch, column: Column) -> list[str]:
         sample = batch[found.index(None)]
         if isinstance(batch, ListedBatch) and batch.columns.values(column.name) is not None:
             raise SampleError(f"sample {sample.key!r} has no value in {column.name}", url=batch.columns.url)
-        raise SampleError(
-            f"sample {sample.key!r} has no {column.name} (its fields: {field_list(sample.fields)}); "
+        raise failure_of(
+            sample,
+            f" has no {column.name} (its fields: {field_list(sample.fields)}); "
             f"tarfilter --fields-present {column.choices[0]} leaves out such samples",
-            url=sample.shard,
         )
     return found  # type: ignore[return-value]
 
@@ -168,10 +168,7 @@ class ByValue:
         return [known[value] for value in values]
 
     def _fail(self, batch: Batch, number: int, why: str) -> NoReturn:
-        sample = batch[number]
-        raise SampleError(
-            f"sample {sample.key!r}: its {self._column.name} can't name an output: {why}", url=sample.shard
-        )
+        raise failure_of(batch[number], f": its {self._column.name} can't name an output: {why}")
 
 
 def entries(batch: Batch, column: Column) -> Iterator[bytes]:

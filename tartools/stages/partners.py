@@ -21,7 +21,7 @@ from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError, UsageError, several
 from tartools.samples.account import Account, Phase
 from tartools.samples.columnfields import ChosenColumns, PackedFields, RowFormat
-from tartools.samples.sample import Batch, join_path
+from tartools.samples.sample import Batch, failure_of, join_path
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, closing_upstream, read_batches
 from tartools.shards.stream import ShardStream
@@ -427,12 +427,11 @@ class SecondShards:
         members, names = sample.members, sample.fields
         if names not in self._fields:
             if len(set(names)) < len(names):
-                what = f"sample {sample.key!r} has a field twice; its fields are: {field_list(names)}"
-                raise SampleError(what, url=sample.shard)
+                raise failure_of(sample, f" has a field twice; its fields are: {field_list(names)}")
             try:
                 chosen = self._chosen.of({name: number for number, name in enumerate(names)})
             except SampleError as error:
-                raise SampleError(f"sample {sample.key!r}: {error.message}", url=sample.shard) from None
+                raise failure_of(sample, f": {error.message}") from None
             self._fields[names] = [(at, name.encode("utf-8", "surrogateescape")) for at, name in sorted(chosen)]
         return [tar.renamed(members[at], join_path(key, field)) for at, field in self._fields[names]]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from tartools import tar
 from tartools.errors import SampleError, UsageError
 from tartools.samples.account import Account
-from tartools.samples.sample import Sample, checked_path, join_path
+from tartools.samples.sample import Sample, checked_path, failure_of, join_path
 from tartools.samples.values import checked_key, field_list, no_sample_has, text_of
 from tartools.tar import split_path
 from tartools.tar.compression import split_suffix
@@ -41,14 +41,14 @@ def parse_words(specs: Sequence[str] | None) -> list[Word]:
     return words
 
 
-def choices_of(specs: Sequence[str] | None, option: str, more: str = "") -> list[tuple[str, ...]]:
+def choices_of(specs: Sequence[str] | None, option: str) -> list[tuple[str, ...]]:
     """Return the alternatives that each word of *specs* names, for *option*; none if they are None.
 
-    Raises: UsageError, which ends with *more*, for words that are no names, and for none.
+    Raises: UsageError, for words that are no names, and for none.
     """
     words = parse_words(specs)
     if specs is not None and (not words or any(word.new for word in words)):
-        raise UsageError(f"{option} takes names of fields, in quotes: 'jpg cls', or 'jpg;png' for either{more}")
+        raise UsageError(f"{option} takes names of fields, in quotes: 'jpg cls', or 'jpg;png' for either")
     return [word.choices for word in words]
 
 
@@ -185,7 +185,7 @@ def keyer(template: str, others: Sequence[str] = (), *, verbatim: bool = False) 
         try:
             key = (checked_key(text) if fields else text).encode("utf-8", "surrogateescape")
         except SampleError as error:
-            raise SampleError(f"sample {sample.key!r}: {error.message}", url=sample.shard) from None
+            raise failure_of(sample, f": {error.message}") from None
         return with_key(sample, key)
 
     return renamed
@@ -225,11 +225,8 @@ def _text_field(sample: Sample, field: str, verbatim: bool) -> str:
     """Return the value of *field* as text. Raises: SampleError if it is missing, or not UTF-8."""
     payload = sample.get(field, verbatim=verbatim)
     if payload is None:
-        raise SampleError(
-            f"sample {sample.key!r} has no field {field!r}, which --rekey names; "
-            f"its fields are: {field_list(sample.fields)}",
-            url=sample.shard,
-        )
+        have = field_list(sample.fields)
+        raise failure_of(sample, f" has no field {field!r}, which --rekey names; its fields are: {have}")
     return text_of(sample, field, payload, verbatim=False)
 
 
@@ -252,10 +249,7 @@ def with_key(sample: Sample, key: bytes) -> Sample:
         path = join_path(key, field)
         if not key or b"\0" in key or split_path(path) != (key, field) or path.endswith(b"/"):
             why = "; its last part may have no dot" if b"." in key[key.rfind(b"/") + 1 :] else ""
-            raise SampleError(
-                f"sample {sample.key!r} cannot have the key {key.decode('utf-8', 'replace')!r}: "
-                f"it would not read back{why}",
-                url=sample.shard,
-            )
+            name = key.decode("utf-8", "replace")
+            raise failure_of(sample, f" cannot have the key {name!r}: it would not read back{why}")
         members.append(tar.renamed(member, path))
     return sample.with_members(members, key)

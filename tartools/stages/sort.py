@@ -17,34 +17,16 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tartools.errors import SampleError, shown
+from tartools.samples import sortkeys
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample, field_name
-from tartools.samples.sortkeys import (
-    FIRST,
-    LAST,
-    Order,
-    decoder,
-    directed,
-    encoder,
-    key_encoder,
-    shuffled,
-    value_encoder,
-)
+from tartools.samples.sortkeys import Order
 from tartools.samples.values import INDEX, PSEUDO, as_text
 from tartools.shards.dataset import DataSet
 from tartools.shards.gathering import WORKERS
+from tartools.stages import samplefiles
 from tartools.stages.externalsort import TURN, external_sort, pack_blocks, position_in, records_of
-from tartools.stages.samplefiles import (
-    IMPLIED,
-    LOCATION,
-    LONE,
-    POSITION,
-    Entry,
-    Identities,
-    PartMember,
-    SampleFiles,
-    unpacked,
-)
+from tartools.stages.samplefiles import LOCATION, LONE, POSITION, Entry, PartMember, SampleFiles, unpacked
 from tartools.storage.openfiles import OPEN_FILES
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema
@@ -80,7 +62,7 @@ def sorted_batches(
     records = external_sort(index, memory, tmpdir)
     arrange = join_equal_keys if order.by_key else choose_equal_values
     last = None
-    for batch in gather(arrange(unpacked(records, decoder(order)), order, account), order, account, files):
+    for batch in gather(arrange(unpacked(records, sortkeys.decoder(order)), order, account), order, account, files):
         if last is not None:
             yield last
         last = batch
@@ -125,8 +107,8 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
     Samples in plain local files stay there; *files* copies all others to its scratch file.
     Raises: SampleError if a value is missing or not of its kind, or if a sample has a field twice.
     """
-    encode, encode_key = encoder(order), key_encoder(order)
-    implied = IMPLIED if order.by_key and order.kind == "text" else 0
+    encode, encode_key = sortkeys.encoder(order), sortkeys.key_encoder(order)
+    implied = samplefiles.IMPLIED if order.by_key and order.kind == "text" else 0
     for batch in batches:
         groups, location = batch.groups, files.location_of(batch)
         members = groups.members if groups is not None else None
@@ -153,7 +135,7 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
 
 def index_blocks(
     batches: Iterable[Batch], order: Order, files: SampleFiles, turn: int, apart: bool
-) -> Generator[bytes, None, Identities]:
+) -> Generator[bytes, None, samplefiles.Identities]:
     """Yield the records of one slice of the input in blocks; slice *turn* sorts after all slices before it.
 
     Returns the identities of the files that hold the samples.
@@ -173,7 +155,7 @@ def record(sample: Sample, position: int, sort_key: bytes, order: Order, files: 
         members = [PartMember(0, sample.shard, member) for member in sample.members]
         sample = sample.with_members(each.member for each in distinct_members(sample.key, members, order))
     start, end, shard, flags = files.store(sample)
-    implied = IMPLIED if order.by_key and order.kind == "text" else 0
+    implied = samplefiles.IMPLIED if order.by_key and order.kind == "text" else 0
     flags |= implied if sample.grouped else implied | LONE
     key = b"" if implied else sample.raw_key
     return sort_key + position.to_bytes(POSITION, "big") + key + LOCATION.pack(start, end, shard, len(key), flags)
@@ -185,7 +167,7 @@ def choose_equal_values(entries: Iterable[Entry], order: Order, account: Account
     Samples without a value are never equal. Holds: one entry.
     """
     for value, equal in groupby(entries, itemgetter(0)):
-        if order.unique is None or value in (FIRST, LAST):
+        if order.unique is None or value in (sortkeys.FIRST, sortkeys.LAST):
             yield from ([entry] for entry in equal)
             continue
         rest = iter(equal)
@@ -289,8 +271,8 @@ def row_record(sort_key: bytes, row: int, key: bytes, fields: int, order: Order,
     """
     flags = LONE if lone else 0
     if order.by_key and order.kind == "text":
-        flags |= IMPLIED
-    kept = key if order.by_key and not flags & IMPLIED else b""
+        flags |= samplefiles.IMPLIED
+    kept = key if order.by_key and not flags & samplefiles.IMPLIED else b""
     return sort_key + row.to_bytes(POSITION, "big") + kept + LOCATION.pack(row, 0, fields, len(kept), flags)
 
 
@@ -303,7 +285,7 @@ def sorted_rows(
     Raises: UntoldError if rows have one key and different fields; what *records* raises.
     """
     arrange = join_equal_keys if order.by_key else choose_equal_values
-    entries = unpacked(external_sort(records, memory, tmpdir), decoder(order))
+    entries = unpacked(external_sort(records, memory, tmpdir), sortkeys.decoder(order))
     for parts in arrange(entries, order, account):
         yield (parts[0] if len(parts) == 1 else _one_of(parts, order, account)).start
 
@@ -315,11 +297,11 @@ def shuffled_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]
     """
     import numpy as np
 
-    of = shuffled(order.seed)
+    of = sortkeys.shuffled(order.seed)
     with closing(scratch_file(tmpdir)) as file:
         for first in range(0, count, AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, count))
-            file.write(directed(b"".join(map(of, numbers)), order))
+            file.write(sortkeys.directed(b"".join(map(of, numbers)), order))
         steps = -(-count // TOGETHER)
         for step in range(steps):  # the keys of each step are 1/steps of all keys there can be
             low, high = ((each << 64) // steps for each in (step, step + 1))
@@ -349,7 +331,7 @@ def from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[
 
     Raises: UntoldError if a row has no key, and samples are sorted by key.
     """
-    encode_key, encode_value = key_encoder(order), value_encoder(order)
+    encode_key, encode_value = sortkeys.key_encoder(order), sortkeys.value_encoder(order)
     pseudo = order.column.choices[0] in PSEUDO
     name = order.column.choices[0] if pseudo else order.column.name
     columns = [each for each in inputs.schema.names if not each.startswith("__")]
@@ -410,7 +392,7 @@ def from_samples(data: DataSet, order: Order, counts: list[int]) -> Iterator[byt
 
     Reads all samples. The rows of each task have numbers of their own; *counts* gets how many.
     """
-    encode = encoder(order)
+    encode = sortkeys.encoder(order)
 
     def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
         rows = count(number << TURN)

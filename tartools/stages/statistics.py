@@ -14,18 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tartools.errors import printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
+from tartools.stages import summary
 from tartools.stages.combinations import Combination, by_combination, heads_of, text
-from tartools.stages.summary import (
-    DIGITS,
-    MOST,
-    Counts,
-    Distribution,
-    FieldSummary,
-    PictureCounts,
-    PictureSize,
-    Summary,
-    bounded,
-)
+from tartools.stages.summary import Distribution, FieldSummary, PictureCounts, PictureSize, Summary
 from tartools.tables import schema, source
 from tartools.tables.listed import ListedBatch
 from tartools.tables.schema import is_table
@@ -130,7 +121,7 @@ def count_fields(combinations: Sequence[Combination], kinds: FieldKinds, found: 
     for group in combinations:
         for name, column in zip(group.fields, group.columns, strict=True):
             columns.setdefault(name, []).append(column)
-    if len(columns) > MOST:
+    if len(columns) > summary.MOST:
         found.many_fields = True
         return
     fields = found.fields = {name: FieldSummary() for name in columns}
@@ -171,13 +162,13 @@ def count_field(name: str, column: Sequence[Member], kinds: FieldKinds) -> Field
     return found
 
 
-def count_classes(payloads: Iterable[bytes]) -> Counts:
+def count_classes(payloads: Iterable[bytes]) -> summary.Counts:
     """Return how often each value is among *payloads*; None if there are more than MOST."""
     classes: dict[str, int] = {}
     for payload, count in Counter(payloads).items():
         value = text(payload).removesuffix("\n")
         classes[value] = classes.get(value, 0) + count
-    return bounded(classes)
+    return summary.bounded(classes)
 
 
 # ---- by the columns of tables ----
@@ -284,12 +275,11 @@ def _count(
 
     present = places.offsets != NOWHERE
     sizes = np.where(present, places.sizes, 0)
-    padded = int(_padded(sizes).sum())
     found = Summary(listed)
     found.samples, found.members, found.first = len(places.begins), int(present.sum()), columns.keys([low])[0]
     found.stored = int((places.ends - places.begins).sum())
     found.payloads = int(sizes.sum())
-    found.padding = padded - found.payloads
+    found.padding = int(_padded(sizes).sum()) - found.payloads
     found.shards = _shards(columns, places, low)
     combinations = _combinations(places.order)
     for order, rows in combinations:
@@ -343,7 +333,7 @@ def _field(columns: TableColumns, places: ListedPlaces, low: int, number: int, k
         short = np.flatnonzero(present & (places.sizes[:, number] <= LONGEST)) + low
         counts = columns.counts(name, short.tolist())
         if counts is not None:
-            found.classes, found.long = bounded(counts), len(sizes) - len(short)
+            found.classes, found.long = summary.bounded(counts), len(sizes) - len(short)
     if kinds.pictures(name):
         found.pictures = _pictures(columns, name, np.flatnonzero(present) + low)
     return found
@@ -373,7 +363,7 @@ def distribution(numbers: Any) -> Distribution:
     if not len(numbers):
         return Distribution()
     digits = np.frexp(numbers.astype(np.float64))[1]
-    shift = np.maximum(0, digits - DIGITS).astype(np.int64)
+    shift = np.maximum(0, digits - summary.DIGITS).astype(np.int64)
     low, counts = np.unique(numbers >> shift << shift, return_counts=True)
     buckets = dict(zip(low.tolist(), counts.tolist(), strict=True))
     return Distribution(int(numbers.sum()), int(numbers.min()), int(numbers.max()), buckets)

@@ -195,5 +195,9 @@ def matches(url: str) -> list[str]:
 
 
 def local_url(path: str) -> str:
-    """Return *path* as a URL: with ./ before the name of a file that is called - or pipe:x."""
+    """Return *path* as a URL: with ./ before the name of a file that is called - or pipe:x.
+
+    >>> local_url("data/a.jpg"), local_url("pipe:rm a")
+    ('data/a.jpg', './pipe:rm a')
+    """
     return path if Url(path).scheme == "" else f"./{path}"

@@ -6,7 +6,7 @@ import io
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -272,7 +272,7 @@ def silent() -> Iterator[None]:
         os.close(nothing)
 
 
-def check_whole(stream: Input, url: str) -> None:
+def check_whole(stream: Stream, url: str) -> None:
     """Raise StorageError if *stream*, read to its end, may have been cut: its server does not state the length.
 
     For data that are no archive, which has an end of its own.
@@ -281,9 +281,9 @@ def check_whole(stream: Input, url: str) -> None:
         raise StorageError("the server does not state the length, so this may have been cut", url=url)
 
 
-def stream_file(stream: Input, url: str) -> io.BufferedReader:
-    """Return *stream*, the bytes of *url*, as a file, which closes it. Its end is checked by `check_whole`."""
-    return io.BufferedReader(_StreamFile(stream, url), BUFFER)
+def stream_file(stream: Input, url: str, close: Callable[[], object] | None = None) -> io.BufferedReader:
+    """Return *stream*, the bytes of *url*, as a file, which closes it, or calls *close*. Its end: see `check_whole`."""
+    return io.BufferedReader(_StreamFile(stream, url, close or stream.close), BUFFER)
 
 
 class SeekableFile(io.RawIOBase):
@@ -315,9 +315,10 @@ class SeekableFile(io.RawIOBase):
 class _StreamFile(io.RawIOBase):
     """A stream as a raw file."""
 
-    def __init__(self, stream: Input, url: str) -> None:
+    def __init__(self, stream: Stream, url: str, close: Callable[[], object]) -> None:
         self._stream = stream
         self._url = url
+        self._close = close
 
     def readable(self) -> bool:
         return True
@@ -330,5 +331,5 @@ class _StreamFile(io.RawIOBase):
 
     def close(self) -> None:
         if not self.closed:
-            self._stream.close()
+            self._close()
         super().close()

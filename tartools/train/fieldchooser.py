@@ -188,11 +188,8 @@ def as_dict(sample: Sample, wanted: Set[str] | None = None, files: Set[str] = fr
     Only the fields *wanted* are read, if they are given; HAVE names all if it lacks one of these. Raises: SampleError
     if two fields differ only in case, or if one begins with two underscores.
     """
-    fields = ((field_name(member), _reader(member, files)) for member in sample.members)
-    found = dict_of(sample.key, sample.shard, fields, wanted)
-    if wanted is not None and not wanted <= found.keys():
-        found[HAVE] = sample.fields
-    return found
+    fields = [(field_name(member), _reader(member, files)) for member in sample.members]
+    return dict_of(sample.key, sample.shard, fields, wanted)
 
 
 def _reader(member: Member, files: Set[str]) -> Callable[[], Any]:
@@ -203,7 +200,7 @@ def _reader(member: Member, files: Set[str]) -> Callable[[], Any]:
 
 
 def dict_of(
-    key: str, url: str, fields: Iterable[tuple[str, Callable[[], Any]]], wanted: Set[str] | None
+    key: str, url: str, fields: Sequence[tuple[str, Callable[[], Any]]], wanted: Set[str] | None
 ) -> dict[str, Any]:
     """Return the sample *key* of *url* with *fields*, (name, what reads the payload), as `as_dict` does."""
     found: dict[str, Any] = {KEY: key, URL: url}
@@ -216,6 +213,8 @@ def dict_of(
             if name in found:
                 raise _failure(found, f"has two fields {name!r}")
             found[name] = payload()
+    if wanted is not None and not wanted <= found.keys():
+        found[HAVE] = [field for field, _ in fields]
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -78,13 +79,13 @@ def _rows_of(table: Table, number: int, size: int) -> Iterator[ShardSlice]:
     return (ShardSlice(number, begin=begin, end=end, rows=True) for begin, end in pairwise(cuts))
 
 
+@dataclass
 class MapWork:
     """Calls *function* for the samples of chunks of *sources*, which are chosen and decoded as `FieldChooser` does."""
 
-    def __init__(self, function: Callable[[Any], Any], sources: Sequence[MapSource], chooser: FieldChooser) -> None:
-        self._function = function
-        self._sources = sources
-        self._chooser = chooser
+    function: Callable[[Any], Any]
+    sources: Sequence[MapSource]
+    chooser: FieldChooser
 
     def __call__(self, chunk: MapChunk) -> Generator[Any, None, None]:
         """Yield what the function makes of the samples of *chunk*: of each nothing for None, or what it iterates over.
@@ -94,7 +95,7 @@ class MapWork:
         for sample in self._samples(chunk):
             key, url = sample[KEY], sample[URL]
             try:
-                made = self._function(self._chooser(sample))
+                made = self.function(self.chooser(sample))
                 for one in made if isinstance(made, Iterator) else (made,):
                     if one is not None:
                         yield one
@@ -103,7 +104,7 @@ class MapWork:
                 raise
 
     def _samples(self, chunk: MapChunk) -> Iterator[dict[str, Any]]:
-        part, source, wanted = chunk.slice, self._sources[chunk.slice.shard], self._chooser.needed
+        part, source, wanted = chunk.slice, self.sources[chunk.slice.shard], self.chooser.needed
         if isinstance(source, Table):
             return (as_dict(sample, wanted) for sample in source[part.begin : part.end])
         if chunk.version is not None and look(source).version != chunk.version:

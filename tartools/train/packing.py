@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, TarToolsError, UsageError, byte_size, shown
-from tartools.formats.plan import local_url
 from tartools.samples.account import Account
 from tartools.samples.encoding import FORMATS, as_python, encode, encode_picture, text_payload, unpacked
 from tartools.samples.filetypes import suffix_of
@@ -25,7 +24,7 @@ from tartools.shards.reading import Reading, read_batches
 from tartools.shards.shardrows import write_rows
 from tartools.shards.writing import Destination, SampleWriter, codec_for, shard_writer
 from tartools.storage.checks import version_of
-from tartools.storage.names import has_number
+from tartools.storage.names import has_number, local_url
 from tartools.storage.url import Name, name_of
 from tartools.tables import schema
 from tartools.tables.inputs import RowInputs
@@ -258,7 +257,7 @@ class EncodedItems(Dataset[Any]):
         if not suffix:
             return None
         name, value = self._labelled(label, {suffix})
-        return {suffix: storage.content(local_url(os.fspath(path), "")), name: value}
+        return {suffix: storage.content(local_url(os.fspath(path))), name: value}
 
     def _fields(self, item: Any) -> dict[str, bytes]:
         """Return the fields of *item*, a dict, or a picture and its label. Raises: TypeError."""

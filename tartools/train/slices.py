@@ -23,6 +23,9 @@ from tartools.samples.sample import Batch, field_name
 from tartools.shards.reading import Reading, shard_batches
 from tartools.shards.stream import ShardStream
 from tartools.storage import seekable
+from tartools.storage.objects import object_at
+from tartools.storage.objects.ranges import RangedInput
+from tartools.storage.streams import Input
 from tartools.storage.url import Url
 from tartools.tables import schema
 from tartools.tables.rows import base_of
@@ -308,9 +311,12 @@ class SliceReader:
         if found.rows:
             yield from row_batches(url, range(begin, found.end or 0), account)
             return
-        stream = ShardStream(url, account) if not begin or Url(url).is_local else _Ranged(url, begin)
-        if begin and isinstance(stream, ShardStream):
-            stream.start_at(begin)
+        if begin and not Url(url).is_local:
+            stream: Input = RangedInput(object_at(url), begin)
+        else:
+            stream = ShardStream(url, account)
+            if begin:
+                stream.start_at(begin)
         going_on = self._rest is not None and self._rest.begin > 0
         for number, batch in enumerate(_slice_batches(url, stream, found, account, going_on)):
             if not number:
@@ -318,7 +324,7 @@ class SliceReader:
             yield batch
 
 
-def _is_plain(url: str, stream: ShardStream | _Ranged, batch: Batch) -> bool:
+def _is_plain(url: str, stream: Input, batch: Batch) -> bool:
     """Tell whether reading can begin at any byte of the shard *url*, whose *stream* gave *batch* first."""
     if not storage.is_repeatable(url) or Url(url).read_command or not isinstance(stream, ShardStream):
         return False
@@ -331,9 +337,7 @@ def _is_plain(url: str, stream: ShardStream | _Ranged, batch: Batch) -> bool:
         return can_be_cut(url, file)
 
 
-def _slice_batches(
-    url: str, stream: ShardStream | _Ranged, found: ShardSlice, account: Account, going_on: bool
-) -> Iterator[Batch]:
+def _slice_batches(url: str, stream: Input, found: ShardSlice, account: Account, going_on: bool) -> Iterator[Batch]:
     """Yield the samples of the slice *found* of the shard *url*, whose *stream* is at its begin.
 
     If this is *going_on* behind a sample, there may be none. Raises: TarFormatError, also if none begins at its end.
@@ -360,29 +364,6 @@ def _wrong_cut(url: str, offset: int) -> StorageError:
         url=url,
         offset=offset,
     )
-
-
-class _Ranged:
-    """The bytes of the object *url* from *begin* on, as a stream."""
-
-    file: io.FileIO | None = None
-    start = 0
-
-    def __init__(self, url: str, begin: int) -> None:
-        self._file = seekable.reading(url)
-        self._file.seek(begin)
-
-    def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end."""
-        return self._file.readinto1(view)
-
-    def cancel(self) -> bool:
-        """No other thread reads this."""
-        return False
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._file.close()
 
 
 _names: dict[bytes, str] = {}  # fields that were seen, by their bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
@@ -30,20 +30,8 @@ from tartools.tables.table import Table
 from tartools.tar import Member, split_path
 from tartools.tar.member import PayloadReader
 from tartools.tar.rescan import headers_in
-from tartools.train.fieldchooser import (
-    HAVE,
-    KEY,
-    OWN,
-    URL,
-    Classes,
-    Decode,
-    FieldChooser,
-    Fields,
-    Size,
-    as_dict,
-    dict_of,
-    names_in,
-)
+from tartools.train import fieldchooser
+from tartools.train.fieldchooser import HAVE, KEY, URL, FieldChooser
 from tartools.train.sending import CacheSetting
 from tartools.train.sharedmemory import ReceivedBuffer
 
@@ -87,11 +75,11 @@ class TableDataset(Dataset[Any]):
     def __init__(
         self,
         source: TableSource,
-        fields: Fields = None,
-        decode: Decode = None,
+        fields: fieldchooser.Fields = None,
+        decode: fieldchooser.Decode = None,
         transform: Any = None,
-        resize: Size = None,
-        classes: Classes = None,
+        resize: fieldchooser.Size = None,
+        classes: fieldchooser.Classes = None,
         *,
         table: Name | None = None,
         cache: str | None = None,
@@ -131,7 +119,7 @@ class TableDataset(Dataset[Any]):
         found = [next(whole) if part is None else part for part in parts]
         if not (values := self._columns.of(rows)):
             return found
-        dicts = (as_dict(one, None, files) if isinstance(one, Sample) else one for one in found)
+        dicts = (fieldchooser.as_dict(one, None, files) if isinstance(one, Sample) else one for one in found)
         return list(overlaid(dicts, values))
 
 
@@ -140,9 +128,11 @@ class ColumnFields:
 
     def __init__(self, table: Table, columns: Columns) -> None:
         given = {} if columns is None else columns
-        names = given if isinstance(given, Mapping) else {name: name for name in names_in(given, "columns")}
+        names = (
+            given if isinstance(given, Mapping) else {name: name for name in fieldchooser.names_in(given, "columns")}
+        )
         self._table, self._names = table, {field.lower(): column for field, column in names.items()}
-        if wrong := [field for field in self._names if field.startswith(OWN)]:
+        if wrong := [field for field in self._names if field.startswith(fieldchooser.OWN)]:
             raise ValueError(f"no field is called {wrong[0]!r}; name one: columns={{'shard': '__shard__'}}")
         self._values: dict[str, Any] = {}
         self.of([])  # what is not there is an error now
@@ -227,16 +217,16 @@ def _kept(urls: Sequence[str], kept: str) -> Table:
     return Table(kept)
 
 
+@dataclass(eq=False, repr=False)
 class TableBatch:
     """The samples of *bulk* as *chooser* makes them, with fields of columns, one after the other or by number.
 
     Holds: the buffer; each sample that is made has copies of its payloads.
     """
 
-    def __init__(self, bulk: Bulk, chooser: FieldChooser, columns: dict[str, list[Any]]) -> None:
-        self.bulk = bulk
-        self.chooser = chooser
-        self.columns = columns
+    bulk: Bulk
+    chooser: FieldChooser
+    columns: dict[str, list[Any]]
 
     def __len__(self) -> int:
         return len(self.bulk)
@@ -346,8 +336,7 @@ def sample_in_ranges(table: Table, row: int, files: Set[str], wanted: Set[str] |
         return None  # what reads it whole says what is there
     if len(keys) != 1:
         return None
-    made = dict_of(keys.pop().decode("utf-8", "surrogateescape"), url, found, wanted)
-    return made if wanted is None or wanted <= made.keys() else made | {HAVE: [name for name, _ in found]}
+    return fieldchooser.dict_of(keys.pop().decode("utf-8", "surrogateescape"), url, found, wanted)
 
 
 def _read(file: io.BufferedReader, count: int, at: int) -> bytes:

@@ -18,7 +18,7 @@ from webdataset.pipeline import DataPipeline
 
 from tartools.errors import UsageError, several
 from tartools.storage.url import Name
-from tartools.train import samplestream
+from tartools.train import samplestream, streamstages
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields, Size
 from tartools.train.payloaddecoding import UNPICKLED, decoders, plain
 from tartools.train.ranks import SharedEpoch
@@ -26,20 +26,7 @@ from tartools.train.samplestream import Remainder, SampleStream, State
 from tartools.train.sending import CacheSetting, check_sent
 from tartools.train.sharedmemory import with_sent_lists
 from tartools.train.slices import Position, SliceReader, numbered
-from tartools.train.streamstages import (
-    FIRST,
-    BatchStage,
-    ChooseStage,
-    DecodeStage,
-    Failures,
-    FilesStage,
-    Handler,
-    ShuffleBuffer,
-    ShuffleStage,
-    holds_nothing,
-    numbered_samples,
-    refused,
-)
+from tartools.train.streamstages import BatchStage, ChooseStage, ShuffleBuffer, ShuffleStage, numbered_samples
 
 HELD = 1000  # samples that shuffle=True holds
 UNNEEDED = {"detshuffle", "url_to_name", "verbose"}  # arguments of webdataset: chance always follows from the seed
@@ -99,7 +86,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         transforms: Any = None,
         cache_dir: str | None = None,
         cache_size: int = -1,
-        handler: Handler = filters.reraise_exception,
+        handler: streamstages.Handler = filters.reraise_exception,
         lax: bool = False,
         select_files: Callable[[str], object] | None = None,
         rename_files: Callable[[str], str] | None = None,
@@ -126,7 +113,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         _split(source, nodesplitter, workersplitter)
         super().__init__(source)
         if lax or select_files is not None or rename_files is not None:
-            self.append(FilesStage(select_files, rename_files, lax))
+            self.append(streamstages.FilesStage(select_files, rename_files, lax))
         if (size := HELD if shuffle is True else int(shuffle)) > 1:
             self.append(ShuffleStage(size, seed))
         chooser = FieldChooser(
@@ -187,7 +174,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
     # ---- stages ----
 
-    def shuffle(self, size: int, *, initial: int = FIRST, seed: int | None = None) -> WebDataset:
+    def shuffle(self, size: int, *, initial: int = streamstages.FIRST, seed: int | None = None) -> WebDataset:
         """Hold *size* samples, and give one by chance for each that comes; the first when there are *initial*."""
         if size < 1:
             return self
@@ -218,14 +205,14 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         Pictures, and *resize*, are those of `FieldChooser`.
         """
         decoder = autodecode.Decoder(decoders(args, resize), pre, [plain] if post is None else post, only, partial)
-        return self.map(DecodeStage(decoder), handler=handler)  # type: ignore[no-any-return]
+        return self.map(streamstages.DecodeStage(decoder), handler=handler)  # type: ignore[no-any-return]
 
     def xdecode(self, *args: Any, **kw: Any) -> WebDataset:
         """Decode fields by patterns as webdataset does, but refuse those that would be unpickled by default."""
         kw.setdefault(
             "defaults",
             [
-                (pattern, refused if pattern.rpartition(".")[2] in UNPICKLED else function)
+                (pattern, streamstages.refused if pattern.rpartition(".")[2] in UNPICKLED else function)
                 for pattern, function in filters.default_decoders
             ],
         )
@@ -332,7 +319,7 @@ class StreamEpoch:
         self._left = Remainder.of(state) if state else None
         self._reader: SliceReader | None = None
         self._shuffling: ShuffleBuffer | None = None
-        self._failures = Failures()
+        self._failures = streamstages.Failures()
         self._failed = None if data._handler is None else self._failures.counted(data._handler)
         if loaded and state is None:
             self._left = samplestream.dealt(loaded, source, self._me)
@@ -400,7 +387,7 @@ class StreamEpoch:
 
     def _can_skip(self) -> bool:
         """Tell whether no stage holds samples between two items, but for one shuffle, which knows them."""
-        held = [step for step in self._data.pipeline[1:] if not holds_nothing(step)]
+        held = [step for step in self._data.pipeline[1:] if not streamstages.holds_nothing(step)]
         return [*map(type, held)] in ([], [ShuffleStage], [BatchStage], [ShuffleStage, BatchStage])
 
     def _chain(self) -> Iterator[Any]:

@@ -25,7 +25,7 @@ from tartools.storage.pool import Threads, windowed
 from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
 from tartools.tar import split_path
-from tartools.train.fieldchooser import HAVE, Classes, Decode, FieldChooser, Fields, Size, dict_of
+from tartools.train.fieldchooser import Classes, Decode, FieldChooser, Fields, Size, dict_of
 
 SLACK = 64  # bytes of extra fields before a payload that a request leaves room for
 GAP = 1 << 16  # bytes between members of one sample that are read in vain, to make one request
@@ -121,7 +121,7 @@ class _Zip:
                     raise self._replaced()
                 zipped = ZipSamples(file, self.url)
                 if self.is_local:
-                    file.seek(zipped.directory.start)
+                    file.seek(zipped.start)
                     found = file_digest(file, blake2b).digest()
                     if found != (self._digest or found):
                         raise self._replaced()
@@ -133,18 +133,15 @@ class _Zip:
         """Return sample *number*, with the fields *needed*, in lower case; None: all."""
         zipped = self.zipped()
         infos = zipped[number]
-        begin, end = _span(infos, zipped.directory.start)
+        begin, end = _span(infos, zipped.start)
         window = cast(BinaryIO, _Window(self._read, begin, self._read(begin, end)))
         key, _ = split_path(path_of(infos[0]))
 
         def payload(info: ZipInfo) -> bytes:
-            return b"".join(zipped.directory.chunks(window, info))
+            return b"".join(zipped.chunks(window, info))
 
         fields = [(path_of(info)[len(key) + 1 :].decode(), partial(payload, info)) for info in infos]
-        sample = dict_of(key.decode(), self.url, fields, needed)
-        if needed is not None and not needed <= sample.keys():
-            sample[HAVE] = [name for name, _ in fields]
-        return sample
+        return dict_of(key.decode(), self.url, fields, needed)
 
     def _read(self, begin: int, end: int) -> bytes:
         """Return bytes of the file. Raises: StorageError if it is another file now."""

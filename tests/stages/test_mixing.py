@@ -11,18 +11,23 @@ import pytest
 
 from tartools.samples.account import Account
 from tartools.stages import shares
-from tartools.stages.mixing import Mixture, Stop
+from tartools.stages.mixing import Mixing, Stop
 from tartools.stages.shuffle import shuffle_buffer
 
 COUNT = 100_000
 SHARES = [[7, 3], [1, 1], [999, 1], [1, 1, 1], [6, 3, 1], [1] * 50]
 
 
+def mixing(sources: Sequence[Any], shares: Sequence[int], stop: Stop, seed: int) -> Mixing[Any]:
+    """Return the mixture of *sources*."""
+    return Mixing(sources, shares, stop, seed, None, None, Account())
+
+
 def mixed(
     sources: Sequence[Iterable[Any]], shares: Sequence[int], stop: Stop = "first", seed: int = 0
 ) -> Iterator[Any]:
     """Yield the items of *sources* as they are mixed."""
-    return (item for item, _, _ in Mixture(sources, shares, stop, seed))
+    return (item for item, _, _ in mixing(sources, shares, stop, seed).mixed())
 
 
 @pytest.mark.parametrize("shares", SHARES, ids=lambda shares: f"{shares[:3]}")
@@ -64,8 +69,8 @@ def test_the_chance_of_a_source_is_its_share_at_every_place(place: int) -> None:
 def test_ends() -> None:
     sources = [[("a", n) for n in range(7)], [("b", n) for n in range(3)]]
     assert Counter(item[0] for item in mixed(sources, [1, 1], stop="all")) == {"a": 7, "b": 3}
-    mixture = Mixture(sources, [1, 1], "longest", 0)
-    for item, number, again in mixture:
+    mixture = mixing(sources, [1, 1], "longest", 0)
+    for item, number, again in mixture.mixed():
         assert item == ("ab"[number], (mixture.taken[number] - 1) % (7, 3)[number])
         assert again == (mixture.taken[number] - 1) // (7, 3)[number] == mixture.rounds[number]
     assert (mixture.taken[0], mixture.ended) == (7, [1, 0])

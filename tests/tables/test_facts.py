@@ -106,6 +106,7 @@ def test_values_of_several_types_are_text(values: list[Any], indexed: Indexed) -
         ({"a": 1}, {"a": []}, "string"),
         ({"a": "b"}, {"a": 1}, "string"),
         (1, 2**63, "string"),
+        (2**60 + 1, 0.5, "double"),
         (None, False, "bool"),
     ],
 )

@@ -21,12 +21,19 @@ from tartools import tar
 from tartools.errors import TarFormatError, TarToolsError
 from tartools.tables import source
 from tartools.tables.bulk import in_buffer
+from tests.archives import Trickle
 from tests.conftest import Run, has_end, make_tar, members_of
+from tests.tables.conftest import Indexed, replaced
 from tests.tables.test_tables import anything, as_before
 from tests.tiers import also
 
 Sample = tuple[bytes, list[tuple[str, bytes]]]
 pytestmark = pytest.mark.filterwarnings("ignore:.*comes back after other samples")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in `tmp_path`."""
 
 
 def outcome(url: str) -> tuple[list[Sample], str]:
@@ -66,8 +73,7 @@ def flipped(data: bytes, draw: random.Random, count: int = 1) -> bytes:
 
 
 @pytest.mark.parametrize("seed", [0, *also(*range(1, 6))])
-def test_tables_with_bytes_flipped(seed: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_tables_with_bytes_flipped(seed: int, run: Run, tmp_path: Path) -> None:
     table, right = tables(run, tmp_path, seed)
     draw = random.Random(seed)
     failures = 0
@@ -82,18 +88,14 @@ def test_tables_with_bytes_flipped(seed: int, run: Run, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("error", [EOFError("x"), OSError("x"), UnicodeDecodeError("utf-8", b"x", 0, 1, "x")])
-def test_what_its_reader_raises_is_no_damage(
-    error: Exception, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_its_reader_raises_is_no_damage(error: Exception, run: Run, tmp_path: Path) -> None:
     Path("t.parquet").write_bytes(tables(run, tmp_path, 9)[0])
     with pytest.raises(type(error)) as raised, source.opened("t.parquet"):
         raise error
     assert raised.value is error
 
 
-def test_tables_that_are_cut(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_tables_that_are_cut(run: Run, tmp_path: Path) -> None:
     table, _ = tables(run, tmp_path, 9)
     for cut in range(4, len(table), 100):
         Path("cut.parquet").write_bytes(table[:cut])
@@ -101,9 +103,8 @@ def test_tables_that_are_cut(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
         assert found == [] and failure == f"cut.parquet: at byte {cut}: this table was cut: its end is missing"
 
 
-def test_rows_that_overlap(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_overlap(run: Run, tmp_path: Path) -> None:
     """The same sample several times side by side is no overlap; half of one is."""
-    monkeypatch.chdir(tmp_path)
     _, right = tables(run, tmp_path, 30)
     rows = pq.read_table("t.parquet")
     draw = random.Random(4)
@@ -112,8 +113,7 @@ def test_rows_that_overlap(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert outcome("o.parquet") == ([right[n] for n in order], "")
     ends = rows.column("__end__").to_pylist()
     ends[4] = ends[5]
-    made = rows.set_column(rows.schema.get_field_index("__end__"), "__end__", pa.array(ends, pa.uint64()))
-    pq.write_table(made, "o.parquet")
+    pq.write_table(replaced(rows, "__end__", ends, pa.uint64()), "o.parquet")
     found, failure = outcome("o.parquet")
     assert found == right[: len(found)] and len(found) <= 4 and "row 4 of o.parquet" in failure
 
@@ -128,9 +128,8 @@ def headers_of(shard: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", [0, *also(1, 2, 3)])
-def test_shards_that_were_changed(seed: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_that_were_changed(seed: int, run: Run, tmp_path: Path) -> None:
     """Bytes of headers flipped, cuts, other shards under the name, of the same size too: all with the old time."""
-    monkeypatch.chdir(tmp_path)
     _, right = tables(run, tmp_path, 40 + seed)
     draw = random.Random(seed)
     rows = pq.read_table("t.parquet")
@@ -157,14 +156,11 @@ def test_shards_that_were_changed(seed: int, run: Run, tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("size", [300_000, 1_500_000])
-def test_large_samples_in_any_order(size: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_large_samples_in_any_order(size: int, indexed: Indexed, run: Run) -> None:
     draw = random.Random(size)
     members = [m for n in range(7) for m in ((f"{n}.bin", draw.randbytes(size - n)), (f"{n}.cls", b"%d" % n))]
-    (tmp_path / "a.tar").write_bytes(make_tar(members))
-    assert run("tarindex", "a.tar", "-o", "t.parquet").status == 0
     order = [3, 0, 6, 5, 1]
-    pq.write_table(pq.read_table("t.parquet").take(order), "s.parquet")
+    pq.write_table(indexed(members).take(order), "s.parquet")
     expected = [member for n in order for member in members[2 * n : 2 * n + 2]]
     for line in (["tarcat"], ["tarpcat", "-p", "2"], ["tarcat", "-f", "cls bin"]):
         done = run(*line, "s.parquet")
@@ -172,9 +168,8 @@ def test_large_samples_in_any_order(size: int, run: Run, tmp_path: Path, monkeyp
     assert [sample["cls"] for sample in tartools.read("s.parquet")] == [b"%d" % n for n in order]
 
 
-def test_a_table_that_names_a_fifo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_names_a_fifo(run: Run, tmp_path: Path) -> None:
     """It is an error, where opening it would wait for a writer."""
-    monkeypatch.chdir(tmp_path)
     tables(run, tmp_path, 1)
     Path("a.tar").unlink()
     os.mkfifo("a.tar")
@@ -189,21 +184,11 @@ def test_a_table_that_names_a_fifo(run: Run, tmp_path: Path, monkeypatch: pytest
 Rows = tuple[bytes, list[int], list[bytes]]
 
 
-class Held:
-    """Bytes as a stream."""
-
-    file = None
-    start = 0
-
-    def __init__(self, data: bytes) -> None:
-        self.readinto = io.BytesIO(data).readinto
-
-
 def as_read(data: bytes) -> tuple[list[int], list[bytes]] | None:
     """Return where the samples begin that the reader finds in *data*, and end, and their keys; None if it fails."""
     starts, keys = [0], []
     try:
-        for part in tar.read_members(Held(data), url="x", scratch=io.FileIO, until=len(data)):
+        for part in tar.read_members(Trickle(data), url="x", scratch=io.FileIO, until=len(data)):
             if not isinstance(part, tar.ContiguousGroups):
                 return None
             starts += part.starts[1:]

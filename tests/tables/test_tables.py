@@ -20,6 +20,7 @@ from tartools.errors import how_to_install, shown
 from tests.archives import END, entry, header
 from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of, python
+from tests.tables.conftest import Indexed, replaced
 
 Members = list[tuple[str, bytes]]
 
@@ -86,12 +87,11 @@ def test_the_columns(run: Run, tmp_path: Path) -> None:
         ([b"9" * 30, b"8"], "string"),
         ([b"9223372036854775807", b"8"], "int64"),
         ([b"9223372036854775808", b"8"], "string"),
+        ([b"%d" % (2**60 + 1), b"0.5"], "double"),
     ],
 )
-def test_types_of_values(values: list[bytes], kind: str, run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar([(f"{n}.cls", value) for n, value in enumerate(values)]))
-    run("tarindex", "-f", "cls", "a.tar", "-o", "t.parquet").output()
-    column = rows_of(tmp_path / "t.parquet").column("cls")
+def test_types_of_values(values: list[bytes], kind: str, indexed: Indexed) -> None:
+    column = indexed([(f"{n}.cls", value) for n, value in enumerate(values)], "-f", "cls").column("cls")
     assert str(column.type) == kind
     if kind == "string":
         assert column.to_pylist() == [value.decode() for value in values]
@@ -129,13 +129,13 @@ def by_arrow(table: Path, made: Path) -> None:
 
 
 @pytest.mark.parametrize("writer", [by_duckdb, by_polars, by_arrow])
-def test_tables_of_other_programs(writer: Callable[[Path, Path], None], run: Run, tmp_path: Path) -> None:
+def test_tables_of_other_programs(
+    writer: Callable[[Path, Path], None], indexed: Indexed, run: Run, tmp_path: Path
+) -> None:
     samples = [m for n in range(50) for m in ((f"{n}.cls", b"%d" % n), (f"{n}.bin", bytes([n]) * n * 300))]
-    (tmp_path / "a.tar").write_bytes(make_tar(samples))
-    run("tarindex", "-f", "cls", "a.tar", "-o", "t.parquet").output()
+    places = indexed(samples, "-f", "cls").column("__begin__").to_pylist()
     writer(tmp_path / "t.parquet", tmp_path / "made.parquet")
     order = rows_of(tmp_path / "made.parquet").column("__begin__").to_pylist()
-    places = rows_of(tmp_path / "t.parquet").column("__begin__").to_pylist()
     expected = [m for begin in order for m in samples[2 * places.index(begin) : 2 * places.index(begin) + 2]]
     assert members_of(run("tarcat", "made.parquet").output()) == expected
 
@@ -150,9 +150,8 @@ def test_a_data_set_that_was_moved(run: Run, tmp_path: Path) -> None:
     assert rows_of(tmp_path / "out.parquet").column("__shard__").to_pylist()[0] == "new/shards/a.tar"
 
 
-def test_a_table_that_was_moved_alone(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(anything(7))
-    run("tarindex", "a.tar", "-o", "t.parquet").output()
+def test_a_table_that_was_moved_alone(indexed: Indexed, run: Run, tmp_path: Path) -> None:
+    indexed(anything(7))
     (tmp_path / "else").mkdir()
     (tmp_path / "t.parquet").rename(tmp_path / "else/t.parquet")
     why = "its shards are named relative to its folder: keep them together, or make it again: tarindex"
@@ -183,7 +182,7 @@ def changed(table: pa.Table, name: str, row: int, value: object) -> pa.Table:
     column[row] = value
     number = pa.uint64() if isinstance(value, int) and value >> 63 == 1 else pa.int64()
     kind = table.schema.field(name).type if value is None or isinstance(value, str) else number
-    return table.set_column(table.schema.get_field_index(name), name, pa.array(column, kind))
+    return replaced(table, name, column, kind)
 
 
 SHARDS = make_tar([m for n in range(8) for m in ((f"{n}.txt", b"%d" % n * 600), (f"{n}.cls", b"1"))])
@@ -213,12 +212,12 @@ SIZE = 2560  # of each sample there
     ],
 )
 @pytest.mark.parametrize("keyed", [True, False])
-def test_rows_that_are_wrong(name: str, value: object, what: str, keyed: bool, run: Run, tmp_path: Path) -> None:
+def test_rows_that_are_wrong(
+    name: str, value: object, what: str, keyed: bool, indexed: Indexed, run: Run, tmp_path: Path
+) -> None:
     if not keyed and name == "__key__":
         return
-    (tmp_path / "a.tar").write_bytes(SHARDS)
-    run("tarindex", "a.tar", "-o", "t.parquet").output()
-    table = changed(rows_of(tmp_path / "t.parquet").drop_columns(["__members__"]), name, 3, value)
+    table = changed(indexed(SHARDS).drop_columns(["__members__"]), name, 3, value)
     pq.write_table(table if keyed else table.drop_columns(["__key__"]), tmp_path / "bad.parquet")
     done = run("tarcat", "bad.parquet")
     if done.status == 0:  # a row may name some of a sample's members only: these are its bytes
@@ -237,10 +236,9 @@ def as_before(path: Path, content: bytes) -> None:
     os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
 
 
-def test_a_shard_that_was_written_again(run: Run, tmp_path: Path) -> None:
+def test_a_shard_that_was_written_again(indexed: Indexed, run: Run, tmp_path: Path) -> None:
     """With another time; all that may be changed at the old one: `test_reading`."""
-    (tmp_path / "a.tar").write_bytes(SHARDS)
-    run("tarindex", "a.tar", "-o", "t.parquet").output()
+    indexed(SHARDS)
     about = os.stat(tmp_path / "a.tar")
     os.utime(tmp_path / "a.tar", ns=(about.st_atime_ns, about.st_mtime_ns + 1))
     done = run("tarcat", "t.parquet")
@@ -262,30 +260,18 @@ def test_members_apart_are_refused(run: Run, tmp_path: Path) -> None:
     assert "a.tar: sample 'a', with 'jpg', is not in one piece with its own headers" in done.stderr
 
 
-def test_a_row_that_goes_on_to_the_end_of_the_archive(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(SHARDS)
-    run("tarindex", "a.tar", "-o", "t.parquet").output()
-    table = rows_of(tmp_path / "t.parquet")
-    pq.write_table(changed(table, "__end__", 7, 8 * SIZE + 1024).take([7, 0]), tmp_path / "bad.parquet")
+def test_a_row_that_goes_on_to_the_end_of_the_archive(indexed: Indexed, run: Run, tmp_path: Path) -> None:
+    table = changed(indexed(SHARDS), "__end__", 7, 8 * SIZE + 1024)
+    pq.write_table(table.take([7, 0]), tmp_path / "bad.parquet")
     said = run("tarcat", "bad.parquet").failure()
     assert f"a.tar: at byte {7 * SIZE}: this is not one sample (row 0 of bad.parquet" in said
-
-
-def test_whole_numbers_too_large_for_a_column_of_doubles(run: Run, tmp_path: Path) -> None:
-    values = [b"%d" % (2**60 + 1)] * 9000 + [b"0.5"] * 9000
-    (tmp_path / "a.tar").write_bytes(make_tar([(f"{n:05d}.cls", value) for n, value in enumerate(values)]))
-    run("tarindex", "-f", "cls", "a.tar", "-o", "t.parquet").output()
-    column = rows_of(tmp_path / "t.parquet").column("cls")
-    assert len(column) == 18_000
-    assert {float(value) for value in column.to_pylist()} == {float(2**60 + 1), 0.5}
 
 
 @pytest.mark.parametrize(
     "line", [["tarcat", "t.parquet"], ["tarindex", "a.tar", "-o", "u.parquet"]], ids=lambda line: line[0]
 )
-def test_without_pyarrow(line: list[str], run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(SHARDS)
-    run("tarindex", "a.tar", "-o", "t.parquet").output()
+def test_without_pyarrow(line: list[str], indexed: Indexed, tmp_path: Path) -> None:
+    indexed(SHARDS)
     name, *arguments = line
     program = f"import sys; sys.modules['pyarrow'] = None; from tartools.commands.{name} import {name}; {name}()"
     done = python(program, *arguments, folder=tmp_path)

@@ -12,6 +12,7 @@ import pytest
 
 from tartools.tables import inputs
 from tests.conftest import Run, make_tar
+from tests.tables.conftest import Indexed, replaced
 from tests.tables.test_tables import rows_of
 
 
@@ -88,19 +89,19 @@ def test_rows_with_one_key(run: Run, tmp_path: Path) -> None:
     )
 
 
-def test_columns_that_a_table_lacks(run: Run, tmp_path: Path) -> None:
+def test_columns_that_a_table_lacks(indexed: Indexed, run: Run, tmp_path: Path) -> None:
     """They can't come from nowhere: tarindex says so, and does not leave them out in silence."""
-    (tmp_path / "a.tar").write_bytes(make_tar([("x.png", b""), ("x.cls", b"1")]))
-    run("tarindex", "a.tar", "-o", "t.parquet").output()
-    lacking = {"-f": "cls", "--hash": "png", "--dhash": "png", "--pictures": "", "--decode": ""}
-    columns = {"-f": "cls", "--hash": "png.blake2b", "--dhash": "png.dhash"}
-    for option, value in lacking.items():
-        done = run("tarindex", *filter(None, (option, value)), "t.parquet", "-o", "new.parquet")
-        name = columns.get(option, "png.width")
-        assert (done.status, done.stderr) == (
-            2,
-            f"tarindex: t.parquet: this table has no column {name!r}; name its shards, to look into samples\n",
-        )
+    indexed([("x.png", b""), ("x.cls", b"1")])
+    for options, name in (
+        (["-f", "cls"], "cls"),
+        (["--hash", "png"], "png.blake2b"),
+        (["--dhash", "png"], "png.dhash"),
+        (["--pictures"], "png.width"),
+        (["--decode"], "png.width"),
+    ):
+        why = f"this table has no column {name!r}; name its shards, to look into samples"
+        done = run("tarindex", *options, "t.parquet", "-o", "new.parquet")
+        assert done == (2, b"", f"tarindex: t.parquet: {why}\n")
     assert not (tmp_path / "new.parquet").exists()
     run("tarindex", "-f", "cls", "--pictures", "a.tar", "-o", "u.parquet").output()
     run("tarindex", "-f", "cls", "--pictures", "u.parquet", "a.tar", "-o", "new.parquet").output()
@@ -141,38 +142,46 @@ def place(offset: object, size: object) -> dict[str, dict[str, object]]:
         ("__members__", [place(512, "x")] * 2, "not all __members__ are numbers"),
     ],
 )
-def test_values_that_cannot_be_taken_over(name: str, values: list[object], what: str, run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar([("a.txt", b"1"), ("b.txt", b"2")]))
-    run("tarindex", "a.tar", "-o", "t.parquet").output()
-    table = rows_of(tmp_path / "t.parquet")
-    pq.write_table(table.set_column(table.schema.get_field_index(name), name, pa.array(values)), tmp_path / "o.parquet")
+def test_values_that_cannot_be_taken_over(
+    name: str, values: list[object], what: str, indexed: Indexed, run: Run, tmp_path: Path
+) -> None:
+    table = indexed([("a.txt", b"1"), ("b.txt", b"2")])
+    pq.write_table(replaced(table, name, values), tmp_path / "o.parquet")
     for command in ("tarcat", "tarsort"):
         said = run(command, "o.parquet", "-o", "new.parquet").failure(lines=1)
         assert said.startswith(f"{command}: o.parquet: rows 0 to 1: {what}")
     assert not (tmp_path / "new.parquet").exists()
 
 
-def test_a_row_without_a_key(run: Run, tmp_path: Path) -> None:
+def test_a_row_without_a_key(indexed: Indexed, run: Run, tmp_path: Path) -> None:
     """Its sample has one, so a shard is sorted by those of the samples; a table can't be."""
-    (tmp_path / "a.tar").write_bytes(make_tar([("b.txt", b"1"), ("c.txt", b"2"), ("a.txt", b"3")]))
-    run("tarindex", "a.tar", "-o", "t.parquet").output()
-    table = rows_of(tmp_path / "t.parquet")
-    keys = pa.array(["b", None, "a"])
-    pq.write_table(table.set_column(table.schema.get_field_index("__key__"), "__key__", keys), tmp_path / "o.parquet")
+    table = indexed([("b.txt", b"1"), ("c.txt", b"2"), ("a.txt", b"3")])
+    pq.write_table(replaced(table, "__key__", ["b", None, "a"]), tmp_path / "o.parquet")
     assert run("tarsort", "o.parquet").output() == run("tarsort", "a.tar").output()
     done = run("tarsort", "o.parquet", "-o", "new.parquet")
     assert (done.status, done.stderr) == (1, "tarsort: one of rows 0 to 2 has no __key__ to sort by\n")
 
 
-def test_values_of_several_types_become_text(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar([("a.txt", b"1")]))
-    run("tarindex", "a.tar", "-o", "t.parquet").output()
-    table = rows_of(tmp_path / "t.parquet")
-    values: list[object] = [7, b"\xff", True, ["x"], 0.5]
+NUMBERS = pa.array([1 << 63], pa.uint64()), pa.array([-1], pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("values", "together"),
+    [
+        ([pa.array([each]) for each in (7, b"\xff", True, ["x"], 0.5)], ["7", "ff", "true", '["x"]', "0.5"]),
+        (NUMBERS, [float(1 << 63), -1.0]),  # Arrow's promotion would give int64, which does not hold them
+        ([pa.array([each.to_pylist()], pa.list_(each.type)) for each in NUMBERS], [[float(1 << 63)], [-1.0]]),
+    ],
+    ids=["text", "doubles", "lists of doubles"],
+)
+def test_values_of_several_types_become(
+    values: list[pa.Array], together: list[object], indexed: Indexed, run: Run, tmp_path: Path
+) -> None:
+    table = indexed([("a.txt", b"1")])
     for number, value in enumerate(values):
-        pq.write_table(table.append_column("x", pa.array([value])), tmp_path / f"{number}.parquet")
+        pq.write_table(table.append_column("x", value), tmp_path / f"{number}.parquet")
     assert run("tarcat", *(f"{number}.parquet" for number in range(len(values))), "-o", "all.parquet") == (0, b"", "")
-    assert rows_of(tmp_path / "all.parquet").column("x").to_pylist() == ["7", "ff", "true", '["x"]', "0.5"]
+    assert rows_of(tmp_path / "all.parquet").column("x").to_pylist() == together
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 50, 1000])
@@ -217,17 +226,3 @@ def test_tables_together_have_the_types_that_one_table_has(
     assert run("tarcat", "a.parquet", "b.parquet", "-o", "joined.parquet") == (0, b"", "")
     assert str(rows_of(tmp_path / "joined.parquet").schema.field("json:v").type) == kind
     assert rows_of(tmp_path / "joined.parquet").equals(rows_of(tmp_path / "ab.parquet"))
-
-
-def test_numbers_that_no_integer_holds_become_doubles(run: Run, tmp_path: Path) -> None:
-    """Arrow's promotion would give int64, which does not hold them."""
-    (tmp_path / "a.tar").write_bytes(make_tar([("a.txt", b"1")]))
-    assert run("tarindex", "a.tar", "-o", "t.parquet") == (0, b"", "")
-    table = rows_of(tmp_path / "t.parquet")
-    for name, kind, value in (("a", pa.uint64(), 1 << 63), ("b", pa.int64(), -1)):
-        found = table.append_column("x", pa.array([value], kind))
-        pq.write_table(found.append_column("y", pa.array([[value]], pa.list_(kind))), tmp_path / f"{name}.parquet")
-    assert run("tarcat", "a.parquet", "b.parquet", "-o", "all.parquet") == (0, b"", "")
-    found = rows_of(tmp_path / "all.parquet")
-    assert found.column("x").to_pylist() == [float(1 << 63), -1.0]
-    assert found.column("y").to_pylist() == [[float(1 << 63)], [-1.0]]

@@ -15,7 +15,7 @@ from statistics import median_low
 from struct import Struct
 
 from tartools.errors import in_units, shown
-from tartools.samples.sortkeys import text_bytes
+from tartools.samples.sortkeys import text_bytes, text_of
 from tartools.stages.checking.codes import Place
 from tartools.stages.combinations import text
 from tartools.stages.summary import FieldSummary, Summary, Tally
@@ -68,7 +68,7 @@ def repeated(records: Iterator[bytes], combinations: dict[bytes, str], dead: fro
 def unpacked(record: bytes, combinations: dict[bytes, str]) -> Keyed:
     """Return input, byte, key and fields of *record*."""
     shard, byte, number = TAIL.unpack(record[-TAIL.size :])
-    return shard >> 1, byte, record[: -TAIL.size - 2].replace(b"\0\xff", b"\0"), combinations.get(number, "")
+    return shard >> 1, byte, text_of(record[: -TAIL.size]), combinations.get(number, "")
 
 
 def judged(group: Sequence[Keyed], where: Where) -> Iterator[tuple[str, int]]:

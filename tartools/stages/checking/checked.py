@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from itertools import chain
 
 from tartools import storage
@@ -31,21 +32,19 @@ TOGETHER = 256  # groups behind damage that are looked at together
 CHUNK = 1 << 20  # bytes
 
 
+@dataclass
 class CheckedShards:
     """The shards and tables *urls*, and what is known of them. Those that can be read only once are copied.
 
     Of *tables*, by number, the places of samples are rows, not bytes. Those *missing* are not there: why, by number.
     """
 
-    def __init__(
-        self, urls: Sequence[str], reading: Reading, tables: Mapping[int, TableRows], missing: dict[int, str]
-    ) -> None:
-        self.urls = urls
-        self.reading = reading
-        self.tables = tables
-        self.missing = missing
-        self.copies: dict[int, Copy] = {}
-        self.walked: set[int] = set()  # those that are not sound
+    urls: Sequence[str]
+    reading: Reading
+    tables: Mapping[int, TableRows]
+    missing: dict[int, str]
+    copies: dict[int, Copy] = field(default_factory=dict)
+    walked: set[int] = field(default_factory=set)  # those that are not sound
 
     @property
     def count(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from struct import Struct
 
 from tartools import storage
@@ -87,6 +88,7 @@ def destinations(output: str, force: bool, shards: CheckedShards) -> list[Destin
     return [Destination(name, force) for name in names]
 
 
+@dataclass
 class Fix:
     """Writes the samples of *shards* that can be saved to *places*, in their order; tells *account* of all others.
 
@@ -95,85 +97,74 @@ class Fix:
     key. Holds: nothing of samples whose other members have not come, which wait in a scratch file.
     """
 
-    def __init__(
-        self,
-        shards: CheckedShards,
-        places: Sequence[Destination],
-        pending: PendingSamples,
-        words: Words,
-        unique: bool,
-        ignored: Container[str],
-        decode: Decode | None,
-        account: Account,
-    ) -> None:
-        self._shards = shards
-        self._places = places
-        self._pending = pending
-        self._words = words
-        self._unique = unique
-        self._ignored = ignored
-        self._decode = decode
-        self._account = account
-        self._waiting: dict[tuple[int, int], list[Sample]] = {}
-        self._scratch: TarWriter | None = None
+    shards: CheckedShards
+    places: Sequence[Destination]
+    pending: PendingSamples
+    words: Words
+    unique: bool
+    ignored: Container[str]
+    decode: Decode | None
+    account: Account
+    _waiting: dict[tuple[int, int], list[Sample]] = field(default_factory=dict)
+    _scratch: TarWriter | None = None
 
     def run(self) -> None:
         """Write all. An output appears when it is complete; one for all shards, after the last of them.
 
         Raises: StorageError if an output is a shard that a table lists.
         """
-        count = len(self._shards.urls)
-        listed = [url for table in self._shards.tables.values() for url in table.urls]
-        for place in self._places:
+        count = len(self.shards.urls)
+        listed = [url for table in self.shards.tables.values() for url in table.urls]
+        for place in self.places:
             storage.check_output(place.url, True, listed, single=False)
-        if len(self._places) == 1:
-            self._write_to(self._places[0], range(count))
+        if len(self.places) == 1:
+            self._write_to(self.places[0], range(count))
         else:
-            for number, place in enumerate(self._places):
-                if number in self._shards.missing:
+            for number, place in enumerate(self.places):
+                if number in self.shards.missing:
                     self._omit_missing(number)
                 else:
                     self._write_to(place, [number])
 
     def _write_to(self, place: Destination, numbers: Sequence[int]) -> None:
         """Write what can be saved of the inputs *numbers* to *place*."""
-        last = numbers[-1] == len(self._shards.urls) - 1
+        last = numbers[-1] == len(self.shards.urls) - 1
         with shard_writer(place) as writer:
             assert isinstance(writer, SampleWriter)
             for number in numbers:
                 self._write(number, writer)
             for parts in self._waiting.values() if last else ():  # samples whose other members have not come
                 key = text(parts[0].raw_key)
-                self._account.omit(f"sample {key!r} is not written: its members changed meanwhile")
-            self._account.check()
-        self._account.bytes_out += writer.written
+                self.account.omit(f"sample {key!r} is not written: its members changed meanwhile")
+            self.account.check()
+        self.account.bytes_out += writer.written
 
     def _omit_missing(self, number: int) -> None:
-        self._account.omit(f"{shown(self._shards.urls[number])}: {printable(self._shards.missing[number])}")
+        self.account.omit(f"{shown(self.shards.urls[number])}: {printable(self.shards.missing[number])}")
 
     def _write(self, number: int, writer: SampleWriter) -> None:
         """Write what can be saved of input *number*."""
-        if number in self._shards.missing:
+        if number in self.shards.missing:
             self._omit_missing(number)
-        elif number in self._shards.walked:
+        elif number in self.shards.walked:
             self._write_walked(number, writer)
-        elif number in self._shards.tables:
+        elif number in self.shards.tables:
             self._write_batches(self._listed(number), number, writer)
         else:
-            url, quiet = self._shards.urls[number], Account(lambda _: None)
-            stream = self._shards.stream(number, quiet)
-            with closing(shard_batches(url, quiet, self._shards.reading, stream)) as batches:
+            url, quiet = self.shards.urls[number], Account(lambda _: None)
+            stream = self.shards.stream(number, quiet)
+            with closing(shard_batches(url, quiet, self.shards.reading, stream)) as batches:
                 self._write_batches(((batch, rows_of(batch, number)) for batch in batches), number, writer)
                 quiet.check()
 
     def _listed(self, number: int) -> Iterator[tuple[Batch, Rows | None]]:
         """Yield the samples of a table; report the rows that do not fit their shards."""
-        for found in self._shards.tables[number].read():
+        for found in self.shards.tables[number].read():
             if isinstance(found, WrongRows):
-                self._account.samples_in += found.rows
-                self._account.dropped += found.rows
+                self.account.samples_in += found.rows
+                self.account.dropped += found.rows
                 many = f"{several(found.rows, 'row')} not written: " if found.rows else ""
-                self._account.omit(f"{shown(self._shards.urls[number])}: {many}{printable(found.what)}")
+                self.account.omit(f"{shown(self.shards.urls[number])}: {many}{printable(found.what)}")
             else:
                 row, batch = found
                 yield batch, rows_of(batch, number, row)
@@ -182,41 +173,41 @@ class Fix:
         """Write what can be saved of *batches* of input *number*."""
         for batch, rows in batches:
             assert rows is not None
-            self._account.samples_in += len(batch)
+            self.account.samples_in += len(batch)
             if self._is_sound(rows):
                 writer.write_batch(batch, 0, len(batch))
-                self._account.samples_out += len(batch)
+                self.account.samples_out += len(batch)
                 continue
             for sample, byte in zip(batch, rows.begins, strict=True):
                 self._take(sample, (number, byte), writer)
 
     def _is_sound(self, rows: Rows) -> bool:
         """Tell whether all samples *rows* can be written as they are: one look at all of them."""
-        if self._pending.place is not None and self._pending.place <= (rows.shard, rows.begins[-1]):
+        if self.pending.place is not None and self.pending.place <= (rows.shard, rows.begins[-1]):
             return False
         summary = nothing_found()
-        for _ in look(rows, summary, self._decode):
+        for _ in look(rows, summary, self.decode):
             pass
-        return all(CODES[code].weight == NOTE or code in self._ignored for code in summary.findings) and not any(
+        return all(CODES[code].weight == NOTE or code in self.ignored for code in summary.findings) and not any(
             combination and self._lacks(names(combination)) for combination in summary.combinations
         )
 
     def _lacks(self, fields: Sequence[str]) -> list[str]:
-        return [] if "missing-field" in self._ignored else lacking(fields, self._words)
+        return [] if "missing-field" in self.ignored else lacking(fields, self.words)
 
     def _write_walked(self, number: int, writer: SampleWriter) -> None:
         """Write what can be saved of a shard that is not sound."""
-        url = self._shards.urls[number]
-        for found in self._shards.walk(number):
+        url = self.shards.urls[number]
+        for found in self.shards.walk(number):
             if isinstance(found, MemberGroup):
                 sample = Sample(found.key, tuple(found.members), url)
-                self._account.samples_in += 1
+                self.account.samples_in += 1
                 self._take(sample, (number, found.byte), writer, found.lost, doubtful=found.doubtful)
             elif found.code.endswith("-compressed"):
-                self._account.omit(f"{shown(url)}: at byte {found.byte}: {printable(found.what)}")
+                self.account.omit(f"{shown(url)}: at byte {found.byte}: {printable(found.what)}")
             elif found.code != "archive-after-end":
                 what = f"{found.code}{f' ({found.what})' if found.what else ''}"
-                self._account.omit(f"{shown(url)}: at byte {found.byte}: not written: {printable(what)}")
+                self.account.omit(f"{shown(url)}: at byte {found.byte}: not written: {printable(what)}")
 
     def _take(
         self,
@@ -231,13 +222,13 @@ class Fix:
 
         *lost* are members of it that are cut. A *doubtful* one lies next to damage.
         """
-        account, why = self._account, ""
-        action, first = self._pending.at(place) or (None, place)
+        account, why = self.account, ""
+        action, first = self.pending.at(place) or (None, place)
         if action == AGAIN:
-            if self._unique:
+            if self.unique:
                 account.left_out += 1
                 return
-            where = beside(self._shards.where(*first), self._shards.where(*place))
+            where = beside(self.shards.where(*first), self.shards.where(*place))
             why = f"an earlier sample has this key, {where} (--drop-duplicates drops this one)"
         elif action is not None:
             parts = self._waiting.setdefault(first, [])
@@ -247,7 +238,7 @@ class Fix:
                 return
             del self._waiting[first]
             sample = sample.with_members([member for part in parts for member in part.members])
-        if self._unique:
+        if self.unique:
             sample = first_members(sample)
         if why := why or self._why_not(sample, lost, doubtful):
             account.dropped += 1
@@ -261,23 +252,23 @@ class Fix:
 
     def _why_not(self, sample: Sample, lost: Sequence[str], doubtful: bool) -> str:
         """Return why *sample* can't be saved, "" if it can; see `_take`."""
-        if doubtful and not self._words:
+        if doubtful and not self.words:
             return "it lies next to damage, and no fields are known that it should have (--expect)"
         if lost:
             return f"{lost[0]!r} is cut"
         if sample.grouped and (lacks := self._lacks([name.lower() for name in sample.fields])):
             return f"it lacks {' '.join(lacks)}"
-        found = [each for each in codes_of(sample, self._decode) if each[0] not in self._ignored]
+        found = [each for each in codes_of(sample, self.decode) if each[0] not in self.ignored]
         return "; ".join(f"{code}{f' ({what})' if what else ''}" for code, what in found)
 
     def _at(self, place: tuple[int, int]) -> str:
-        shard, byte = self._shards.where(*place)
+        shard, byte = self.shards.where(*place)
         return f"{shown(shard)}: at byte {byte}"
 
     def _kept(self, sample: Sample) -> Sample:
         """Return *sample* in a scratch file."""
         if self._scratch is None:
-            self._file = scratch_file(self._shards.reading.tmpdir)
+            self._file = scratch_file(self.shards.reading.tmpdir)
             self._scratch = TarWriter(self._file)
         begin = self._scratch.size
         self._scratch.add(sample.members)

@@ -13,10 +13,10 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tartools import storage
-from tartools.errors import SampleError, StorageError, TarToolsError, shown
+from tartools.errors import StorageError, TarToolsError, shown
 from tartools.formats.textrows import escape
 from tartools.samples.account import Account, Phase
-from tartools.samples.sample import Batch, Sample
+from tartools.samples.sample import Batch, Sample, failure_of
 from tartools.samples.values import blanks, field_list, payload_digests
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import closing_upstream
@@ -83,10 +83,10 @@ class Comparison(NamedTuple):
                 if self.lenient:
                     return None
                 name = ";".join(choices)
-                raise SampleError(
-                    f"sample {sample.key!r} has no {name!r} to compare{blanks(name)}; its fields are: "
-                    f"{field_list(sample.fields)}; --keep-uncompared keeps such samples",
-                    url=sample.shard,
+                raise failure_of(
+                    sample,
+                    f" has no {name!r} to compare{blanks(name)}; its fields are: {field_list(sample.fields)}; "
+                    "--keep-uncompared keeps such samples",
                 )
             found.append(member)
         return found
@@ -105,11 +105,8 @@ class Comparison(NamedTuple):
         except Exception as error:  # each format has its own
             if self.lenient:
                 return b""
-            raise SampleError(
-                f"sample {sample.key!r}: the picture {';'.join(self.near or ())!r} can't be compared: "
-                f"{decoding.reason(error)}; --keep-uncompared keeps such samples",
-                url=sample.shard,
-            ) from None
+            what = f": the picture {';'.join(self.near or ())!r} can't be compared: {decoding.reason(error)}"
+            raise failure_of(sample, f"{what}; --keep-uncompared keeps such samples") from None
 
     @property
     def columns(self) -> list[str]:

@@ -92,7 +92,10 @@ class Filter:
             for number, (read, flag) in enumerate(zip(reads, flags, strict=True)):
                 if flag:
                     known = {ask: found[number] for ask, found in answers.items()} if answers else {}
-                    flags[number] = self._meets(read, first + number, known)
+                    flags[number] = all(self._has_one(choices, read, known) for choices in self._words) and (
+                        self._expression is None
+                        or self._expression.value(read, first + number, known, lenient=self._lenient)
+                    )
         return self._turned(flags)
 
     def of_keys(self, keys: Sequence[bytes]) -> list[bool]:
@@ -122,13 +125,6 @@ class Filter:
         for number_of, span in self._numbers:
             flags = [flag and number_of(key) in span for key, flag in zip(keys, flags, strict=True)]
         return flags
-
-    def _meets(self, read: Callable[[], Sample], index: int, known: dict[Ask, Any]) -> bool:
-        """Return whether the sample that *read* returns has all fields, and the expression is true."""
-        for choices in self._words:
-            if not self._has_one(choices, read, known):
-                return False
-        return self._expression is None or self._expression.value(read, index, known, lenient=self._lenient)
 
     def _has_one(self, choices: tuple[str, ...], read: Callable[[], Sample], known: dict[Ask, Any]) -> bool:
         found = any(known["has", name] if ("has", name) in known else name in read() for name in choices)
@@ -174,7 +170,7 @@ def answers_of(columns: TableColumns, ask: Ask) -> Sequence[Any] | None:
     how, name = ask
     if ";" in name or "=" in name:
         return None
-    if how == "field" or (how == "has" and (":" in name or name in PSEUDO)):
+    if how == "field" or (how == "has" and (":" in name or name in PSEUDO or columns.lacks(name))):
         found = known(columns, name)
         if found is None or how == "has":
             return found and [value is not None for value in found]
@@ -183,11 +179,8 @@ def answers_of(columns: TableColumns, ask: Ask) -> Sequence[Any] | None:
         return [value if value is None or isinstance(value, str) else as_text(value) for value in found]
     if how in SIDES:
         return columns.values(f"{name}.{how}") if _alone(columns, name) is not None else None
-    found = columns.values(name) if how == "has" and columns.lacks(name) else None
-    if found is not None:
-        return [value is not None for value in found]
     if columns.lacks(name):
-        return [how != "has" and None] * len(columns)
+        return [None] * len(columns)
     places = _alone(columns, name)
     if places is None:
         return None

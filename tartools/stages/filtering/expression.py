@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from tartools.errors import SampleError, TarToolsError, UsageError
-from tartools.samples.sample import Sample
+from tartools.samples.sample import Sample, failure_of
 from tartools.samples.values import PSEUDO, Column, field_list, lookup, parse_column
 from tartools.stages.filtering.evaluating import MADE, METHODS, READ, Evaluator, LimitError, Patterns
 from tartools.tar import Member
@@ -95,10 +95,8 @@ class Expression:
             if lenient:
                 return False
             sample = read()
-            raise SampleError(
-                f"sample {sample.key!r} has no {str(absent)!r}; its fields are: {field_list(sample.fields)}",
-                url=sample.shard,
-            ) from None
+            what = f" has no {str(absent)!r}; its fields are: {field_list(sample.fields)}"
+            raise failure_of(sample, what) from None
         except SampleError as error:
             if lenient and not isinstance(error, ExcessError):
                 return False
@@ -123,7 +121,7 @@ class Expression:
             if lenient:
                 return False
             sample, why = read(), str(error)[:200] or type(error).__name__
-            raise SampleError(f"sample {sample.key!r}: {self._text[:200]}: {why}", url=sample.shard) from error
+            raise failure_of(sample, f": {self._text[:200]}: {why}") from error
         if found:
             self._values = None
         return found
