@@ -9,6 +9,7 @@ What is told by clocks and sizes elsewhere is small here: ranges of `RANGE` byte
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from pathlib import Path
@@ -31,6 +32,11 @@ class Copied(NamedTuple):
     status: int
     data: bytes | None
     stderr: str
+
+    def refused(self, url: str, reason: str) -> None:
+        """Check that this is a failure of one line, which matches *reason* behind the URL."""
+        assert (self.status, self.data) == (1, None), self
+        assert re.fullmatch(rf"tarcat: {re.escape(url)}: {reason}\n", self.stderr), self
 
 
 class Inside:

@@ -18,17 +18,11 @@ import pytest
 from tests.commands.test_damage import WHOLE
 from tests.conftest import Run, has_end
 from tests.storage.objects.faults import READ, Fault, FaultServer
-from tests.storage.objects.inside import OBJECT, RANGE, Copied, Inside
+from tests.storage.objects.inside import OBJECT, RANGE, Inside
 from tests.tiers import by_turns
 
 STARTS = range(0, len(WHOLE), RANGE)
 each = pytest.mark.parametrize("scheme", READ)
-
-
-def refused(done: Copied, url: str, reason: str) -> None:
-    """Check that *done* is a failure of one line, which matches *reason* behind the URL."""
-    assert (done.status, done.data) == (1, None), done
-    assert re.fullmatch(rf"tarcat: {re.escape(url)}: {reason}\n", done.stderr), done
 
 
 # ---- what may pass ----
@@ -52,7 +46,7 @@ def test_a_server_that_is_busy_or_hangs_up_instead_of_an_answer(scheme: str, ins
             assert inside.copy(scheme) == (0, WHOLE, ""), what
             assert inside.starts() == sorted([*STARTS, start, start])
             inside.server.faults = [Fault(OBJECT, start=start, times=None, **what)]
-            refused(inside.copy(scheme), url, rf"at byte {start}: {said} \(3 tries\)")
+            inside.copy(scheme).refused(url, rf"at byte {start}: {said} \(3 tries\)")
             assert inside.starts().count(start) == 3
 
 
@@ -89,7 +83,7 @@ def test_a_server_that_says_nothing(scheme: str, ahead: bool, inside: Inside) ->
     what: dict[str, Any] = {"silent": True} if ahead else {"stall": True, "cut": 333}
     inside.server.faults = [Fault(OBJECT, start=4000, times=None, **what)]
     url = inside.server.url(scheme, OBJECT)
-    refused(inside.copy(scheme), url, r"at byte 4000: no byte came for 0.5 seconds \(2 tries\)")
+    inside.copy(scheme).refused(url, r"at byte 4000: no byte came for 0.5 seconds \(2 tries\)")
 
 
 @by_turns("scheme", "fault")
@@ -128,7 +122,7 @@ def test_a_refusal_is_not_tried_again(scheme: str, inside: Inside) -> None:
     url = inside.server.url(scheme, OBJECT)
     for status in (400, 402, 405, 418, 501, 505):
         inside.server.faults = [Fault(OBJECT, status=status, code="Whatever", times=None)]
-        refused(inside.copy(scheme), url, rf"[^\n]*{status}[^\n]*")
+        inside.copy(scheme).refused(url, rf"[^\n]*{status}[^\n]*")
         assert inside.starts() == [0]
 
 
@@ -140,13 +134,13 @@ def test_redirects(inside: Inside) -> None:
     assert inside.copy("http") == (0, WHOLE, "")
     assert [len(inside.server.asked("GET", name)) for name in (OBJECT, "other")] == [len(STARTS)] * 2
     faults[0].headers = {"Location": OBJECT}
-    refused(inside.copy("http"), url, "(at byte 0: )?too many redirects")
+    inside.copy("http").refused(url, "(at byte 0: )?too many redirects")
     for nowhere in ("ftp://127.0.0.1/x", "http://", "file:///etc/passwd", "//"):
         faults[0].headers = {"Location": nowhere}
         assert inside.copy("http").status == 1
         assert "passwd" not in inside.copy("http").stderr
     faults[0].headers = {}
-    refused(inside.copy("http"), url, r"redirected \(302\) without an address")
+    inside.copy("http").refused(url, r"redirected \(302\) without an address")
 
 
 # ---- ranges ----
@@ -183,7 +177,7 @@ def test_ranges_are_ignored(scheme: str, ahead: bool, inside: Inside) -> None:
 def test_ranges_are_ignored_from_the_second_on(scheme: str, inside: Inside) -> None:
     ignored = inside.server.faults = [Fault(OBJECT, method="GET", no_range=True, skip=1, times=None)]
     reason = r"at byte 1000: the server ignored the range of the request \(3 tries\)"
-    refused(inside.copy(scheme), inside.server.url(scheme, OBJECT), reason)
+    inside.copy(scheme).refused(inside.server.url(scheme, OBJECT), reason)
     ignored[0] = Fault(OBJECT, method="GET", no_range=True, skip=1, times=2)
     assert inside.copy(scheme) == (0, WHOLE, "")
 
@@ -233,7 +227,7 @@ def test_a_length_that_is_not_a_number_closes_the_connection(inside: Inside) -> 
     """At once: the garbage collector would complain of a connection that it has to close."""
     inside.server.faults = [Fault(OBJECT, headers={"Content-Length": "many"}, times=None)]
     reason = "botocore: the server sent a Content-Length that is not a number"
-    refused(inside.copy("s3"), inside.server.url("s3", OBJECT), reason)
+    inside.copy("s3").refused(inside.server.url("s3", OBJECT), reason)
     gc.collect()
 
 
@@ -245,6 +239,6 @@ def test_a_server_that_answers_something_else(lie: Lie, inside: Inside) -> None:
         done = inside.copy(scheme)
         assert inside.server.faults[0].played
         if reason:
-            refused(done, inside.server.url(scheme, OBJECT), rf"(at byte \d+: )?{reason}( \(3 tries\))?")
+            done.refused(inside.server.url(scheme, OBJECT), rf"(at byte \d+: )?{reason}( \(3 tries\))?")
         else:
             assert done == (0, WHOLE, ""), (scheme, start, times)

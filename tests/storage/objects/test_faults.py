@@ -198,20 +198,6 @@ LARGE = make_tar([(f"{n:02d}.bin", random.Random(n).randbytes(MIB)) for n in ran
 
 @by_turns("scheme")
 @each
-def test_large_objects_that_are_cut(scheme: str, faulty: FaultServer, run: Run) -> None:
-    faulty.objects["large.tar"] = LARGE
-    url = faulty.url(scheme, "large.tar")
-    faulty.faults = [
-        Fault("large.tar", start=0, cut=300_000),
-        Fault("large.tar", start=8 * MIB, cut=5 * MIB, reset=True),
-        Fault("large.tar", start=16 * MIB, cut=0),
-    ]
-    assert run("tarcat", url, env=faulty.env) == (0, LARGE, "")
-    assert [fault.played for fault in faulty.faults] == [1, 1, 1]
-
-
-@by_turns("scheme")
-@each
 def test_large_objects_that_do_not_come(scheme: str, faulty: FaultServer, run: Run, tmp_path: Path) -> None:
     faulty.objects["large.tar"] = LARGE
     url = faulty.url(scheme, "large.tar")

@@ -6,7 +6,6 @@ import io
 import random
 import re
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -118,16 +117,6 @@ def test_a_body_that_is_cut_is_resumed(scheme: str, cut: int, inside: Inside) ->
     inside.server.faults = [Fault(OBJECT, method="GET", cut=cut)]
     done = inside.run("tarcat", "t.parquet")
     assert (done.status, done.stdout, done.stderr) == (0, WHOLE, "")
-
-
-@each
-@pytest.mark.parametrize("what", [{"times": None}, {"replace": OTHER}], ids=["gives up", "replaced before the retry"])
-def test_a_body_that_is_not_resumed(what: dict[str, Any], scheme: str, inside: Inside) -> None:
-    index(inside, scheme)
-    inside.server.faults = [Fault(OBJECT, method="GET", cut=700, **what)]
-    done = inside.run("tarcat", "t.parquet")
-    assert done.status == 1 and not has_end(done.stdout) and "(row 0 of t.parquet" in done.stderr
-    assert WHOLE.startswith(done.stdout)
 
 
 @each

@@ -20,7 +20,7 @@ from tests.storage.objects.conftest import WRITTEN
 from tests.storage.objects.faults import Fault, FaultServer
 from tests.storage.objects.inside import Inside
 from tests.storage.objects.sites import Site
-from tests.tiers import also, by_turns
+from tests.tiers import by_turns
 
 PART = 256 << 10  # bytes of a part, in this process
 SMALL = make_tar(make_samples(5))
@@ -125,16 +125,6 @@ def test_what_does_not_pass_ends(step: Step, message: str, inside: Inside) -> No
     done = write(inside, step.scheme, step.data, "--force")
     refused(done, inside.server, step.scheme, rf"{message} \(3 tries\)", b"old")
     assert fault.played == 3
-
-
-@by_turns("scheme")
-@pytest.mark.parametrize("scheme", WRITTEN)
-def test_trouble_at_every_step(scheme: str, run: Run, faulty: FaultServer) -> None:
-    """With parts as large, and pauses as long, as they are."""
-    faulty.faults = [step.fails(dropped=True) for step in STEPS if step.scheme == scheme and not step.fault.proxy]
-    assert run("tarcat", "-o", faulty.url(scheme, "out"), stdin=HUGE, env=faulty.env) == (0, b"", "")
-    assert sum(fault.played for fault in faulty.faults) == {"s3": 5, "gs": 3, "http": 1, "ais": 5}[scheme]
-    assert (faulty.objects, faulty.pending) == ({"out": HUGE}, 0)
 
 
 @by_turns("data", "what")
@@ -324,19 +314,6 @@ def arguments(name: str, url: str) -> list[str]:
     return [*COMMANDS[name][0], "-o", url.removesuffix("-000000.tar") if name == "tarsplit" else url]
 
 
-@pytest.mark.parametrize("name", ["tarcat", "tarsplit", *also(*sorted({*COMMANDS} - {"tarcat", "tarsplit"}))])
-def test_a_command_tries_again_and_gives_up(name: str, run: Run, faulty: FaultServer) -> None:
-    url, data = faulty.url("s3", "out-000000.tar"), COMMANDS[name][1]
-    faulty.faults = [Fault(method="PUT", status=503)]
-    done = run(name, *arguments(name, url), stdin=data, env=faulty.env)
-    assert (done.status, done.stderr, list(faulty.objects)) == (0, "", ["out-000000.tar"])
-    faulty.objects.clear()
-    faulty.faults = [Fault(method="PUT", status=503, times=None)]
-    done = run(name, *arguments(name, url), stdin=data, env=faulty.env | {"TARTOOLS_TRIES": "1"})
-    assert done == (1, b"", f"{name}: {url}: the server is busy (503) (1 try)\n")
-    assert faulty.objects == {}
-
-
 @by_turns("scheme")
 @commands
 @schemes
@@ -439,15 +416,3 @@ def test_nothing_appears_when_what_comes_before_fails(scheme: str, data: bytes, 
     ):
         assert done.status == 1 and done.stderr.count("\n") == 1
         assert (inside.server.objects, inside.server.pending) == ({}, 0)
-
-
-@by_turns("scheme")
-@schemes
-def test_what_was_skipped_is_reported_and_the_rest_is_complete(scheme: str, inside: Inside) -> None:
-    """An omission is no failure: the output appears, and the status is 1."""
-    Path("in").write_bytes(SMALL)
-    options = ("-e", "skip", "-c", "[ $TAR_INDEX != 3 ]", "in")
-    here = inside.run("tarproc", *options)
-    done = inside.run("tarproc", *options, "-o", inside.server.url(scheme, "out"))
-    assert (done.status, done.stderr) == (1, here.stderr)
-    assert (inside.server.objects, inside.server.pending) == ({"out": here.stdout}, 0)
