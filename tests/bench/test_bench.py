@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench.__main__ import WORKS, cells_of
+from tests.bench.__main__ import WORKS, cells_of, parsed
 from tests.bench.data import SETS, home, make, samples_in
 from tests.bench.measure import Bench, Measured, Round, installed
 from tests.bench.works import Goal, Line, Work
@@ -262,6 +262,7 @@ def test_readers_of_training_come_to_each_sample_once(tmp_path: Path) -> None:
     ], done.stderr
 
 
-def test_a_work_that_is_not_there_is_a_usage_error(bench: Benchmarks) -> None:
-    done = bench("cat-Z")
-    assert done.status == 2 and "cat-A" in done.stderr
+def test_a_work_that_is_not_there_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        parsed(["cat-Z"])
+    assert "cat-A" in capsys.readouterr().err

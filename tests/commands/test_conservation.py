@@ -71,7 +71,7 @@ def ten_shards(folder: Path, keys_differ: bool) -> list[str]:
 
 @pytest.mark.parametrize("line", READERS[:-1])
 def test_ten_shards_with_the_same_keys(line: str, run: Run, tmp_path: Path) -> None:
-    """What tarsort does with them: `test_tarsort_joins`."""
+    """What tarsort does with them: `test_tarsort`."""
     assert members_of(run(*line.split(), *ten_shards(tmp_path, keys_differ=False)).output()) == make_samples(3) * 10
 
 

@@ -52,10 +52,6 @@ def test_a_doubled_percent_sign_is_one(text: str, name: str) -> None:
     assert parse_numbering(text, False).name(7) == name
 
 
-def test_a_list_on_stdin_cannot_name_stdin(run: Run) -> None:
-    assert run("tarcat", "-T", "-", stdin=b"-\n") == (2, b"", "tarcat: stdin can be read only once\n")
-
-
 @pytest.mark.parametrize(
     "line",
     ["tarcat -o /dev/stdout | cat", "tarcat -o >(cat > b.tar; echo > done); until test -e done; do :; done; cat b.tar"],
@@ -118,17 +114,6 @@ def test_a_shard_read_by_a_command_has_its_base_name(run: Run, tmp_path: Path) -
 
 
 # ---- templates ----
-
-PRINT = "printf '%s\\n'"
-
-
-@pytest.mark.parametrize(
-    "template", ["{}", "'{}'", '"{}"', "a{}", '"a"{}"b"', 'x=$(printf %s {}); echo "$x"', "\\' {}"]
-)
-def test_a_word_stays_a_word(template: str, tmp_path: Path) -> None:
-    line = template if "echo" in template else f"{PRINT} {template}"
-    assert HOSTILE.encode() in start("sh", "-c", fill(line, HOSTILE), folder=tmp_path).output()
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -76,11 +76,11 @@ def test_of_an_input_that_fails_at_its_end(label: str, line: list[str], run: Run
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @by_turns("number")
 def test_of_a_signal(label: str, line: list[str], number: int, run: Run, tmp_path: Path) -> None:
-    """While the input waits."""
-    wait = f"sleep 6{os.getpid()}.{int(number)}"
-    words = [word.replace("{}", f"pipe:cat in.tar; kill -{int(number)} $PPID; exec {wait}") for word in line]
-    assert run(*words, env={"TMPDIR": "tmp"}) == (-number, b"", "")
-    assert subprocess.run(["pgrep", "-f", wait], capture_output=True, check=False).stdout == b""
+    """While there is more to come; who writes that ends when nobody reads it."""
+    mark = f"6{os.getpid()}.{int(number)}"
+    source = f"pipe:cat in.tar; kill -{int(number)} $PPID; while echo; do sleep 0.02; done # {mark}"
+    assert run(*(word.replace("{}", source) for word in line), env={"TMPDIR": "tmp"}) == (-number, b"", "")
+    assert subprocess.run(["pgrep", "-f", mark], capture_output=True, check=False).stdout == b""
     check_nothing_is_left(tmp_path)
 
 

@@ -26,7 +26,6 @@ from tartools.commands.tarindex import tarindex
 from tartools.formats import parquetread, parquetwrite
 from tests.archives import encoded
 from tests.commands.conftest import Inside
-from tests.commands.test_conservation import FEED, peak_memory
 from tests.conftest import Result, Run, has_end, make_samples, make_tar, members_of, python
 from tests.tiers import also
 
@@ -376,28 +375,6 @@ def test_text_that_is_not_utf8(main: Callable[..., int], capfd: pytest.CaptureFi
     where = "in what was read up to this byte, after row 0: this Parquet file is damaged: "
     assert re.match(f"tarcreate: a.parquet: at byte [0-9]+: {where}", capfd.readouterr().err)
     assert not Path("a.tar").exists()
-
-
-FEED_PARQUET = """
-import os, sys
-import pyarrow as pa, pyarrow.parquet as pq
-pictures = pa.array([os.urandom(100_000) for n in range(1500)], pa.binary())
-table = pa.table({"cls": [str(n) for n in range(1500)], "jpg": pictures})
-pq.write_table(table, pa.PythonFile(sys.stdout.buffer, "w"))  # as it is by default: pages of 1,024 values
-"""
-
-
-@pytest.mark.parametrize(
-    ("line", "feeder", "most"),
-    [
-        (["tar2parquet"], FEED.format(sizes="[100_000] * 3000"), 200_000_000),
-        (["tarcreate", "--parquet", "-"], FEED_PARQUET, 600_000_000),  # what pyarrow takes for a page of 100 MB
-    ],
-    ids=["tar2parquet", "tarcreate"],
-)
-def test_memory_is_bounded(line: list[str], feeder: str, most: int, tmp_path: Path) -> None:
-    """Of 300 MB, in row groups, and of a single one of 150 MB."""
-    assert peak_memory(line, feeder, tmp_path) < most
 
 
 DATASETS = """

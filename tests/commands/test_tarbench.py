@@ -14,7 +14,6 @@ from PIL import Image
 
 from tartools.commands.tarbench import tarbench
 from tartools.errors import how_to_install
-from tartools.storage import openfiles
 from tests.archives import encoded
 from tests.conftest import Run, make_tar
 from tests.schedule import needs_torch
@@ -118,19 +117,6 @@ def test_rows_that_stay_in_the_page_cache_are_not_called_cold(run: Run, tmp_path
     )
     assert {row["cache"] for row in json.loads(done.stdout)["rows"]} == {"warm"}
     assert not [path for path in set(SHM.iterdir()) - before if path.name.startswith("tartools-")]
-
-
-def test_the_page_cache_tells_what_it_holds(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"1" * 100_000)
-    assert openfiles.share_cached([str(path)]) == 1
-    openfiles.drop([str(path)])
-    share = openfiles.share_cached([str(path)])  # 0 on most file systems
-    assert 0 <= share <= 1
-    path.read_bytes()
-    assert openfiles.share_cached([str(path)]) == 1
-    path.write_bytes(b"")
-    assert openfiles.share_cached([str(path)]) == 0
 
 
 def test_usage(run: Run, tmp_path: Path) -> None:

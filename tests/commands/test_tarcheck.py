@@ -26,6 +26,7 @@ from tartools.samples.filetypes import NUMBERS
 from tartools.stages.checking import walk as walking
 from tartools.stages.checking.codes import CODES, NOTE, READERS
 from tests.archives import BLOCK, END, data, encoded, ended_early, entry, header, long, npy, pax, sealed, wav
+from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, make_tar, members_of
 
 KEYS = [f"{n:04d}" for n in range(12)]
@@ -213,11 +214,11 @@ Check = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def check(run: Run) -> Check:
+def check(inside: Inside) -> Check:
     """Return a function that runs tarcheck --json; it checks the exit status, and that nothing else is said."""
 
     def check(*arguments: str, stdin: bytes = b"") -> dict[str, Any]:
-        done = run("tarcheck", "--json", *arguments, stdin=stdin)
+        done = inside("tarcheck", "--json", *arguments, stdin=stdin)
         found: dict[str, Any] = json.loads(done.stdout)
         heavy = any(each["weight"] != NOTE for each in found["findings"])
         assert (done.status, done.stderr) == (int(heavy), "")
@@ -243,12 +244,12 @@ LOST = {name for name, (code, _, _) in DAMAGE.items() if CODES[code].weight != N
 
 
 @pytest.mark.parametrize("name", sorted(LOST))
-def test_what_is_fixed_passes_and_has_every_whole_sample(name: str, run: Run, tmp_path: Path) -> None:
+def test_what_is_fixed_passes_and_has_every_whole_sample(name: str, inside: Inside, tmp_path: Path) -> None:
     code, shards, options = DAMAGE[name]
     names = written(tmp_path, shards)
-    done = run("tarcheck", *options, "--fix", "-o", "out.tar", "-v", *names)
+    done = inside("tarcheck", *options, "--fix", "-o", "out.tar", "-v", *names)
     fixed = (tmp_path / "out.tar").read_bytes()
-    again = run("tarcheck", *options, "out.tar")
+    again = inside("tarcheck", *options, "out.tar")
     assert again.status == 0, again
     assert has_end(fixed)
     *told, account = done.stderr.splitlines()
@@ -543,22 +544,6 @@ def test_nothing_is_found_in_archives_of_webdataset(check: Check, tmp_path: Path
             writer.write({"__key__": f"{n:03}", "jpg": JPEG, "json": {"n": n}, "cls": n, "npy": array, "txt": "é"})
     found = check("--decode", "--expect", "jpg json cls npy txt", "s.tar")
     assert (found["findings"], found["samples"]) == ([], 20)
-
-
-def test_the_result_is_the_same_with_workers(check: Check, tmp_path: Path) -> None:
-    """A shard of 80 MB is read in parts; the damage is in its second half, another lies behind it."""
-    payload = b"x" * 40_000
-    parts = [entry(b"%05d.txt" % n, payload) + entry(b"%05d.cls" % n, b"1") for n in range(2000)]
-    archive = b"".join(parts)
-    at = 1500 * len(parts[0])
-    (tmp_path / "a.tar").write_bytes(archive + parts[3] + END)
-    (tmp_path / "b.tar").write_bytes(changed(at, b"~", archive) + END)
-    (tmp_path / "c.tar").write_bytes(OTHERS)
-    names = ["a.tar", "b.tar", "c.tar"]
-    found = check("-p", "3", *names)
-    assert found == check("-p", "1", "-M", "64K", *names)
-    counts = {each["code"]: each["count"] for each in found["findings"]}
-    assert counts["bad-header"] == 1 and counts["key-twice"] == 1 and counts["key-in-two-shards"] == 2000
 
 
 def test_lax_and_skip_special(check: Check, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -10,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tartools.stages import shares
 from tests.archives import picture
+from tests.commands.conftest import Inside
 from tests.commands.test_tardedup import keys_in
 from tests.conftest import Run, make_samples, make_tar, members_of
 
@@ -49,28 +48,6 @@ def test_recorded_sets_of_keys(run: Run) -> None:
         assert sorted(keys_in(run("tarfilter", "--sample", "0.2", "--seed", "7", stdin=archive).output())) == sorted(
             FIFTH
         )
-
-
-def test_the_hash_is_as_the_manual_says() -> None:
-    for key in (b"", b"a", b"\xff", "ü".encode() * 99):
-        digest = hashlib.blake2b(key, digest_size=8).digest()
-        assert shares.number_of(key) == int.from_bytes(digest, "big")
-        secret = hashlib.blake2b(b"-5").digest()
-        seeded = hashlib.blake2b(key, digest_size=8, key=secret).digest()
-        assert shares.number_with(-5)(key) == int.from_bytes(seeded, "big")
-
-
-def test_shares_of_many_keys() -> None:
-    """Within 3 standard deviations of what chance makes; ranges that meet have each key once."""
-    count = 300_000
-    for number_of in (shares.number_of, shares.number_with(0), shares.number_with(1)):
-        numbers = [number_of(b"train/%07d" % number) for number in range(count)]
-        for text, share in (("0:0.9", 0.9), ("0.9:1", 0.1), ("0.25:0.26", 0.01), ("1/3:2/3", 1 / 3)):
-            span = shares.span(text)
-            found = sum(number in span for number in numbers)
-            assert abs(found - count * share) <= 3 * (count * share * (1 - share)) ** 0.5, text
-    parts = [shares.span(text) for text in ("0:1/3", "1/3:0.7", "0.7:1")]
-    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])] and parts[-1].stop == 1 << 64
 
 
 def test_columns_that_only_the_table_has(run: Run, tmp_path: Path) -> None:
@@ -169,9 +146,9 @@ def test_what_no_sample_had_is_told(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["tar", "parquet"])
-def test_nothing_chosen_is_told_with_the_values_there_are(form: str, run: Run, tmp_path: Path) -> None:
+def test_nothing_chosen_is_told_with_the_values_there_are(form: str, inside: Inside, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(30)))
-    run("tarindex", "-f", "cls", "a.tar", "-o", "a.parquet").output()
+    inside("tarindex", "-f", "cls", "a.tar", "-o", "a.parquet").output()
     none = "tarfilter: none of 30 samples was chosen"
     values = f"{none}; values of cls: {', '.join(repr(str(n)) for n in range(10))}\n"
     for source in ("a.tar", "a.parquet"):
@@ -185,12 +162,12 @@ def test_nothing_chosen_is_told_with_the_values_there_are(form: str, run: Run, t
             (["-S", "cls == '7'"], ""),
             (["-q", "-S", "cls == 'autum'"], ""),
         ):
-            done = run("tarfilter", *line, source, "-o", f"o.{form}", "--force")
+            done = inside("tarfilter", *line, source, "-o", f"o.{form}", "--force")
             assert (done.status, done.stdout, done.stderr) == (0, b"", said), line
-    done = run("tarfilter", "-S", "cls == 'autum'", stdin=make_tar([(f"{n}.cls", b"%d" % n) for n in range(13)]))
+    done = inside("tarfilter", "-S", "cls == 'autum'", stdin=make_tar([(f"{n}.cls", b"%d" % n) for n in range(13)]))
     assert (done.status, members_of(done.stdout)) == (0, [])
     assert done.stderr == "tarfilter: none of 13 samples was chosen\n"  # 13 values are many
-    assert run("tarfilter", "-S", "cls == '1'", stdin=make_tar([])).stderr == ""
+    assert inside("tarfilter", "-S", "cls == '1'", stdin=make_tar([])).stderr == ""
 
 
 def test_whole_headers_pass_unchanged(run: Run) -> None:

@@ -63,7 +63,7 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    "options", [(), ("-p", "3"), ("-p", "2", "--unordered"), ("-e", "ignore"), ("--add-log", "log")]
+    "options", [(), ("-p", "3"), *also(("-p", "2", "--unordered"), ("-e", "ignore"), ("--add-log", "log"))]
 )
 @in_both
 def test_each_sample_finds_new_files(

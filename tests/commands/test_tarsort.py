@@ -15,6 +15,7 @@ import pytest
 
 from tartools.commands.tarsort import tarsort
 from tartools.storage import openfiles
+from tests.archives import END, entry
 from tests.commands.test_conservation import peak_memory
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of
 from tests.tiers import also
@@ -161,26 +162,23 @@ def test_missing_values(run: Run) -> None:
 )
 def test_a_value_of_another_type_is_a_failure(run: Run, tmp_path: Path, kind: str, value: str) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(labelled(["1", value, "2"])))
-    failed = run("tarsort", "-s", "cls", "-S", kind, "a.tar", "-o", "out.tar")
-    assert failed.status == 1
-    assert f"a.tar: sample 'k01': cannot sort by cls as {kind}" in failed.stderr
+    said = run("tarsort", "-s", "cls", "-S", kind, "a.tar", "-o", "out.tar").failure()
+    assert f"a.tar: sample 'k01': cannot sort by cls as {kind}" in said
     assert os.listdir(tmp_path) == ["a.tar"]
 
 
 def test_an_input_that_changes_meanwhile_is_a_failure(run: Run, tmp_path: Path) -> None:
     for name in ("a.tar", "b.tar"):
         (tmp_path / name).write_bytes(make_tar([(f"{name[0]}.txt", bytes(5000))]))
-    failed = run("tarsort", "a.tar", "pipe:touch a.tar; cat b.tar", "-o", "out.tar")
-    assert failed.status == 1
-    assert "a.tar: this file changed while it was read" in failed.stderr
+    said = run("tarsort", "a.tar", "pipe:touch a.tar; cat b.tar", "-o", "out.tar").failure()
+    assert "a.tar: this file changed while it was read" in said
     assert sorted(os.listdir(tmp_path)) == ["a.tar", "b.tar"]
     streamed = run("tarsort", "a.tar", "pipe:cat a.tar > c.tar; mv c.tar a.tar; cat b.tar")
     assert streamed.status == 1
     assert "changed" in streamed.stderr
     assert not has_end(streamed.stdout)
-    gone = run("tarsort", "a.tar", "pipe:rm a.tar; cat b.tar")
-    assert gone.status == 1
-    assert "a.tar: No such file" in gone.stderr
+    said = run("tarsort", "a.tar", "pipe:rm a.tar; cat b.tar").failure()
+    assert "a.tar: No such file" in said
 
 
 def test_temporary_files_go_to_tmpdir_and_leave_nothing(run: Run, tmp_path: Path) -> None:
@@ -237,7 +235,8 @@ def test_pieces_that_come_from_disk_are_the_same(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("options", [[], *also(["-u", "first"])])
 def test_many_samples_of_one_value_take_no_memory(options: list[str], run: Run, tmp_path: Path) -> None:
-    archive = make_tar([(f"{n:06d}.cls", b"7") for n in range(60_000)])
+    archive = b"".join(entry(b"%06d.cls" % n, b"7") for n in range(60_000)) + END
+    archive += bytes(-len(archive) % 10240)
     (tmp_path / "a.tar").write_bytes(archive)
     line = ["tarsort", "-s", "cls", "-M", "64K", "a.tar", "-o", "b.tar", *options]
     assert peak_memory(line, "", tmp_path) < 34e6  # a list of them all takes 16 MB more
@@ -307,11 +306,10 @@ def test_many_parts_of_one_sample(run: Run, tmp_path: Path) -> None:
 def test_a_field_twice_is_a_failure_unless_one_is_chosen(run: Run, tmp_path: Path) -> None:
     (tmp_path / "one.tar").write_bytes(make_tar([("z.jpg", b"0"), ("a.jpg", b"1"), ("a.cls", b"1"), ("b", b"1")]))
     (tmp_path / "two.tar").write_bytes(make_tar([("a.cls", b"2"), ("a.txt", b"2"), ("b", b"2"), ("z.jpg", b"9")]))
-    failed = run("tarsort", "one.tar", "two.tar", "-o", "out.tar")
-    assert failed.status == 1
-    assert "'a'" in failed.stderr
-    assert "'cls' twice (from one.tar and two.tar)" in failed.stderr
-    assert failed.stderr.count("\n") == 1
+    said = run("tarsort", "one.tar", "two.tar", "-o", "out.tar").failure()
+    assert "'a'" in said
+    assert "'cls' twice (from one.tar and two.tar)" in said and "--rekey" in said
+    assert said.count("\n") == 1
     assert sorted(os.listdir(tmp_path)) == ["one.tar", "two.tar"]
     first = run("tarsort", "-v", "-u", "first", "one.tar", "two.tar")
     assert members_of(first.stdout) == [("a.jpg", b"1"), ("a.cls", b"1"), ("a.txt", b"2"), ("b", b"1"), ("z.jpg", b"0")]
@@ -326,21 +324,6 @@ def test_a_field_twice_in_one_sample(run: Run) -> None:
     assert "'jpg' twice (from stdin)" in run("tarsort", stdin=archive).failure()
     assert members_of(run("tarsort", "-u", "last", stdin=archive).stdout) == [("a.jpg", b"2"), ("a.cls", b"3")]
     assert members_of(run("tarsort", "-S", "shuffle", stdin=archive).stdout) == members_of(archive)
-
-
-def test_ten_shards_with_the_same_keys(run: Run, shell: Run, tmp_path: Path) -> None:
-    for number in range(10):
-        (tmp_path / f"{number}.tar").write_bytes(make_tar(make_samples(20)))
-    failed = run("tarsort", "{0..9}.tar")
-    assert failed.status == 1
-    assert not has_end(failed.stdout)
-    assert re.search(r"'000000'.*twice \(from 0\.tar and 1\.tar\).*--rekey", failed.stderr)
-    done = shell("tarcat --rekey '{index:09d}' {0..9}.tar | tarsort -v")
-    assert done.status == 0
-    assert "200 samples in, 200 out" in done.stderr
-    kept = run("tarsort", "-v", "-u", "first", "{0..9}.tar")
-    assert members_of(kept.stdout) == make_samples(20)
-    assert "200 samples in, 20 out, 180 left out" in kept.stderr
 
 
 def test_keys_as_numbers(run: Run, tmp_path: Path) -> None:

@@ -52,13 +52,6 @@ def test_one_sample_larger_than_s_gets_a_shard_of_its_own(run: Run, tmp_path: Pa
     assert [len(members_of((tmp_path / n).read_bytes())) for n in listed(tmp_path)] == [1, 1, 1]
 
 
-def test_n_and_s_together(run: Run, tmp_path: Path) -> None:
-    assert run("tarsplit", "-n", 10, "-s", 20_480, "-o", "a", stdin=ARCHIVE).status == 0
-    found = [members_of((tmp_path / name).read_bytes()) for name in listed(tmp_path)]
-    assert [m for members in found for m in members] == SAMPLES
-    assert max(map(len, found)) <= 20 and max((tmp_path / n).stat().st_size for n in listed(tmp_path)) <= 20_480
-
-
 @pytest.mark.parametrize(
     ("options", "first"),
     [

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from tartools.stages.summary import Distribution
 from tests.archives import END, entry, pax, picture
 from tests.conftest import BIN, Run, make_samples, make_tar, python
 from tests.processes import on_terminal
@@ -58,7 +57,7 @@ def field(found: dict[str, Any], name: str) -> dict[str, Any]:
 def test_what_python_counts(run: Run, tmp_path: Path) -> None:
     dice = random.Random(5)
     members = []
-    for n in range(1500):
+    for n in range(500):
         members.append((f"{n:05d}.cls", b"%d\n" % dice.randrange(9)))
         if dice.random() < 0.9:
             members.append((f"{n:05d}.bin", bytes(int(dice.lognormvariate(6, 2)) % 50_000)))
@@ -66,35 +65,21 @@ def test_what_python_counts(run: Run, tmp_path: Path) -> None:
             members.append((f"{n:05d}.Meta.json", b"{}"))
     (tmp_path / "a.tar").write_bytes(make_tar(members, tarfile.GNU_FORMAT))
     found = facts(run, "a.tar")
-    assert (found["samples"], found["members"]) == (1500, len(members))
+    assert (found["samples"], found["members"]) == (500, len(members))
     sizes = sorted(len(payload) for name, payload in members if name.endswith(".bin"))
     told = field(found, "bin")
-    assert (told["members"], told["missing"], told["bytes"]) == (len(sizes), 1500 - len(sizes), sum(sizes))
+    assert (told["members"], told["missing"], told["bytes"]) == (len(sizes), 500 - len(sizes), sum(sizes))
     assert (told["sizes"]["min"], told["sizes"]["max"]) == (sizes[0], sizes[-1])
     for percent, name in ((5, "p5"), (50, "median"), (95, "p95")):
         true = sizes[-(-percent * len(sizes) // 100) - 1]
-        assert 0.99 * true <= told["sizes"][name] <= true
+        assert 0.99 * true <= told["sizes"][name] <= true and (true > 255 or told["sizes"][name] == true)
     assert sum(told["histogram"]) == len(sizes)
     classes = Counter(payload.decode().strip() for name, payload in members if name.endswith(".cls"))
     assert field(found, "cls")["classes"]["counts"] == classes
     shapes = Counter(
-        " ".join(name.partition(".")[2] for name, _ in members if name.startswith(f"{n:05d}.")) for n in range(1500)
+        " ".join(name.partition(".")[2] for name, _ in members if name.startswith(f"{n:05d}.")) for n in range(500)
     )
     assert {" ".join(each["fields"]): each["samples"] for each in found["combinations"]} == shapes
-
-
-def test_quantiles_are_exact_to_one_per_cent() -> None:
-    dice = random.Random(6)
-    for bits in (3, 8, 9, 20, 62):
-        numbers = sorted(dice.randrange(1 << dice.randrange(1, bits + 1)) for _ in range(997))
-        parts = [Distribution.of(numbers[n::3]) for n in range(3)]
-        for part in parts[1:]:
-            parts[0].add(part)
-        assert parts[0] == Distribution.of(numbers)
-        for percent in (5, 50, 95):
-            true = numbers[-(-percent * 997 // 100) - 1]
-            assert 0.99 * true <= parts[0].quantile(percent) <= true
-            assert true > 255 or parts[0].quantile(percent) == true
 
 
 def varied(dice: random.Random, count: int) -> bytes:
@@ -222,10 +207,10 @@ def test_pictures(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("different", "told"), [(1000, 1000), (1001, None)])
 def test_at_most_a_thousand_are_told_one_by_one(run: Run, tmp_path: Path, different: int, told: int | None) -> None:
     archives = {
-        "classes.tar": [(f"{n:05d}.cls", b"%d" % (n % different)) for n in range(1200)],
-        "fields.tar": [(f"{n // 4:05d}.f{n % different}", b"") for n in range(2000)],
+        "classes.tar": [(f"{n:05d}.cls", b"%d" % (n % different)) for n in range(1040)],
+        "fields.tar": [(f"{n // 4:05d}.f{n % different}", b"") for n in range(1040)],
         "combinations.tar": [
-            (f"{n:05d}.f{f}", b"") for n in range(2000) for f in range(11) if (n % different) + 1 >> f & 1
+            (f"{n:05d}.f{f}", b"") for n in range(1040) for f in range(11) if (n % different) + 1 >> f & 1
         ],
     }
     for name, members in archives.items():
@@ -237,7 +222,7 @@ def test_at_most_a_thousand_are_told_one_by_one(run: Run, tmp_path: Path, differ
     assert (fields and len(fields)) == told
     found = facts(run, "combinations.tar")
     assert (found["combinations"] and len(found["combinations"])) == told
-    assert sum(each["samples"] + each["missing"] for each in found["fields"]) == 2000 * len(found["fields"])
+    assert sum(each["samples"] + each["missing"] for each in found["fields"]) == 1040 * len(found["fields"])
     many = [b"more than 1,000" in run("tarstat", name).stdout for name in archives]
     assert many == [told is None] * 3
 

@@ -162,7 +162,7 @@ def test_commands_have_time_to_clean_up(start: Started, tmp_path: Path) -> None:
 def test_what_a_command_leaves_in_the_background_ends_with_it(start: Started, tmp_path: Path) -> None:
     """The second item is begun when the first has ended, and looks for what that has left."""
     first = "sleep 1000 & echo $! > left"
-    second = "kill -0 $(cat left) && ! grep -q '^State:.Z' /proc/$(cat left)/status && exit 1"
+    second = "grep -qs '^State:.[^Z]' /proc/$(cat left)/status && exit 1"  # one read: it may go at any time
     with start(
         "-j", 1, "-s", "{1..2}", "--", "bash", "-c", f"if test {{}} = 1; then {first}; else {second}; fi; true"
     ) as process:
@@ -247,17 +247,3 @@ def test_a_guard_that_does_not_start(sh: str | None, why: str, line: str, run: R
     assert re.fullmatch(f"{name}: cannot start `sh`, .*: {why}\n", said)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.tar", "programs", "tmp"]
     assert list((tmp_path / "tmp").iterdir()) == []
-
-
-def test_tarprocs_of_a_killed_tarjob(start: Started, tmp_path: Path) -> None:
-    """Each goes through samples quickly, with a new shell for each; they leave no directories and no processes."""
-    (tmp_path / "in.tar").write_bytes(make_tar(make_samples(3000)))
-    (tmp_path / "work").write_text(f"echo >> {tmp_path}/seen; sleep 0.01; true\n")
-    with start("-s", "{1..4}", "-j", 2, "--", "tarproc", "-p", 2, "-s", "work", "in.tar", "-o", "out-{}") as process:
-        until(lambda: (tmp_path / "seen").exists() and (tmp_path / "seen").stat().st_size > 40)
-        process.kill()
-        assert process.communicate(timeout=PATIENCE) == (b"", b"")
-    until(lambda: not alive(tmp_path))
-    seen = (tmp_path / "seen").stat().st_size
-    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".out-")} == {"in.tar", "seen", "work"}
-    assert (tmp_path / "seen").stat().st_size == seen

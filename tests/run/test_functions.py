@@ -260,21 +260,6 @@ def test_an_empty_list_has_no_samples(out: Path) -> None:
 # ---- who calls, and how much is under way ----
 
 
-def test_what_has_not_begun_when_one_fails_is_not_begun(shard: str, out: Path) -> None:
-    returned = threading.Event()
-    called: list[str] = []
-
-    def fail(sample: tartools.Sample) -> None:
-        called.append(sample.key)
-        assert sample.key != "000000" and returned.wait(60)
-
-    with ThreadPoolExecutor(1) as pool:
-        with pytest.raises(AssertionError):
-            tartools.map_samples(fail, shard, str(out), workers=pool)
-        returned.set()
-    assert called in (["000000"], ["000000", "000001"])
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_memory_does_not_grow_with_the_input(tmp_path: Path, out: Path, workers: int) -> None:
     big = tmp_path / "big.tar"

@@ -277,6 +277,7 @@ def test_templates_that_would_run_a_name_are_refused(template: str, name: str, r
         "cat a.tar; : '{}' \"$x\" ${y}",
         'x=$(: {}) cat a.tar; f() { : x"{}"; }; f',
         "cat a.tar && : a#b{}",
+        'cat a.tar; : \\\' {} "a"{}"b"',
     ],
 )
 def test_templates_where_a_name_is_one_word(template: str, run: Run, tmp_path: Path) -> None:

@@ -332,7 +332,7 @@ def test_sound_ends(end: bytes, step: int) -> None:
     assert found[1:] == [ENDED]
 
 
-@pytest.mark.parametrize("between", [1, 2, 3, 20])
+@pytest.mark.parametrize("between", [1, 2, 3, 20, 45, 300])
 def test_archives_behind_one_another_are_read_on(between: int) -> None:
     found = parse_bytes(entry(b"a.x", b"1") + bytes(BLOCK * between) + entry(b"b.x", b"2") + END)
     assert contents(found) == [(b"a.x", b"1"), (b"b.x", b"2")]
@@ -405,7 +405,11 @@ def test_lax_accepts_nothing_else(content: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tail", "at"), [(b"x", 0), (b"\0" * 100 + b"x", 0), (b"x" * BLOCK, 0), (bytes(BLOCK) + b"x" * 600, BLOCK)]
+    ("tail", "at"),
+    [
+        *((b"x", 0), (b"\0" * 100 + b"x", 0), (b"x" * BLOCK, 0), (bytes(BLOCK) + b"x" * 600, BLOCK)),
+        *((bytes(blocks * BLOCK + 300) + b"x" + bytes(BLOCK), blocks * BLOCK) for blocks in (7, 20, 45, 300)),
+    ],
 )
 def test_garbage_behind_the_end(tail: bytes, at: int) -> None:
     with pytest.raises(TarFormatError, match="neither zeros nor an archive") as raised:

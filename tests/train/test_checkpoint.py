@@ -14,18 +14,11 @@ from tartools.errors import StorageError
 from tartools.storage import seekable
 from tartools.storage.objects import uploads
 from tartools.train import checkpoint
-from tests.conftest import python, running
+from tests.conftest import running
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.tiers import also, by_turns
 
 PLACES = ["s3", "path", *also(*(scheme for scheme in SCHEMES if scheme != "s3"))]
-LIMITED = """
-import resource, sys
-from tartools.train import checkpoint
-resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-with checkpoint.writer(sys.argv[1]) as file:
-    file.write(bytes(2 << 20))
-"""
 LONG = """
 import sys
 from tartools.train import checkpoint
@@ -105,15 +98,6 @@ def test_a_kill_leaves_the_one_before(server: FaultServer, tmp_path: Path) -> No
             process.kill()
         assert process.wait() < 0
         assert has(url, 1)
-
-
-def test_a_full_disk_leaves_the_one_before(tmp_path: Path) -> None:
-    url = str(tmp_path / "model.pt")
-    save(url, 1)
-    done = python(LIMITED, url)
-    assert done.status == 1
-    assert done.stderr.splitlines()[-1] == f"tartools.errors.StorageError: {url}: File too large"
-    assert has(url, 1) and [path.name for path in tmp_path.iterdir()] == ["model.pt"]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

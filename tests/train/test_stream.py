@@ -233,15 +233,6 @@ def test_two_ranks(numbers: Sequence[int], folder: Path) -> None:
         assert urls == same and one and other and sorted(one + other) == sorted(keys(read(urls)))
 
 
-def test_ranks_of_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = []
-    for number in "012":
-        monkeypatch.setenv("RANK", number)
-        monkeypatch.setenv("WORLD_SIZE", "3")
-        shared += list(samples("0.tar"))
-    assert shared == read("0.tar")
-
-
 @pytest.mark.parametrize("workers", [0, *also(3)])
 def test_equal_numbers_of_batches(workers: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards of different sizes: `with_epoch` gives each rank as many full batches, and repeats samples for it."""

@@ -5,25 +5,32 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import resource
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 
 import tartools
 from tartools.errors import SampleError
+from tartools.storage import openfiles
 from tartools.train import StatefulSampler, TableDataset, loader
 from tartools.train.fieldchooser import FieldChooser
-from tartools.train.sharedmemory import ReceivedBuffer, SharedBuffers
+from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers
 from tartools.train.tabledataset import TableBatch
-from tests.conftest import Run, make_tar
-from tests.tiers import also, by_turns
+from tartools.train.tabledataset import table_of as indexed
+from tests.conftest import Run, make_tar, open_descriptors
+from tests.tiers import also, by_turns, exhaustive
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*fork.*:DeprecationWarning",
@@ -61,6 +68,14 @@ def table_of(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     return make
 
 
+class Rooms(list[bytearray]):
+    """Rooms for batches, of the sizes that are asked for."""
+
+    def of(self, size: int) -> memoryview:
+        self.append(bytearray(size))
+        return memoryview(self[-1])
+
+
 def keys(batches: Any) -> list[str]:
     return [sample["__key__"] for batch in batches for sample in batch]
 
@@ -73,20 +88,15 @@ def test_batches_are_what_the_table_has(kind: str, table_of: Callable[..., str])
     assert (table.bulk(rows) is None) == (kind == "odd")
     data = TableDataset("t.parquet")
     assert len(data) == COUNT and [data[n] for n in range(COUNT)] == expected
-    rooms: list[bytearray] = []
-
-    def room_of(size: int) -> memoryview:
-        rooms.append(bytearray(size))
-        return memoryview(rooms[-1])
-
+    rooms = Rooms()
     for some in (rows, list(range(COUNT)), [7]):
         assert data.__getitems__(some) == [expected[n] for n in some]
-        for batch in (data.batch(some), data.batch(some, room_of)):
+        for batch in (data.batch(some), data.batch(some, rooms.of)):
             assert [list(sample.items()) for sample in batch] == [list(expected[n].items()) for n in some]
             assert [batch[n] for n in range(len(batch))] == [expected[n] for n in some]
     for fields in ("cls", ("jpg;seg.png", "cls", "__key__"), "seg.PNG;jpg __url__"):
         tuples = [FieldChooser(fields)(sample) for sample in expected]
-        for batch in (data_of(fields).batch(rows), data_of(fields).batch(rows, room_of)):
+        for batch in (data_of(fields).batch(rows), data_of(fields).batch(rows, rooms.of)):
             assert list(batch) == [tuples[n] for n in rows]
     assert data_of("cls", ()).__getitems__(rows) == [(n,) for n in rows]
     if kind != "plain":
@@ -97,7 +107,7 @@ def test_batches_are_what_the_table_has(kind: str, table_of: Callable[..., str])
             with pytest.raises(SampleError, match=said):
                 data_of("jpg").__getitems__(rows)
             with pytest.raises(SampleError, match=said):
-                list(data_of("jpg").batch(rows, room_of))
+                list(data_of("jpg").batch(rows, rooms.of))
         with pytest.raises(SampleError, match="has no field 'label'; its fields are: "):
             data_of("cls label")[0]
 
@@ -239,11 +249,12 @@ def test_collation(table_of: Callable[..., str]) -> None:
 def test_rooms_are_used_again_when_their_batch_is_dropped(table_of: Callable[..., str]) -> None:
     rooms = SharedBuffers()
     first, second = rooms.take(1000), rooms.take(1000)
-    lease = ReceivedBuffer(first)
+    lease = pickle.loads(ForkingPickler.dumps(SentBuffer(first)))
+    assert isinstance(lease, ReceivedBuffer) and lease.view()[-1] == first[-1] == 1
     assert first is not second and len(lease.view()) > 1000
     assert not any(rooms.take(10) is room for room in (first, second))
     del lease
-    assert rooms.take(900) is first
+    assert first[-1] == 0 and rooms.take(900) is first
     table_of("plain", "large")
     expected = [FieldChooser()(sample) for sample in tartools.read(["plain.tar", "large.tar"])]
     for kept in (True, False):
@@ -251,3 +262,170 @@ def test_rooms_are_used_again_when_their_batch_is_dropped(table_of: Callable[...
         for batch in loader("t.parquet", 3, shuffle=False, num_workers=2, persistent_workers=True):
             batches.append(batch) if kept else found.extend(batch)
         assert [sample for batch in batches for sample in batch] + found == expected
+
+
+# ---- more shards than may be open ----
+
+EACH = 10
+MANY = pytest.mark.parametrize("many", [100, pytest.param(1000, marks=exhaustive)], indirect=True)
+
+
+@pytest.fixture
+def many(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """Return a table of so many shards of 10 samples; row n has the key n."""
+    monkeypatch.chdir(tmp_path)
+    shards = request.param
+    for first in range(0, shards * EACH, EACH):
+        members = [(f"{n:04d}.cls", b"%d" % n) for n in range(first, first + EACH)]
+        (tmp_path / f"{first // EACH:03d}.tar").write_bytes(make_tar(members))
+    assert run("tarindex", f"{{000..{shards - 1:03d}}}.tar", "-o", "t.parquet").status == 0
+    return "t.parquet"
+
+
+def rows_of(batches: Any) -> list[list[int]]:
+    """Return the rows of each batch, which are the keys and the payloads of its samples."""
+    found = []
+    for batch in batches:
+        found.append([int(sample["__key__"]) for sample in batch])
+        assert [int(sample["cls"]) for sample in batch] == found[-1]
+    return found
+
+
+@MANY
+def test_a_batch_of_more_shards_than_may_be_open(many: str) -> None:
+    data = TableDataset(many)
+    rows = list(range(0, len(data), 7))
+    rooms = Rooms()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_descriptors()) + 40, limits[1]))
+    try:
+        for batch in (data.batch(rows), data.batch(rows, rooms.of), data.table[rows]):
+            assert [sample["cls"] for sample in batch] == [b"%d" % row for row in rows]
+        assert len(rooms) == 1 and len(data.batch(rows).bulk.fields) == 1  # type: ignore[union-attr]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")  # no accelerator
+@pytest.mark.parametrize("many", [70], indirect=True)
+def test_pinned_memory_leaves_batches_as_they_are(many: str) -> None:
+    rows = list(range(0, 700, 70))
+    batch = TableDataset(many).batch(rows)
+    assert isinstance(batch, TableBatch) and pin_memory(batch) is batch
+    assert pin_memory(list(batch)) == list(batch)  # which a batch is that has something unusual
+    few = tartools.Table(many).take(rows)
+    for workers in (0, 1):
+        assert rows_of(loader(few, 4, shuffle=False, pin_memory=True, num_workers=workers)) == [
+            rows[:4],
+            rows[4:8],
+            rows[8:],
+        ]
+
+
+@pytest.mark.parametrize("many", [13], indirect=True)
+def test_files_that_were_slow_once_are_not_taken_to_be_so_for_ever(many: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, now, asked = TableDataset(many), [0.0], []
+
+    def clock() -> float:
+        now[0] += 1.0 if len(asked) == 0 else 0.0
+        return now[0]
+
+    monkeypatch.setattr(openfiles, "perf_counter", clock)
+    monkeypatch.setattr(openfiles.os, "posix_fadvise", lambda *_: asked.append(number), raising=False)
+    monkeypatch.setattr(openfiles.os, "POSIX_FADV_WILLNEED", 3, raising=False)
+    for number in range(2 * openfiles.ASKED):
+        assert [int(sample["cls"]) for sample in data.batch([number])] == [number]
+    assert asked == list(range(1, openfiles.ASKED + 1))
+
+
+# ---- columns as fields ----
+
+TWELVE = 12
+CAPTIONS = [None if n % 4 == 1 else f"new {n}" for n in range(TWELVE)]
+VECTORS = [[n, n + 0.5] for n in range(TWELVE)]
+
+
+@pytest.fixture(scope="module", params=["small", "large", "odd"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the URL of a table with columns; in shards of odd samples, names are long."""
+    folder = tmp_path_factory.mktemp("columns")
+    key = "x" * 120 if request.param == "odd" else "x"
+    size = 30_000 if request.param == "large" else 3
+    members = [(f"{key}{n:02d}.{f}", b"%d" % n * size) for n in range(TWELVE) for f in ("cls", "txt")]
+    (folder / "a.tar").write_bytes(make_tar(members, tarfile.PAX_FORMAT))
+    rows = indexed(folder / "a.tar").arrow
+    new = {"score": pa.array(range(TWELVE)), "caption": pa.array(CAPTIONS), "vector": pa.array(VECTORS)}
+    for name, column in {**new, "label": pa.array(["cat", "dog"] * (TWELVE // 2))}.items():
+        rows = rows.append_column(name, column)
+    tartools.Table.from_arrow(rows).write(folder / "t.parquet")
+    return str(folder / "t.parquet")
+
+
+def test_columns_are_fields_of_each_sample(url: str) -> None:
+    whole = TableDataset(url)
+    data = TableDataset(url, columns=["score", "caption", "vector"])
+    rows = [5, 3, 3, 11, 0]
+    for found in (data.__getitems__(rows), [data[row] for row in rows], list(data.batch(rows))):
+        for row, sample in zip(rows, found, strict=True):
+            vector, stored = sample.pop("vector"), whole[row]
+            assert isinstance(vector, np.ndarray) and vector.tolist() == VECTORS[row]
+            caption = {} if CAPTIONS[row] is None else {"caption": CAPTIONS[row]}
+            assert sample == {**stored, "score": row, **caption} and type(sample["score"]) is int
+    batch = data.batch(rows)
+    assert [one["score"] for one in batch] == rows == [batch[n]["score"] for n in range(len(rows))]
+    assert data[-1]["score"] == TWELVE - 1
+    assert list(TableDataset(url, columns={"TXT": "caption"}).batch(rows)) == [
+        {**whole[row], "txt": CAPTIONS[row] or whole[row]["txt"]} for row in rows
+    ]
+
+
+@pytest.mark.parametrize("fields", ["score caption;txt", "cls score", "txt;caption __key__", "score label"])
+def test_chosen_among_fields_and_columns(fields: str, url: str) -> None:
+    rows = list(range(TWELVE))
+    stored = TableDataset(url).__getitems__(rows)
+
+    def of(row: int, name: str) -> Any:
+        column = {"score": row, "caption": CAPTIONS[row], "label": ("cat", "dog")[row % 2]}.get(name)
+        return stored[row].get(name) if column is None else column
+
+    expected = [
+        tuple(
+            next(value for name in names.split(";") if (value := of(row, name)) is not None) for names in fields.split()
+        )
+        for row in rows
+    ]
+    data = TableDataset(url, fields, columns=["score", "caption", "label"])
+    assert list(data.batch(rows)) == expected == [data[row] for row in rows]
+
+
+@pytest.mark.parametrize("method", ["", "fork", *also("forkserver")])
+@pytest.mark.filterwarnings("error:The given NumPy array is not writable")
+def test_columns_in_batches_of_a_loader(method: str, url: str) -> None:
+    options: dict[str, Any] = {"columns": ["score", "vector", "label"], "shuffle": False}
+    options |= {"num_workers": 1, "multiprocessing_context": method} if method else {}
+    decoded = loader(url, 5, fields="score vector label", classes={"label": ["dog", "cat"]}, **options)
+    scores, vectors, labels = (torch.cat(part) for part in zip(*decoded, strict=True))
+    assert scores.tolist() == list(range(TWELVE)) and vectors.tolist() == VECTORS and labels.tolist() == [1, 0] * 6
+    raw = list(loader(url, 5, fields="__key__ score", **options))
+    assert [score for batch in raw for _, score in batch] == list(range(TWELVE))
+    assert all(isinstance(batch, TableBatch) for batch in raw) or "x" * 120 in raw[0][0][0]
+
+
+def test_wrong_columns(url: str) -> None:
+    with pytest.raises(KeyError, match=r"the table has no column 'size'; it has .* score caption vector label"):
+        TableDataset(url, columns="score size")
+    with pytest.raises(ValueError, match="no field is called '__key__'; name one: "):
+        loader(url, 4, columns=["__key__"])
+    with pytest.raises(TypeError, match=r"^columns are names"):
+        TableDataset(url, columns=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^give columns to the dataset"):
+        loader(TableDataset(url), 4, columns="score")
+    with pytest.raises(SampleError, match=r"has no field 'caption'; its fields are: cls txt score$"):
+        TableDataset(url, "caption", columns="caption score").__getitems__([1])
+    assert TableDataset(url, "key", columns={"key": "__key__"})[0][0].endswith("00")
+
+
+def test_columns_don_t_travel(url: str) -> None:
+    data = TableDataset(url, "score", columns="score caption")
+    again = pickle.loads(pickle.dumps(data))
+    assert len(pickle.dumps(data)) < 1200 and again[7] == (7,)
