@@ -55,7 +55,8 @@ def read_members(
     which must be between two members that no global header governs.
 
     Holds: one buffer of 1 MiB, and those that consumers keep alive. Members above 16 MiB (in a regular file: 1 MiB)
-    are ranges of the input or of a file that *scratch* makes; so are the members of groups above 16 MiB.
+    are ranges of the input or of a file that *scratch* makes, whose `write` writes everything; so are the members of
+    groups above 16 MiB.
     Raises: TarFormatError and TruncatedError with *url* and byte offset. With *lax*, an input may end between two
     members without an end of archive: a `Special` of kind "missing end" is yielded.
     """

@@ -177,13 +177,6 @@ def _send(source: io.FileIO, start: int, end: int, sink: io.FileIO) -> int:
     return start
 
 
-def write_all(file: io.FileIO, data: bytes | bytearray | memoryview) -> None:
-    """Write all of *data* to *file*, in as many calls as it takes."""
-    view = memoryview(data)
-    while view.nbytes:
-        view = view[file.write(view) or 0 :]
-
-
 def new_member(path: bytes, payload: bytes | memoryview, like: Member | None = None) -> Member:
     """Return a member with this *path* and *payload*; mode, owner and times are those of *like*.
 
