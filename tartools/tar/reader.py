@@ -19,7 +19,7 @@ from tartools.tar.grouping import NAME_BYTES, NO_STEM
 from tartools.tar.groups import END, Parsed, Special, belongs
 from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, RECORD, SIZES, adler32, regular_name
 from tartools.tar.member import Member
-from tartools.tar.window import Window
+from tartools.tar.window import BUFFER, Window
 
 ZEROS = bytes(BLOCK)
 SOME = 200  # groups that are parsed before runs are looked for
@@ -260,7 +260,7 @@ class _Reader(Window):
         special = header.special
         if special is None and not self.groups.takes(header.path):
             self.groups.complete(self.position)
-        if not self.fits(special is not None):
+        if self.need > (self.limit if special is None else BUFFER):
             self.large = header
             if special:
                 self._go_past(self.position, special)
