@@ -239,12 +239,6 @@ def test_a_closed_stdout(name: str, shell: Run, given: Callable[[str], str]) -> 
     failed(shell(f"{name} {' '.join(COMMANDS[name].arguments)} {given(name)} >&-"), name)
 
 
-@pytest.mark.parametrize("name", [*(name for name, case in COMMANDS.items() if case.writes_tar), "tar2tsv"])
-def test_an_output_that_takes_nothing(name: str, run: Run, given: Callable[[str], str]) -> None:
-    line = failed(run(name, *COMMANDS[name].arguments, given(name), "-o", "/dev/full"), name)
-    assert line == f"{name}: /dev/full: No space left on device\n"
-
-
 @each_opener
 @by_turns("name")
 def test_a_closed_stdin_that_is_read(name: str, shell: Run) -> None:
@@ -264,15 +258,6 @@ def test_a_closed_stderr(name: str, shell: Run, given: Callable[[str], str]) -> 
     arguments = " ".join(COMMANDS[name].arguments)
     assert name.encode() not in shell(f"{name} -v {arguments} {given(name)} 2>&-").output()
     assert shell(f"{name} {arguments} nope.tar 2>&-") == (COMMANDS[name].trouble, b"", "")
-
-
-@each
-@by_turns("name")
-def test_all_closed(name: str, shell: Run, given: Callable[[str], str]) -> None:
-    assert (
-        shell(f"{name} {' '.join(COMMANDS[name].arguments)} {given(name)} <&- >&- 2>&-").status
-        == COMMANDS[name].trouble
-    )
 
 
 @each

@@ -45,11 +45,6 @@ BSDTAR = {
     "pax": SHORT | EXACT | LONG | NON_ASCII,
     "gnutar": SHORT | EXACT | LONG | NON_ASCII,
 }
-PYTHON = {
-    tarfile.USTAR_FORMAT: SHORT | EXACT | USTAR_LONG | NON_ASCII,
-    tarfile.GNU_FORMAT: SHORT | EXACT | LONG | NON_ASCII,
-    tarfile.PAX_FORMAT: SHORT | EXACT | LONG | NON_ASCII,
-}
 HAS_OLD = ("oldgnu", "gnu", "posix", "pax", "gnutar")  # formats that hold times before 1970
 
 
@@ -110,17 +105,6 @@ def test_other_programs(program: str, format: str, run: Run, tmp_path: Path) -> 
     alone = "--no-recursion" if program == "tar" else "-n"
     line = (program, f"--format={format}", "-cf", "-", alone, "-C", tmp_path / "t", "--", *names)
     check_reading(run, start(*line).output(), files, 2)
-
-
-@pytest.mark.parametrize("format", PYTHON, ids=["ustar", "gnu", "pax"])
-def test_python(format: int, run: Run, tmp_path: Path) -> None:
-    files = PYTHON[format]
-    names = tree(tmp_path / "t", files, format != tarfile.USTAR_FORMAT)
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=format) as archive:
-        for name in names:
-            archive.add(tmp_path / "t" / name, name, recursive=False)
-    check_reading(run, file.getvalue(), files, 2)
 
 
 def wds_samples() -> Iterator[dict[str, Any]]:
@@ -242,12 +226,3 @@ def test_sizes_above_8_gib(format: str, run: Run, tmp_path: Path) -> None:
     if is_gnu_tar():
         listed = subprocess.run(["tar", "tvf", tmp_path / "huge.tar"], capture_output=True, text=True, check=True)
         assert str(HUGE) in listed.stdout
-
-
-def test_archives_behind_one_another(run: Run, tmp_path: Path) -> None:
-    parts = []
-    for n, (_, files) in enumerate(PYTHON.items()):
-        names = tree(tmp_path / str(n), files, False)
-        parts.append(start("tar", "-cf", "-", "--no-recursion", "-C", tmp_path / str(n), "--", *names[1:-2]).output())
-    out = run("tarcat", stdin=b"".join(parts)).output()
-    assert members_of(out) == [member for part in parts for member in members_of(part)]

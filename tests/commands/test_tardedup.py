@@ -174,28 +174,6 @@ def test_no_sample_of_the_validation_set_stays(run: Run, tmp_path: Path) -> None
     assert done.status == 1 and re.fullmatch(r"tardedup: v\.tar: .*No such file.*\n", done.stderr), done
 
 
-@pytest.mark.parametrize("line", [["--near", "jpg"], ["--equal", "jpg"]], ids=" ".join)
-def test_several_workers(line: list[str], run: Run, tmp_path: Path) -> None:
-    """Shards large enough to be shared out: the same at any -p, also if a worker finds a broken picture."""
-    padding = bytes(6 << 20)
-    members: Members = []
-    for number in range(12):
-        members += [(f"{number:02d}.jpg", stored(photograph(number % 8))), (f"{number:02d}.bin", padding)]
-    broken = [("x.jpg", stored(photograph(9))[:-200]), *members[:2]]
-    for name, part in (("a", members), ("b", broken)):
-        (tmp_path / f"{name}.tar").write_bytes(make_tar(part))
-    found = []
-    for workers in "13":
-        run("tardedup", *line, "-p", workers, "a.tar", "-o", "o.tar", "--rest", "r.tar", "--report", "r.tsv", "--force")
-        out, rest = (keys_in((tmp_path / name).read_bytes()) for name in ("o.tar", "r.tar"))
-        assert (out, rest) == ([f"{n:02d}" for n in range(8)], ["08", "09", "10", "11"])
-        found.append((tmp_path / "r.tsv").read_bytes())
-        failed = run("tardedup", "--near", "jpg", "-p", workers, "a.tar", "b.tar", "-o", "no.tar")
-        assert failed.status == 1 and failed.stderr.startswith("tardedup: b.tar: sample 'x': the picture 'jpg' can't")
-    assert found[0] == found[1]
-    assert not (tmp_path / "no.tar").exists()
-
-
 def odd_pictures() -> dict[str, bytes]:
     """Return pictures of unusual kinds, each like no other."""
     first = photograph(50).convert("RGB")

@@ -9,11 +9,8 @@ import io
 import json
 import random
 import tarfile
-import threading
 from collections.abc import Callable
 from decimal import Decimal
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -342,25 +339,6 @@ def test_rows_that_do_not_fit_into_memory(run: Run, tmp_path: Path) -> None:
     (tmp_path / "c.tsv").write_text("key\ttxt\n" + rows + "0000\tlast\n")
     done = run("tarjoin", "-M", "10K", "a.tar", "c.tsv")
     assert (done.status, done.stderr.splitlines()[1:]) == (0, ["tarjoin: 2,001 samples of B had no partner in A"])
-
-
-def test_b_on_a_server(run: Run, tmp_path: Path) -> None:
-    a, b = two_sets(0, ["txt"])
-    (tmp_path / "a.tar").write_bytes(archive(a))
-    files = {"b.tar": archive(b), "b.parquet": table(b, "parquet", ["txt"])}
-    files |= {"b.tsv": table(b, "tsv", ["txt"]), "b.jsonl.gz": gzip.compress(table(b, "jsonl", ["txt"]))}
-    for name, data in files.items():
-        (tmp_path / name).write_bytes(data)
-    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
-        for name in files:
-            far = run("tarjoin", "a.tar", f"{url}/{name}?secret")
-            assert (far.status, far.stdout) == (0, run("tarjoin", "a.tar", name).stdout)
-        done = run("tarjoin", "a.tar", f"{url}/none.tsv?secret")
-        assert (done.status, done.stderr) == (1, f"tarjoin: {url}/none.tsv?…: no such object\n")
-        server.shutdown()
 
 
 def test_samples_side_by_side_with_one_key(run: Run, tmp_path: Path) -> None:

@@ -244,13 +244,6 @@ def test_errors(line: list[str], status: int, message: str, folder: Path, inside
     assert sorted(os.listdir(folder)) == before
 
 
-def test_a_stale_table_is_a_failure(folder: Path, inside: Inside) -> None:
-    (folder / "a.tar").write_bytes(some("z", 70))
-    said = inside("tarmix", "1", "a.parquet", "1", "b.tar", "-o", "o.tar").failure()
-    assert "a.tar: at byte 0: this file was changed, or copied without its time, since the table was made" in said
-    assert not (folder / "o.tar").exists()
-
-
 def test_a_table_lists_repeated_samples_again(folder: Path, inside: Inside) -> None:
     """Many times, also where all of them come from one batch of rows."""
     (folder / "long.tar").write_bytes(some("a", 500))

@@ -24,16 +24,6 @@ def joined(folder: Path, names: list[str]) -> list[tuple[str, bytes]]:
     return [member for name in names for member in members_of((folder / name).read_bytes())]
 
 
-def test_n_gives_shards_of_n_samples_and_prints_their_names(run: Run, tmp_path: Path) -> None:
-    done = run("tarsplit", "-v", "-n", 30, "-o", "a", stdin=ARCHIVE)
-    names = [f"a-{k:06d}.tar" for k in range(4)]
-    assert (done.status, done.stdout.decode().split()) == (0, names)
-    assert listed(tmp_path) == names and joined(tmp_path, names) == SAMPLES
-    assert [len(members_of((tmp_path / name).read_bytes())) for name in names] == [60, 60, 60, 20]
-    assert all(has_end((tmp_path / name).read_bytes()) for name in names)
-    assert done.stderr.startswith("tarsplit: 100 samples in, 100 out, ")
-
-
 @pytest.mark.parametrize("size", [20_480, 51_200, 60_000, 300_000])
 def test_s_is_never_exceeded(run: Run, tmp_path: Path, size: int) -> None:
     done = run("tarsplit", "-s", size, "-o", "a", stdin=ARCHIVE)
