@@ -40,25 +40,8 @@ WHOLE = b"".join(part for _, part in PARTS) + bytes(-NEEDED % 10240)
 TINY = make_tar([("a.cls", b"1"), ("b.cls", b"2")])
 TINY_NEEDED = 5 * BLOCK
 ZIPPED = gzip.compress(TINY, mtime=0)
-FIELDS = (
-    0,
-    100,
-    108,
-    116,
-    124,
-    136,
-    148,
-    156,
-    157,
-    257,
-    263,
-    265,
-    297,
-    329,
-    337,
-    345,
-    500,
-)  # where those of headers begin
+# where the fields of headers begin
+FIELDS = (0, 100, 108, 116, 124, 136, 148, 156, 157, 257, 263, 265, 297, 329, 337, 345, 500)
 
 
 class Case(NamedTuple):

@@ -381,16 +381,3 @@ def test_the_shared_ways_to_name_inputs(name: str, main: Main) -> None:
         runs.append(main(name, *COMMANDS[name].arguments, *inputs))
     assert all(done == runs[0] for done in runs)
     assert (runs[0].status, runs[0].stderr) == (0, "")
-
-
-@each_reader
-@pytest.mark.parametrize("suffix", ["tgz", "tar.bz2", "tar.xz", "tar.zst", "tar.lz4"])
-@by_turns("suffix")
-def test_compressed_inputs(name: str, suffix: str, main: Main) -> None:
-    Path("a.tar").write_bytes(COMMANDS[name].content)
-    assert command("tarcat").main(["a.tar", "-o", f"z.{suffix}"]) == 0
-    plain = main(name, *COMMANDS[name].arguments, "a.tar")
-    for path in Path().glob("part*"):
-        path.unlink()
-    done = main(name, *COMMANDS[name].arguments, f"z.{suffix}")
-    assert (done.status, done.stdout, done.stderr) == (0, plain.stdout, "")

@@ -159,27 +159,6 @@ def test_a_new_name_that_is_there_already_is_a_failure(cat: Cat) -> None:
     assert "'a0.y'" in cat("-f", "x y=x y", "a.tar").refused()
 
 
-KEYS = {
-    "index": ("{index:03d}", ["a.tar"], [f"{n:03d}" for n in range(6)]),
-    "key": ("new/{key}", ["b.tar"], ["new/b0", "new/b1", "new/b2"]),
-    "shards": ("{shard}{index}", ["b.tar", "c.tar"], ["b0", "b1", "b2", "c3"]),
-}
-
-
-@pytest.mark.parametrize(("template", "inputs", "keys"), KEYS.values(), ids=KEYS)
-def test_new_keys(template: str, inputs: list[str], keys: list[str], cat: Cat) -> None:
-    done = cat("--rekey", template, *inputs)
-    assert (done.status, done.keys) == (0, keys)
-    assert done.output is not None
-    assert [payload for _, payload in members_of(done.output)] == [
-        payload for name in inputs for _, payload in members_of(Path(name).read_bytes())
-    ]
-
-
-def test_the_index_counts_what_is_written(cat: Cat) -> None:
-    assert cat("--rekey", "{index}", "--skip", 2, "-c", 2, "a.tar").keys == ["0", "1"]
-
-
 def test_the_name_of_the_shard_has_no_suffix(cat: Cat) -> None:
     Path("d.1").mkdir()
     for name in ("d.1/t.tar.gz", "d.1/t.tgz"):

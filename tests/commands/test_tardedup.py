@@ -147,20 +147,8 @@ def test_no_sample_of_the_validation_set_stays(run: Run, tmp_path: Path) -> None
     train = [(f"t/{number}.jpg", stored(photograph(number, 128, 96))) for number in range(6)]
     (tmp_path / "t.tar").write_bytes(make_tar(train))
     (tmp_path / "v.tar").write_bytes(make_tar([(f"v/{n}.jpg", stored(photograph(n), quality=60)) for n in (4, 2, 9)]))
-    done = run(
-        "tardedup",
-        "--near",
-        "jpg",
-        "--keep",
-        "largest",
-        "--against",
-        "v.tar",
-        "t.tar",
-        "--report",
-        "r.tsv",
-        "-o",
-        "o.tar",
-    )
+    line = "tardedup --near jpg --keep largest --against v.tar t.tar --report r.tsv -o o.tar"
+    done = run(*line.split())
     assert done.stderr == "tardedup: 2 duplicates among 6 samples, 2 of them of samples of --against\n"
     assert keys_in((tmp_path / "o.tar").read_bytes()) == ["t/0", "t/1", "t/3", "t/5"]
     assert pairs_in(tmp_path / "r.tsv") == {"t/2": "v/2", "t/4": "v/4"}

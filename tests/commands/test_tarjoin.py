@@ -321,26 +321,6 @@ def test_links_in_b_are_reported(run: Run, tmp_path: Path) -> None:
     assert run("tarjoin", "--skip-special", "a.tar", "b.tar")[0::2] == (0, "")
 
 
-def test_rows_that_do_not_fit_into_memory(run: Run, tmp_path: Path) -> None:
-    """They are sorted to a temporary file, in the folder that is named; A and B may be sorted or not."""
-    keys = [f"{number:05d}" for number in range(4000)]
-    rows = "".join(f"{key}\tcaption {key}\n" for key in keys)
-    (tmp_path / "b.tsv").write_text("key\ttxt\n" + rows)
-    some = [*keys[1::2], keys[1]]
-    (tmp_path / "a.tar").write_bytes(make_tar([(f"{key}.cls", b"1") for key in some]))
-    line = ["tarjoin", "-M", "10K", "a.tar", "b.tsv"]
-    done = run(*line)
-    assert done.status == 0
-    assert done.stderr.splitlines()[1:] == ["tarjoin: 2,000 samples of B had no partner in A"]
-    assert members_of(done.stdout) == [
-        member for key in some for member in ((f"{key}.cls", b"1"), (f"{key}.txt", f"caption {key}".encode()))
-    ]
-    assert run(*line, "--tmpdir", "missing").status == 1
-    (tmp_path / "c.tsv").write_text("key\ttxt\n" + rows + "0000\tlast\n")
-    done = run("tarjoin", "-M", "10K", "a.tar", "c.tsv")
-    assert (done.status, done.stderr.splitlines()[1:]) == (0, ["tarjoin: 2,001 samples of B had no partner in A"])
-
-
 def test_samples_side_by_side_with_one_key(run: Run, tmp_path: Path) -> None:
     """What was between two of one key is left out: a reader would take them for one sample."""
     (tmp_path / "a.tar").write_bytes(make_tar([("k.jpg", b"1"), ("l.jpg", b"2"), ("k.cls", b"3")]))

@@ -293,11 +293,6 @@ def test_a_timeout(tarjob: Run, tmp_path: Path) -> None:
     assert said == {"1": ("done", 0, ""), "2": ("failed", None, "begun\n")}
 
 
-def test_it_goes_on(tarjob: Run) -> None:
-    done = tarjob(*ONE, "-s", "{1..4}", "--", "bash", "-c", "echo {}; exit $(({} % 2))")
-    assert done == (1, b"2\n4\n", "tarjob: 1: ended with status 1\ntarjob: 3: ended with status 1\n")
-
-
 def test_the_first_failure_can_be_the_last(tarjob: Run, tmp_path: Path) -> None:
     line = "touch begun-{}; test {} != 3"
     done = tarjob("--fail-fast", *ONE, "-v", "--log", "log", "-s", "{1..9}", "--", "bash", "-c", line)
