@@ -120,15 +120,6 @@ EXPECTED = [
 ]
 
 
-@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
-def test_webdataset_writes_we_read(suffix: str, tmp_path: Path) -> None:
-    path = str(tmp_path / f"a.{suffix}")
-    with webdataset.TarWriter(path) as sink:
-        for sample in wds_samples():
-            sink.write(sample)
-    assert fields_of(tartools.read(path)) == EXPECTED
-
-
 def read_by_webdataset(path: Path) -> list[tuple[str, dict[str, bytes]]]:
     """Return the samples of *path* as webdataset sees them."""
     found = webdataset.WebDataset(str(path), shardshuffle=False, empty_check=False)

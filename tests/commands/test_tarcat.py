@@ -231,11 +231,6 @@ def test_equal_names_without_a_field_are_no_neighbours(cat: Cat) -> None:
     assert (done.status, done.names) == (0, ["README", "README", "README.md"] * 2)
 
 
-def test_keys_that_return_later_are_passed_on(cat: Cat) -> None:
-    shard("s.tar", "a", "b", "a")
-    assert cat("s.tar").names == ["a.x", "a.y", "b.x", "b.y", "a.x", "a.y"]
-
-
 @pytest.mark.parametrize("held", [1, 2, 5, 10, 100])
 def test_shuffling_is_a_permutation_that_the_seed_decides(held: int, cat: Cat) -> None:
     runs = [cat("--shuffle", held, *options, *ABC) for options in ([], ["--seed", 0], ["--seed", 7], ["--seed", 7])]
@@ -275,20 +270,6 @@ def test_the_account(cat: Cat) -> None:
     assert len(lines) == 2
 
 
-def test_links_are_omissions(cat: Cat) -> None:
-    links = header(b"a.link", kind=b"2", link=b"a.x") + header(b"p", kind=b"6") + header(b"h", kind=b"1", link=b"a.x")
-    Path("s.tar").write_bytes(entry(b"a.x", b"1") + links + entry(b"a.y", b"2") + END)
-    done = cat("s.tar")
-    assert (done.status, done.names) == (1, ["a.x", "a.y"])
-    assert done.stderr.splitlines() == [
-        "tarcat: s.tar: a.link: a symbolic link carries no sample data and is not passed on "
-        "(tar -h --hard-dereference stores files instead; --skip-special accepts it)",
-        "tarcat: 2 more members carry no sample data and are not passed on",
-    ]
-    done = cat("--skip-special", "s.tar")
-    assert (done.status, done.names, done.stderr) == (0, ["a.x", "a.y"], "")
-
-
 def test_lax_warns_once_a_shard(cat: Cat) -> None:
     for name in "ab":
         Path(f"{name}-lax.tar").write_bytes(entry(name.encode() + b".x", b"1"))
@@ -297,14 +278,6 @@ def test_lax_warns_once_a_shard(cat: Cat) -> None:
     assert (done.status, done.names) == (0, ["a.x", "b.x"])
     assert [line.split(":")[1] for line in done.stderr.splitlines()] == [" a-lax.tar", " b-lax.tar"]
     assert cat("--lax", "-q", "a-lax.tar").stderr == ""
-
-
-def test_gzip_on_request(run: Run, tmp_path: Path) -> None:
-    import gzip
-
-    done = run("tarcat", "-z", "a.tar")
-    assert (done.status, gzip.decompress(done.stdout)) == (0, Path("a.tar").read_bytes())
-    assert run("tarcat", "-z", "a.tar", "-o", "b.tar.zst").status == 2
 
 
 @pytest.mark.parametrize("line", [["tarcat"], ["tarcheck", "--fix"]])  # before it reads

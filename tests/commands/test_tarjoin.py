@@ -21,7 +21,7 @@ import pytest
 
 from tests.archives import GNU, entry, header
 from tests.commands.conftest import Inside
-from tests.conftest import Run, has_end, make_samples, make_tar, members_of
+from tests.conftest import Run, has_end, make_tar, members_of
 from tests.tiers import by_turns
 
 Fields = list[tuple[str, bytes]]
@@ -365,18 +365,3 @@ def test_a_word_of_f_that_nothing_has(run: Run, tmp_path: Path) -> None:
         said = run("tarjoin", "-f", "txt,cls", "a.tar", name, "-o", "o.tar").failure()
         assert "txt,cls (blanks separate fields: 'txt cls')" in said
         assert not (tmp_path / "o.tar").exists()
-
-
-def test_nothing_left_is_told_once(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3)))
-    (tmp_path / "b.tar").write_bytes(make_tar([("x.txt", b"")]))
-    for form in ("tar", "parquet"):
-        done = run("tarjoin", "--anti", "a.tar", "a.tar", "-o", f"none.{form}")
-        assert (done.status, done.stdout, done.stderr) == (0, b"", "tarjoin: none of 3 samples was chosen\n")
-    done = run("tarjoin", "a.tar", "b.tar")
-    assert (done.status, members_of(done.stdout)) == (0, [])
-    assert done.stderr == (
-        "tarjoin: 3 samples of A had no partner in B (left out), 1 sample of B had none in A\n"
-        "tarjoin: no key of A is in B; the first is '000000' in A, and 'x' in B\n"
-    )
-    assert run("tarjoin", "-q", "a.tar", "b.tar") == (0, done.stdout, "")

@@ -351,12 +351,6 @@ def test_failures_before_any_input_is_read(shell: Run, ten: bytes, arguments: tu
 # how commands run
 
 
-def test_commands_overlap(run: Run, tmp_path: Path) -> None:
-    """Each of eight ends when all have begun."""
-    command = f"touch {tmp_path}/$TAR_INDEX; until set -- {tmp_path}/? && [ $# = 8 ]; do sleep 0.02; done"
-    assert run("tarproc", "-p", 8, "-c", command, stdin=make_tar(make_samples(8))).status == 0
-
-
 def test_a_slow_first_sample_does_not_idle_the_others(run: Run, work: Path, tmp_path: Path) -> None:
     line = f"until [ $TAR_INDEX != 0 -o -e {tmp_path}/59 ]; do sleep 0.02; done; touch {tmp_path}/$TAR_INDEX"
     data = make_tar(make_samples(60))

@@ -115,15 +115,6 @@ def test_shuffle_depends_on_seed_and_position_alone(run: Run, tmp_path: Path) ->
 SEED_7 = [9, 1, 8, 5, 2, 3, 4, 6, 0, 7]
 
 
-def test_unique_by_a_value(run: Run) -> None:
-    archive = make_tar(labelled(["2", "1", "2", "01", "2"]))
-    first = run("tarsort", "-v", "-s", "cls", "-S", "int", "-u", "first", stdin=archive)
-    assert order_of(first.stdout, "txt") == ["1", "0"]
-    assert "5 samples in, 2 out, 3 left out" in first.stderr
-    last = run("tarsort", "-s", "cls", "-S", "int", "-u", "last", "-r", stdin=archive)
-    assert order_of(last.stdout, "txt") == ["4", "3"]
-
-
 def test_missing_values(run: Run) -> None:
     members = [("a.cls", b"2"), ("b.txt", b"-"), ("c.cls", b"1"), ("d.txt", b"-"), ("README", b"?")]
     archive = make_tar(members)

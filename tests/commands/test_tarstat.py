@@ -135,13 +135,6 @@ def test_neither_pieces_nor_processes_change_anything(thorough: bool, tmp_path: 
     assert cut_up(tmp_path, 5000, "-p", "1", *arguments) == (0, whole, [], 0)
 
 
-def test_links_are_reported_and_not_counted(run: Run) -> None:
-    archive = entry(b"a.cls", b"1") + entry(b"link", kind=b"2") + entry(b"d/", kind=b"5") + END
-    assert b"samples: 1\nmembers: 1\n" in run("tarstat", stdin=archive).stdout
-    found = facts(run, "--skip-special", stdin=archive)
-    assert (found["bytes"]["headers"], found["bytes"]["other"]) == (512, 2048)
-
-
 def test_links_are_counted_over_all_processes(run: Run, tmp_path: Path) -> None:
     """The first, which is told at once, is in what this process reads itself; others are not."""
     for name in "ab":

@@ -73,21 +73,6 @@ def test_samples_of_all_shards_come_in_their_order(tmp_path: Path, out: Path, wo
     assert out.read_bytes() == written(expected, tmp_path / "expected.tar")
 
 
-@WORKERS
-def test_results_wait_for_those_before_them(shard: str, out: Path, workers: int) -> None:
-    last = threading.Event()
-
-    def slow(sample: tartools.Sample) -> tartools.Sample:
-        if workers > 1 and sample.key == "000000":
-            assert last.wait(60)  # for a later one to be done
-        elif sample.key == "000007":
-            last.set()
-        return sample
-
-    tartools.map_samples(slow, shard, str(out), workers=workers)
-    assert out.read_bytes() == Path(shard).read_bytes()
-
-
 def none(sample: tartools.Sample) -> None:
     return None
 
