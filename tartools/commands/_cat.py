@@ -54,11 +54,12 @@ def order(urls: Sequence[str], choice: SampleChoice) -> list[str]:
     """Return *urls* in the order in which they are to be read."""
     if choice.skip is not None and choice.part is not None:
         raise UsageError("--skip and --slice exclude each other")
-    if not choice.shuffle:
-        return list(urls)
-    from tartools.stages import shuffle
+    found = list(urls)
+    if choice.shuffle:
+        from random import Random  # takes 10 ms
 
-    return shuffle.shuffled_urls(urls, choice.seed)
+        Random(choice.seed).shuffle(found)
+    return found
 
 
 class Ahead(cli.Group):

@@ -354,6 +354,6 @@ def kept(chunks: Iterable[bytes | memoryview]) -> bytearray | io.FileIO:
         if scratch is None and len(held) > LARGE:
             scratch = scratch_file()
         if scratch is not None:
-            tar.write_all(scratch, held)
+            scratch.write(held)
             held.clear()
     return held if scratch is None else scratch

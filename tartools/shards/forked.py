@@ -19,7 +19,7 @@ import threading
 from tartools.errors import StorageError, TarToolsError
 from tartools.shards.forks import Fork, can_fork, write_all
 from tartools.storage.streams import Stream, wait_until_ready
-from tartools.tar.compression import StoredBytes, is_compressed
+from tartools.tar.compression import StoredBytes
 
 ENOUGH = 4 << 20  # bytes that are read before a process is forked: for less it does not pay
 READ = 128 << 10  # bytes a read in that process; some decompressors are slower the more they may return
@@ -30,7 +30,7 @@ MOST_TEXT = 50_000  # characters of a traceback
 
 
 class ForkedStream(Stream):
-    """*stream*, read by a forked process once its first 4 MiB have been read and if it is compressed.
+    """*stream*, decompressed by a forked process once its first 4 MiB have been read.
 
     *source* is what *stream* reads, all of it from the descriptor *fd*; its count includes what the process reads.
     Where a process can't be forked, this process reads on.
@@ -78,9 +78,9 @@ class ForkedStream(Stream):
             self._child.close()
 
     def _fork(self) -> bool:
-        """Fork the process if the stream is compressed; tell whether it runs. Called once."""
+        """Fork the process; tell whether it runs. Called once."""
         self._until = sys.maxsize
-        if not can_fork() or not (self._source.file is not None or is_compressed(self._source.head)):
+        if not can_fork():
             return False
         try:
             self._child = Fork(self._read_on, (self._fd,))

@@ -5,6 +5,7 @@ In the pattern of a data set in parts, `{part}` or `{cls}` stands for the part: 
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError, shown
@@ -19,21 +20,25 @@ CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"  # also halves of cha
 IN_URLS = r"[A-Za-z0-9._@+=,-]+"  # what means the same in every URL, and in every command
 
 
-class Numbering:
-    """Names made of *prefix*, a number of at least *digits* digits (with *fill* before), and *suffix*."""
+class Numbering(NamedTuple):
+    """Names made of *prefix*, a number of at least *digits* digits (with *fill* before), and *suffix*.
 
-    def __init__(self, prefix: str, digits: int, fill: str, suffix: str) -> None:
-        self.prefix = prefix
-        self.digits = digits
-        self.fill = fill
-        self.suffix = suffix
+    Or one name without a number, which is all of *prefix*, if *digits* is None: it stands for number 0.
+    """
+
+    prefix: str
+    digits: int | None = None
+    fill: str = ""
+    suffix: str = ""
 
     def name(self, number: int) -> str:
         """Return the name of shard *number*."""
-        return self.prefix + str(number).rjust(self.digits, self.fill) + self.suffix
+        return self.prefix + ("" if self.digits is None else str(number).rjust(self.digits, self.fill)) + self.suffix
 
     def number(self, name: str) -> int | None:
         """Return the number in *name*; None if it is not one of these names."""
+        if self.digits is None:
+            return 0 if name == self.prefix else None
         digits = name.removeprefix(self.prefix).removesuffix(self.suffix).strip(" ")
         if not digits.isascii() or not digits.isdigit() or self.name(int(digits)) != name:
             return None
@@ -72,21 +77,6 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
     return Numbering(base if not base or base.endswith("/") else base + "-", 6, "0", suffix + query)
 
 
-class Single(Numbering):
-    """One name, without a number."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, 0, "", "")
-
-    def name(self, _number: int) -> str:
-        """Return the name."""
-        return self.prefix
-
-    def number(self, name: str) -> int | None:
-        """Return 0; None if *name* is another one."""
-        return 0 if name == self.prefix else None
-
-
 class PartNames:
     """The names that *pattern* stands for; *word* in braces is the part. *gzip* is that of -z.
 
@@ -114,7 +104,7 @@ class PartNames:
             raise UsageError(f"{self._mark} can't stand for a bucket or a host", url=pattern)
         name = self._pattern.name
         self.single = not has_number(name) and split_output(name)[1] != ""
-        self._numbering = Single(pattern) if self.single else parse_numbering(pattern, gzip)
+        self._numbering = Numbering(pattern) if self.single else parse_numbering(pattern, gzip)
         self._plain = not self._pattern.scheme
         self._leads = "/" not in before  # then a part could make the name that of a command or a store
         self._first = not before or self._pattern.scheme == "pipe"
@@ -140,7 +130,7 @@ class PartNames:
         """Return the names of the shards of *part*."""
         names = self._numbering
         prefix, suffix = (text.replace(self._mark, part) for text in (names.prefix, names.suffix))
-        return Single(prefix) if self.single else Numbering(prefix, names.digits, names.fill, suffix)
+        return names._replace(prefix=prefix, suffix=suffix)
 
     def check(self, part: str) -> None:
         """Raise ValueError, with the reason, if *part* can't be in a name, or is too much like another one."""

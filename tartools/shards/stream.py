@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 from tartools import storage
@@ -10,7 +11,7 @@ from tartools.samples.account import Account
 from tartools.storage.streams import Input, Stream, check_unchanged, skip
 from tartools.tables import schema
 from tartools.tar import compression
-from tartools.tar.compression import Pushed, StoredBytes
+from tartools.tar.compression import Decompressed, StoredBytes
 
 if TYPE_CHECKING:
     from tartools.shards.forked import ForkedStream
@@ -21,48 +22,59 @@ class ShardStream:
 
     While it is open, *account* watches that a file does not change.
 
-    With *forks*, *forked* is the stream of a process that reads the shard, or will once that pays; else it is None.
-    *opened* has its bytes, if they are not to be read from *url*.
+    With *forks*, a forked process reads the shard once that pays. *opened* has its bytes, if they are not to be read
+    from *url*.
 
     Raises StorageError if the shard can't be opened.
     """
 
+    compressed = False  # as far as something was read
+
     def __init__(self, url: str, account: Account, forks: bool = False, opened: Input | None = None) -> None:
         self._input: Input | None = opened or storage.open_read(url)
         self._stored: StoredBytes | None = StoredBytes(self._input)
+        self._url = url
+        self._forks = forks
         self._account = account
         self._counted = 0  # of the stored bytes
         self._ended = False  # the stream was read to its end, where its input has checked itself
-        self.forked: ForkedStream | None = None
-        try:
-            stream = compression.decompressed(self._stored, url)
-        except BaseException:
-            self._input.close()
-            raise
-        fileno = getattr(self._input, "fileno", None)  # remote objects have no descriptor
-        if forks and stream.file is None and fileno is not None:
-            from tartools.shards.forked import ForkedStream  # most inputs are plain files
-
-            stream = self.forked = ForkedStream(stream, self._stored, fileno(), url)
-        self._stream: Stream | None = stream
-        self.file, self.start = stream.file, stream.start
+        self._stream: Stream | None = None  # the bytes of the tar, once the first bytes tell what the shard is
+        self._forked: ForkedStream | None = None
+        self.file: io.FileIO | None = None
+        self.start = 0
+        if self._input.file is not None:  # which can be looked into without waiting
+            try:
+                stream = self._opened()
+            except BaseException:
+                self._input.close()
+                raise
+            self.file, self.start = stream.file, stream.start
         self._failure: TarToolsError | None = None  # it was closed before its end, and had changed
         account.watched.append(self.check)
 
-    @property
-    def compressed(self) -> bool:
-        """Whether the shard, of which something was read, is compressed."""
-        return self._stored is not None and compression.is_compressed(self._stored.head)
+    def _opened(self) -> Stream:
+        """Return the bytes of the tar: decompressed, and by a forked process where it may fork and has a descriptor."""
+        if self._stream is not None:
+            return self._stream
+        assert self._stored is not None
+        self._stream = compression.decompressed(self._stored, self._url)
+        self.compressed = isinstance(self._stream, Decompressed)
+        fileno = getattr(self._input, "fileno", None)  # remote objects have no descriptor
+        if self._forks and self.compressed and fileno is not None:
+            from tartools.shards.forked import ForkedStream  # most inputs are plain files
+
+            self._stream = self._forked = ForkedStream(self._stream, self._stored, fileno(), self._url)
+        return self._stream
 
     def is_table(self) -> bool:
         """Tell whether this is a table in place of a tar stream, whose bytes are read as they are stored.
 
         To be called before anything was read. Raises what reading raises.
         """
-        assert self._stream is not None and self._stored is not None
         if self.file is not None:
             return compression.head_of(self.file, self.start).startswith(schema.MAGIC)
-        self._stream = Pushed(self._stream, compression.first_bytes(self._stream, len(schema.MAGIC)))
+        self._opened()
+        assert self._stored is not None
         return self._stored.head.startswith(schema.MAGIC)
 
     @property
@@ -77,8 +89,7 @@ class ShardStream:
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end."""
-        assert self._stream is not None
-        count = self._stream.readinto(view)
+        count = self._opened().readinto(view)
         self._count(count)
         self._ended = not count
         return count
@@ -92,8 +103,7 @@ class ShardStream:
 
     def skip(self, count: int, /) -> None:
         """Skip *count* bytes of a plain file, which count as read."""
-        assert self._stream is not None
-        skip(self._stream, count)
+        skip(self._opened(), count)
         self._count(count)
 
     def _count(self, unpacked: int) -> None:
@@ -113,8 +123,8 @@ class ShardStream:
 
         If it was not read to its end, and has changed, the account goes on watching it: that is its failure.
         """
-        if self.forked is not None:
-            self.forked.close()  # before the input, or a command that writes on would get no SIGPIPE
+        if self._forked is not None:
+            self._forked.close()  # before the input, or a command that writes on would get no SIGPIPE
         if self._input is not None:
             try:
                 if not self._ended:
@@ -123,4 +133,4 @@ class ShardStream:
             except TarToolsError as error:
                 self._failure = error
             self._input.close()
-        self.file = self._input = self._stored = self._stream = self.forked = None  # all that samples keep is this
+        self.file = self._input = self._stored = self._stream = self._forked = None  # all that samples keep is this

@@ -77,13 +77,15 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
                 runs.append(write_run(held, runs[0].file if runs else new_file(tmpdir)))
                 held, size = [], 0
         held.sort()
-        while len(groups := mergeable(runs)) > 1:
-            runs = merge_runs(groups, new_file(tmpdir))
         if not runs:
             yield from held
             return
         from heapq import merge
 
+        while len(groups := mergeable(runs)) > 1:
+            before, after = runs[0].file, new_file(tmpdir)
+            runs = [write_run(merge(*map(read_run, group)), after) for group in groups]
+            before.close()
         yield from merge(held, *map(read_run, runs))
     finally:
         if runs:
@@ -119,15 +121,6 @@ def mergeable(runs: list[SortedRun]) -> list[list[SortedRun]]:
         groups[-1].append(run)
         held += run.largest
     return groups
-
-
-def merge_runs(groups: list[list[SortedRun]], file: io.FileIO) -> list[SortedRun]:
-    """Merge the runs of each of *groups*, all in one file, to one run in *file*; close the old file."""
-    from heapq import merge
-
-    longer = [write_run(merge(*map(read_run, group)), file) for group in groups]
-    groups[0][0].file.close()
-    return longer
 
 
 def write_run(records: Iterable[bytes], file: io.FileIO) -> SortedRun:

@@ -1,26 +1,17 @@
-"""Chance: the order of shards, the shuffle buffer, and a sample of samples; and interleaving.
+"""Chance: the shuffle buffer, and a sample of samples; and interleaving.
 
 Equal seed and input give an equal result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 
 Item = TypeVar("Item")  # a sample, or what stands for one
-
-
-def shuffled_urls(urls: Sequence[str], seed: int) -> list[str]:
-    """Return *urls* in random order; *seed* decides it."""
-    import random  # takes 10 ms, so import it only when needed
-
-    order = list(urls)
-    random.Random(seed).shuffle(order)
-    return order
 
 
 def shuffle_buffer(samples: Iterable[Item], held: int, seed: int, account: Account) -> Iterator[Item]:

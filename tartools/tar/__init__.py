@@ -22,7 +22,6 @@ from tartools.tar.writer import (
     renamed,
     rewritten,
     room_in,
-    write_all,
 )
 
 __all__ = [
@@ -48,5 +47,4 @@ __all__ = [
     "rewritten",
     "room_in",
     "split_path",
-    "write_all",
 ]

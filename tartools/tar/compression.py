@@ -196,12 +196,15 @@ def split_packed(name: str) -> tuple[str, Codec | None]:
 def decompressed(stream: Stream, url: str) -> Stream:
     """Return the tar stream in *stream*: decompressed if it begins with a codec's magic number, else as it is.
 
-    Reading it raises TruncatedError and TarFormatError, with *url* and the byte offset in the compressed file, and
-    StorageError if there is too little memory.
+    Its first bytes are read now, unless it is an open file. Reading it raises TruncatedError and TarFormatError, with
+    *url* and the byte offset in the compressed file, and StorageError if there is too little memory.
     """
-    if stream.file is None:
-        return _Unrecognized(stream, url)
-    codec = codec_of(head_of(stream.file, stream.start))
+    if stream.file is not None:
+        head = head_of(stream.file, stream.start)
+    else:
+        head = first_bytes(stream, MAGIC)
+        stream = Pushed(stream, head)
+    codec = codec_of(head)
     return stream if codec is None else Decompressed(stream, codec, url)
 
 
@@ -222,26 +225,6 @@ def first_bytes(stream: Stream, count: int) -> bytes:
     while have < count and (more := stream.readinto(memoryview(head)[have:])):
         have += more
     return bytes(head[:have])
-
-
-class _Unrecognized(Stream):
-    """A stream that cannot be looked into before it is read: its first read recognizes the codec."""
-
-    def __init__(self, stream: Stream, url: str) -> None:
-        self._stream = stream
-        self._url = url
-        self._recognized: Stream | None = None
-
-    def readinto(self, view: memoryview, /) -> int:
-        if self._recognized is None:
-            self._recognized = self._recognize()
-        return self._recognized.readinto(view)
-
-    def _recognize(self) -> Stream:
-        """Read as many bytes as the longest magic number has; return the stream, with them before the rest."""
-        first = first_bytes(self._stream, MAGIC)
-        codec, whole = codec_of(first), Pushed(self._stream, first)
-        return whole if codec is None else Decompressed(whole, codec, self._url)
 
 
 class StoredBytes:

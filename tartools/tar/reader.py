@@ -19,7 +19,7 @@ from tartools.tar.grouping import NAME_BYTES, NO_STEM
 from tartools.tar.groups import END, Parsed, Special, belongs
 from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, RECORD, SIZES, adler32, regular_name
 from tartools.tar.member import Member
-from tartools.tar.window import Window
+from tartools.tar.window import BUFFER, Window
 
 ZEROS = bytes(BLOCK)
 SOME = 200  # groups that are parsed before runs are looked for
@@ -55,7 +55,8 @@ def read_members(
     which must be between two members that no global header governs.
 
     Holds: one buffer of 1 MiB, and those that consumers keep alive. Members above 16 MiB (in a regular file: 1 MiB)
-    are ranges of the input or of a file that *scratch* makes; so are the members of groups above 16 MiB.
+    are ranges of the input or of a file that *scratch* makes, whose `write` writes everything; so are the members of
+    groups above 16 MiB.
     Raises: TarFormatError and TruncatedError with *url* and byte offset. With *lax*, an input may end between two
     members without an end of archive: a `Special` of kind "missing end" is yielded.
     """
@@ -259,7 +260,7 @@ class _Reader(Window):
         special = header.special
         if special is None and not self.groups.takes(header.path):
             self.groups.complete(self.position)
-        if not self.fits(special is not None):
+        if self.need > (self.limit if special is None else BUFFER):
             self.large = header
             if special:
                 self._go_past(self.position, special)

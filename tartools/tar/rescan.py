@@ -11,7 +11,6 @@ from tartools.storage.streams import Stream, chunks
 from tartools.tar.fullheader import FullHeader, NeedMore, read_full_header
 from tartools.tar.header import BLOCK, FAST, SIZES, padded
 from tartools.tar.member import Chunk, Member, Source, located, read_range
-from tartools.tar.writer import write_all
 
 IN_MEMORY = 1 << 20  # bytes; members of a shorter range of a file are read into memory
 WINDOW = BLOCK  # bytes of a file that are read first for a header
@@ -101,9 +100,9 @@ def spilled(members: list[Member], scratch: Callable[[], io.FileIO]) -> list[Mem
         file = file or scratch()
         first = file.tell()
         header = Member(path, source, start, data, size, head).header
-        write_all(file, header)
-        write_all(file, memoryview(source)[data : data + size])
-        write_all(file, bytes(padded(size) - size))
+        file.write(header)
+        file.write(memoryview(source)[data : data + size])
+        file.write(bytes(padded(size) - size))
         ranges.append(Member(path, file, first, first + len(header), size))
     return ranges
 
@@ -115,6 +114,6 @@ def spool(stream: Stream, held: memoryview, need: int, file: io.FileIO | None) -
     """
     for part in chain([held], chunks(stream, need - len(held))):
         if file is not None:
-            write_all(file, part)
+            file.write(part)
         need -= len(part)
     return need

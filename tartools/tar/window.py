@@ -87,10 +87,6 @@ class Window:
         self.reach = min(READ, 2 * self.reach)
         return count > 0
 
-    def fits(self, special: bool) -> bool:
-        """Return whether the bytes that are needed go into the buffer; for a *special* member the limit is lower."""
-        return self.need <= (BUFFER if special else self.limit)
-
     def _shift(self) -> None:
         """Make room: move the bytes that are not parsed, and those of the open group, to the start of a buffer."""
         groups, old = self.groups, self.buffer

@@ -83,7 +83,9 @@ def pack(
     schema.check_installed()
     packing = _Packing(EncodedItems(dataset, encode), names, max_size, max_count, workers, seed)
     table = table_url(output, names)
-    check_table(table, len(packing.order))
+    if storage.exists(table) and (found := len(Table(table))) != len(packing.order):
+        what = f"is a table of {found} samples, and the dataset has {len(packing.order)}: give another OUTPUT"
+        raise StorageError(what, url=table)
     try:
         inputs = packing.run()
     finally:
@@ -98,12 +100,6 @@ def table_url(output: str, names: Numbering) -> str:
     if not base or base.endswith("/"):
         return f"{base}samples.parquet"
     return base.rstrip("-_.") + ".parquet"
-
-
-def check_table(url: str, count: int) -> None:
-    """Raise StorageError if the table *url* exists and has another number of rows than *count*."""
-    if storage.exists(url) and (found := len(Table(url))) != count:
-        raise StorageError(f"is a table of {found} samples, and the dataset has {count}: give another OUTPUT", url=url)
 
 
 class _Packing:

@@ -348,23 +348,18 @@ class StreamEpoch:
                 if self._total == most:
                     return
             if not self._given:
+                number, readers = self._me
                 if most is not None:
-                    raise UsageError(self._nothing())
-                if data._empty_check:
-                    raise ValueError(
-                        f"no samples for reader {self._me.number} of {self._me.readers} (empty_check=True)"
+                    raise UsageError(
+                        f"with_epoch can't give {several(data.nsamples, 'item')}, because reader {number} of {readers} "
+                        "(ranks times workers) has none: take fewer workers or smaller batches, or unpack compressed "
+                        "shards, which can then be shared"
                     )
+                if data._empty_check:
+                    raise ValueError(f"no samples for reader {number} of {readers} (empty_check=True)")
                 break  # an empty data set is not repeated
             self._repetition, self._given = self._repetition + 1, 0
             self._reader = self._shuffling = self._left = None
-
-    def _nothing(self) -> str:
-        number, readers = self._me
-        items = several(self._data.nsamples, "item")
-        return (
-            f"with_epoch can't give {items}, because reader {number} of {readers} (ranks times workers) has none: take "
-            "fewer workers or smaller batches, or unpack compressed shards, which can then be shared"
-        )
 
     def state(self) -> dict[str, Any]:
         """Return what goes on with the next item."""

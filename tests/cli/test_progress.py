@@ -289,9 +289,10 @@ def test_a_signal_takes_it_away(terminal: Terminal, fed: threading.Event, tmp_pa
 
 
 def test_processes_are_forked_beside_it(tmp_path: Path) -> None:
+    """With the real sizes of pieces: an archive of 80 MB."""
     with (tmp_path / "a.tar").open("wb") as file:
         for n in range(800):
-            file.write(entry(b"%06d.bin" % n, b"x" * 100_000) + entry(b"%06d.cls" % n, b"1"))
+            file.write(entry(b"%06d.bin" % n, bytes([n % 256]) * 100_000) + entry(b"%06d.cls" % n, b"%d" % n))
         file.write(END)
     program = """
 import os, sys
@@ -301,13 +302,14 @@ progress.FIRST_SIGN = progress.STEP = 0.01
 os.sched_getaffinity = lambda _: range(2)
 fork, forks = os.fork, []
 os.fork = lambda: forks.append(fork()) or forks[-1]
-status = tar2tsv.main(["--progress", "-f", "cls", "a.tar", "-o", "out.tsv"])
+status = tar2tsv.main(["--progress", "-f", "cls __size__", "a.tar", "-o", "out.tsv"])
 print(status, len(forks))
 """
     done = python(program, folder=tmp_path)
     assert (done.status, done.stdout) == (0, b"0 2\n")
     assert "so far" in done.stderr
-    assert (tmp_path / "out.tsv").read_text().count("\n") == 801
+    rows = b"".join(b"%06d\t%d\t101888\n" % (n, n) for n in range(800))
+    assert (tmp_path / "out.tsv").read_bytes() == b"__key__\tcls\t__size__\n" + rows
 
 
 def test_no_progress_without_a_main_thread(tmp_path: Path) -> None:

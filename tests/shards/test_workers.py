@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.archives import END, entry, long, pax
-from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar, members_of
+from tests.conftest import BIN, clean_environment, make_samples, make_tar, members_of
 from tests.processes import alive, until
 from tests.shards.counted import FORKED
 from tests.tiers import also, by_turns, in_both
@@ -459,17 +459,6 @@ def test_a_file_that_changes_or_is_replaced(
     [(status, said, *_)] = answers([[*line, "a.tar"]], before=CHANGING.format(change))
     changed = "this file changed while it was read; start again when nothing writes to it"
     assert (status, said) == (1, f"{line[0]}: a.tar: {changed}\n")
-
-
-def test_the_installed_command_cuts(run: Run, tmp_path: Path) -> None:
-    """Real sizes: an archive of 80 MB, and what it says of memory."""
-    with (tmp_path / "a.tar").open("wb") as file:
-        for n in range(800):
-            file.write(entry(b"%06d.bin" % n, bytes([n % 256]) * 100_000) + entry(b"%06d.cls" % n, b"%d" % n))
-        file.write(END)
-    done = run("tar2tsv", "-v", "-f", "cls __size__", "a.tar")
-    assert done.status == 0
-    assert done.stdout == b"__key__\tcls\t__size__\n" + b"".join(b"%06d\t%d\t101888\n" % (n, n) for n in range(800))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])

@@ -13,14 +13,14 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 import google.auth
-from google.auth import exceptions, transport
+from google.auth import exceptions
 from google.auth.credentials import AnonymousCredentials
+from google.auth.transport.urllib3 import Request
 from urllib3 import Timeout
-from urllib3.exceptions import HTTPError
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage.objects import http
@@ -55,27 +55,12 @@ def _server() -> str:
     return SERVER if not host else host if "://" in host else f"http://{host}"
 
 
-class _Renewal(transport.Request):
-    """Makes the requests by which google.auth gets and renews tokens."""
-
-    def __call__(
-        self,
-        url: str,
-        method: str = "GET",
-        body: bytes | None = None,
-        headers: dict[str, str] | None = None,
-        timeout: float | None = None,
-        **_: object,
-    ) -> Any:
-        """Return the response, with its body. Raises: TransportError if there is none."""
-        limit = Timeout(timeout) if timeout else Timeout(*timeouts())
-        try:
-            return connections(url).request(method, url, body=body, headers=headers, timeout=limit)
-        except (HTTPError, OSError, StorageError) as error:
-            raise exceptions.TransportError(error) from error
-
-
-RENEWAL = _Renewal()
+def _renewal(
+    url: str, method: str = "GET", body: Any = None, headers: Any = None, timeout: float | None = None, **_: object
+) -> Any:
+    """Make a request by which google.auth gets and renews tokens. Raises: TransportError if there is no response."""
+    limit: Any = timeout or Timeout(*timeouts())
+    return Request(connections(url))(url, method, body, headers, limit)
 
 
 def _credentials() -> Any:
@@ -86,7 +71,11 @@ def _credentials() -> Any:
 
 @functools.cache
 def _credentials_for(process: int, server: str) -> Any:
-    return google.auth.default(scopes=[SCOPE], request=RENEWAL)[0] if server == SERVER else AnonymousCredentials()
+    return (
+        google.auth.default(scopes=[SCOPE], request=cast(Any, _renewal))[0]
+        if server == SERVER
+        else AnonymousCredentials()
+    )
 
 
 @contextmanager
@@ -123,12 +112,12 @@ def _request(
         held = _credentials()
         for attempt in range(RENEWALS + 1):
             sent = dict(headers or {})
-            held.before_request(RENEWAL, method, address, sent)
+            held.before_request(_renewal, method, address, sent)
             response = CLIENT.request(method, address, url, headers=sent, body=body, follow=False)
             if response.status != 401 or attempt == RENEWALS:
                 break
             response.close()
-            held.refresh(RENEWAL)
+            held.refresh(_renewal)
     if response.status not in wanted:
         raise _status_error(response, what, pinned)
     return response

@@ -101,17 +101,14 @@ class S3Site(Site):
         create_bucket("s3", server, bucket)
 
     def put(self, name: str, data: bytes) -> None:
-        """Make an object."""
         assert self._ask("PUT", f"/{quote(name)}", data)[0] == 200
 
     def get(self, name: str) -> bytes | None:
-        """Return an object."""
         status, body = self._ask("GET", f"/{quote(name)}")
         assert status in (200, 404), body
         return body if status == 200 else None
 
     def names(self) -> list[str]:
-        """Return the names."""
         found: list[str] = []
         token: str | None = ""
         while token is not None:
@@ -122,7 +119,6 @@ class S3Site(Site):
         return sorted(found, key=str.encode)
 
     def pending(self) -> int:
-        """Return the number of multipart uploads under way."""
         return len(list(ET.fromstring(self._ask("GET", "?uploads")[1]).iterfind(f"{S3}Upload")))
 
     def _ask(self, method: str, rest: str, data: bytes = b"") -> tuple[int, bytes]:
@@ -139,22 +135,18 @@ class GsSite(Site):
         create_bucket("gs", server, bucket)
 
     def put(self, name: str, data: bytes) -> None:
-        """Make an object."""
         place = f"{self._server}/upload/storage/v1/b/{self.place}/o?uploadType=media&name={quote(name, safe='')}"
         assert ask("POST", place, data, {"Content-Type": "application/octet-stream"})[0] == 200
 
     def get(self, name: str) -> bytes | None:
-        """Return an object."""
         status, body = ask("GET", f"{self._objects}/{quote(name, safe='')}?alt=media")
         assert status in (200, 404), body
         return body if status == 200 else None
 
     def names(self) -> list[str]:
-        """Return the names."""
         return sorted((item["name"] for item in json.loads(ask("GET", self._objects)[1])["items"]), key=str.encode)
 
     def pending(self) -> int:
-        """Return the number of resumable uploads under way."""
         number: int = json.loads(ask("GET", f"{self._server}/pending?bucket={self.place}")[1])
         return number
 
@@ -175,18 +167,15 @@ class WebSite(Site):
         return super().url(quote(name))
 
     def put(self, name: str, data: bytes) -> None:
-        """Make a file."""
         path = self._files / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
 
     def get(self, name: str) -> bytes | None:
-        """Return a file."""
         path = self._files / name
         return path.read_bytes() if path.exists() else None
 
     def names(self) -> list[str]:
-        """Return the names of all files."""
         found = (path.relative_to(self._files) for path in self._files.rglob("*") if path.is_file())
         return sorted(map(str, found), key=str.encode)
 
@@ -199,17 +188,13 @@ class MemorySite(Site):
         self._bucket = bucket
 
     def put(self, name: str, data: bytes) -> None:
-        """Make an object."""
         self._bucket.put(name, Received(len(data), data))
 
     def get(self, name: str) -> bytes | None:
-        """Return an object."""
         return self._bucket.objects.get(name)
 
     def names(self) -> list[str]:
-        """Return the names."""
         return sorted(self._bucket.objects, key=str.encode)
 
     def pending(self) -> int:
-        """Return the number of uploads under way."""
         return self._bucket.pending

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 
@@ -43,15 +42,6 @@ def test_indexes_beside_the_shards(name: str, site: Site, run: Run, tmp_path: Pa
     assert run("tarindex", "--force", "--for", name, *shards, env=site.env).status == 0
 
 
-def test_digests_of_remote_payloads(site: Site, run: Run, tmp_path: Path) -> None:
-    data = bytes(range(256)) * 100_000
-    site.put("a.tar", make_tar([("a.bin", data), ("a.cls", b"7"), ("b.cls", b"8")]))
-    run("tarindex", "--hash", "bin", "-f", "cls", site.url("a.tar"), "-o", "t.parquet", env=site.env).output()
-    table = pq.read_table(tmp_path / "t.parquet")
-    assert table.column("bin.blake2b").to_pylist() == [hashlib.blake2b(data, digest_size=16).digest(), None]
-    assert table.column("cls").to_pylist() == [7, 8]
-
-
 @by_turns("skip")
 @pytest.mark.parametrize("skip", [1, 2, 3])
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -75,14 +65,16 @@ def test_a_shard_that_is_replaced(
     assert empty.run(*line).status == 0
 
 
-def test_pictures_of_remote_shards(site: Site, run: Run, tmp_path: Path) -> None:
+def test_facts_of_remote_shards(site: Site, run: Run, tmp_path: Path) -> None:
     picture = encoded(Image.linear_gradient("L").resize((90, 60)))
     members = [(f"{n}.png", picture[: None if n else -30]) for n in range(3)]
+    members += [("2.bin", bytes(range(256)) * 100_000), ("2.cls", b"7")]
     site.put("a.tar", make_tar(members))
     (tmp_path / "a.tar").write_bytes(make_tar(members))
     found = []
     for shard in ("a.tar", site.url("a.tar")):
-        run("tarindex", "--decode", "--dhash", "png", shard, "-o", "t.parquet", "--force", env=site.env).output()
+        facts = ("--decode", "--dhash", "png", "--hash", "png bin", "-f", "cls")
+        run("tarindex", *facts, shard, "-o", "t.parquet", "--force", env=site.env).output()
         found.append(pq.read_table(tmp_path / "t.parquet").drop_columns(["__shard__", "__version__"]).to_pylist())
     assert found[0] == found[1]
     assert [row["png.broken"] is None for row in found[0]] == [False, True, True]

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import tartools
-from tartools.errors import StorageError, how_to_install
+from tartools.errors import how_to_install
 from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar, python
 from tests.storage.objects.wire import Answer, Connection, Request, Wire
 from tests.tiers import by_turns, exhaustive
@@ -174,19 +173,6 @@ def test_a_signature_is_not_shown(run: Run) -> None:
         message = "tarcat: webhdfs://127.0.0.1:1/a.tar?…: smart_open: ConnectionError"
         assert message in done.stderr.splitlines()
         assert done.status == 1 and "SECRET" not in done.stderr
-
-
-def test_webhdfs_in_python(web: WebHdfs) -> None:
-    with tartools.open(url_of(web, "a"), "wb") as file:
-        file.write(b"one\ntwo\n")
-    assert web.files == {"/a": b"one\ntwo\n"}
-    with tartools.open(url_of(web, "a")) as reading:
-        assert not reading.seekable() and list(reading) == [b"one\n", b"two\n"]
-    with pytest.raises(StorageError, match="status 404"):
-        tartools.open(url_of(web, "b")).read()
-    with pytest.raises(ZeroDivisionError), tartools.open(url_of(web, "b"), "wb") as file:
-        1 / 0  # noqa: B018
-    assert list(web.files) == ["/a"]
 
 
 # ---- HDFS ----

@@ -96,38 +96,24 @@ def but_for_parts(target: Memory) -> list[str]:
 # ---- what is sent ----
 
 
-@pytest.mark.parametrize("size", [0, 1, PART - 1, PART])
-def test_what_fits_into_a_part_is_put(size: int) -> None:
-    target = Memory()
-    upload = begun(target, text(size))
-    assert target.said == []
-    upload.commit()
-    assert (target.said, target.made) == (["put"], text(size))
-
-
 @pytest.mark.parametrize("step", [1, 3, PART - 1, PART, PART + 1, 25, 1000])
-@pytest.mark.parametrize("size", [PART + 1, 2 * PART - 1, 2 * PART, 2 * PART + 1, 7 * PART, 999])
+@pytest.mark.parametrize("size", [0, 1, PART, PART + 1, 2 * PART - 1, 2 * PART, 2 * PART + 1, 7 * PART, 999])
 def test_parts_are_numbered_and_where_they_belong(size: int, step: int) -> None:
+    """What fits into a part is put as a whole."""
     target, data = Memory(), text(size)
     upload = Upload(target)
     for start in range(0, size, step):
         assert upload.write(data[start : start + step]) == len(data[start : start + step])
+    assert target.said == [] or size > PART
     upload.commit()
+    if size <= PART:
+        assert (target.said, target.made) == (["put"], data)
+        return
     count = -(-size // PART)
     assert target.parts == {n + 1: (n * PART, data[n * PART : (n + 1) * PART]) for n in range(count)}
     assert target.said[0] == "begin" and target.said[-1] == f"complete {count}"
     assert sorted(target.said[1:-1]) == sorted(f"part {n}" for n in range(1, count))
     assert target.made == data
-
-
-def test_a_buffer_may_be_used_again_after_write() -> None:
-    target, room = Memory(), bytearray(7)
-    upload = Upload(target)
-    for value in range(20):
-        room[:] = bytes([value]) * 7
-        upload.write(memoryview(room))
-    upload.commit()
-    assert target.made == b"".join(bytes([value]) * 7 for value in range(20))
 
 
 def test_parts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,26 +150,6 @@ def test_parts_are_sent_side_by_side() -> None:
     target.on_part = lambda number: meeting.wait()
     begun(target, text(7 * PART)).commit()
     assert (target.made, target.most) == (text(7 * PART), 3)
-
-
-def test_the_next_part_is_filled_while_parts_are_sent() -> None:
-    target, filled = Memory(2), threading.Event()
-    target.on_part = lambda number: filled.wait(PATIENCE)
-    upload = begun(target, text(3 * PART))
-    assert target.parts == {} and "part" not in str(target.said)
-    filled.set()
-    upload.commit()
-    assert target.made == text(3 * PART)
-
-
-def test_one_worker_sends_in_order() -> None:
-    target = Memory(1)
-    upload = Upload(target)
-    for value in text(200):
-        upload.write(bytes([value]))
-    upload.commit()
-    assert target.said == ["begin", *(f"part {n}" for n in range(1, 20)), "complete 20"]
-    assert (target.most, target.made) == (1, text(200))
 
 
 # ---- trouble ----
