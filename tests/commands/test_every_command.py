@@ -132,12 +132,7 @@ def test_a_good_input_by_name_and_from_stdin(name: str, run: Run, given: Callabl
         assert has_end(bare.stdout)
 
 
-BAD = {
-    "empty": b"",
-    "a byte": b"\xff",
-    "garbage": b"\xff\xfegarbage\0" * 300,
-    "text": b"hello, this is text\n" * 100,
-}
+BAD = {"empty": b"", "a byte": b"\xff", "garbage": b"\xff\xfegarbage\0" * 300, "text": b"hello, this is text\n" * 100}
 
 
 @each_reader

@@ -88,11 +88,7 @@ DAMAGE: dict[str, tuple[str, list[bytes], list[str]]] = {
     "a header of a second member": ("bad-header", [changed(5 * SIZE + SIZE // 2 + 3, b"~")], []),
     "the first header": ("bad-header", [changed(3, b"~")], []),
     "the last header": ("bad-header", [changed(12 * SIZE - SIZE // 2 + 3, b"~")], []),
-    "a hole of zeros in a payload and a header": (
-        "archive-after-end",
-        [changed(5 * SIZE, bytes(SIZE))],
-        [],
-    ),
+    "a hole of zeros in a payload and a header": ("archive-after-end", [changed(5 * SIZE, bytes(SIZE))], []),
     "bytes lost": ("bad-header", [SOUND[: 5 * SIZE + 700] + SOUND[7 * SIZE + 300 :]], []),
     "a size that is not a number": (
         "bad-size",
@@ -188,11 +184,7 @@ DAMAGE: dict[str, tuple[str, list[bytes], list[str]]] = {
         ["--decode"],
     ),
     "JSON": ("broken-json", [field_of_all("json", b"{}", b'{"a": ')], ["--decode"]),
-    "a short array": (
-        "broken-array",
-        [field_of_all("npy", ARRAY, ARRAY[:-1])],
-        ["--decode"],
-    ),
+    "a short array": ("broken-array", [field_of_all("npy", ARRAY, ARRAY[:-1])], ["--decode"]),
     "a sound without its header": ("broken-sound", [field_of_all("wav", wav(90), wav(90)[:20])], ["--decode"]),
     "text that is not UTF-8": ("broken-text", [field_of_all("txt", b"1", b"caf\xe9")], ["--decode"]),
 }

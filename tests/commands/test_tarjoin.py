@@ -121,16 +121,7 @@ def test_the_same_as_a_model_from_every_form(seed: int, names: list[str], inside
 
 def test_new_members_are_those_of_tarcreate(run: Run, tmp_path: Path) -> None:
     """Byte for byte: long and non-ASCII names need pax headers, sizes differ."""
-    keys = [
-        "a",
-        "a b",
-        "d/é",
-        "k" * 96,
-        "k" * 97,
-        "d/" * 60 + "x",
-        "ü" * 60,
-        "\udcff".encode("utf-8", "surrogateescape").decode("latin-1"),
-    ]
+    keys = ["a", "a b", "d/é", "k" * 96, "k" * 97, "d/" * 60 + "x", "ü" * 60, "ÿ"]
     rows = [f"{key}\t1\t{'w' * size}" for key, size in zip(keys, [0, 1, 511, 512, 513, 7, 70_000, 3], strict=True)]
     (tmp_path / "whole.tsv").write_text("__key__\tcls\ttxt\n" + "\n".join(rows) + "\n")
     (tmp_path / "part.tsv").write_text("__key__\tcls\n" + "\n".join(row.rpartition("\t")[0] for row in rows) + "\n")
@@ -347,9 +338,7 @@ def test_nothing_in_common_is_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text('{"key": 7, "txt": "x"}\n')
     done = run("tarjoin", "a.tar", "b.jsonl")
     assert (done.status, done.stdout) == (0, bytes(10240))
-    assert done.stderr.splitlines()[1:] == [
-        "tarjoin: no key of A is in B; the first is '0007' in A, and '7' in B",
-    ]
+    assert done.stderr.splitlines()[1:] == ["tarjoin: no key of A is in B; the first is '0007' in A, and '7' in B"]
     assert run("tarjoin", "-q", "a.tar", "b.jsonl").stderr == ""
     (tmp_path / "h.tsv").write_text("key\ttxt\n")
     done = run("tarjoin", "a.tar", "h.tsv")
