@@ -83,10 +83,10 @@ class DataSet:
         """Return what writes the shard *destination*, of samples or of those that rows list."""
         if not self.lists:
             return SampleWriter(destination)
-        from tartools.shards.shardrows import ListedSamples, RowWriter
+        from tartools.shards.shardrows import RowWriter, shards_of
 
         reading = self.reading._replace(ranges=True, listed=False)
-        return RowWriter(destination, ListedSamples(self.rows(), self.account, reading))
+        return RowWriter(destination, shards_of(self.rows(), self.account, reading))
 
     @property
     def are_tables(self) -> bool:

@@ -94,7 +94,8 @@ class _Reader(Window):
                 plain, loose = not self.globals, bool(groups.scattered)
                 keys, starts, firsts, members = groups.keys, groups.starts, groups.firsts, groups.members
                 key, stem, begin, first = groups.key, groups.stem, groups.begin, groups.first
-                short, length = (stem, len(stem)) if groups.plain_stem else (NO_STEM, 0)
+                fits = len(stem) < NAME_BYTES and b"\0" not in stem  # into the name field of a header
+                short, length = (stem, len(stem)) if fits else (NO_STEM, 0)
                 while position + BLOCK <= filled:
                     name, size_field, check, prefix = unpack(buffer, position)
                     if adler32(view[position : position + BLOCK]) & 0xFFFF != expected[check] or not plain:
