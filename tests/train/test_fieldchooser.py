@@ -185,12 +185,6 @@ def test_no_program_is_run_for_a_picture(decode: Any) -> None:
         chosen(raw, "jpg", decode)
 
 
-def test_no_program_is_run_for_a_picture_of_a_pipeline(tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar([("k.jpg", EPS)]))
-    with pytest.raises(SampleError, match="sample 'k': field 'jpg': this is not a picture that is decoded here"):
-        list(WebDataset(str(tmp_path / "a.tar")).decode("pil"))
-
-
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("decode", ["pil", "rgb8", "torchrgb"])
 def test_pictures_of_too_many_pixels(decode: str, monkeypatch: pytest.MonkeyPatch) -> None:

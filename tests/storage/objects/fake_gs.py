@@ -103,8 +103,6 @@ def _list(request: Request, place: str, bucket: Bucket) -> Answer:
         query.get("prefix", ""),
         query.get("delimiter", ""),
         query.get("pageToken", ""),
-        query.get("startOffset", ""),
-        query.get("endOffset", ""),
         int(query.get("maxResults") or 0),
     )
     value: dict[str, Any] = {"kind": "storage#objects"}
