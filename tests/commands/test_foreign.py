@@ -44,6 +44,11 @@ BSDTAR = {
     "pax": SHORT | EXACT | LONG | NON_ASCII,
     "gnutar": SHORT | EXACT | LONG | NON_ASCII,
 }
+PYTHON = {
+    tarfile.USTAR_FORMAT: SHORT | EXACT | USTAR_LONG | NON_ASCII,
+    tarfile.GNU_FORMAT: SHORT | EXACT | LONG | NON_ASCII,
+    tarfile.PAX_FORMAT: SHORT | EXACT | LONG | NON_ASCII,
+}
 HAS_OLD = ("oldgnu", "gnu", "posix", "pax", "gnutar")  # formats that hold times before 1970
 
 
@@ -104,6 +109,17 @@ def test_other_programs(program: str, format: str, run: Run, tmp_path: Path) -> 
     alone = "--no-recursion" if program == "tar" else "-n"
     line = (program, f"--format={format}", "-cf", "-", alone, "-C", tmp_path / "t", "--", *names)
     check_reading(run, start(*line).output(), files, 2)
+
+
+@pytest.mark.parametrize("format", PYTHON, ids=["ustar", "gnu", "pax"])
+def test_python(format: int, run: Run, tmp_path: Path) -> None:
+    files = PYTHON[format]
+    names = tree(tmp_path / "t", files, format != tarfile.USTAR_FORMAT)
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=format) as archive:
+        for name in names:
+            archive.add(tmp_path / "t" / name, name, recursive=False)
+    check_reading(run, file.getvalue(), files, 2)
 
 
 def wds_samples() -> Iterator[dict[str, Any]]:
