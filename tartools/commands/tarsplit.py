@@ -76,7 +76,7 @@ from tartools.samples.values import INDEX, Column, parse_column
 from tartools.shards import numbering
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import Reading
-from tartools.shards.series import Limits, PartOutputs, evenly, write_shards
+from tartools.shards.series import Limits, PartOutputs, Spread, write_shards
 from tartools.shards.writing import codec_for
 from tartools.stages import shares
 from tartools.storage.url import Url
@@ -170,7 +170,7 @@ def tarsplit(
         data.sink(names.name(0), force, gzip)
         if not (samples or size or even):
             limits = Limits(size=DEFAULT_SIZE, shards=most)
-        spread = evenly(data.count(), even) if even else None
+        spread = Spread(data.count(), even) if even else None
         if spread is not None:
             limits = Limits(spread.samples, None, most)
             if not data.lists:

@@ -159,7 +159,7 @@ def unpacked(field: str) -> tuple[str, Codec | None]:
 
 def _compressed(codec: Codec, data: bytes) -> bytes:
     compressor = codec.compressor()
-    return compressor.compress(data) + compressor.flush()
+    return bytes(compressor.compress(data) + compressor.flush())
 
 
 def encode_picture(field: str, kind: str, picture: Any, **options: Any) -> bytes:

@@ -173,9 +173,15 @@ class Series:
 
 
 class Spread:
-    """*total* samples spread over *shards* shards, whose numbers of samples differ by at most one."""
+    """*total* samples, of *part* if there are parts, spread over *shards* shards: their numbers differ by at most one.
 
-    def __init__(self, total: int, shards: int) -> None:
+    Raises SampleError if the samples are too few.
+    """
+
+    def __init__(self, total: int, shards: int, part: str = "") -> None:
+        if total < shards:
+            of = f" of {part!r}" if part else ""
+            raise SampleError(f"{total} samples{of} are too few for {shards} shards")
         self.total = total
         self.shards = shards
 
@@ -192,17 +198,6 @@ class Spread:
 
     def _fail(self, what: str) -> NoReturn:
         raise SampleError(f"the input has changed: there were {self.total} samples when they were counted, now {what}")
-
-
-def evenly(count: int, shards: int, part: str = "") -> Spread:
-    """Return *count* samples, of *part* if there are parts, spread over *shards* shards.
-
-    Raises SampleError if they are too few.
-    """
-    if count < shards:
-        of = f" of {part!r}" if part else ""
-        raise SampleError(f"{count} samples{of} are too few for {shards} shards")
-    return Spread(count, shards)
 
 
 # ---- a series for each part: where they go, and what is said of them ----
@@ -271,7 +266,7 @@ class PartShards:
     def spread(self, counts: Mapping[str, int]) -> None:
         """Spread the *counts* of samples of each part evenly over its shards. Raises: SampleError for too few."""
         if self._wanted.even:
-            self._spreads = {part: evenly(count, self._wanted.even, part) for part, count in counts.items()}
+            self._spreads = {part: Spread(count, self._wanted.even, part) for part, count in counts.items()}
 
     def begin(self, part: str) -> Series:
         """Return what writes the shards of *part*."""

@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from tartools.errors import StorageError, TarFormatError, TarToolsError, TruncatedError
 from tartools.storage.streams import Sink, Stream, skip
@@ -17,23 +17,9 @@ READ = 1 << 18  # compressed bytes a read
 STEP = 1 << 17  # most decompressed bytes a call: some libraries are slower the more they may return
 
 
-class Decompressor(Protocol):
-    """What the libraries' incremental decompressors have in common: the interface of `bz2.BZ2Decompressor`."""
-
-    @property
-    def eof(self) -> bool: ...  # noqa: D102
-    @property
-    def needs_input(self) -> bool: ...  # noqa: D102
-    @property
-    def unused_data(self) -> bytes: ...  # noqa: D102
-    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...  # noqa: D102
-
-
-class Compressor(Protocol):
-    """What the libraries' incremental compressors have in common."""
-
-    def compress(self, data: bytes | bytearray | memoryview, /) -> bytes: ...  # noqa: D102
-    def flush(self) -> bytes: ...  # noqa: D102
+# What the libraries' incremental ones have in common: the interfaces of `bz2.BZ2Decompressor` and `bz2.BZ2Compressor`.
+Decompressor = Any
+Compressor = Any
 
 
 class Codec(NamedTuple):
@@ -97,7 +83,7 @@ def _zstd() -> Any:
 def _zstd_writer() -> Compressor:
     # with a checksum, as zstd(1), to detect damage; level 1 is twice as fast as 3, and no larger than gzip -6
     parameter = _zstd().CompressionParameter
-    return _zstd().ZstdCompressor(options={parameter.checksum_flag: 1, parameter.compression_level: 1})  # type: ignore[no-any-return]
+    return _zstd().ZstdCompressor(options={parameter.checksum_flag: 1, parameter.compression_level: 1})
 
 
 class _Lz4Writer:

@@ -5,7 +5,9 @@ An extended header describes the member that follows it. Sources: POSIX.1-2017, 
 """
 
 import zlib
+from collections.abc import Callable
 from struct import Struct
+from typing import TypeVar
 
 from tartools.errors import TarFormatError
 
@@ -13,6 +15,8 @@ BLOCK = 512
 RECORD = 20 * BLOCK  # archives end on a multiple of this, as GNU tar's do
 MAX_EXTENDED_HEADER = 1 << 20  # bytes; as in libarchive and Go's archive/tar
 
+Key = TypeVar("Key")
+Found = TypeVar("Found")
 Records = dict[bytes, bytes]  # of a pax extended header
 
 # POSIX.1-2017, pax, "ustar Interchange Format"
@@ -68,7 +72,7 @@ def checksum_matches(block: bytes) -> bool:
         stored = parse_number(block[CHKSUM])
     except TarFormatError:
         return False
-    if adler32(block) & 0xFFFF == (stored - 8 * 0x20 + sum(block[CHKSUM]) + 1) % 65521:  # as in _ExpectedSums
+    if adler32(block) & 0xFFFF == (stored - 8 * 0x20 + sum(block[CHKSUM]) + 1) % 65521:  # as in _expected_sum
         return True
     return stored == byte_sum(block) - 256 * sum(b > 127 for b in block[:148] + block[156:])
 
@@ -80,42 +84,42 @@ def regular_name(block: bytes) -> bytes:
     return prefix + b"/" + name if prefix else name
 
 
-class _ExpectedSums(dict[bytes, int]):
-    """Checksum field and type flag -> low half of the Adler-32 sum of a sound block; -1 if it is not a regular file.
+class Remembered(dict[Key, Found]):
+    """What *make* returns for each key, for up to 65,536 keys: forged headers may have any number of them."""
 
-    The low half of Adler-32 is 1 + the sum of the bytes, modulo 65521 (RFC 1950, 8.2), at a tenth of the cost of a sum
-    in Python. So one comparison verifies the checksum and the type. The table is bounded, in case of forged checksums.
+    def __init__(self, make: Callable[[Key], Found]) -> None:
+        self._make = make
+
+    def __missing__(self, key: Key) -> Found:
+        if len(self) > 1 << 16:
+            self.clear()
+        found = self[key] = self._make(key)
+        return found
+
+
+def _expected_sum(field: bytes) -> int:
+    """Return the low half of the Adler-32 sum of a sound block with *field*, checksum and type flag.
+
+    -1 if it is not a regular file. That half is 1 + the sum of the bytes, modulo 65521 (RFC 1950, 8.2), at a tenth of
+    the cost of a sum in Python. So one comparison verifies the checksum and the type.
     """
-
-    def __missing__(self, field: bytes) -> int:
-        if len(self) > 1 << 16:
-            self.clear()
-        expected = -1
-        if field[8:] in (b"0", b"\0"):
-            try:
-                expected = (parse_number(field[:8]) - 8 * 0x20 + sum(field[:8]) + 1) % 65521
-            except TarFormatError:
-                pass
-        self[field] = expected
-        return expected
+    if field[8:] not in (b"0", b"\0"):
+        return -1
+    try:
+        return (parse_number(field[:8]) - 8 * 0x20 + sum(field[:8]) + 1) % 65521
+    except TarFormatError:
+        return -1
 
 
-class _Sizes(dict[bytes, int]):
-    """Size field -> size in bytes; -1 if it is negative or malformed. Bounded."""
-
-    def __missing__(self, field: bytes) -> int:
-        if len(self) > 1 << 16:
-            self.clear()
-        try:
-            size = parse_number(field)
-        except TarFormatError:
-            size = -1
-        self[field] = size
-        return size
+def _size(field: bytes) -> int:
+    """Return the size in bytes that *field* says, -1 if it is negative or malformed."""
+    try:
+        return parse_number(field)
+    except TarFormatError:
+        return -1
 
 
-EXPECTED_SUMS = _ExpectedSums()
-SIZES = _Sizes()
+EXPECTED_SUMS, SIZES = Remembered(_expected_sum), Remembered(_size)
 
 
 def parse_records(payload: bytes) -> Records:

@@ -24,6 +24,7 @@ from tartools.tar.header import (
     TYPE,
     USTAR,
     Records,
+    Remembered,
     adler32,
     byte_sum,
     format_records,
@@ -332,29 +333,19 @@ def _unusual(paths: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
     ]
 
 
-class _Middles(dict[int, tuple[bytes, bytes, int]]):
-    """Size of a payload -> mode, owner, size and time of a new header; the padding; the size of all. Bounded."""
-
-    def __missing__(self, size: int) -> tuple[bytes, bytes, int]:
-        if len(self) > 1 << 14:
-            self.clear()
-        middle = NEW_BLOCK[100:124] + b"%011o\0" % min(size, LARGEST_OCTAL) + NEW_BLOCK[136:148]
-        found = self[size] = middle, ZEROS[: -size % BLOCK], BLOCK + padded(size)
-        return found
+def _middle(size: int) -> tuple[bytes, bytes, int]:
+    """Return mode, owner, size and time of the header of a payload of *size* bytes; its padding; the size of all."""
+    middle = NEW_BLOCK[100:124] + b"%011o\0" % min(size, LARGEST_OCTAL) + NEW_BLOCK[136:148]
+    return middle, ZEROS[: -size % BLOCK], BLOCK + padded(size)
 
 
-class _Tails(dict[int, bytes]):
-    """Low half of the Adler-32 sum of a new header up to the checksum -> the header from there on. Bounded.
+def _tail(low: int) -> bytes:
+    """Return a new header from its checksum on; *low* is the low half of the Adler-32 sum of what is before.
 
-    The low half is 1 + the sum of these bytes, 148 if the path has up to 100: see `header`.
+    It is 1 + the sum of these bytes, 148 if the path has up to 100: see `header`.
     """
-
-    def __missing__(self, low: int) -> bytes:
-        if len(self) > 1 << 14:
-            self.clear()
-        tail = NEW_BLOCK[156:]
-        found = self[low] = b"%06o\0 " % (low - 1 + 8 * 0x20 + sum(tail)) + tail
-        return found
+    tail = NEW_BLOCK[156:]
+    return b"%06o\0 " % (low - 1 + 8 * 0x20 + sum(tail)) + tail
 
 
-_MIDDLES, _TAILS = _Middles(), _Tails()
+_MIDDLES, _TAILS = Remembered(_middle), Remembered(_tail)

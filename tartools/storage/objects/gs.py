@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, cast
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import google.auth
 from google.auth import exceptions
@@ -31,6 +31,7 @@ from tartools.storage.objects.http import (
     Client,
     Response,
     connections,
+    escaped,
     payload,
     range_header,
     read_all,
@@ -132,11 +133,6 @@ def _status_error(response: Response, what: str, pinned: bool) -> Exception:
     return http.status_error(response, what, pinned=pinned, code=reason[1] if reason else "")
 
 
-def _escaped(name: str) -> str:
-    """Return *name* escaped as one segment of a path. The server refuses names that are not UTF-8."""
-    return quote(name, safe="", errors="surrogateescape")
-
-
 def object_at(url: str) -> Object:
     """Return the object *url*. Raises: UsageError if it does not name one."""
     bucket, name = bucket_and_name(url)
@@ -151,9 +147,9 @@ class _GsObject:
     def __init__(self, url: str) -> None:
         self.url = url
         bucket, name = bucket_and_name(url)
-        self.bucket = f"/storage/v1/b/{_escaped(bucket)}/o"
+        self.bucket = f"/storage/v1/b/{escaped(bucket)}/o"
         self.name = name
-        self._path = f"{self.bucket}/{_escaped(name)}"
+        self._path = f"{self.bucket}/{escaped(name)}"
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end*; see `contract.Object`. A version is a generation."""
@@ -192,7 +188,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
         query["delimiter"] = "/"
     if token:
         query["pageToken"] = token
-    address = f"{_server()}/storage/v1/b/{_escaped(bucket)}/o?{urlencode(query, errors='surrogateescape')}"
+    address = f"{_server()}/storage/v1/b/{escaped(bucket)}/o?{urlencode(query, errors='surrogateescape')}"
     found = _request("GET", address, prefix, "list").json()
     entries = [_listed(f"gs://{bucket}/{about['name']}", about) for about in found.get("items", ())]
     return Page(entries, found.get("nextPageToken", ""))

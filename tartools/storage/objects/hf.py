@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote, urlencode, urljoin, urlsplit, urlunspli
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, how_to_install, several
 from tartools.storage.objects import http
 from tartools.storage.objects.contract import ListedObject, NoPermissionError, Object, Page, Reply
-from tartools.storage.objects.http import REDIRECTS, REPLIES, Client, Response, range_header
+from tartools.storage.objects.http import REDIRECTS, REPLIES, Client, Response, escaped, range_header
 from tartools.storage.objects.retry import TransientError, with_retries
 from tartools.storage.scratch import SentOutput, reread
 
@@ -53,11 +53,6 @@ class HubPath(NamedTuple):
     def api(self, kind: str, revision: str, rest: str = "") -> str:
         """Return the address that answers for *kind* ("tree", "revision") at *revision*."""
         return f"{server()}/api/datasets/{quote(self.repo)}/{kind}/{escaped(revision)}{rest}"
-
-
-def escaped(name: str) -> str:
-    """Return *name* as one segment of the path of an address."""
-    return quote(name, safe="", errors="surrogateescape")
 
 
 def parsed(url: str) -> HubPath:

@@ -21,7 +21,7 @@ from http import HTTPStatus
 from importlib.util import find_spec
 from ipaddress import ip_address, ip_network
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import certifi
@@ -326,6 +326,11 @@ def range_of(start: int, end: int | None) -> str:
 def range_header(start: int, end: int | None) -> dict[str, str]:
     """Return the header that requests the bytes *start* to *end*, none for all of them."""
     return {"Range": wanted} if (wanted := range_of(start, end)) else {}
+
+
+def escaped(name: str) -> str:
+    """Return *name* as one segment of the path of an address. GCS refuses names that are not UTF-8."""
+    return quote(name, safe="", errors="surrogateescape")
 
 
 def content_length(headers: Mapping[str, str]) -> int | None:
