@@ -169,17 +169,14 @@ class Phase(NamedTuple):
 class FirstKeys:
     """The keys of the first 10,000 samples of one shard. *report* gets each that comes back after other keys.
 
-    Keys in ascending order can't come back: only from the first that is lower on is there a set, which costs more.
-
     Holds: these keys, until the last of them has come.
     """
 
-    __slots__ = ("_known", "_last", "_report", "_seen", "left")
+    __slots__ = ("_known", "_last", "_report", "left")
 
     def __init__(self, report: Callable[[bytes], None]) -> None:
         self._report = report
-        self._seen: list[Sequence[bytes]] = []
-        self._known: set[bytes] | None = None  # all of them, once they do not ascend
+        self._known: set[bytes] = set()
         self._last = b""
         self.left = FIRST  # samples that remain to be looked at
 
@@ -188,24 +185,14 @@ class FirstKeys:
         keys = keys[: self.left]
         if not keys:
             return
-        if self._known is not None or keys[0] < self._last or keys != sorted(keys):
-            self._compare(keys)
-        self._seen.append(keys)
+        known = self._known
+        if len(set(keys)) < len(keys) or not known.isdisjoint(keys):
+            for before, key in zip((self._last, *keys), keys, strict=False):
+                if key in known and key != before:
+                    self._report(key)
+                known.add(key)
+        known.update(keys)
         self._last = keys[-1]
         self.left -= len(keys)
         if not self.left:
-            self._seen, self._known = [], None
-
-    def _compare(self, keys: Sequence[bytes]) -> None:
-        """Look for *keys* that come back by comparing them with all that came before."""
-        if self._known is None:
-            self._known = set().union(*self._seen)
-        count = len(self._known)
-        self._known.update(keys)
-        if len(self._known) < count + len(keys):
-            before, last = set[bytes]().union(*self._seen), self._last
-            for key in keys:
-                if key in before and key != last:
-                    self._report(key)
-                before.add(key)
-                last = key
+            known.clear()

@@ -1,22 +1,25 @@
 """Decode pictures: any format and mode to RGB, rotated as EXIF says, and no larger than they are shown.
 
 Also read just the header of a picture, find out whether one is broken, and say in words why it is. A picture is broken
-if Pillow can't decode all of it; of an animation, its first frame. Whatever shows or counts pictures asks here.
+if Pillow can't decode all of it; of an animation, its first frame. Whatever shows or counts pictures asks here. What
+trains with them asks for `picture` and `array`, which don't rotate.
+
+A payload is what somebody made: it may be a file of another format than its suffix says, or a small one of very many
+pixels.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
-from tartools.errors import TarToolsError, how_to_install, printable
-from tartools.samples import pictures
-from tartools.samples.pictures import MOST, too_large
+from tartools.errors import SampleError, TarToolsError, how_to_install, printable
 from tartools.tar import Member
 
 if TYPE_CHECKING:
@@ -27,6 +30,15 @@ NO_AVERAGE = ("1", "P", "PA", *DEEP)  # modes whose values cannot be averaged to
 GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
 REFUSED = "strict decoders refuse it: "
 MESSAGE = 100  # characters of an error message
+# formats that Pillow decodes itself, the usual ones first; for others (EPS) it would run a program
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000", "TGA", "ICO", "AVIF")
+MOST = 89_478_485  # pixels of a picture that is decoded, as Pillow advises: 256 MiB of RGB
+BAND = 1 << 20  # pixels that are converted at once
+# colours of a JPEG, and Pillow's mode that is wanted, between which both libraries convert alike
+SAME = {
+    *(("YCbCr", "RGB"), ("YCbCr", "RGBA"), ("RGB", "RGB"), ("RGB", "RGBA")),
+    *(("Gray", "L"), ("Gray", "RGB"), ("Gray", "RGBA")),
+}
 PLAINER = {  # beginnings of Pillow's messages -> what they mean
     "image file is truncated": "it is cut: the data end before the picture is complete",
     "Truncated File Read": "it is cut: the data end before the picture is complete",
@@ -65,7 +77,7 @@ def described(member: Member, decode: bool = False, strict: bool = False) -> tup
         with _opened(member) as opened:
             header = header_of(opened)
             if decode and reduced(opened, 1):
-                refused = pictures.refusal(member.read()) if strict and opened.format == "JPEG" else None
+                refused = refusal(member.read()) if strict and opened.format == "JPEG" else None
                 if refused != "":
                     opened.load()
                 if refused:
@@ -179,8 +191,8 @@ def _opened(member: Member) -> Iterator[Image]:
     Image.MAX_IMAGE_PIXELS = None  # Pillow only warns, and warning filters are shared by all threads: see `reduced`
     with member.open() as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata
-        with pictures.opened(file) as opened:
-            yield opened
+        with opened(file) as found:
+            yield found
 
 
 def header_of(opened: Image) -> PictureHeader:
@@ -233,3 +245,166 @@ def reason(error: Exception) -> str:
         return "its first bytes are those of no picture"
     text = re.sub(r" <.*>$", "", str(error)) or type(error).__name__
     return printable(next((plain for start, plain in PLAINER.items() if text.startswith(start)), text))[:MESSAGE]
+
+
+# ---- pictures as they are: to train with them ----
+
+Refused = Callable[[], object] | None
+
+
+class TooLargeError(Exception):
+    """A picture that has too many pixels to be decoded; it may be sound."""
+
+
+def too_large(pixels: int) -> TooLargeError:
+    """Return the failure of a picture of so many *pixels*."""
+    return TooLargeError(f"its size ({pixels} pixels) exceeds the limit of {MOST} pixels")
+
+
+def opened(file: IO[bytes]) -> Image:
+    """Return the picture in *file*, of one of `FORMATS`, whose pixels are not decoded yet."""
+    from PIL import Image
+
+    return Image.open(file, formats=FORMATS)
+
+
+def refusal(data: bytes) -> str | None:
+    """Return why simplejpeg refuses the JPEG *data*, "" if it decodes all of it; None if it is not installed.
+
+    It refuses what is damaged, where Pillow fills in what it can't decode, and a few odd pictures that are sound.
+    Holds: the decoded picture, an eighth of width and height.
+    """
+    try:
+        import simplejpeg
+
+        kind = simplejpeg.decode_jpeg_header(data)[2]
+        simplejpeg.decode_jpeg(data, "CMYK" if kind in ("CMYK", "YCCK") else "GRAY", min_height=1, min_width=1)
+    except ImportError:
+        return None
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def picture(data: bytes, mode: str, refused: Refused = None) -> Image:
+    """Return the picture *data* in Pillow's *mode*: "L", "RGB" or "RGBA". Holds: the decoded picture, twice.
+
+    A JPEG is decoded by simplejpeg, if that is installed, to the same bytes as by Pillow, in a third of the time; what
+    it refuses goes to Pillow, and *refused* is called.
+
+    Raises: SampleError if it is none of `FORMATS`, or has more than `MOST` pixels; what Pillow raises for damage.
+    """
+    from PIL import Image
+
+    with _checked(data) as found:
+        decoded = _by_simplejpeg(data, mode, None, refused)
+        if decoded is None:
+            return found.convert(mode)
+        made = Image.fromarray(decoded)
+        made.info = found.info.copy()
+        return made
+
+
+def array(
+    data: bytes,
+    mode: str,
+    *,
+    first: bool = False,
+    floats: bool = False,
+    least: Callable[[int, int], tuple[int, int]] | None = None,
+    refused: Refused = None,
+) -> Any:
+    """Return the picture *data* in Pillow's *mode* as an array: height, width, and channels unless that is "L".
+
+    If *first*, channels are first. If *floats*, values are from 0 to 1, in 32 bits; else bytes. With *least*, a JPEG
+    may be decoded at a half, a quarter or an eighth, to at least the height and width that this says of those it has.
+    Holds: the decoded picture, and the array. Raises: as `picture`, whose *refused* this takes.
+    """
+    decoded = _by_simplejpeg(data, mode, least, refused)
+    if decoded is None:
+        with _checked(data) as found:
+            found.load()
+            return _arranged(found, found.size, mode, first, floats)
+    if not first and not floats:
+        return decoded
+    return _arranged(decoded, decoded.shape[1::-1], mode, first, floats)
+
+
+def _arranged(found: Any, size: tuple[int, int], mode: str, first: bool, floats: bool) -> Any:
+    """Return what was *found*, a picture of Pillow of this *size*, or an array, as `array` does."""
+    import numpy as np
+
+    width, height = size
+    channels = () if mode == "L" else (len(mode),)
+    shape = (*channels, height, width) if first else (height, width, *channels)
+    made = np.empty(shape, np.float32 if floats else np.uint8)
+    rows = np.moveaxis(made, 0, -1) if first and channels else made
+    step = max(BAND // width, 1)
+    for top in range(0, height, step):
+        if isinstance(found, np.ndarray):
+            values = found[top : top + step]
+        else:
+            band = found if step >= height else found.crop((0, top, width, min(top + step, height)))
+            values = np.asarray(band.convert(mode))
+        if floats:
+            np.divide(values, np.float32(255), out=rows[top : top + step], dtype=np.float32)
+        else:
+            rows[top : top + step] = values
+    return made
+
+
+def _by_simplejpeg(
+    data: bytes, mode: str, least: Callable[[int, int], tuple[int, int]] | None, refused: Refused
+) -> Any:
+    """Return the JPEG *data* as an array; None if it is none, or if Pillow has to decode it.
+
+    Pillow's grey of colours, and its colours of CMYK, are others than those of libjpeg. Raises: as `_checked`.
+    """
+    if not data.startswith(b"\xff\xd8\xff"):
+        return None
+    try:
+        import simplejpeg
+    except ImportError:
+        return None
+    try:
+        height, width, kind, _ = simplejpeg.decode_jpeg_header(data)
+        if (kind, mode) not in SAME:
+            return None
+        _check_size(height * width)
+        scale: dict[str, int] = {}
+        if least is not None:
+            low, wide = least(height, width)
+            scale = {"min_height": low, "min_width": wide, "min_factor": 2}
+        made = simplejpeg.decode_jpeg(data, "GRAY" if mode == "L" else mode, **scale)
+        return made[..., 0] if mode == "L" else made
+    except ValueError:
+        if refused is not None:
+            refused()
+        return None
+
+
+def _check_size(pixels: int) -> None:
+    """Raise SampleError if a picture of so many *pixels* is not to be decoded."""
+    from PIL import Image
+
+    most = Image.MAX_IMAGE_PIXELS
+    if most is not None and pixels > most:
+        what = f"this picture has {pixels:,} pixels, and {most:,} are allowed"
+        raise SampleError(f"{what} (PIL.Image.MAX_IMAGE_PIXELS sets that)")
+
+
+@contextmanager
+def _checked(data: bytes) -> Iterator[Image]:
+    """Give the picture *data*, opened, but not decoded. Raises: as `picture`."""
+    from PIL import UnidentifiedImageError
+
+    try:
+        found = opened(io.BytesIO(data))
+    except UnidentifiedImageError:
+        raise SampleError(
+            f"this is not a picture that is decoded here ({', '.join(FORMATS)}); for another format, or for other "
+            'data, give a function of your own: decode=[handle_extension("jpg", function)]'
+        ) from None
+    with found:
+        _check_size(math.prod(found.size))
+        yield found

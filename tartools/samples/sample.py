@@ -135,8 +135,9 @@ class Sample:
     def __repr__(self) -> str:
         return f"<Sample {self.key!r} {' '.join(self.fields)}>"
 
-    def __reduce__(self) -> tuple[Callable[..., Sample], tuple[bytes, bytes, str]]:
-        return unpickled, (self.raw_key, raw_bytes(self.members), self.shard)
+    def __reduce__(self) -> tuple[Callable[..., Sample], tuple[bytes, bytes, int, int, str]]:
+        raw = raw_bytes(self.members)
+        return Sample.at, (self.raw_key, raw, 0, len(raw), self.shard)
 
     def with_members(self, members: Iterable[Member], key: bytes | None = None) -> Sample:
         """Return a sample of these *members* from the same shard, with another *key* if given."""
@@ -211,11 +212,6 @@ def raw_bytes(members: Iterable[Member]) -> bytes:
     writer.add(members)
     writer.flush()
     return sink.getvalue()
-
-
-def unpickled(key: bytes, raw: bytes, shard: str) -> Sample:
-    """Return the sample *key* whose members are the bytes *raw* of an archive."""
-    return Sample.at(key, raw, 0, len(raw), shard)
 
 
 _bare = object.__new__

@@ -5,7 +5,6 @@ No encoding is a prefix of another. So their complements sort in reverse, and by
 
 import re
 from collections.abc import Callable, Iterable
-from functools import cache
 from struct import Struct
 from typing import Literal, NamedTuple
 
@@ -18,6 +17,7 @@ End = Literal["first", "last"]
 
 COMPLEMENT = bytes(range(255, -1, -1))
 FIRST, VALUE, LAST = b"\0", b"\1", b"\2"  # prefix of a sort key; FIRST and LAST alone: the value is missing
+# compiled when they are needed: most runs sort by text
 INTEGER = rb"\s*([+-]?)([0-9]+)\s*"
 FLOAT = rb"(?i)\s*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?)\s*"
 VERSION = rb"([^0-9]*)([0-9]*)"
@@ -149,19 +149,13 @@ def text_of(encoded: bytes) -> bytes:
     return encoded[:-2].replace(b"\0\xff", b"\0")
 
 
-@cache
-def compiled(pattern: bytes) -> re.Pattern[bytes]:
-    """Return *pattern*, compiled when it is first needed: most runs sort by text."""
-    return re.compile(pattern)
-
-
 def int_bytes(value: bytes) -> bytes | None:
     """Return the encoding of a whole number of any length; None if *value* is not one.
 
     >>> int_bytes(b" -12 ") < int_bytes(b"-3") < int_bytes(b"0") == int_bytes(b"-00") < int_bytes(b"+010")
     True
     """
-    found = compiled(INTEGER).fullmatch(value)
+    found = re.fullmatch(INTEGER, value)
     if not found:
         return None
     digits = found[2].lstrip(b"0")
@@ -180,7 +174,7 @@ def float_bytes(value: bytes) -> bytes | None:
     >>> float_bytes(b"-inf") < float_bytes(b"-1e-3") < float_bytes(b"-0") == float_bytes(b"0.0") < float_bytes(b".5")
     True
     """
-    if not compiled(FLOAT).fullmatch(value):
+    if not re.fullmatch(FLOAT, value):
         return None
     bits = DOUBLE.pack(float(value) + 0.0)  # + 0.0 turns -0.0 into 0.0
     return bits.translate(COMPLEMENT) if bits[0] & 0x80 else bytes([bits[0] | 0x80]) + bits[1:]
@@ -194,7 +188,7 @@ def version_bytes(value: bytes) -> bytes:
     """
     parts = []
     zeros = False
-    for other, digits in compiled(VERSION).findall(value):
+    for other, digits in re.findall(VERSION, value):
         parts.append(re.sub(rb"[\0-\2]", lambda found: b"\2" + found[0], other))
         if digits:
             parts.append(b"\1" + _natural(digits.lstrip(b"0")))

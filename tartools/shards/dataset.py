@@ -6,9 +6,9 @@ compared if not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError
@@ -83,10 +83,10 @@ class DataSet:
         """Return what writes the shard *destination*, of samples or of those that rows list."""
         if not self.lists:
             return SampleWriter(destination)
-        from tartools.shards.shardrows import ListedSamples, RowWriter
+        from tartools.shards.shardrows import RowWriter, shards_of
 
         reading = self.reading._replace(ranges=True, listed=False)
-        return RowWriter(destination, ListedSamples(self.rows(), self.account, reading))
+        return RowWriter(destination, shards_of(self.rows(), self.account, reading))
 
     @property
     def are_tables(self) -> bool:
@@ -220,7 +220,13 @@ class DataSet:
 
     def numbers(self, apart: bool) -> Iterator[Iterator[int]]:
         """Return the numbers of the rows, of each shard and table if *apart*, and count their samples as read."""
-        return (counted_one_by_one(span, self.account) for span in self.rows().spans(apart))
+
+        def counted_numbers(span: range) -> Iterator[int]:
+            for number in span:
+                self.account.samples_in += 1
+                yield number
+
+        return map(counted_numbers, self.rows().spans(apart))
 
     def answered(
         self,
@@ -310,10 +316,3 @@ class DataSet:
     def count(self) -> int:
         """Return how many samples there are."""
         return self.rows().rows if self.lists else sum(self.results(lambda found: sum(map(len, found))))
-
-
-def counted_one_by_one(items: Iterable[Any], account: Account) -> Iterator[Any]:
-    """Yield *items*, and count each as a sample that is read."""
-    for item in items:
-        account.samples_in += 1
-        yield item

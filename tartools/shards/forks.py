@@ -39,12 +39,9 @@ class Fork:
     count = 0  # of those that run
 
     def __init__(self, work: Callable[[int], None], fds: Collection[int] = ()) -> None:
-        import threading
-
         ours, theirs = os.pipe()
         self.pipe = SharedFile(ours)
         self.status = 0  # once it has ended
-        self._lock = threading.Lock()
         self._pid = 0  # until it has been waited for
         enlarge(theirs)
         try:
@@ -59,18 +56,17 @@ class Fork:
         finally:
             os.close(theirs)
 
-    def end(self, *, kill: bool = False) -> bool:
-        """Wait for its end, after a *kill* if it is not about to end; return whether it had been running."""
-        with self._lock, deferred_signals():
+    def end(self, *, kill: bool = False) -> None:
+        """Wait for its end, after a *kill* if it is not about to end."""
+        with deferred_signals():
             if not self._pid:
-                return False
+                return
             with contextlib.suppress(ChildProcessError, ProcessLookupError):  # if SIGCHLD is ignored
                 if kill:
                     os.kill(self._pid, signal.SIGKILL)
                 self.status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
             self._pid = 0
             Fork.count -= 1
-            return True
 
     def close(self) -> None:
         """Kill it, and drop what it wrote."""

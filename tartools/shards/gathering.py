@@ -61,9 +61,10 @@ def _prepare(url: str) -> None:
     """Import numpy, so that not each worker does, if the shard *url* is of small members."""
     with closing(storage.open_read(url)) as stream:
         if stream.file is not None:
-            from tartools.tar.runs import prepare
+            from tartools.tar import runs, window
 
-            prepare(stream.file)
+            if window.is_dense(stream.file, 0):
+                runs.imported()
 
 
 def _in_this_process(

@@ -6,7 +6,7 @@ import io
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 
 from tartools.errors import TarFormatError
@@ -17,7 +17,7 @@ from tartools.shards.stream import ShardStream
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import chunks
 
-LISTS = 2  # of parts that wait, each parsed from up to 1 MiB
+PARTS = 4  # that wait
 PATIENCE = 10.0  # seconds for a thread to end; one that waits for stdin ends with the process
 AWAITED = 4 << 20  # bytes that wait in memory once the parser has come
 UNSPILL = 128 << 10  # bytes that are read back at a time
@@ -56,13 +56,13 @@ def read_ahead(
 def _batches(shard: AheadShard, account: Account, reading: Reading) -> Iterator[Batch]:
     """Yield the samples of *shard*, and close it."""
     with closing(shard):
-        while (parts := _next_parts(shard, account)) is not None:
-            yield from batches_of(parts, shard.url, account, reading, shard.first)
+        while (part := _next_part(shard, account)) is not None:
+            yield from batches_of([part], shard.url, account, reading, shard.first)
     account.shards_done += 1
 
 
-def _next_parts(shard: AheadShard, account: Account) -> list[Found] | None:
-    """Return the next parts of *shard*; None at its end."""
+def _next_part(shard: AheadShard, account: Account) -> Found | None:
+    """Return the next part of *shard*; None at its end."""
     try:
         return next(shard.parts, None)
     except TarFormatError:
@@ -97,8 +97,8 @@ def _merged(urls: Sequence[str], account: Account, reading: Reading, most: int) 
                 changed.wait_for(lambda: any(shard.ready for shard in open))
                 ready = [shard for shard in open if shard.ready]
             for shard in ready:
-                if (parts := _next_parts(shard, account)) is not None:
-                    yield from batches_of(parts, shard.url, account, reading, shard.first)
+                if (part := _next_part(shard, account)) is not None:
+                    yield from batches_of([part], shard.url, account, reading, shard.first)
                 else:
                     open.remove(shard)
                     shard.close()
@@ -154,7 +154,7 @@ class AheadShard:
 
     def _run(self) -> None:
         try:
-            stream = self._open()
+            stream = ShardStream(self.url, self._account)
             with self._changed:
                 self._stream = stream
                 unwanted = self._unwanted
@@ -167,15 +167,12 @@ class AheadShard:
             self._ended = True
             self._changed.notify_all()
 
-    def _open(self) -> ShardStream:
-        return ShardStream(self.url, self._account)
-
     def _read(self, stream: ShardStream) -> None:
         """Read *stream* to its end, or until it is unwanted; then close it."""
         raise NotImplementedError
 
-    def _take(self) -> Generator[list[Found], None, None]:
-        """Yield lists of parts; then raise what the thread raised."""
+    def _take(self) -> Generator[Found, None, None]:
+        """Yield the parts; then raise what the thread raised."""
         raise NotImplementedError
 
 
@@ -264,14 +261,13 @@ class ThreadedBytes(AheadShard):
             self._changed.notify_all()
             return count
 
-    def _take(self) -> Generator[list[Found], None, None]:
+    def _take(self) -> Generator[Found, None, None]:
         with self._changed:
             self._buffer.awaited = True
             self._changed.wait_for(lambda: self._ended or self._buffer.size)
         stream = self if self.busy else self._stream
         assert stream is not None
-        for part in read_parts(self.url, stream, self._reading):
-            yield [part]
+        yield from read_parts(self.url, stream, self._reading)
 
     def _read(self, stream: ShardStream) -> None:
         if stream.file is not None or stream.is_table():
@@ -288,11 +284,10 @@ class ThreadedBytes(AheadShard):
 
 
 class ThreadedParts(AheadShard):
-    """The shard *url*, which the thread also parses into *parts*. Two lists of parts wait, each of up to 1 MiB."""
+    """The shard *url*, which the thread also parses into *parts*. Up to four of them wait, each of up to 1 MiB."""
 
     def __init__(self, url: str, account: Account, reading: Reading, changed: threading.Condition) -> None:
-        self._parsed: list[Found] = []  # only the thread uses it
-        self._waiting: deque[list[Found]] = deque()
+        self._waiting: deque[Found] = deque()
         super().__init__(url, account, reading, changed)
 
     @property
@@ -300,49 +295,24 @@ class ThreadedParts(AheadShard):
         """Return whether parts wait, or the thread has ended."""
         return self._ended or bool(self._waiting)
 
-    def _take(self) -> Generator[list[Found], None, None]:
+    def _take(self) -> Generator[Found, None, None]:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self.ready)
                 if not self._waiting:
                     break
-                parts = self._waiting.popleft()
+                part = self._waiting.popleft()
                 self._changed.notify_all()
-            yield parts
+            yield part
         if self._failure is not None:
             raise self._failure
 
-    def _open(self) -> ShardStream:
-        return _AnnouncedStream(self.url, self._account, self._hand_over)
-
     def _read(self, stream: ShardStream) -> None:
         with closing(stream):
-            try:
-                for part in read_parts(self.url, stream, self._reading):
-                    self._parsed.append(part)
+            for part in read_parts(self.url, stream, self._reading):
+                with self._changed:
+                    self._changed.wait_for(lambda: self._unwanted or len(self._waiting) < PARTS)
                     if self._unwanted:
                         return
-            finally:
-                self._hand_over()  # what precedes a failure, too
-
-    def _hand_over(self) -> None:
-        """Let what was parsed be taken; waits while two lists wait."""
-        if not self._parsed:
-            return
-        with self._changed:
-            self._changed.wait_for(lambda: self._unwanted or len(self._waiting) < LISTS)
-            self._waiting.append(self._parsed)
-            self._parsed = []
-            self._changed.notify_all()
-
-
-class _AnnouncedStream(ShardStream):
-    """A shard's stream that calls *before* each read, which may have to wait."""
-
-    def __init__(self, url: str, account: Account, before: Callable[[], None]) -> None:
-        super().__init__(url, account)
-        self._before = before
-
-    def readinto(self, view: memoryview, /) -> int:
-        self._before()
-        return super().readinto(view)
+                    self._waiting.append(part)
+                    self._changed.notify_all()

@@ -7,7 +7,6 @@
 import io
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tartools import storage, tar
@@ -198,10 +197,16 @@ def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until:
         table = TableFound(None if again else copied(stream))
         stream.close()
         return iter([table])
+
+    def scratch() -> io.FileIO:
+        from tartools.storage.scratch import scratch_file  # only for large members
+
+        return scratch_file(reading.tmpdir)
+
     return tar.read_members(
         stream,
         url=url,
-        scratch=partial(_scratch_file, reading.tmpdir),
+        scratch=scratch,
         ranges=reading.ranges,
         listed=reading.listed,
         alike=reading.alike,
@@ -209,12 +214,6 @@ def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until:
         begin=begin,
         until=until,
     )
-
-
-def _scratch_file(tmpdir: str | None) -> io.FileIO:
-    from tartools.storage.scratch import scratch_file  # only for large members
-
-    return scratch_file(tmpdir)
 
 
 def first_keys(url: str, account: Account, reading: Reading) -> FirstKeys:

@@ -26,6 +26,7 @@ from tartools.tables.facts import WantedFacts
 from tartools.tables.inputs import ROW, RowInputs, RowSource, TablePart, in_order, unified_piece
 from tartools.tables.rowplaces import KnownShards, Listing
 from tartools.tables.rows import RowSpool
+from tartools.tables.tablesamples import Shards
 from tartools.tables.tablewriter import RowBatch, TableWriter
 
 PLACES = (schema.SHARD, schema.KEY, schema.BEGIN, schema.END)  # columns by which samples are read
@@ -47,26 +48,26 @@ def table_destination(url: str, force: bool, inputs: Callable[[], RowInputs]) ->
 
 
 class RowWriter(SampleWriter):
-    """Writes one shard: *samples* that rows list."""
+    """Writes one shard: samples in *shards* that rows list."""
 
-    def __init__(self, destination: Destination, samples: ListedSamples) -> None:
+    def __init__(self, destination: Destination, shards: Shards) -> None:
         super().__init__(destination)
-        self._samples = samples
+        self._shards = shards
 
     def write_batch(self, batch: Any, first: int, last: int) -> None:
         """Add the samples that the rows *first* to *last* - 1 of *batch*, a `RowBatch`, list."""
-        for found in self._samples.of(batch.rows.slice(first, last - first), batch.numbers[first:last]):
+        for found in samples_of(self._shards, batch.rows.slice(first, last - first), batch.numbers[first:last]):
             super().write_batch(found, 0, len(found))
 
     def finish(self) -> None:
         """As `SampleWriter.finish`. Raises: StorageError also if a shard has changed."""
-        self._samples.check()
-        self._samples.close()
+        self._shards.check()
+        self._shards.close()
         super().finish()
 
     def abort(self, *, flush: bool = True) -> None:
         """As `SampleWriter.abort`."""
-        self._samples.close()
+        self._shards.close()
         super().abort(flush=flush)
 
 
@@ -209,37 +210,28 @@ def samples_at(inputs: RowInputs, positions: Iterable[int], account: Account, re
 
 
 def _samples_of(inputs: RowInputs, found: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
-    samples = ListedSamples(inputs, account, reading)
-    with closing(samples):
+    with closing(shards_of(inputs, account, reading)) as shards:
         for rows in found:
-            yield from samples.of(rows.drop_columns([ROW]), rows.column(ROW).to_numpy())
-        samples.check()
+            yield from samples_of(shards, rows.drop_columns([ROW]), rows.column(ROW).to_numpy())
+        shards.check()
 
 
-class ListedSamples:
-    """The samples that rows of *inputs* list, read as *reading* says. Raises: StorageError if one is not as its row."""
+def shards_of(inputs: RowInputs, account: Account, reading: Reading) -> Shards:
+    """Return the shards whose samples rows of *inputs* list, for samples that are read as *reading* says."""
+    names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.shards.urls[0]]
+    table = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    listing = Listing(table, inputs.shards)
+    return Shards(listing, account, ranges=reading.ranges, listed=reading.listed, tmpdir=reading.tmpdir)
 
-    def __init__(self, inputs: RowInputs, account: Account, reading: Reading) -> None:
-        from tartools.tables.tablesamples import Shards
 
-        names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.shards.urls[0]]
-        table = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-        listing = Listing(table, inputs.shards)
-        self._read = Shards(listing, account, ranges=reading.ranges, listed=reading.listed, tmpdir=reading.tmpdir)
+def samples_of(shards: Shards, rows: Any, numbers: Any) -> Iterator[Batch]:
+    """Yield the samples in *shards* of *rows*, which have *numbers* for messages, in order, in batches.
 
-    def of(self, rows: Any, numbers: Any = None) -> Iterator[Batch]:
-        """Yield the samples of *rows*, which have *numbers* for messages, in order, in batches."""
-        for first in range(0, len(rows), source.ROWS):
-            few = None if numbers is None else numbers[first : first + source.ROWS]
-            yield from self._read.samples(unified_piece(rows.slice(first, source.ROWS), first, few))
-
-    def check(self) -> None:
-        """Raise StorageError if a file has changed since it was opened."""
-        self._read.check()
-
-    def close(self) -> None:
-        """Stop all requests."""
-        self._read.close()
+    Raises: StorageError if one is not as its row says.
+    """
+    for first in range(0, len(rows), source.ROWS):
+        few = None if numbers is None else numbers[first : first + source.ROWS]
+        yield from shards.samples(unified_piece(rows.slice(first, source.ROWS), first, few))
 
 
 class Update(NamedTuple):

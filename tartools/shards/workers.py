@@ -23,7 +23,7 @@ from tartools.shards.stream import ShardStream
 from tartools.storage.streams import FileVersion, changed
 from tartools.tables import schema
 from tartools.tar import compression
-from tartools.tar.cut import Cut, find_cut
+from tartools.tar.rescan import Cut, find_cut
 
 PART = 32 << 20  # bytes of a part of a shard
 MUCH = 256 << 20  # bytes; a file above this has larger parts, since each fork takes 10 ms

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
-from tartools.samples.pictures import TooLargeError
 from tartools.samples.sample import Sample, field_name
 from tartools.show import graphics, text
 from tartools.show.terminal import BLOCKS, ITERM, KITTY, NONE, Screen
@@ -206,7 +205,7 @@ def tile(member: Member, what: str, screen: Screen, wide: int, high: int) -> Til
         raise
     except Exception as error:  # as `decoded` says
         lines = framed(decoding.reason(error), min(wide, MESSAGE))
-        broken = not isinstance(error, TooLargeError)
+        broken = not isinstance(error, decoding.TooLargeError)
         return Tile(cells(lines[0]), len(lines), lines, "", fit(f"  {name}  {member.size:,} B", wide), broken)
     label = fit(f"  {name}  {member.size:,} B  {what}", wide)
     columns, height = in_cells(picture.size, wide, high)

@@ -50,25 +50,18 @@ def read_list(name: str) -> str:
 
 
 def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
-    """Yield the URLs that each of *patterns* stands for."""
+    """Yield the URLs that the braces and wildcards of each of *patterns* stand for."""
     for pattern in map(Url, patterns):
-        if is_literal(pattern) or not any(character in pattern for character in "{*?["):
-            yield _settled(pattern)
-        else:
-            yield from expand_pattern(pattern)
+        literal = is_literal(pattern) or not any(character in pattern for character in "{*?[")
+        for url in map(_settled, map(Url, [pattern] if literal else unfolded(pattern))):
+            if literal or not (url.is_local or url.is_listed) or not has_wildcards(url) or is_literal(url):
+                yield url
+            elif url.is_local:
+                yield from map(Url, matches(url))
+            else:
+                from tartools.storage import listing
 
-
-def expand_pattern(pattern: str) -> Iterator[Url]:
-    """Yield the URLs that the braces and wildcards of *pattern* stand for."""
-    for url in map(_settled, map(Url, unfolded(pattern))):
-        if not (url.is_local or url.is_listed) or not has_wildcards(url) or is_literal(url):
-            yield url
-        elif url.is_local:
-            yield from map(Url, matches(url))
-        else:
-            from tartools.storage import listing
-
-            yield from (Url(found.url) for found in listing.matching(url))
+                yield from (Url(found.url) for found in listing.matching(url))
 
 
 def _settled(url: Url) -> Url:

@@ -68,15 +68,11 @@ class WantedFacts(NamedTuple):
             likeness = (member and decoding.hash_and_colours(member)) or (None, None)
             found.update(zip(_likeness_facts(field), likeness, strict=True))
         if self.pictures:
-            self._look(sample, found)
+            names = [field_name(member) for member in sample.members]
+            for name, member in zip(names, sample.members, strict=True):
+                if is_picture_field(name) and names.count(name) == 1:  # nothing for a field that it has twice
+                    found.update(zip(_picture_facts(name), decoding.facts(member, self.decoded), strict=True))
         return found
-
-    def _look(self, sample: Sample, found: dict[Fact, object]) -> None:
-        """Add to *found* what the pictures of *sample* are; nothing for a field that it has twice."""
-        names = [field_name(member) for member in sample.members]
-        for name, member in zip(names, sample.members, strict=True):
-            if is_picture_field(name) and names.count(name) == 1:
-                found.update(zip(_picture_facts(name), decoding.facts(member, self.decoded), strict=True))
 
     def check_seen(self, fields: Iterable[str]) -> None:
         """Raise SampleError if no sample had a field that is named here; *fields* are those that samples had."""

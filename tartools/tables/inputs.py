@@ -56,11 +56,11 @@ class TablePart:
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows, in order, in unified record batches; only those of *columns* that there are, if given."""
         wanted = _some(self.schema, columns)
-        unifier = Unifier(self.url, wanted, self._shards)
+        listing = Listing(self.url, self._shards)
         first = 0
         with source.opened(self.url) as table:
             for rows in table.batches([*source.NEEDED, schema.VERSION, *wanted.names], ROWS):
-                yield unifier.unified(rows, first)
+                yield unified(rows, first, listing, wanted)
                 first += len(rows)
 
 
@@ -192,49 +192,43 @@ def conforming(rows: Any, wanted: Any) -> Any:
 # ---- rows of a table ----
 
 
-class Unifier:
-    """Makes rows of the table *url* unified ones, with *columns*: those that are wanted of its `unified_schema`."""
+def unified(rows: Any, first: int, listing: Listing, columns: Any) -> Any:
+    """Return the record batch *rows*, which begins with row *first* of the table of *listing*, as a unified one.
 
-    def __init__(self, url: str, columns: Any, shards: KnownShards) -> None:
-        self._listing = Listing(url, shards)
-        self._columns = columns
+    It gets *columns*: those that are wanted of the `unified_schema` of the table.
+    Raises: StorageError, with the row, for a value of no use.
+    """
+    import numpy as np
 
-    def unified(self, rows: Any, first: int) -> Any:
-        """Return the record batch *rows*, which begins with row *first* of the table.
+    pa = schema.arrow()
+    piece = listing.piece(rows, first, keyed=False)
+    ours = {
+        schema.SHARD: piece.numbers,
+        schema.BEGIN: piece.begins.astype(np.uint64),
+        schema.END: piece.ends.astype(np.uint64),
+    }
+    found = [
+        pa.array(ours[field.name]) if field.name in ours else _taken_over(rows, field, first, listing.table)
+        for field in columns
+    ]
+    return pa.RecordBatch.from_arrays(found, schema=columns)
 
-        Raises: StorageError, with the row, for a value of no use.
-        """
-        import numpy as np
 
-        pa = schema.arrow()
-        piece = self._listing.piece(rows, first, keyed=False)
-        ours = {
-            schema.SHARD: piece.numbers,
-            schema.BEGIN: piece.begins.astype(np.uint64),
-            schema.END: piece.ends.astype(np.uint64),
-        }
-        columns = [
-            pa.array(ours[field.name])
-            if field.name in ours
-            else self._taken_over(rows.column(field.name), field, first)
-            for field in self._columns
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._columns)
-
-    def _taken_over(self, column: Any, field: Any, first: int) -> Any:
-        pa = schema.arrow()
-        try:
-            if field.name == schema.KEY:
-                column = schema.raw(column)
-            elif pa.types.is_dictionary(column.type):
-                column = column.dictionary_decode()
-            return column if column.type == field.type else column.cast(field.type)
-        except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise StorageError(
-                f"rows {first} to {first + len(column) - 1}: {field.name} has values that are not "
-                f"{'places' if field.name == schema.MEMBERS else field.type}: {str(error).splitlines()[0]}",
-                url=self._listing.table,
-            ) from None
+def _taken_over(rows: Any, field: Any, first: int, url: str) -> Any:
+    """Return the column *field* of *rows* in its type."""
+    pa, column = schema.arrow(), rows.column(field.name)
+    try:
+        if field.name == schema.KEY:
+            column = schema.raw(column)
+        elif pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        return column if column.type == field.type else column.cast(field.type)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise StorageError(
+            f"rows {first} to {first + len(column) - 1}: {field.name} has values that are not "
+            f"{'places' if field.name == schema.MEMBERS else field.type}: {str(error).splitlines()[0]}",
+            url=url,
+        ) from None
 
 
 def unified_piece(rows: Any, first: int, numbers: Any) -> Piece:
@@ -269,16 +263,10 @@ def table_rows(rows: Any, shards: Sequence[tuple[str, str | None]]) -> Any:
     named = [shards[number] for number in used[order].tolist()]
     encoded = [
         pa.DictionaryArray.from_arrays(which, pa.array([name for name, _ in named], pa.string())),
-        _versions(which, [version for _, version in named]),
+        pa.array([version for _, version in named], pa.string()).take(which).dictionary_encode(),  # None becomes null
     ]
     others = [rows.column(name) for name in rows.schema.names if name != schema.SHARD]
     return pa.Table.from_arrays([*encoded, *others], schema=table_schema(rows.schema))
-
-
-def _versions(which: Any, versions: Sequence[str | None]) -> Any:
-    """Return the column of *versions*; None becomes null."""
-    pa = schema.arrow()
-    return pa.array(versions, pa.string()).take(which).dictionary_encode()
 
 
 # ---- rows in another order, however many: they are spread over parts of the output, then each part is sorted ----

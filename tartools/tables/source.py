@@ -190,9 +190,7 @@ def _arrow_errors(url: str, what: str) -> Iterator[None]:
     pa = schema.arrow()
     try:
         yield
-    except (pa.ArrowException, EOFError, UnicodeDecodeError) as error:
-        raise TarFormatError(f"this {what} is damaged: {str(error).splitlines()[0]}", url=url) from error
-    except OSError as error:
-        if error.errno is not None:
+    except (pa.ArrowException, EOFError, UnicodeDecodeError, OSError) as error:
+        if getattr(error, "errno", None) is not None:
             raise
         raise TarFormatError(f"this {what} is damaged: {str(error).splitlines()[0]}", url=url) from error

@@ -144,7 +144,7 @@ class Table:
     def __init__(self, url: Name) -> None:
         self._set(name_of(url), None, None, "", 0)
         with self._opened() as table:
-            self._length = int(table.rows)
+            self._total = int(table.rows)
 
     @classmethod
     def from_arrow(cls, table: Any, url: Name = "") -> Table:
@@ -166,24 +166,24 @@ class Table:
         made._set(*state)
         return made
 
-    def _set(self, url: str, held: Any, rows: Any, version: str, length: int) -> None:
+    def _set(self, url: str, held: Any, rows: Any, version: str, total: int) -> None:
         self._url = url
         self._held = held  # a pyarrow.Table, if it is not a file
         self._rows = rows  # numbers of rows of the file, in the order of this table; None: all
         self._version = version  # of the file; "": not opened yet
-        self._length = length
+        self._total = total  # rows of the file
         self._places: Placed | None = None  # all rows of this table
         self._near: Placed | None = None  # the first row group that was asked for
         self._digest = ""  # not known yet
 
     def __len__(self) -> int:
-        return self._length
+        return self._total if self._rows is None else len(self._rows)
 
     def __repr__(self) -> str:
         return f"<Table {self._url or 'from arrow'!r} of {len(self)} samples>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Table._of, (self._url, self._held, self._rows, self._version, self._length)
+        return Table._of, (self._url, self._held, self._rows, self._version, self._total)
 
     # ---- samples ----
 
@@ -309,18 +309,9 @@ class Table:
     def _all(self) -> Placed:
         """Return the places of all rows of this table."""
         if self._places is None:
-            whole = Placed.of(self._url, self._batches(PLACES), self._count())
+            whole = Placed.of(self._url, self._batches(PLACES), self._total)
             self._places = whole if self._rows is None else whole.taken(self._rows)
         return self._places
-
-    def _count(self) -> int:
-        """Return how many rows the file has."""
-        if self._rows is None:
-            return self._length
-        if self._held is not None:
-            return len(self._held)
-        with self._opened() as table:
-            return int(table.rows)
 
     # ---- columns ----
 
@@ -356,7 +347,7 @@ class Table:
         """Return the table of these *rows*, in the order that they are given in; a row may come several times."""
         wanted = self._numbers(rows)
         rows = wanted if self._rows is None else self._rows[wanted]
-        made = Table._of(self._url, self._held, rows, self._version, len(wanted))
+        made = Table._of(self._url, self._held, rows, self._version, self._total)
         if self._places is not None:
             made._places = self._places.taken(wanted)
         return made

@@ -49,11 +49,6 @@ class Grouper:
         parts, self.parts = self.parts, []
         return parts
 
-    @property
-    def plain_stem(self) -> bool:
-        """Whether the stem can be compared with the name field of a header."""
-        return len(self.stem) < NAME_BYTES and b"\0" not in self.stem
-
     def takes(self, path: bytes) -> bool:
         """Return whether the member *path* belongs to the open group."""
         return self.stem is not NO_STEM and belongs(path, self.stem)

@@ -19,7 +19,7 @@ from tartools.tar.grouping import NAME_BYTES, NO_STEM
 from tartools.tar.groups import END, Parsed, Special, belongs
 from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, RECORD, SIZES, adler32, regular_name
 from tartools.tar.member import Member
-from tartools.tar.window import Window
+from tartools.tar.window import BUFFER, Window
 
 ZEROS = bytes(BLOCK)
 SOME = 200  # groups that are parsed before runs are looked for
@@ -94,7 +94,8 @@ class _Reader(Window):
                 plain, loose = not self.globals, bool(groups.scattered)
                 keys, starts, firsts, members = groups.keys, groups.starts, groups.firsts, groups.members
                 key, stem, begin, first = groups.key, groups.stem, groups.begin, groups.first
-                short, length = (stem, len(stem)) if groups.plain_stem else (NO_STEM, 0)
+                fits = len(stem) < NAME_BYTES and b"\0" not in stem  # into the name field of a header
+                short, length = (stem, len(stem)) if fits else (NO_STEM, 0)
                 while position + BLOCK <= filled:
                     name, size_field, check, prefix = unpack(buffer, position)
                     if adler32(view[position : position + BLOCK]) & 0xFFFF != expected[check] or not plain:
@@ -260,7 +261,7 @@ class _Reader(Window):
         special = header.special
         if special is None and not self.groups.takes(header.path):
             self.groups.complete(self.position)
-        if not self.fits(special is not None):
+        if self.need > (self.limit if special is None else BUFFER):
             self.large = header
             if special:
                 self._go_past(self.position, special)

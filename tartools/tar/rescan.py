@@ -1,19 +1,30 @@
-"""Find members again in bytes that the reader has parsed before, and move members out of memory to scratch files."""
+"""Find members without the reader: in bytes that it has parsed before, and where an archive can be cut.
+
+Also move members out of memory to scratch files.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import sys
 from collections.abc import Callable, Iterator
-from itertools import chain
+from functools import partial
+from itertools import chain, islice
+from typing import NamedTuple
 
 from tartools.errors import TarFormatError
 from tartools.storage.streams import Stream, chunks
 from tartools.tar.fullheader import FullHeader, NeedMore, read_full_header
-from tartools.tar.header import BLOCK, FAST, SIZES, padded
+from tartools.tar.groups import split_path
+from tartools.tar.header import BLOCK, FAST, MAGIC, SIZES, padded
 from tartools.tar.member import Chunk, Member, Source, located, read_range
 
 IN_MEMORY = 1 << 20  # bytes; members of a shorter range of a file are read into memory
-WINDOW = BLOCK  # bytes of a file that are read first for a header
+WINDOW = 1 << 13  # bytes that are read for the headers of a member, to find a cut
+LOOKED_AT = 1 << 20  # bytes that are searched for a header, to find a cut
+MOST = 1000  # members that are read to find the start of a group
 PLAIN = b"0\0"  # type flags
 
 
@@ -74,7 +85,7 @@ def members_in(source: Source, start: int, end: int, *, ranges: bool = False) ->
 def _ranges(file: io.FileIO, start: int, end: int) -> list[Member]:
     """Return the members in bytes *start* to *end* of *file* as ranges of it. Holds: the headers of one member."""
     members = []
-    for at, header in headers_in(lambda count, at: read_range(file, at, at + count), start, end, WINDOW):
+    for at, header in headers_in(lambda count, at: read_range(file, at, at + count), start, end):
         _sound(header, end - at)
         members.append(Member(header.path, file, at, at + header.data, header.size))
     return members
@@ -117,3 +128,46 @@ def spool(stream: Stream, held: memoryview, need: int, file: io.FileIO | None) -
             file.write(part)
         need -= len(part)
     return need
+
+
+class Cut(NamedTuple):
+    """An offset in a file, in bytes, and the key of the group that begins at it."""
+
+    offset: int
+    key: bytes
+
+
+def find_cut(source: io.FileIO | Read, near: int) -> Cut | None:
+    """Return an offset after byte *near* of *source* at which a group of members seems to begin; None if none is found.
+
+    It is looked for in 1 MiB. It may be wrong, because a payload can hold bytes that look like members. The worker that
+    reads the part before it verifies it: that part must end exactly at this offset, and with another key.
+
+    Holds: 1 MiB.
+    """
+    read = partial(os.pread, source.fileno()) if isinstance(source, io.FileIO) else source
+    near = -(-near // BLOCK) * BLOCK
+    window = read(LOOKED_AT, near)
+    at = window.find(b"ustar")
+    while at >= 0:
+        if at % BLOCK == MAGIC.start:
+            found = _next_group(read, near + at - MAGIC.start)
+            if found is not None:
+                return found
+        at = window.find(b"ustar", at + 1)
+    return None
+
+
+def _next_group(read: Read, position: int) -> Cut | None:
+    """Return the start of the first group after that of the second member from *position* on.
+
+    The first member is skipped, because *position* may be after its extended headers. None if the bytes are no members.
+    """
+    keys: list[bytes] = []
+    with contextlib.suppress(TarFormatError):
+        for at, header in islice(headers_in(read, position, sys.maxsize, WINDOW), MOST):
+            if header.special is None:
+                keys.append(split_path(header.path)[0])
+                if len(keys) > 2 and keys[-1] != keys[-2]:
+                    return Cut(at, keys[-1])
+    return None

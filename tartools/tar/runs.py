@@ -7,7 +7,6 @@ programs write them, the run ends, and the reader's loop goes on.
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from tartools.tar.grouping import NAME_BYTES, NO_STEM
 from tartools.tar.groups import Alike, ContiguousGroups, belongs
 from tartools.tar.header import BLOCK
-from tartools.tar.window import is_dense
 
 if TYPE_CHECKING:
     from tartools.tar.grouping import Grouper
@@ -28,12 +26,6 @@ FEW = 64  # blocks, or headers; in a shorter run, the loop is as fast
 MAGIC, USTA = 257, int.from_bytes(b"usta", "little")
 SIZE, CHKSUM, KIND, PREFIX = 124, 148, 156, 345  # bytes of a header
 ZEROS, OTHER = 0x3030303030303030, 0xF8F8F8F8F8F8F8F8  # eight digits 0; the bits in which octal digits don't differ
-
-
-def prepare(file: io.FileIO) -> None:
-    """Import numpy if *file*, which forks are going to read, begins with many small members."""
-    if is_dense(file, 0):
-        imported()
 
 
 def imported() -> Any:

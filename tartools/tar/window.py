@@ -44,7 +44,9 @@ class Window:
         self.size = 0 if stream.file is None else max(0, size_of(stream.file) - stream.start)
         self.until = sys.maxsize if until is None else until
         self.size = min(self.size, self.until)
-        self.ranges = ranges and stream.file is not None and not (alike and self._is_dense(stream.file, begin))
+        self.ranges = ranges and stream.file is not None
+        if ranges and alike and stream.file is not None and self.size - begin >= LARGE:
+            self.ranges = not is_dense(stream.file, stream.start + begin)  # to read small members is less than to skip
         self.position = 0  # offset in the buffer up to which it is parsed
         self.filled = 0
         self.need = BLOCK  # bytes from position on that are needed to go on parsing
@@ -60,10 +62,6 @@ class Window:
         # no larger than what is to be read: large buffers cost time
         end = self.until if stream.file is None else self.size
         self._begin_buffer(Chunk(max(0, min(BUFFER, end - begin + BLOCK)), stream, begin))
-
-    def _is_dense(self, file: io.FileIO, begin: int) -> bool:
-        """Return whether *file* is large, and begins with many small members: to read them takes less than to skip."""
-        return self.size - begin >= LARGE and is_dense(file, self.stream.start + begin)
 
     def refill(self) -> bool:
         """Read on, so that `parse` can go on; return False at the end of the stream.
@@ -86,10 +84,6 @@ class Window:
         self.filled += count
         self.reach = min(READ, 2 * self.reach)
         return count > 0
-
-    def fits(self, special: bool) -> bool:
-        """Return whether the bytes that are needed go into the buffer; for a *special* member the limit is lower."""
-        return self.need <= (BUFFER if special else self.limit)
 
     def _shift(self) -> None:
         """Make room: move the bytes that are not parsed, and those of the open group, to the start of a buffer."""

@@ -227,7 +227,9 @@ def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
     records.pop(b"hdrcharset", None)
     prefix, name = _split(path)
     if prefix is None or not path.isascii():
-        if not _is_utf8(path):
+        try:
+            path.decode()
+        except UnicodeDecodeError:
             records[b"hdrcharset"] = b"BINARY"
         records[b"path"] = path
     if size > LARGEST_OCTAL:
@@ -264,14 +266,6 @@ def _split(path: bytes) -> tuple[bytes | None, bytes]:
     if 0 < slash <= 155 and slash < len(path) - 1:
         return path[:slash], path[slash + 1 :]
     return None, path
-
-
-def _is_utf8(path: bytes) -> bool:
-    try:
-        path.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _records_of(header: bytes) -> Records:

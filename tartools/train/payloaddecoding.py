@@ -13,7 +13,7 @@ from multiprocessing import context
 from typing import Any, NamedTuple
 
 from tartools.errors import SampleError
-from tartools.samples import pictures
+from tartools.samples import decoding
 from tartools.samples.filetypes import NUMBERS
 from tartools.train.ranks import shared_numbers, this_worker
 
@@ -117,19 +117,19 @@ class PictureDecoder:
         self._refused[number] += 1
 
     def __call__(self, field: str, data: bytes) -> Any:
-        """Return the picture *data*; None if *field* is no picture. Raises: as `pictures.picture`."""
+        """Return the picture *data*; None if *field* is no picture. Raises: as `decoding.picture`."""
         if re.sub(r".*[.]", "", field).lower() not in self._suffixes:
             return None
         return self.picture(data)
 
     def picture(self, data: bytes) -> Any:
-        """Return the picture *data*. Raises: as `pictures.picture`."""
+        """Return the picture *data*. Raises: as `decoding.picture`."""
         if self._resize is not None:
             return self._resized(data, self._resize)
         if self._made == "pil":
-            return pictures.picture(data, self._mode, self._refuse)
+            return decoding.picture(data, self._mode, self._refuse)
         is_torch = self._made == "torch"
-        found = pictures.array(data, self._mode, first=is_torch, floats=self._floats, refused=self._refuse)
+        found = decoding.array(data, self._mode, first=is_torch, floats=self._floats, refused=self._refuse)
         if not is_torch:
             return found
         import torch
@@ -141,7 +141,7 @@ class PictureDecoder:
         import torch
 
         if self._mode == "RGBA":  # Pillow weighs colours by how opaque they are
-            picture = pictures.picture(data, self._mode, self._refuse)
+            picture = decoding.picture(data, self._mode, self._refuse)
             high, wide = resize.wanted(picture.height, picture.width)
             made = resize.resized(torch.from_numpy(np.array(picture.resize((wide, high)))))
         else:
@@ -151,7 +151,7 @@ class PictureDecoder:
                 wanted[:] = [resize.wanted(height, width)]
                 return TIMES * wanted[0][0], TIMES * wanted[0][1]
 
-            found = pictures.array(data, self._mode, least=least if resize.scaled else None, refused=self._refuse)
+            found = decoding.array(data, self._mode, least=least if resize.scaled else None, refused=self._refuse)
             made = resize.resized(torch.from_numpy(found), *wanted)
         if self._made == "pil":
             from PIL import Image

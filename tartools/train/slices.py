@@ -2,7 +2,7 @@
 
 Every worker finds out alone, and all come to the same answer: it follows from the names of the shards, the number of
 workers, and the bytes of the shards. Shards are dealt whole where there are many. Where there are few, plain shards and
-tables are cut: a cut lies where a sample seems to begin (`tar.cut`), and whoever reads the slice before it checks that.
+tables are cut: a cut lies where a sample seems to begin (`tar.rescan`), and whoever reads the slice before checks that.
 `SliceReader` makes dicts of slices, as webdataset has them. Workers need no torch for it.
 """
 
@@ -31,11 +31,10 @@ from tartools.tables import schema
 from tartools.tables.rows import base_of
 from tartools.tables.tablesamples import row_batches
 from tartools.tar import compression
-from tartools.tar.cut import LOOKED_AT, WINDOW, Cut, find_cut
 from tartools.tar.fullheader import FullHeader, read_full_header
 from tartools.tar.header import BLOCK
 from tartools.tar.member import VIEWED, Chunk, Member, read_range
-from tartools.tar.rescan import Read
+from tartools.tar.rescan import LOOKED_AT, WINDOW, Cut, Read, find_cut
 from tartools.train.fieldchooser import HAVE, KEY, OWN, URL, as_dict
 from tartools.train.ranks import ReaderId
 

@@ -13,7 +13,6 @@ import contextlib
 import gc
 import json
 import os
-import resource
 import shlex
 import signal
 import sys
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import loose
+from tests.bench.loose import used
 from tests.bench.peers import READERS, Epoch, Task
 
 BATCHES = {"A": 64, "B": 256}  # by the first letter of the folder
@@ -50,12 +50,6 @@ def counted(epoch: Epoch, seconds: float) -> tuple[int, float, float]:
                 begun, before = time.perf_counter(), used()
         if not begun:
             raise ValueError("there are no samples")
-
-
-def used() -> float:
-    """Return the seconds of CPU of this process and of its children that have ended."""
-    about = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in about)
 
 
 def loaded(words: list[str], seconds: float, tables: Path) -> dict[str, float]:

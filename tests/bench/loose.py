@@ -27,13 +27,14 @@ TENSORS, VALUES = 16, 16 << 20  # of the checkpoint: 1 GiB
 Figures = dict[str, float]
 
 
+def used() -> float:
+    """Return the seconds of CPU of this process and of its children that have ended."""
+    about = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in about)
+
+
 def timed(count: float, work: Callable[[], object]) -> Figures:
     """Run *work*, and return what it took for *count* things."""
-
-    def used() -> float:
-        about = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        return sum(each.ru_utime + each.ru_stime for each in about)
-
     before, begun = used(), time.perf_counter()
     work()
     return {"count": count, "wall": time.perf_counter() - begun, "cpu": used() - before}

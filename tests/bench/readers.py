@@ -9,29 +9,32 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+
+def counted(found: Iterable[Any]) -> tuple[int, int]:
+    """Go through the samples."""
+    samples = size = 0
+    for sample in found:
+        samples += 1
+        size += len(sample["cls"])
+    return samples, size
 
 
 def tartools(path: str) -> tuple[int, int]:
     """Read with this package."""
     import tartools
 
-    samples = size = 0
-    for sample in tartools.read(path):
-        samples += 1
-        size += len(sample["cls"])
-    return samples, size
+    return counted(tartools.read(path))
 
 
 def stream(path: str) -> tuple[int, int]:
     """Read as training does: each sample as a dict with all of its fields."""
     from tartools.train import samples as read
 
-    samples = size = 0
-    for sample in read(path):
-        samples += 1
-        size += len(sample["cls"])
-    return samples, size
+    return counted(read(path))
 
 
 def tarfile(path: str) -> tuple[int, int]:
@@ -54,22 +57,14 @@ def webdataset(path: str) -> tuple[int, int]:
     """Read with webdataset, without decoders."""
     import webdataset  # type: ignore[import-untyped]
 
-    samples = size = 0
-    for sample in webdataset.WebDataset(path, shardshuffle=False):
-        samples += 1
-        size += len(sample["cls"])
-    return samples, size
+    return counted(webdataset.WebDataset(path, shardshuffle=False))
 
 
 def select(path: str) -> tuple[int, int]:
     """Read with webdataset the samples of the classes below 100."""
     import webdataset
 
-    samples = size = 0
-    for sample in webdataset.WebDataset(path, shardshuffle=False).select(lambda sample: int(sample["cls"]) < 100):
-        samples += 1
-        size += len(sample["cls"])
-    return samples, size
+    return counted(webdataset.WebDataset(path, shardshuffle=False).select(lambda sample: int(sample["cls"]) < 100))
 
 
 def mix(path: str) -> tuple[int, int]:
@@ -78,11 +73,7 @@ def mix(path: str) -> tuple[int, int]:
     from webdataset.mix import RandomMix  # type: ignore[import-untyped]
 
     sources = [webdataset.WebDataset(str(shard), shardshuffle=False) for shard in sorted(Path(path).glob("s-*"))[:2]]
-    samples = size = 0
-    for sample in RandomMix(sources, [0.7, 0.3]):
-        samples += 1
-        size += len(sample["cls"])
-    return samples, size
+    return counted(RandomMix(sources, [0.7, 0.3]))
 
 
 def files(path: str) -> tuple[int, int]:

@@ -233,16 +233,6 @@ def test_training_is_measured_beside_what_is_installed(bench: Benchmarks) -> Non
 
 
 @exhaustive
-def test_damage_is_no_figure_of_training(bench: Benchmarks, tmp_path: Path) -> None:
-    make(tmp_path / "data", SCALE, "B16")
-    shard = home(tmp_path / "data", SCALE) / SETS["B16"].path / "11.tar"
-    os.truncate(shard, shard.stat().st_size // 2)
-    done = bench("-s", "0.01", "stream-B-0")
-    assert done.status == 1 and "FAILED" in done.stdout.decode()
-    assert f"stream-B-0: train.WebDataset: TruncatedError: {shard}: at byte " in done.stderr
-
-
-@exhaustive
 def test_readers_of_training_come_to_each_sample_once(tmp_path: Path) -> None:
     program = """if True:
         import sys

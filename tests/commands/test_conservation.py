@@ -1,115 +1,18 @@
-"""The law of conservation, through the installed commands: what was read is written, left out or reported."""
+"""Memory and open files are bounded, whatever comes, through the installed commands.
+
+That accounts add up: `tests.samples.test_account`, `test_every_command`; what a failure leaves: `test_nothing_left`.
+"""
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tartools.errors import shown
-from tartools.samples.sample import split_path
-from tests.conftest import BIN, Run, clean_environment, has_end, make_samples, make_tar, members_of, start
-from tests.tiers import also, by_turns, exhaustive
-
-ACCOUNTS = {
-    "tarcat": ["tarcat", "--skip", "3", "-x", "nope"],
-    "tarcat -c": ["tarcat", "-c", "4"],
-    "tarcat --shuffle -c": ["tarcat", "--shuffle", "5", "-c", "4"],
-    "tarcat -f": ["tarcat", "-f", "cls"],
-    "tarsplit": ["tarsplit", "-n", "3", "-o", "part", "--max-shards", "2"],
-    "tarsplit -s": ["tarsplit", "-s", "20000", "-o", "part", "--max-shards", "2"],
-    "tarsort": ["tarsort"],
-    "tarsort -u": ["tarsort", "-s", "cls", "-u", "first"],
-    "tarproc": ["tarproc", "-c", "true"],
-    "tarproc filter": ["tarproc", "-c", 'test "$TAR_INDEX" -gt 2 || rm sample.*'],
-    "tarproc skip": ["tarproc", "-e", "skip", "-c", 'test "$TAR_INDEX" -ne 2'],
-    "tarpcat": ["tarpcat", "--slice", "2:9:2"],
-    "tarpcat --unordered": ["tarpcat", "--unordered", "-x", "jpg"],
-    "tar2tsv": ["tar2tsv", "-f", "cls"],
-    "tar2jsonl": ["tar2jsonl", "-f", "jpg"],
-    "tar2tfrecord": ["tar2tfrecord", "-f", "jpg"],
-    "tar2zip": ["tar2zip"],
-    "tarbench": ["tarbench", "--dry-run"],
-    "tar2parquet": ["tar2parquet"],
-    "tar2parquet -f": ["tar2parquet", "-f", "cls"],
-    "tarshow": ["tarshow", "-c", "2"],
-    "tarfirst": ["tarfirst", "-i", "3"],
-}
-
-
-@pytest.mark.parametrize("line", ACCOUNTS.values(), ids=ACCOUNTS)
-def test_the_account_adds_up(line: list[str], run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(12)))
-    (tmp_path / "b.tar").write_bytes(make_tar([("README", b""), ("000003.txt", b"apart"), ("x.cls", b"1")]))
-    inputs = ["a.tar", "b.tar"] if line == ["tarsort"] else ["a.tar"]
-    done = run(*line, "-v", *inputs)
-    found = re.search(
-        r": (\d+) samples in, (\d+) out(?:, (\d+) left out)?(?:, (\d+) joined)?(?:, (\d+) dropped)?, \d", done.stderr
-    )
-    assert found, done.stderr
-    came, *went = (int(number or 0) for number in found.groups())
-    assert came == sum(went)
-    assert done.status == (1 if went[3] else 0)
-    if line[0] in ("tarcat", "tarsort", "tarproc", "tarpcat"):
-        written = {split_path(name.encode())[0] for name, _ in members_of(done.stdout)}
-        assert len(written) == went[0]
-
-
-READERS = ["tarcat", "tarpcat -p 1", "tarpcat -p 3", "tarpcat -p 16", "tarpcat -p 3 --unordered"]
-
-
-def ten_shards(folder: Path, keys_differ: bool) -> list[str]:
-    """Make ten shards of three samples each; return their names."""
-    for n in range(10):
-        (folder / f"s{n}.tar").write_bytes(make_tar(make_samples(3, 3 * n if keys_differ else 0)))
-    return [f"s{n}.tar" for n in range(10)]
-
-
-@pytest.mark.parametrize("line", READERS[:-1])
-def test_ten_shards_with_the_same_keys(line: str, run: Run, tmp_path: Path) -> None:
-    """What tarsort does with them: `test_tarsort`."""
-    assert members_of(run(*line.split(), *ten_shards(tmp_path, keys_differ=False)).output()) == make_samples(3) * 10
-
-
-TROUBLES = {
-    "missing": "nope.tar",
-    "cut": "cut.tar",
-    "empty": "empty.tar",
-    "garbage": "garbage.tar",
-    "pipe fails": "pipe:cat s5.tar; exit 3",
-    "pipe fails at once": "pipe:exit 3",
-    "pipe fails early": "pipe:head -c 700 s5.tar; exit 3",
-    "pipe is killed": "pipe:cat s5.tar; kill -9 $$",
-}
-
-
-@pytest.mark.parametrize("line", [*READERS, "tarsort"])
-@pytest.mark.parametrize("bad", TROUBLES.values(), ids=TROUBLES)
-@by_turns("line")
-def test_one_of_ten_shards_fails(line: str, bad: str, run: Run, tmp_path: Path) -> None:
-    """Status 1, no end, no -o output, no hang, and no process of a `pipe:` left."""
-    shards = ten_shards(tmp_path, keys_differ=True)
-    (tmp_path / "cut.tar").write_bytes((tmp_path / "s5.tar").read_bytes()[:2000])
-    (tmp_path / "empty.tar").write_bytes(b"")
-    (tmp_path / "garbage.tar").write_bytes(b"garbage" * 1000)
-    mark = f"8{os.getpid()}.5"
-    waiting = f"pipe:cat s9.tar; exec sleep {mark}"  # the last shard would keep its reader waiting
-    inputs = [*shards[:5], bad, *shards[6:9], waiting]
-    for output in ([], ["-o", "out.tar"]):
-        done = run(*line.split(), *output, *inputs)
-        assert done.status == 1, done.stderr
-        assert re.fullmatch(rf"{line.split(maxsplit=1)[0]}: {re.escape(shown(bad))}: [^\n]+\n", done.stderr)
-        assert not has_end(done.stdout)
-        assert not (tmp_path / "out.tar").exists()
-        running = subprocess.run(["pgrep", "-f", f"sleep {mark}"], capture_output=True, check=False).stdout
-        assert running == b""
-        if line.startswith("tarpcat") and "--unordered" not in line:
-            assert done.stdout == run("tarcat", *output, *inputs).stdout
-
+from tests.conftest import BIN, clean_environment, make_tar, members_of, start
+from tests.tiers import also, exhaustive
 
 MEASURE = """
 import os, subprocess, sys

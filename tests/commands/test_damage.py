@@ -40,25 +40,8 @@ WHOLE = b"".join(part for _, part in PARTS) + bytes(-NEEDED % 10240)
 TINY = make_tar([("a.cls", b"1"), ("b.cls", b"2")])
 TINY_NEEDED = 5 * BLOCK
 ZIPPED = gzip.compress(TINY, mtime=0)
-FIELDS = (
-    0,
-    100,
-    108,
-    116,
-    124,
-    136,
-    148,
-    156,
-    157,
-    257,
-    263,
-    265,
-    297,
-    329,
-    337,
-    345,
-    500,
-)  # where those of headers begin
+# where the fields of headers begin
+FIELDS = (0, 100, 108, 116, 124, 136, 148, 156, 157, 257, 263, 265, 297, 329, 337, 345, 500)
 
 
 class Case(NamedTuple):
@@ -231,30 +214,6 @@ def test_a_cut_behind_the_first_zero_block_is_nothing(label: str, damaged: Damag
         assert (done.status, done.stderr) == (sound.status, sound.stderr)
         assert done.stdout == sound.stdout or damaged.name == "tarstat"  # which tells how many bytes there are
         assert damaged.outputs() == kept
-
-
-READ = sorted({label.split(maxsplit=1)[0] for label in CASES} - {"tardiff"})  # what reads stdin in the end
-
-
-@pytest.mark.parametrize("label", READ)
-@in_both
-def test_a_cut_in_a_pipe(label: str, run: Run, tmp_path: Path, thorough: bool) -> None:
-    """In processes of their own: forks, or (all) real starts."""
-    output = ["-o", "part"] if label == "tarsplit" else []
-    for cut in regions()[::3] if thorough else (700, NEEDED - 1):
-        done = run(label, *CASES[label].arguments, *output, stdin=WHOLE[:cut], real=thorough)
-        assert done.status == 1
-        assert re.fullmatch(rf"{label}: stdin: at byte {cut}: [^\n]+\n", done.stderr), done.stderr
-        assert not has_end(done.stdout)
-        if label == "tarsplit":
-            shards = sorted(tmp_path.glob("part-*"))
-            assert done.stdout.decode().split() == [path.name for path in shards]
-            assert all(has_end(path.read_bytes()) for path in shards)
-            for path in shards:
-                path.unlink()
-        elif label in ("tarcat", "tarpcat"):
-            assert WHOLE.startswith(done.stdout)  # whole members and no more
-            assert len(done.stdout) % BLOCK == 0
 
 
 EARLY = {

@@ -132,12 +132,7 @@ def test_a_good_input_by_name_and_from_stdin(name: str, run: Run, given: Callabl
         assert has_end(bare.stdout)
 
 
-BAD = {
-    "empty": b"",
-    "a byte": b"\xff",
-    "garbage": b"\xff\xfegarbage\0" * 300,
-    "text": b"hello, this is text\n" * 100,
-}
+BAD = {"empty": b"", "a byte": b"\xff", "garbage": b"\xff\xfegarbage\0" * 300, "text": b"hello, this is text\n" * 100}
 
 
 @each_reader
@@ -239,12 +234,6 @@ def test_a_closed_stdout(name: str, shell: Run, given: Callable[[str], str]) -> 
     failed(shell(f"{name} {' '.join(COMMANDS[name].arguments)} {given(name)} >&-"), name)
 
 
-@pytest.mark.parametrize("name", [*(name for name, case in COMMANDS.items() if case.writes_tar), "tar2tsv"])
-def test_an_output_that_takes_nothing(name: str, run: Run, given: Callable[[str], str]) -> None:
-    line = failed(run(name, *COMMANDS[name].arguments, given(name), "-o", "/dev/full"), name)
-    assert line == f"{name}: /dev/full: No space left on device\n"
-
-
 @each_opener
 @by_turns("name")
 def test_a_closed_stdin_that_is_read(name: str, shell: Run) -> None:
@@ -264,15 +253,6 @@ def test_a_closed_stderr(name: str, shell: Run, given: Callable[[str], str]) -> 
     arguments = " ".join(COMMANDS[name].arguments)
     assert name.encode() not in shell(f"{name} -v {arguments} {given(name)} 2>&-").output()
     assert shell(f"{name} {arguments} nope.tar 2>&-") == (COMMANDS[name].trouble, b"", "")
-
-
-@each
-@by_turns("name")
-def test_all_closed(name: str, shell: Run, given: Callable[[str], str]) -> None:
-    assert (
-        shell(f"{name} {' '.join(COMMANDS[name].arguments)} {given(name)} <&- >&- 2>&-").status
-        == COMMANDS[name].trouble
-    )
 
 
 @each
@@ -396,16 +376,3 @@ def test_the_shared_ways_to_name_inputs(name: str, main: Main) -> None:
         runs.append(main(name, *COMMANDS[name].arguments, *inputs))
     assert all(done == runs[0] for done in runs)
     assert (runs[0].status, runs[0].stderr) == (0, "")
-
-
-@each_reader
-@pytest.mark.parametrize("suffix", ["tgz", "tar.bz2", "tar.xz", "tar.zst", "tar.lz4"])
-@by_turns("suffix")
-def test_compressed_inputs(name: str, suffix: str, main: Main) -> None:
-    Path("a.tar").write_bytes(COMMANDS[name].content)
-    assert command("tarcat").main(["a.tar", "-o", f"z.{suffix}"]) == 0
-    plain = main(name, *COMMANDS[name].arguments, "a.tar")
-    for path in Path().glob("part*"):
-        path.unlink()
-    done = main(name, *COMMANDS[name].arguments, f"z.{suffix}")
-    assert (done.status, done.stdout, done.stderr) == (0, plain.stdout, "")

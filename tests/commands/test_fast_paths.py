@@ -84,14 +84,7 @@ def member(sample: int, path: bytes, body: bytes) -> Piece:
     return Piece(sample, header(path, len(body)), body)
 
 
-SMALL = made(
-    [
-        member(0, b"a.x", b"1"),
-        member(0, b"a.y", b""),
-        member(1, b"b.x", b"2" * 100),
-        member(2, b"c.x", b"3"),
-    ]
-)
+SMALL = made([member(0, b"a.x", b"1"), member(0, b"a.y", b""), member(1, b"b.x", b"2" * 100), member(2, b"c.x", b"3")])
 LOOSE = made(  # links and global headers among the members of a sample, names in extended headers
     [
         member(0, b"a.x", b"1"),
@@ -460,12 +453,7 @@ def roomy() -> Iterator[Path]:
         "tarcat --slice 0: in.tar",
         "tarsort in.tar",
         "tarsplit --force -n 1 -o part in.tar",
-        *also(
-            "tarcat in.tar",
-            "tarcat --shuffle 2 in.tar",
-            "tarsort -s x in.tar",
-            "tarsort -S shuffle in.tar",
-        ),
+        *also("tarcat in.tar", "tarcat --shuffle 2 in.tar", "tarsort -s x in.tar", "tarsort -S shuffle in.tar"),
     ],
 )
 def test_a_member_of_five_gb_is_not_held(line: str, roomy: Path) -> None:

@@ -16,7 +16,6 @@ import pytest
 
 import tartools
 from tartools.samples.sample import split_path
-from tests.archives import data, header, pax
 from tests.conftest import Run, has_end, members_of, start
 
 webdataset = pytest.importorskip("webdataset")
@@ -137,15 +136,6 @@ EXPECTED = [
 ]
 
 
-@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
-def test_webdataset_writes_we_read(suffix: str, tmp_path: Path) -> None:
-    path = str(tmp_path / f"a.{suffix}")
-    with webdataset.TarWriter(path) as sink:
-        for sample in wds_samples():
-            sink.write(sample)
-    assert fields_of(tartools.read(path)) == EXPECTED
-
-
 def read_by_webdataset(path: Path) -> list[tuple[str, dict[str, bytes]]]:
     """Return the samples of *path* as webdataset sees them."""
     found = webdataset.WebDataset(str(path), shardshuffle=False, empty_check=False)
@@ -201,53 +191,3 @@ def test_tars_read_what_we_write(program: str, run: Run, tmp_path: Path) -> None
         found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
         expected = {prefix + (n if n != "plain/a.cls" else "other/a.cls"): payload for n, payload in names.items()}
         assert found == expected
-
-
-HUGE = (8 << 30) + 12345  # bytes: more than octal digits hold
-
-
-def huge_archives() -> dict[str, bytes]:
-    """Return, by format, the header of a member of more than 8 GiB."""
-    from tests.archives import base256
-
-    return {
-        "GNU": header(b"huge.bin", size_field=base256(HUGE), magic=b"ustar  \0"),
-        "pax": pax((b"size", b"%d" % HUGE)) + header(b"huge.bin", 0),
-        "pax and base-256": pax((b"size", b"%d" % HUGE)) + header(b"huge.bin", size_field=base256(HUGE)),
-    }
-
-
-@pytest.mark.parametrize("format", ["GNU", "pax", "pax and base-256"])
-def test_sizes_above_8_gib(format: str, run: Run, tmp_path: Path) -> None:
-    """In a sparse file, whose payload nobody copies."""
-    head = huge_archives()[format]
-    end = (HUGE + 511) // 512 * 512
-    with open(tmp_path / "huge.tar", "wb") as file:
-        try:
-            file.write(header(b"a.cls", 1) + data(b"1") + head)
-            file.seek(HUGE - 4, os.SEEK_CUR)
-            file.write(b"last")
-            file.seek(1024 + len(head) + end)
-            file.write(header(b"z.cls", 1) + data(b"2") + bytes(1024))
-        except OSError as error:
-            pytest.skip(f"no sparse file of 8 GiB here: {error}")
-    done = run("tar2tsv", "-f", "__size__", "huge.tar")
-    assert (done.status, done.stdout) == (0, b"__key__\t__size__\na\t1024\nhuge\t%d\nz\t1024\n" % (len(head) + end))
-    samples = {sample.key: sample for sample in tartools.read(str(tmp_path / "huge.tar"))}
-    with samples["huge"].open("bin") as payload:
-        assert payload.seek(0, os.SEEK_END) == HUGE
-        assert payload.seek(HUGE - 4) == HUGE - 4
-        assert payload.read(4) == b"last"
-    assert samples["z"]["cls"] == b"2"
-    if is_gnu_tar():
-        listed = subprocess.run(["tar", "tvf", tmp_path / "huge.tar"], capture_output=True, text=True, check=True)
-        assert str(HUGE) in listed.stdout
-
-
-def test_archives_behind_one_another(run: Run, tmp_path: Path) -> None:
-    parts = []
-    for n, (_, files) in enumerate(PYTHON.items()):
-        names = tree(tmp_path / str(n), files, False)
-        parts.append(start("tar", "-cf", "-", "--no-recursion", "-C", tmp_path / str(n), "--", *names[1:-2]).output())
-    out = run("tarcat", stdin=b"".join(parts)).output()
-    assert members_of(out) == [member for part in parts for member in members_of(part)]

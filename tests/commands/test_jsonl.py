@@ -41,11 +41,7 @@ def test_there_and_back(run: Run, shell: Run, tmp_path: Path) -> None:
     assert [json.loads(line) for line in lines.splitlines()] == [
         {"__key__": "d/a", "JPG": {"@base64": b64encode(b"\xff\xd8" * 900).decode()}, "cls": "3\n"},
         {"__key__": "README", "": "\x00 text\n"},
-        {
-            "__key__": "d/ü",
-            "seg.png": {"@base64": b64encode(b"\x89PNG" * 70).decode()},
-            "json": '{"a": [1.50, "é"]}',
-        },
+        {"__key__": "d/ü", "seg.png": {"@base64": b64encode(b"\x89PNG" * 70).decode()}, "json": '{"a": [1.50, "é"]}'},
         {"__key__": "e", "\\@txt": "mail", "\\\\@txt": "", "\\__key__": "key"},
     ]
     back = run("tarcreate", "-v", "a.jsonl")

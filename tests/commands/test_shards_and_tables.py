@@ -18,8 +18,8 @@ from tartools.commands.tarindex import tarindex
 from tests.commands.conftest import Inside
 from tests.commands.test_tardedup import photograph, stored
 from tests.conftest import make_tar, members_of
-from tests.tables.test_tables import Members, anything
-from tests.tiers import also, by_turns
+from tests.tables.test_tables import Members
+from tests.tiers import by_turns
 
 WRITTEN = [  # lines that write samples as they are, so that a table can list them; IN is where the inputs stand
     "tarcat IN",
@@ -271,28 +271,3 @@ def link(folder: Path, to: Path) -> None:
     """Have the files in *folder* in *to*, too."""
     for file in folder.iterdir():
         (to / file.name).symlink_to(file)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("tarcat IN", "tarsort IN", "tarsort -S shuffle IN", "tarsort -s __size__ -r IN", "tarcat -f 'cls jpg' IN"),
-        *("tarfilter --share 0:0.5 IN --rest REST", "tarfilter --fields-present jpg IN --rest REST"),
-        *("tarfilter -S \"has('cls')\" IN --rest REST", "tardiff --digest IN", "tarpcat -p 2 IN"),
-    ],
-)
-@pytest.mark.parametrize("seed", [0, *also(1, 2, 3)])
-def test_random_archives(line: str, seed: int, inside: Inside, tmp_path: Path) -> None:
-    """Long names, empty and large payloads, samples without some fields, lone members."""
-    whole = anything(seed)
-    (tmp_path / "a.tar").write_bytes(whole)
-    assert inside("tarindex", "a.tar", "-o", "a.parquet").status == 0
-    expected = found(inside, line, ["a.tar"])
-    assert found(inside, line, ["a.parquet"]) == expected
-    assert found(inside, line, ["-"], stdin=(tmp_path / "a.parquet").read_bytes()) == expected
-    if "-f" not in line and "--digest" not in line:
-        files = [found(inside, line, [f"a{one}"], two) for one in (".tar", ".parquet") for two in (".tar", ".parquet")]
-        assert all(each == files[0] for each in files) and files[0].outputs[0] == expected.stdout
-        if "REST" in line:
-            parts = [members_of(output) for output in files[0].outputs]
-            assert all(parts) and sorted(parts[0] + parts[1]) == sorted(members_of(whole))

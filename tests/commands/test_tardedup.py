@@ -147,20 +147,8 @@ def test_no_sample_of_the_validation_set_stays(run: Run, tmp_path: Path) -> None
     train = [(f"t/{number}.jpg", stored(photograph(number, 128, 96))) for number in range(6)]
     (tmp_path / "t.tar").write_bytes(make_tar(train))
     (tmp_path / "v.tar").write_bytes(make_tar([(f"v/{n}.jpg", stored(photograph(n), quality=60)) for n in (4, 2, 9)]))
-    done = run(
-        "tardedup",
-        "--near",
-        "jpg",
-        "--keep",
-        "largest",
-        "--against",
-        "v.tar",
-        "t.tar",
-        "--report",
-        "r.tsv",
-        "-o",
-        "o.tar",
-    )
+    line = "tardedup --near jpg --keep largest --against v.tar t.tar --report r.tsv -o o.tar"
+    done = run(*line.split())
     assert done.stderr == "tardedup: 2 duplicates among 6 samples, 2 of them of samples of --against\n"
     assert keys_in((tmp_path / "o.tar").read_bytes()) == ["t/0", "t/1", "t/3", "t/5"]
     assert pairs_in(tmp_path / "r.tsv") == {"t/2": "v/2", "t/4": "v/4"}
@@ -172,28 +160,6 @@ def test_no_sample_of_the_validation_set_stays(run: Run, tmp_path: Path) -> None
     )
     done = run("tardedup", "--near", "jpg", "--against", "v.parquet", "t.tar")
     assert done.status == 1 and re.fullmatch(r"tardedup: v\.tar: .*No such file.*\n", done.stderr), done
-
-
-@pytest.mark.parametrize("line", [["--near", "jpg"], ["--equal", "jpg"]], ids=" ".join)
-def test_several_workers(line: list[str], run: Run, tmp_path: Path) -> None:
-    """Shards large enough to be shared out: the same at any -p, also if a worker finds a broken picture."""
-    padding = bytes(6 << 20)
-    members: Members = []
-    for number in range(12):
-        members += [(f"{number:02d}.jpg", stored(photograph(number % 8))), (f"{number:02d}.bin", padding)]
-    broken = [("x.jpg", stored(photograph(9))[:-200]), *members[:2]]
-    for name, part in (("a", members), ("b", broken)):
-        (tmp_path / f"{name}.tar").write_bytes(make_tar(part))
-    found = []
-    for workers in "13":
-        run("tardedup", *line, "-p", workers, "a.tar", "-o", "o.tar", "--rest", "r.tar", "--report", "r.tsv", "--force")
-        out, rest = (keys_in((tmp_path / name).read_bytes()) for name in ("o.tar", "r.tar"))
-        assert (out, rest) == ([f"{n:02d}" for n in range(8)], ["08", "09", "10", "11"])
-        found.append((tmp_path / "r.tsv").read_bytes())
-        failed = run("tardedup", "--near", "jpg", "-p", workers, "a.tar", "b.tar", "-o", "no.tar")
-        assert failed.status == 1 and failed.stderr.startswith("tardedup: b.tar: sample 'x': the picture 'jpg' can't")
-    assert found[0] == found[1]
-    assert not (tmp_path / "no.tar").exists()
 
 
 def odd_pictures() -> dict[str, bytes]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.archives import END, entry, header, pax
+from tests.archives import END, entry, pax
 from tests.commands.conftest import Inside
 from tests.commands.test_tarstat import cut_up
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of
@@ -260,32 +260,6 @@ def test_a_recorded_digest(run: Run, tmp_path: Path) -> None:
     """It is the same in every release, on every machine."""
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(1000)))
     assert run("tardiff", "--digest", "a.tar").stdout.decode() == f"{RECORDED}\n"
-
-
-@pytest.mark.parametrize("arguments", [["a.tar"], ["--list-keys", "a.tar"], ["--digest"]])
-def test_a_command_that_fails_is_trouble(arguments: list[str], run: Run, tmp_path: Path) -> None:
-    """Even if all samples had come; nothing is printed."""
-    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(20)))
-    (tmp_path / "b.tar").write_bytes(make_tar(make_samples(21)))
-    assert "status 3" in run("tardiff", *arguments, "pipe:cat b.tar; exit 3").failure(2)
-
-
-def test_a_link_is_trouble(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(entry(b"a.txt", b"1") + header(b"l", kind=b"2") + END)
-    (tmp_path / "b.tar").write_bytes(entry(b"a.txt", b"1") + END)
-    done = run("tardiff", "a.tar", "b.tar")
-    assert (done.status, done.stdout.splitlines()[2]) == (2, b"equal: 1")
-    assert "symbolic link" in done.stderr
-    assert run("tardiff", "--skip-special", "a.tar", "b.tar").status == 0
-
-
-def test_an_output_that_exists_is_refused(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3)))
-    (tmp_path / "x.tar").write_bytes(b"mine")
-    assert run("tardiff", "a.tar", "a.tar", "-o", "x.tar").status == 2
-    assert (tmp_path / "x.tar").read_bytes() == b"mine"
-    assert run("tardiff", "a.tar", "a.tar", "-o", "x.tar", "--force").status == 0
-    assert members_of((tmp_path / "x.tar").read_bytes()) == []
 
 
 def test_several_processes_say_the_same(run: Run, tmp_path: Path) -> None:

@@ -170,11 +170,6 @@ def test_nothing_chosen_is_told_with_the_values_there_are(form: str, inside: Ins
     assert inside("tarfilter", "-S", "cls == '1'", stdin=make_tar([])).stderr == ""
 
 
-def test_whole_headers_pass_unchanged(run: Run) -> None:
-    archive = make_tar(make_samples(300))
-    assert run("tarfilter", "--share", "0:1", stdin=archive).output() == run("tarcat", stdin=archive).output()
-
-
 def test_neighbours_with_one_key_are_a_failure(run: Run, tmp_path: Path) -> None:
     """What stood between them goes elsewhere."""
     members = [("a.txt", b"1"), ("b.cls", b"2"), ("a.cls", b"3")]

@@ -9,11 +9,8 @@ import io
 import json
 import random
 import tarfile
-import threading
 from collections.abc import Callable
 from decimal import Decimal
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,7 @@ import pytest
 
 from tests.archives import GNU, entry, header
 from tests.commands.conftest import Inside
-from tests.conftest import Run, has_end, make_samples, make_tar, members_of
+from tests.conftest import Run, has_end, make_tar, members_of
 from tests.tiers import by_turns
 
 Fields = list[tuple[str, bytes]]
@@ -124,16 +121,7 @@ def test_the_same_as_a_model_from_every_form(seed: int, names: list[str], inside
 
 def test_new_members_are_those_of_tarcreate(run: Run, tmp_path: Path) -> None:
     """Byte for byte: long and non-ASCII names need pax headers, sizes differ."""
-    keys = [
-        "a",
-        "a b",
-        "d/é",
-        "k" * 96,
-        "k" * 97,
-        "d/" * 60 + "x",
-        "ü" * 60,
-        "\udcff".encode("utf-8", "surrogateescape").decode("latin-1"),
-    ]
+    keys = ["a", "a b", "d/é", "k" * 96, "k" * 97, "d/" * 60 + "x", "ü" * 60, "ÿ"]
     rows = [f"{key}\t1\t{'w' * size}" for key, size in zip(keys, [0, 1, 511, 512, 513, 7, 70_000, 3], strict=True)]
     (tmp_path / "whole.tsv").write_text("__key__\tcls\ttxt\n" + "\n".join(rows) + "\n")
     (tmp_path / "part.tsv").write_text("__key__\tcls\n" + "\n".join(row.rpartition("\t")[0] for row in rows) + "\n")
@@ -324,45 +312,6 @@ def test_links_in_b_are_reported(run: Run, tmp_path: Path) -> None:
     assert run("tarjoin", "--skip-special", "a.tar", "b.tar")[0::2] == (0, "")
 
 
-def test_rows_that_do_not_fit_into_memory(run: Run, tmp_path: Path) -> None:
-    """They are sorted to a temporary file, in the folder that is named; A and B may be sorted or not."""
-    keys = [f"{number:05d}" for number in range(4000)]
-    rows = "".join(f"{key}\tcaption {key}\n" for key in keys)
-    (tmp_path / "b.tsv").write_text("key\ttxt\n" + rows)
-    some = [*keys[1::2], keys[1]]
-    (tmp_path / "a.tar").write_bytes(make_tar([(f"{key}.cls", b"1") for key in some]))
-    line = ["tarjoin", "-M", "10K", "a.tar", "b.tsv"]
-    done = run(*line)
-    assert done.status == 0
-    assert done.stderr.splitlines()[1:] == ["tarjoin: 2,000 samples of B had no partner in A"]
-    assert members_of(done.stdout) == [
-        member for key in some for member in ((f"{key}.cls", b"1"), (f"{key}.txt", f"caption {key}".encode()))
-    ]
-    assert run(*line, "--tmpdir", "missing").status == 1
-    (tmp_path / "c.tsv").write_text("key\ttxt\n" + rows + "0000\tlast\n")
-    done = run("tarjoin", "-M", "10K", "a.tar", "c.tsv")
-    assert (done.status, done.stderr.splitlines()[1:]) == (0, ["tarjoin: 2,001 samples of B had no partner in A"])
-
-
-def test_b_on_a_server(run: Run, tmp_path: Path) -> None:
-    a, b = two_sets(0, ["txt"])
-    (tmp_path / "a.tar").write_bytes(archive(a))
-    files = {"b.tar": archive(b), "b.parquet": table(b, "parquet", ["txt"])}
-    files |= {"b.tsv": table(b, "tsv", ["txt"]), "b.jsonl.gz": gzip.compress(table(b, "jsonl", ["txt"]))}
-    for name, data in files.items():
-        (tmp_path / name).write_bytes(data)
-    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
-        for name in files:
-            far = run("tarjoin", "a.tar", f"{url}/{name}?secret")
-            assert (far.status, far.stdout) == (0, run("tarjoin", "a.tar", name).stdout)
-        done = run("tarjoin", "a.tar", f"{url}/none.tsv?secret")
-        assert (done.status, done.stderr) == (1, f"tarjoin: {url}/none.tsv?…: no such object\n")
-        server.shutdown()
-
-
 def test_samples_side_by_side_with_one_key(run: Run, tmp_path: Path) -> None:
     """What was between two of one key is left out: a reader would take them for one sample."""
     (tmp_path / "a.tar").write_bytes(make_tar([("k.jpg", b"1"), ("l.jpg", b"2"), ("k.cls", b"3")]))
@@ -389,9 +338,7 @@ def test_nothing_in_common_is_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text('{"key": 7, "txt": "x"}\n')
     done = run("tarjoin", "a.tar", "b.jsonl")
     assert (done.status, done.stdout) == (0, bytes(10240))
-    assert done.stderr.splitlines()[1:] == [
-        "tarjoin: no key of A is in B; the first is '0007' in A, and '7' in B",
-    ]
+    assert done.stderr.splitlines()[1:] == ["tarjoin: no key of A is in B; the first is '0007' in A, and '7' in B"]
     assert run("tarjoin", "-q", "a.tar", "b.jsonl").stderr == ""
     (tmp_path / "h.tsv").write_text("key\ttxt\n")
     done = run("tarjoin", "a.tar", "h.tsv")
@@ -407,18 +354,3 @@ def test_a_word_of_f_that_nothing_has(run: Run, tmp_path: Path) -> None:
         said = run("tarjoin", "-f", "txt,cls", "a.tar", name, "-o", "o.tar").failure()
         assert "txt,cls (blanks separate fields: 'txt cls')" in said
         assert not (tmp_path / "o.tar").exists()
-
-
-def test_nothing_left_is_told_once(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3)))
-    (tmp_path / "b.tar").write_bytes(make_tar([("x.txt", b"")]))
-    for form in ("tar", "parquet"):
-        done = run("tarjoin", "--anti", "a.tar", "a.tar", "-o", f"none.{form}")
-        assert (done.status, done.stdout, done.stderr) == (0, b"", "tarjoin: none of 3 samples was chosen\n")
-    done = run("tarjoin", "a.tar", "b.tar")
-    assert (done.status, members_of(done.stdout)) == (0, [])
-    assert done.stderr == (
-        "tarjoin: 3 samples of A had no partner in B (left out), 1 sample of B had none in A\n"
-        "tarjoin: no key of A is in B; the first is '000000' in A, and 'x' in B\n"
-    )
-    assert run("tarjoin", "-q", "a.tar", "b.tar") == (0, done.stdout, "")

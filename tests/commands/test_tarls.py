@@ -153,17 +153,6 @@ def test_json_lines(run: Run) -> None:
     ]
 
 
-def test_braces(run: Run) -> None:
-    names = [f"d/x-{number:03d}.tgz" for number in (*range(8, 12), 13)] + ["d/y-9.tar", "d/y-10.tar", "e.tar"]
-    touch(*names)
-    assert run("tarls", "--brace", "d", "e.tar") == (
-        0,
-        b"d/x-{008..011}.tgz\nd/x-013.tgz\nd/y-10.tar\nd/y-9.tar\ne.tar\n",
-        "",
-    )
-    assert run("tarls", "--brace", "d/y-9", "d/y-10").stdout == b"d/y-{9..10}.tar\n"
-
-
 ODD = [
     *("a b.tar", " a.tar", "{0..9}.tar", "{a,b}.tar", "a{b.tar", "x[1].tar", "x1.tar", "*.tar", "?.tar", "-.tar"),
     *("pipe:echo x.tar", "s3:x.tar", "~.tar", "$HOME.tar", "\\.tar", "'\".tar", "é.tar", "\udcff.tar", "a\r.tar"),

@@ -242,30 +242,3 @@ def test_errors(line: list[str], status: int, message: str, folder: Path, inside
     assert (done.status, done.stderr.count("\n")) == (status, 1), done
     assert done.stderr.startswith("tarmix: ") and message in done.stderr
     assert sorted(os.listdir(folder)) == before
-
-
-def test_a_stale_table_is_a_failure(folder: Path, inside: Inside) -> None:
-    (folder / "a.tar").write_bytes(some("z", 70))
-    said = inside("tarmix", "1", "a.parquet", "1", "b.tar", "-o", "o.tar").failure()
-    assert "a.tar: at byte 0: this file was changed, or copied without its time, since the table was made" in said
-    assert not (folder / "o.tar").exists()
-
-
-def test_a_table_lists_repeated_samples_again(folder: Path, inside: Inside) -> None:
-    """Many times, also where all of them come from one batch of rows."""
-    (folder / "long.tar").write_bytes(some("a", 500))
-    (folder / "one.tar").write_bytes(some("c", 1))
-    for output in ("o.tar", "o.parquet"):
-        line = ["--stop", "longest", "9", "long.tar", "91", "one.tar", "one.tar"]
-        done = inside("tarmix", "-q", *line, *(["--rekey", "{index}"] if output == "o.tar" else []), "-o", output)
-        assert done.status == 0, done
-    table = pq.read_table(folder / "o.parquet")
-    rekeyed = members_of((folder / "o.tar").read_bytes())
-    assert len(table) == len(rekeyed) == pytest.approx(500 / 0.09, abs=20)
-    shards = table.column("__shard__").to_pylist()
-    places = dict(
-        zip(("long.tar", "one.tar"), ((folder / n).read_bytes() for n in ("long.tar", "one.tar")), strict=True)
-    )
-    begins = table.column("__begin__").to_pylist()
-    payloads = [places[shard][begin + 512 :][:6].rstrip(b"\0") for shard, begin in zip(shards, begins, strict=True)]
-    assert payloads == [payload for _, payload in rekeyed]

@@ -136,9 +136,7 @@ def test_each_compressed_shard_has_a_thread(large: Path, workers: int, memory: s
 
 
 @pytest.mark.parametrize(
-    "options",
-    [["--interleave", "4"], ["--slice", "50:200:3"], *also(["-c", "99"], ["--shuffle", "10"])],
-    ids=" ".join,
+    "options", [["--interleave", "4"], ["--slice", "50:200:3"], *also(["-c", "99"], ["--shuffle", "10"])], ids=" ".join
 )
 def test_threads_and_options(large: Path, options: list[str]) -> None:
     done = counted(large, "-p", 3, "-M", "2M", *options, "plain.tar", *LARGE)

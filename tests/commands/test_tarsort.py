@@ -55,15 +55,6 @@ def shuffled_samples(count: int) -> Members:
     return [member for sample in samples for member in sample]
 
 
-def test_members_keep_their_headers(run: Run, tmp_path: Path) -> None:
-    archive = make_tar([("b.txt", b"2"), ("x" * 120 + ".txt", b"3"), ("a.txt", b"1")], tarfile.PAX_FORMAT)
-    (tmp_path / "a.tar").write_bytes(archive)
-    done = run("tarsort", "-r", "a.tar")
-    blocks = {archive[at : at + 512] for at in range(0, len(archive), 512)}
-    assert [name for name, _ in members_of(done.stdout)] == ["x" * 120 + ".txt", "b.txt", "a.txt"]
-    assert {done.stdout[at : at + 512] for at in range(0, len(done.stdout), 512)} == blocks
-
-
 @pytest.mark.parametrize("options", [[], ["-r"], ["-s", "cls", "-S", "int"], ["-S", "shuffle"], ["-S", "version"]])
 def test_same_bytes_at_any_memory(run: Run, tmp_path: Path, options: list[str]) -> None:
     archive = make_tar(shuffled_samples(2500))
@@ -88,15 +79,6 @@ def test_sort_types(run: Run, kind: str, values: str, expected: str) -> None:
     archive = make_tar(labelled(values.split()))
     assert order_of(run("tarsort", "-s", "cls", "-S", kind, stdin=archive).stdout) == expected.split()
     assert order_of(run("tarsort", "-s", "cls", "-S", kind, "-r", stdin=archive).stdout) == expected.split()[::-1]
-
-
-@pytest.mark.parametrize("options", [["-S", "text"], ["-S", "int"], ["-S", "float"], ["-S", "version"]])
-def test_equal_samples_stay_in_order_in_reverse_too(run: Run, options: list[str]) -> None:
-    archive = make_tar(labelled([str(number % 3) for number in range(60)]))
-    up = run("tarsort", "-s", "cls", *options, stdin=archive).stdout
-    down = run("tarsort", "-s", "cls", *options, "-r", stdin=archive).stdout
-    for found, classes in ((up, "012"), (down, "210")):
-        assert order_of(found, "txt") == [str(n) for c in classes for n in range(int(c), 60, 3)]
 
 
 def test_equal_numbers_in_different_spelling_are_equal(run: Run) -> None:
@@ -131,15 +113,6 @@ def test_shuffle_depends_on_seed_and_position_alone(run: Run, tmp_path: Path) ->
 
 
 SEED_7 = [9, 1, 8, 5, 2, 3, 4, 6, 0, 7]
-
-
-def test_unique_by_a_value(run: Run) -> None:
-    archive = make_tar(labelled(["2", "1", "2", "01", "2"]))
-    first = run("tarsort", "-v", "-s", "cls", "-S", "int", "-u", "first", stdin=archive)
-    assert order_of(first.stdout, "txt") == ["1", "0"]
-    assert "5 samples in, 2 out, 3 left out" in first.stderr
-    last = run("tarsort", "-s", "cls", "-S", "int", "-u", "last", "-r", stdin=archive)
-    assert order_of(last.stdout, "txt") == ["4", "3"]
 
 
 def test_missing_values(run: Run) -> None:

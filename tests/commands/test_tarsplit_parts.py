@@ -15,9 +15,8 @@ import pytest
 from tartools.stages import shares
 from tartools.stages.parting import ByKey
 from tests.commands.conftest import Inside
-from tests.conftest import Run, has_end, keys_in, make_samples, make_tar, members_of
-from tests.tables.test_tables import anything
-from tests.tiers import also, exhaustive
+from tests.conftest import Run, has_end, keys_in, make_samples, make_tar
+from tests.tiers import also
 
 Members = list[tuple[str, bytes]]
 
@@ -108,24 +107,6 @@ def test_the_same_parts_from_shards_and_tables_in_the_order_of_the_input(
         ]
         assert account.startswith("tarsplit: 200 samples in, 200 out, ")
         assert len(done.stdout.split()) == sum(shards.values())
-
-
-def test_sets_do_not_depend_on_order_and_are_those_of_tarfilter(run: Run, tmp_path: Path) -> None:
-    members = some(300)
-    (tmp_path / "a.tar").write_bytes(make_tar(members))
-    run("tarsort", "-S", "shuffle", "a.tar", "-o", "b.tar").output()
-    run("tarsplit", "-n", 70, "b.tar", "-o", "b").output()
-    for folder in "ab":
-        (tmp_path / folder).mkdir()
-    for line in ([], ["--stratify", "cls"]):
-        for name, urls in (("a", ["a.tar"]), ("b", ["b-000002.tar", *(f"b-00000{n}.tar" for n in (4, 0, 1, 3))])):
-            run("tarsplit", "--force", *PARTS, *line, *urls, "-o", f"{name}/{{part}}.tar").output()
-        for part in ("train", "val", "test"):
-            first, second = (keys_in((tmp_path / each / f"{part}.tar").read_bytes()) for each in "ab")
-            assert sorted(first) == sorted(second) and first != second
-    run("tarsplit", "--force", *PARTS, "a.tar", "-o", "a/{part}.tar").output()
-    taken = keys_in(run("tarfilter", "--share", "0.7:0.9", "a.tar").output())
-    assert taken == keys_in((tmp_path / "a/val.tar").read_bytes())
 
 
 RECORDED = {  # keys 000000, 000001 ... in val of train:0.9,val:0.1: these of the first 100, and a digest of 300,000
@@ -304,18 +285,6 @@ def test_shards_of_each_value_are_even(run: Run, tmp_path: Path) -> None:
     assert counts == {Path(f"{n}/{k}.tar"): 4 if k == 0 and n < 5 else 3 for n in range(10) for k in (0, 1)}
 
 
-@pytest.mark.parametrize("how", ["cat a.tar |", "< a.tar", "pipe", "cat a.tgz |"])
-def test_what_can_be_read_once_is_copied(how: str, shell: Run, tmp_path: Path) -> None:
-    members = some(100)
-    (tmp_path / "a.tar").write_bytes(make_tar(members))
-    (tmp_path / "tmp").mkdir()
-    command = f"tarsplit {' '.join(PARTS)} --stratify cls -o '{{part}}.tar' --tmpdir tmp"
-    line = f"{command} 'pipe:cat a.tar'" if how == "pipe" else f"{command} {how}"
-    shell(f"tarcat -z a.tar -o a.tgz && {how} {command}" if how.endswith("|") else line).output()
-    assert parts_in(tmp_path, "[tv]*.tar", lambda *_: None) == expected(members, stratify=True)  # type: ignore[arg-type]
-    assert os.listdir(tmp_path / "tmp") == []
-
-
 CHANGES = {
     "other key": [("k0.cls", b"1"), ("k1.cls", b"2"), ("k9.cls", b"1")],
     "other value": [("k0.cls", b"1"), ("k1.cls", b"2"), ("k2.cls", b"2")],
@@ -430,35 +399,3 @@ def test_values_in_the_names_of_commands_and_urls(run: Run, tmp_path: Path) -> N
             done = run(*line[:-1], output, stdin=make_tar([("a.cls", value)]))
             assert done.status == 1 and "has other characters than letters, digits" in done.stderr
     assert sorted(os.listdir(tmp_path)) == ["x-1.tar", "x-b_2.c.tar"]
-
-
-@pytest.mark.parametrize(
-    ("seed", "parts"),
-    [(0, "a:1/3,b:1/3,c:1/3"), *(pytest.param(n, "a:0.5,b:0.5", marks=exhaustive) for n in (1, 2, 3))],
-)
-def test_nothing_is_lost_of_any_archive(seed: int, parts: str, inside: Inside, tmp_path: Path) -> None:
-    """Samples of all kinds, from the archive and from a table of it: each is in one part, in the order of the input."""
-    most = 7 + 11 * seed
-    (tmp_path / "a.tar").write_bytes(anything(seed))
-    assert inside("tarindex", "a.tar", "-o", "a.parquet").status == 0
-    whole = members_of(inside("tarcat", "a.tar").stdout)
-    for line in (["--parts", parts], ["--parts", parts, "--stratify", "__size__"], ["--by", "__size__"]):
-        word = "__size__" if "--by" in line else "part"
-        found: list[dict[str, Members]] = []
-        for url, form in (("a.tar", "tar"), ("a.parquet", "tar"), ("a.tar", "parquet"), ("a.parquet", "parquet")):
-            done = inside("tarsplit", *line, "-n", str(most), url, "-o", f"{{{word}}}-%d.{form}")
-            assert done.status == 0, done.stderr
-            names = done.stdout.decode().split()
-            one: dict[str, Members] = {}
-            for part in sorted({name.rpartition("-")[0] for name in names}):
-                shards = [
-                    f"{part}-{number}.{form}" for number in range(len(names)) if f"{part}-{number}.{form}" in names
-                ]
-                one[part] = members_of(inside("tarcat", *shards).stdout)
-            places = {member[0]: place for place, member in enumerate(whole)}
-            assert all(members == sorted(members, key=lambda m: places[m[0]]) for members in one.values())
-            assert sorted(member for members in one.values() for member in members) == sorted(whole)
-            found.append(one)
-            for name in names:
-                (tmp_path / name).unlink()
-        assert found[1:] == found[:1] * 3

@@ -7,9 +7,7 @@ import json
 import os
 import random
 import re
-import struct
 import tarfile
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -120,19 +118,8 @@ def test_neither_pieces_nor_processes_change_anything(thorough: bool, tmp_path: 
     for number, count in enumerate((300, 5, 120, 0, 40)):
         (tmp_path / f"{number}.tar").write_bytes(varied(dice, count))
     (tmp_path / "z.tgz").write_bytes(gzip.compress(varied(dice, 100)))
-    arguments = [
-        "--json",
-        "--decode",
-        "--classes",
-        "txt",
-        "0.tar",
-        "1.tar",
-        "2.tar",
-        "z.tgz",
-        "3.tar",
-        "4.tar",
-        "1.tar",
-    ]
+    shards = ["0.tar", "1.tar", "2.tar", "z.tgz", "3.tar", "4.tar", "1.tar"]
+    arguments = ["--json", "--decode", "--classes", "txt", *shards]
     status, whole, said, forks = cut_up(tmp_path, 1 << 30, *arguments)
     assert (status, said, forks) == (0, [], 0)
     found = json.loads(whole)
@@ -146,13 +133,6 @@ def test_neither_pieces_nor_processes_change_anything(thorough: bool, tmp_path: 
         assert (status, cut, said) == (0, whole, [])
         assert forks > 10
     assert cut_up(tmp_path, 5000, "-p", "1", *arguments) == (0, whole, [], 0)
-
-
-def test_links_are_reported_and_not_counted(run: Run) -> None:
-    archive = entry(b"a.cls", b"1") + entry(b"link", kind=b"2") + entry(b"d/", kind=b"5") + END
-    assert b"samples: 1\nmembers: 1\n" in run("tarstat", stdin=archive).stdout
-    found = facts(run, "--skip-special", stdin=archive)
-    assert (found["bytes"]["headers"], found["bytes"]["other"]) == (512, 2048)
 
 
 def test_links_are_counted_over_all_processes(run: Run, tmp_path: Path) -> None:
@@ -172,36 +152,6 @@ def test_headers_that_are_governed_or_long_add_up(run: Run) -> None:
     assert facts(run, stdin=governed)["members"] == 9
     long = make_tar([(f"{'d' * 150}/{n}.cls", b"1") for n in range(5)], tarfile.PAX_FORMAT)
     assert facts(run, stdin=long)["bytes"]["headers"] == 5 * 3 * 512
-
-
-def test_pictures(run: Run, tmp_path: Path) -> None:
-    bomb = bytearray(picture("PNG", 1, 1))
-    bomb[16:24] = struct.pack(">II", 100_000, 100_000)
-    bomb[29:33] = struct.pack(">I", zlib.crc32(bomb[12:29]))
-    pictures = [picture("JPEG", 40, 30)] * 3 + [picture("PNG", 64, 48), b"nothing", b"", bytes(bomb)]
-    members = [(f"{n}.jpg", payload) for n, payload in enumerate(pictures)] + [("9.seg.PNG", picture("PNG", 5, 6))]
-    (tmp_path / "a.tar").write_bytes(make_tar(members))
-    found = facts(run, "a.tar")
-    assert field(found, "jpg")["pictures"] == {
-        "formats": {"JPEG": 3, "PNG": 2},
-        "sizes": {"40x30": 3, "100000x100000": 1, "64x48": 1},
-        "width": {"min": 40, "median": 40, "max": 100_000},
-        "height": {"min": 30, "median": 30, "max": 100_000},
-        "broken": 2,
-        "broken_in": "4",
-        "why": "its first bytes are those of no picture",
-        "broken_keys": ["4", "5"],
-    }
-    assert field(found, "seg.PNG")["pictures"]["sizes"] == {"5x6": 1}
-    plain = run("tarstat", "a.tar").stdout.decode()
-    assert "pictures jpg: 3 JPEG, 2 PNG, width 40 to 100000, median 40, height 30 to 100000, median 30\n" in plain
-    assert (
-        "broken jpg: 2, first 4 (its first bytes are those of no picture)\nbroken jpg in: 4\nbroken jpg in: 5\n"
-        in plain
-    )
-    told = field(facts(run, stdin=make_tar([("x.jpg", b"")])), "jpg")["pictures"]
-    assert told["why"] == "it is empty"
-    assert (told["broken"], told["formats"], told["width"]["median"]) == (1, {}, None)
 
 
 @pytest.mark.parametrize(("different", "told"), [(1000, 1000), (1001, None)])
@@ -263,14 +213,6 @@ def test_an_archive_without_samples(run: Run) -> None:
         "fields": [],
         "combinations": [],
     }
-
-
-def test_the_account(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(40)))
-    done = run("tarstat", "-v", "a.tar", "a.tar")
-    assert done.stderr.startswith("tarstat: 80 samples in, 80 out, ")
-    assert b"samples per shard: 40 to 40, median 40\n" in done.stdout
-    assert b"smallest" not in done.stdout
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="only Linux says what was read")

@@ -34,13 +34,14 @@ class Found(NamedTuple):
         return name in dict(self.fields)
 
 
+Members = list[tuple[str, bytes]]
 Samples = list[Found]
 
 
-def grouped(archive: bytes) -> Samples:
-    """Return the samples of *archive*, as Python's tarfile reads it."""
+def samples_of(members: Members) -> Samples:
+    """Return the samples of *members*, by the key rule in other words than ours."""
     found: Samples = []
-    for path, payload in members_of(archive):
+    for path, payload in members:
         folder, base = re.fullmatch(r"(.*/)?(.*)", path, re.DOTALL).groups(default="")  # type: ignore[union-attr]
         stem, _, field = base.partition(".")
         if found and found[-1].key == folder + stem:
@@ -48,6 +49,11 @@ def grouped(archive: bytes) -> Samples:
         else:
             found.append(Found(folder + stem, ((field, payload),)))
     return found
+
+
+def grouped(archive: bytes) -> Samples:
+    """Return the samples of *archive*, as Python's tarfile reads it."""
+    return samples_of(members_of(archive))
 
 
 def written(samples: Samples) -> bytes:

@@ -88,25 +88,13 @@ def zip_file(found: Members, dice: random.Random) -> bytes:
     return file.getvalue()
 
 
-def the_same(found: Members, whole: Members) -> bool:
-    return found == whole
-
-
-def the_first(found: Members, whole: Members) -> bool:
-    return found == whole[: len(found)]  # nothing says how many records a TFRecord file has
-
-
-def anything(found: Members, whole: Members) -> bool:
-    return True  # nothing protects these
-
-
 Kind = tuple[list[str], list[str], Callable[[Members, Members], bool]]
 KINDS: dict[str, Kind] = {  # how it is made of a shard and read, and what may come of it
-    "zip": ([], ["--zip"], the_same),
-    "tfrecord": (["tar2tfrecord"], ["--tfrecord"], the_first),
-    "parquet": (["tar2parquet"], ["--parquet"], anything),
-    "jsonl": (["tar2jsonl"], [], anything),
-    "tsv": (["tar2tsv", "-f", "txt"], [], anything),
+    "zip": ([], ["--zip"], list.__eq__),
+    "tfrecord": (["tar2tfrecord"], ["--tfrecord"], lambda found, whole: found == whole[: len(found)]),  # of any number
+    "parquet": (["tar2parquet"], ["--parquet"], lambda *_: True),  # nothing protects these
+    "jsonl": (["tar2jsonl"], [], lambda *_: True),
+    "tsv": (["tar2tsv", "-f", "txt"], [], lambda *_: True),
 }
 
 

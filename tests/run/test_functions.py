@@ -62,12 +62,6 @@ def program(tmp_path: Path, text: str) -> Result:
 
 
 @WORKERS
-def test_samples_that_are_passed_on_keep_their_bytes(shard: str, out: Path, workers: int) -> None:
-    assert tartools.map_samples(same, shard, str(out), workers=workers) == 100
-    assert out.read_bytes() == Path(shard).read_bytes()
-
-
-@WORKERS
 def test_samples_of_all_shards_come_in_their_order(tmp_path: Path, out: Path, workers: int) -> None:
     def twice(sample: tartools.Sample) -> dict[str, object]:
         return {"__key__": sample.key, "cls": int(sample["cls"]) * 2, "shard": os.path.basename(sample.shard)}
@@ -77,21 +71,6 @@ def test_samples_of_all_shards_come_in_their_order(tmp_path: Path, out: Path, wo
     assert tartools.map_samples(twice, f"{tmp_path}/in-{{0..2}}.tar", str(out), workers=workers) == 30
     expected = [{"__key__": f"{n:06d}", "cls": n % 10 * 2, "shard": f"in-{n // 10}.tar"} for n in range(30)]
     assert out.read_bytes() == written(expected, tmp_path / "expected.tar")
-
-
-@WORKERS
-def test_results_wait_for_those_before_them(shard: str, out: Path, workers: int) -> None:
-    last = threading.Event()
-
-    def slow(sample: tartools.Sample) -> tartools.Sample:
-        if workers > 1 and sample.key == "000000":
-            assert last.wait(60)  # for a later one to be done
-        elif sample.key == "000007":
-            last.set()
-        return sample
-
-    tartools.map_samples(slow, shard, str(out), workers=workers)
-    assert out.read_bytes() == Path(shard).read_bytes()
 
 
 def none(sample: tartools.Sample) -> None:
@@ -128,14 +107,6 @@ def test_a_sample_becomes_none_or_many(
     assert tartools.map_samples(function, shard, str(out), workers=workers) == len(expected)
     assert has_end(out.read_bytes())
     assert list(dict.fromkeys(name.partition(".")[0] for name, _ in members_of(out.read_bytes()))) == expected
-
-
-def test_the_output_is_compressed_as_its_name_says(shard: str, tmp_path: Path) -> None:
-    tartools.map_samples(same, shard, str(tmp_path / "out.tar.zst"), workers=2)
-    tartools.map_samples(same, shard, str(tmp_path / "out.tgz"))
-    assert (tmp_path / "out.tar.zst").read_bytes()[:4] == b"\x28\xb5\x2f\xfd"
-    for name in ("out.tar.zst", "out.tgz"):
-        assert [s.key for s in tartools.read(str(tmp_path / name))] == [f"{n:06d}" for n in range(100)]
 
 
 # ---- failures ----

@@ -36,17 +36,8 @@ def lines(done: Result) -> list[str]:
 # ---- items ----
 
 
-def test_braces(tarjob: Run) -> None:
-    assert tarjob("-s", "{08..10}", *ONE, "--", "echo", "x-{}") == (0, b"x-08\nx-09\nx-10\n", "")
-
-
 def test_the_item_is_the_last_word_of_a_command_without_places(tarjob: Run) -> None:
     assert tarjob("-s", "{a,b}", *ONE, "echo", "-n", "x", "--") == (0, b"x -- ax -- b", "")
-
-
-def test_places(tarjob: Run) -> None:
-    done = tarjob("-s", "in/a.tar.gz", "--", "echo", "{}", "{.}", "{/}", "{/.}", "{}{}")
-    assert done == (0, b"in/a.tar.gz in/a.tar a.tar.gz a.tar in/a.tar.gzin/a.tar.gz\n", "")
 
 
 def test_files(tarjob: Run, tmp_path: Path) -> None:
@@ -251,20 +242,6 @@ def test_no_engine_is_asked_when_there_is_nothing_to_do(tarjob: Run, tmp_path: P
     assert counts.startswith("tarjob: 1 item: 0 done, 1 there before, 0 failed, ")
 
 
-def test_one_of_two_hundred_fails(tarjob: Run, tmp_path: Path) -> None:
-    line = "echo {} >> tried; test {} != 137 || { echo one; echo these are my last words; exit 3; } >&2; echo > out-{}"
-    options = ("-v", "-o", "out-{}", "-s", "{000..199}", "--log", "log", "--", "bash", "-c", line)
-    failed, summary = tarjob(*options).failure().splitlines()
-    assert failed == "tarjob: 137: ended with status 3: these are my last words"
-    assert summary.startswith("tarjob: 200 items: 199 done, 1 failed, ")
-    assert len((tmp_path / "tried").read_text().split()) == 200
-    (tmp_path / "tried").unlink()
-    said = tarjob(*options).failure()
-    assert said.splitlines()[0] == failed
-    assert "200 items: 0 done, 199 there before, 1 failed, " in said
-    assert (tmp_path / "tried").read_text() == "137\n"
-
-
 def test_an_output_without_bytes_is_not_done(tarjob: Run, tmp_path: Path) -> None:
     """It is replaced, even by a command that replaces nothing unasked."""
     (tmp_path / "in.tar").write_bytes(make_tar(make_samples(3)))
@@ -314,11 +291,6 @@ def test_a_timeout(tarjob: Run, tmp_path: Path) -> None:
     assert done == (1, b"", f"tarjob: 2: took longer than {seconds} seconds and was stopped: begun\n")
     said = {said["item"]: (said["status"], said["exit"], said["stderr"]) for said in records(tmp_path / "log")}
     assert said == {"1": ("done", 0, ""), "2": ("failed", None, "begun\n")}
-
-
-def test_it_goes_on(tarjob: Run) -> None:
-    done = tarjob(*ONE, "-s", "{1..4}", "--", "bash", "-c", "echo {}; exit $(({} % 2))")
-    assert done == (1, b"2\n4\n", "tarjob: 1: ended with status 1\ntarjob: 3: ended with status 1\n")
 
 
 def test_the_first_failure_can_be_the_last(tarjob: Run, tmp_path: Path) -> None:
@@ -589,18 +561,6 @@ def test_a_log_that_cannot_be_written_or_is_none(tarjob: Run, tmp_path: Path) ->
 def test_a_log_can_be_a_pipe(shell: Run) -> None:
     done = shell("tarjob --log /dev/fd/3 -s '{1..2}' -- true 3>&1 | wc -l")
     assert (done.status, done.stdout.strip(), done.stderr) == (0, b"4", "")  # two lines for each item
-
-
-def test_the_report(tarjob: Run) -> None:
-    line = "echo because >&2; test {} != 2"
-    tarjob("--log", "log", "-s", "{1..3}", "--", "bash", "-c", line)
-    done = tarjob("--summarize", "log")
-    assert (done.status, done.stderr) == (1, "")
-    assert done.stdout.startswith(b"3 items: 2 done, 1 failed, 3 tries\n")
-    assert done.stdout.endswith(b"\nfailed: 2: ended with status 1: because\n")
-    tarjob("--log", "one", "-s", "1", "--", "true")
-    assert tarjob("--summarize", "one").stdout.startswith(b"1 item: 1 done, 0 failed, 1 try\n")
-    assert tarjob("--summarize", "none") == (1, b"", "tarjob: none: No such file or directory\n")
 
 
 def test_the_account(tarjob: Run) -> None:

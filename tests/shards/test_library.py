@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import ItemsView
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -51,15 +52,9 @@ def test_samples_go_through_a_pool(shard: Path) -> None:
 
 
 def test_threads_read_side_by_side(shard: Path) -> None:
-    results: list[list[tuple[str, bytes, int]]] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(list(map(label, tartools.read(str(shard)))))) for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [expected(100)] * 8
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda url: list(map(label, tartools.read(url))), [str(shard)] * 8)
+        assert [*found] == [expected(100)] * 8
 
 
 def test_dropping_the_iterator_half_way_closes_what_it_had_open(shard: Path, tmp_path: Path) -> None:
@@ -270,11 +265,8 @@ def test_threads_that_share_a_writer_write_whole_samples(tmp_path: Path) -> None
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
     finally:
         sys.setswitchinterval(interval)
     writer.close()

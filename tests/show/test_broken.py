@@ -16,7 +16,7 @@ from tartools import tar
 from tartools.samples import decoding
 from tartools.show import broken, sound, text
 from tartools.show.html import tile
-from tests.archives import END, encoded, entry
+from tests.archives import encoded
 from tests.conftest import Run, make_tar
 
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -122,24 +122,6 @@ def test_up_to_twenty_keys_are_listed(run: Run, broken: int) -> None:
     }
     assert found["jpg"]["pictures"]["broken_keys"] == keys
     assert found["cls"]["missing_keys"] == lacking and found["jpg"]["missing_keys"] == []
-
-
-def test_keys_are_in_input_order_however_the_input_is_cut(run: Run, tmp_path: Path) -> None:
-    members = [(f"{n:03d}.{'txt' if n % 5 else 'png'}", b"none") for n in range(200)]
-    members[0:0] = [("z.txt", b""), ("z.png", b"none")]
-    archive = make_tar(members)
-    (tmp_path / "a.tar").write_bytes(archive)
-    rare = b"".join(entry(b"%03d.txt" % n, b"") + entry(b"d%d/" % n, kind=b"5") for n in range(60)) + END  # one a batch
-    (tmp_path / "b.tar").write_bytes(rare)
-    found = json.loads(run("tarstat", "--json", "a.tar", "b.tar").stdout)
-    png, txt = sorted(found["fields"], key=lambda field: str(field["field"]))
-    assert png["pictures"]["broken_keys"] == ["z", *(f"{n:03d}" for n in range(0, 200, 5))]
-    assert txt["missing_keys"] == [f"{n:03d}" for n in range(0, 200, 5)]
-    assert png["missing_keys"] == []  # most samples have none
-    parts = [entry(name.encode(), payload) for name, payload in members]
-    apart = b"".join(part + entry(b"d%d/" % n, kind=b"5") for n, part in enumerate(parts)) + END
-    again = json.loads(run("tarstat", "--json", "-", "b.tar", stdin=apart).stdout)
-    assert again["fields"] == found["fields"]
 
 
 def test_tarshow_lists_samples_without_a_field_that_most_have(run: Run) -> None:

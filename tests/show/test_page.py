@@ -220,49 +220,12 @@ def test_progress_knows_how_many_samples_are_drawn(tmp_path: Path) -> None:
         assert (phase.name, phase.total, phase.done()) == (name, total, total)
 
 
-def test_counts_are_those_of_all_samples(run: Run, tmp_path: Path) -> None:
-    members = []
-    for n in range(600):
-        key = f"{'abc'[n // 200]}/{n:04d}"
-        members += [(f"{key}.cls", b"%d\n" % (n % 4)), (f"{key}.txt", b"x" * (n + 1))]
-        members += [(f"{key}.id", b"%d" % n)] * (n % 10 == 0)
-    page = made(run, tmp_path, make_tar(members), "--random", 3)
-    assert len(keys_of(page)) == 3
-    counts = {"cls": 600, "txt": 600, "id": 60, "a": 200, "b": 200, "c": 200, **dict.fromkeys("0123", 150)}
-    assert labels(page) == counts
-    assert 'aria-label="Sizes of 600 samples, from 4 to 602 bytes"' in page
-    bars = [int(count.replace(",", "")) for count in re.findall(r"<title>([0-9,]+) of ", page)]
-    assert sum(bars) == 600 and len(bars) > 10
-    assert labels(made(run, tmp_path, make_tar(members), "-c", 200))["cls"] == 200
-
-
 def test_more_values_than_can_be_listed(run: Run, tmp_path: Path) -> None:
     fields = make_tar([(f"{n:04d}/k.f{n}", b"1") for n in range(1200)])
     page = made(run, tmp_path, fields, "--random", 3)
     assert "<p>more than 1,000</p>" in page and "Folders" not in page
     page = made(run, tmp_path, make_tar([(f"{n:04d}.cls", b"%d" % n) for n in range(1200)]), "--random", 3)
     assert labels(page) == {"cls": 1200}
-
-
-def test_broken_pictures_of_all_samples_are_listed(run: Run, tmp_path: Path) -> None:
-    sound, deep = photograph(1), photograph(2)
-    members = [(f"{n:03d}.jpg", sound) for n in range(60)]
-    members[3] = ("003.jpg", deep[:-100])  # its header and nearly all of its pixels are there
-    members[40] = ("040.png", b"")
-    members[50] = ("050.webp", b"no picture at all")
-    archive = make_tar(members)
-    words = said(run, archive, "--random", 2).splitlines()
-    assert words[1].startswith(
-        "tarshow: page.html: 3 broken pictures or sounds, listed on the page, "
-        "the first in 003 (jpg: it is cut: the data end before the picture is complete)"
-    )
-    drawn = (tmp_path / "page.html").read_text()
-    assert "3 broken" in drawn
-    listed = r'<(?:span|button type="button") class="name"[^>]*>(\d+)</\w+><span class="why">(\w+)'
-    assert re.findall(listed, drawn) == [("003", "jpg"), ("040", "png"), ("050", "webp")]
-    page = made(run, tmp_path, archive, "-c", 100)
-    assert re.findall(listed, page) == [("003", "jpg"), ("040", "png"), ("050", "webp")]
-    assert page.count('<span class="wrong">') == 3
 
 
 def test_a_long_list_of_broken_pictures_is_cut(run: Run, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tartools.samples.sample import Batch
 from tartools.shards import workers
 from tartools.shards.reading import Reading
 from tartools.storage.streams import InputFile
-from tartools.tar.cut import find_cut
+from tartools.tar.rescan import find_cut
 from tests.archives import entry
 from tests.conftest import BIN, Run, has_end, make_tar, members_of, running
 from tests.processes import meanwhile

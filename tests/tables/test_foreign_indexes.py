@@ -20,9 +20,9 @@ import yaml
 from tests.archives import END, entry, header
 from tests.commands.conftest import Inside
 from tests.conftest import Run, make_samples, make_tar, python
+from tests.properties.test_model import Members, samples_of
 from tests.tiers import by_turns
 
-Members = list[tuple[str, bytes]]
 FORMATS = ("dali", "wids", "webshart", "energon")
 FILES = {  # of the shards d/a.tar and d/b.tar
     "dali": ["d/a.idx", "d/b.idx"],
@@ -64,28 +64,15 @@ def put(folder: Path, seed: int, change: Callable[[str], str] = str, kind: int =
     return shards
 
 
-def parts(name: str) -> tuple[str, str]:
-    """Return key and field of the member *name*."""
-    base = name.rfind("/") + 1
-    key, _, field = name[base:].partition(".")
-    return name[:base] + key, field
-
-
-def grouped(members: Members) -> list[tuple[str, dict[str, bytes]]]:
-    """Return the samples of *members*."""
-    found: list[tuple[str, dict[str, bytes]]] = []
-    for name, data in members:
-        key, field = parts(name)
-        if not found or found[-1][0] != key:
-            found.append((key, {}))
-        found[-1][1][field] = data
-    return found
-
-
 def places(shard: Path) -> dict[str, tuple[int, int, int]]:
     """Return where tarfile finds each member: its headers, its payload, its size."""
     with tarfile.open(shard) as archive:
         return {info.name: (info.offset, info.offset_data, info.size) for info in archive if info.isreg()}
+
+
+def grouped(members: Members) -> list[tuple[str, dict[str, bytes]]]:
+    """Return the samples of *members*."""
+    return [(sample.key, dict(sample.fields)) for sample in samples_of(members)]
 
 
 def accented(name: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +12,10 @@ from tartools.errors import StorageError
 from tartools.storage import seekable
 from tartools.storage.objects import uploads
 from tartools.train import checkpoint
-from tests.conftest import running
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.tiers import also, by_turns
 
 PLACES = ["s3", "path", *also(*(scheme for scheme in SCHEMES if scheme != "s3"))]
-LONG = """
-import sys
-from tartools.train import checkpoint
-with checkpoint.writer(sys.argv[1]) as file:
-    file.write(bytes(64 << 20))
-    print("written", flush=True)
-    sys.stdin.read()
-"""
 
 
 def state(seed: int) -> dict[str, torch.Tensor]:
@@ -88,16 +77,6 @@ def test_an_exception_leaves_the_one_before(url: str, server: FaultServer, tmp_p
     server.faults = []
     assert has(url, 1)
     assert server.pending == 0 and [path.name for path in tmp_path.iterdir()] == ["model.pt"] * (url[0] == "/")
-
-
-def test_a_kill_leaves_the_one_before(server: FaultServer, tmp_path: Path) -> None:
-    for url in (server.url("s3", "model.pt"), str(tmp_path / "model.pt")):
-        save(url, 1)
-        with running([sys.executable, "-c", LONG, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None and process.stdout.readline() == b"written\n"
-            process.kill()
-        assert process.wait() < 0
-        assert has(url, 1)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -164,7 +164,7 @@ def test_pictures_are_what_webdataset_makes(spec: str) -> None:
         file = io.BytesIO()
         made.convert(mode).save(file, "tiff" if mode in ("CMYK", "YCbCr", "F", "PA", "I") else "png")
         for band in (1 << 20, 29 * 7):
-            with mock.patch("tartools.samples.pictures.BAND", band):
+            with mock.patch("tartools.samples.decoding.BAND", band):
                 found, wanted = ours(".png", file.getvalue()), theirs(".png", file.getvalue())
             assert type(found) is type(wanted) and getattr(found, "dtype", None) == getattr(wanted, "dtype", None)
             assert not isinstance(found, Image.Image) or found.mode == wanted.mode
@@ -183,12 +183,6 @@ def test_no_program_is_run_for_a_picture(decode: Any) -> None:
         SampleError, match=r"^a.tar: sample 'k': field 'jpg': this is not a picture that is decoded here"
     ):
         chosen(raw, "jpg", decode)
-
-
-def test_no_program_is_run_for_a_picture_of_a_pipeline(tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar([("k.jpg", EPS)]))
-    with pytest.raises(SampleError, match="sample 'k': field 'jpg': this is not a picture that is decoded here"):
-        list(WebDataset(str(tmp_path / "a.tar")).decode("pil"))
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -116,32 +115,6 @@ def test_what_was_listed_or_a_failure(
         assert any(what in str(failure.value) for what in ("replaced", "deleted", "No such file"))
         with pytest.raises(StorageError, match=name):
             data.__getitems__([number])
-
-
-@pytest.fixture
-def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run the emulator of GCS as it comes: it lists generations, takes no notice of them, and sends none with data."""
-    from gcp_storage_emulator.server import create_server  # type: ignore[import-untyped]
-
-    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="b")
-    server.start()
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://{}:{}".format(*server._api._httpd.server_address))
-    yield
-    server.stop()
-
-
-@pytest.mark.usefixtures("emulator")
-def test_a_server_that_sends_no_generations() -> None:
-    payloads = {"gs://b/d/1": b"1", "gs://b/d/2": bytes(range(256)) * (listing.LARGE // 256 + 1), "gs://b/d/3": b"333"}
-    for url, payload in payloads.items():
-        with tartools.open(url, "wb") as file:
-            file.write(payload)
-    data = ObjectDataset("gs://b/d/")
-    assert data.__getitems__([2, 0, 1]) == [payloads[data.objects[number][0]] for number in (2, 0, 1)]
-    with tartools.open("gs://b/d/3", "wb", force=True) as file:
-        file.write(b"4")
-    with pytest.raises(StorageError, match=r"^gs://b/d/3: at byte 0: was replaced since it was listed"):
-        data[2]
 
 
 def test_what_was_cut_is_not_mixed_with_another_version(server: FaultServer) -> None:

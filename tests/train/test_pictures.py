@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from webdataset.autodecode import imagespecs
 
 from tartools.errors import SampleError
-from tartools.samples import pictures
+from tartools.samples import decoding
 from tartools.train import Resize, TableDataset, WebDataset, ZipDataset, loader, picture
 from tartools.train.payloaddecoding import PictureDecoder
 from tests.archives import encoded, ended_early
@@ -77,7 +77,7 @@ def test_what_pillow_knows_of_a_picture_stays() -> None:
 def test_what_simplejpeg_refuses_is_decoded_by_pillow_and_counted(
     workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert pictures.refusal(PHOTOGRAPH) == "" and "Corrupt JPEG" in str(pictures.refusal(DAMAGED))
+    assert decoding.refusal(PHOTOGRAPH) == "" and "Corrupt JPEG" in str(decoding.refusal(DAMAGED))
     members = [("a.jpg", PHOTOGRAPH), ("b.jpg", DAMAGED), ("c.jpg", DAMAGED)]
     (tmp_path / "a.tar").write_bytes(make_tar(members))
     data = TableDataset(str(tmp_path / "a.tar"), ("__key__", "jpg"), "rgb8")

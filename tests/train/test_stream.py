@@ -193,23 +193,6 @@ def test_workers_agree_on_the_epoch(method: str, folder: Path) -> None:
         assert [in_epoch(other, kept, epoch) for epoch in range(3)] == epochs
 
 
-def test_epochs_in_one_process(folder: Path) -> None:
-    data = WebDataset("pax.tar", shuffle=30)
-
-    def in_epoch(epoch: int) -> list[str]:
-        data.set_epoch(epoch)
-        return keys(list(data))
-
-    epochs = [in_epoch(epoch) for epoch in range(3)]
-    assert len({tuple(epoch) for epoch in epochs}) == 3 and len({tuple(sorted(epoch)) for epoch in epochs}) == 1
-    assert [in_epoch(epoch) for epoch in (1, 1, 2)] == [epochs[1], *epochs[1:]]
-    assert keys(list(pickle.loads(pickle.dumps(WebDataset("pax.tar", shuffle=30))))) == epochs[0]
-    composed = data.map(lambda sample: sample)
-    data.set_epoch(0)
-    assert keys(list(composed)) == epochs[2]  # its epoch is its own
-    assert keys(list(data)) == epochs[0]
-
-
 def rank(number: int, numbers: Sequence[int]) -> None:
     """What one of two ranks does: it iterates with such *numbers* of workers, and writes the keys that it got."""
     torch.distributed.init_process_group(

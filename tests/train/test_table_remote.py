@@ -12,7 +12,7 @@ import pytest
 import tartools
 from tartools.errors import StorageError
 from tartools.storage.objects import requests_at_once, retry
-from tartools.train import StatefulSampler, TableDataset, loader
+from tartools.train import StatefulSampler, TableDataset
 from tests.conftest import Run, make_tar
 from tests.storage.objects.faults import Fault, FaultServer
 
@@ -95,9 +95,3 @@ def test_nothing_is_written_to_the_room_behind_an_error(server: FaultServer) -> 
     server.release()
     reading.join(60)
     assert failures == [(0, WHOLE[begin:end])]
-
-
-def test_an_object_that_was_replaced(server: FaultServer) -> None:
-    server.objects[NAME] = WHOLE[::-1]
-    with pytest.raises(StorageError, match=r"a\.tar: at byte 0: .*\(row 0 of t\.parquet"):
-        list(loader("t.parquet", 50, shuffle=False))

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 
@@ -184,22 +183,6 @@ def test_states_of_other_data_are_refused(table_of: Callable[..., str], tmp_path
     StatefulSampler([0] * 3).load_state_dict(
         StatefulSampler(range(3)).state_dict()
     )  # nothing is known of these but their length
-
-
-def test_torchs_own_loader(table_of: Callable[..., str]) -> None:
-    table_of("plain")
-    data = TableDataset("t.parquet", "cls", (), _first)
-    whole = list(StatefulSampler(data, 4))
-    order = StatefulSampler(data, 4, batch_size=8)
-    had: list[int] = []
-    for step, batch in enumerate(DataLoader(data, batch_sampler=order, num_workers=2)):
-        had += batch.tolist()
-        if step == 2:
-            state = order.state_dict(taken=step + 1)
-            break
-    single = StatefulSampler(data, batch_size=None)
-    single.load_state_dict(state)
-    assert had + [int(n) for n in DataLoader(data, sampler=single, batch_size=None)] == whole
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from tartools.errors import SampleError, StorageError, TarFormatError
-from tartools.train import StatefulSampler, ZipDataset
+from tartools.train import ZipDataset
 from tests.archives import encoded
 from tests.commands.test_zip import of_zip, with_mode, zipped
 from tests.storage.objects.faults import FaultServer
@@ -163,13 +163,3 @@ def test_members_far_apart(tmp_path: Path) -> None:
     assert [member for member, _ in of_zip(path.read_bytes())] == ["a.cls", "a.jpg", "b.jpg", "c.jpg"]
     assert [data[n][0] for n in range(3)] == [b"1" * 70_000, b"2" * 100_000, b"3" * 200_000]
     assert ZipDataset(str(path), fields=("cls",))[0] == (b"7",)
-
-
-def test_states_of_other_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.zip"
-    path.write_bytes(zipped([(f"{n}.cls", b"%d" % n) for n in range(9)]))
-    state = StatefulSampler(ZipDataset(str(path))).state_dict()
-    StatefulSampler(ZipDataset(str(path))).load_state_dict(state)
-    path.write_bytes(zipped([(f"{n}.cls", b"%d" % (n + 1)) for n in range(9)]))
-    with pytest.raises(ValueError, match="the state is that of other data"):
-        StatefulSampler(ZipDataset(str(path))).load_state_dict(state)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
 from tartools.samples.filetypes import FIRST, type_of
-from tartools.samples.pictures import TooLargeError
 from tartools.samples.sample import Sample, field_name
 from tartools.show import sound, text
 from tartools.tar import Member
@@ -142,7 +141,7 @@ def field(member: Member, audible: bool, side: int) -> PageField:
             return known._replace(face=picture(member, words, side))
         except (TarToolsError, MemoryError):
             raise
-        except TooLargeError as error:
+        except decoding.TooLargeError as error:
             return known._replace(face=wrong(f"{words}: {error}"))
         except Exception as error:  # Pillow raises any exception for damaged pictures
             why = decoding.reason(error)

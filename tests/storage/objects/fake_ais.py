@@ -136,8 +136,7 @@ def _list(request: Request, bucket: Bucket) -> Answer:
     token, uuid = value.get("continuation_token", ""), value.get("uuid", "")
     if token and uuid != "list1":
         return refusal(request, 400, f"list-objects: unknown uuid {uuid!r}")
-    after = token or value.get("start_after", "")
-    found = bucket.listed(value.get("prefix", ""), after=after, most=int(value.get("page_size") or 0))
+    found = bucket.listed(value.get("prefix", ""), after=token, most=int(value.get("page_size") or 0))
     sizes = [(name, len(bucket.objects[name])) for name in found.names]
     if request.headers.get("accept") == MSGPACK:
         from msgspec import msgpack

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from tests.storage.objects.memory import Bucket, Exists, Upload
-from tests.storage.objects.wire import Answer, Received, Request, ranged
+from tests.storage.objects.wire import Answer, Request, ranged
 
 CHUNK = 256 << 10  # bytes, of which all chunks but the last of a resumable upload are multiples
 JSON = {"Content-Type": "application/json; charset=UTF-8"}
@@ -103,8 +103,6 @@ def _list(request: Request, place: str, bucket: Bucket) -> Answer:
         query.get("prefix", ""),
         query.get("delimiter", ""),
         query.get("pageToken", ""),
-        query.get("startOffset", ""),
-        query.get("endOffset", ""),
         int(query.get("maxResults") or 0),
     )
     value: dict[str, Any] = {"kind": "storage#objects"}
@@ -118,30 +116,17 @@ def _list(request: Request, place: str, bucket: Bucket) -> Answer:
 
 
 def _insert(request: Request, place: str, bucket: Bucket) -> Answer:
-    """Objects: insert, by uploadType media, multipart or resumable."""
-    kind, name = request.query.get("uploadType"), request.query.get("name", "")
+    """Objects: insert, by uploadType media or resumable."""
+    name = request.query["name"]
     absent = request.query.get("ifGenerationMatch") == "0"
-    if kind == "resumable":
-        name = name or json.loads(request.body.data)["name"]
+    if request.query.get("uploadType") == "resumable":
         if absent and name in bucket.objects:
             raise Exists
         identity = bucket.begin(name, absent)
         place = f"http://{request.headers['host']}/upload/storage/v1/b/{place}/o"
         return Answer(200, {"Location": f"{place}?uploadType=resumable&upload_id={identity}"})
-    content = request.body
-    if kind == "multipart":
-        about, data = _related(request)
-        name = name or about["name"]
-        content = Received(len(data), data)
-    bucket.put(name, content, absent)
+    bucket.put(name, request.body, absent)
     return _json(_resource(place, bucket, name))
-
-
-def _related(request: Request) -> tuple[dict[str, Any], bytes]:
-    """Return the two parts of a multipart/related body: JSON, and the data as it is (RFC 2046, 5.1.1)."""
-    boundary = request.headers["content-type"].partition("boundary=")[2].strip("'\"; ").encode()
-    about, data = request.body.data.split(b"--" + boundary)[1:3]
-    return json.loads(about.partition(b"\r\n\r\n")[2]), data.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
 
 
 def _resume(request: Request, place: str, bucket: Bucket) -> Answer:

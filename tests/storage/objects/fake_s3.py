@@ -100,10 +100,8 @@ def _list(request: Request, place: str, bucket: Bucket) -> Answer:
     query = request.query
     if query.get("list-type") != "2":
         return _refuse(request, "NotImplemented")
-    after = query.get("continuation-token") or query.get("start-after", "")
-    found = bucket.listed(
-        query.get("prefix", ""), query.get("delimiter", ""), after, most=int(query.get("max-keys") or 0)
-    )
+    after = query.get("continuation-token", "")
+    found = bucket.listed(query.get("prefix", ""), query.get("delimiter", ""), after, int(query.get("max-keys") or 0))
     coded = query.get("encoding-type") == "url"
 
     def text(name: str) -> str:

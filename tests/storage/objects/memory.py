@@ -95,17 +95,15 @@ class Bucket:
         with self.lock:
             return sum(not upload.done for upload in self.uploads.values())
 
-    def listed(
-        self, prefix: str, delimiter: str = "", after: str = "", start: str = "", end: str = "", most: int = 0
-    ) -> Listing:
-        """Return a page of the names with *prefix*: greater than *after*, from *start* on, less than *end*."""
+    def listed(self, prefix: str, delimiter: str = "", after: str = "", most: int = 0) -> Listing:
+        """Return a page of the names with *prefix*: those greater than *after*."""
         with self.lock:
             names = sorted((name for name in self.objects if name.startswith(prefix)), key=str.encode)
         most = min(most or self.page, self.page)
         found: list[str] = []
         prefixes: list[str] = []
         for name in names:
-            if not _between(name, after, start, end):
+            if after and name.encode() <= after.encode():
                 continue
             head, cut, _ = name[len(prefix) :].partition(delimiter) if delimiter else (name, "", "")
             folder = prefix + head + cut if cut else ""
@@ -115,8 +113,3 @@ class Bucket:
                 return Listing(found, prefixes, max(*found[-1:], *prefixes[-1:], "", key=str.encode))
             (prefixes if folder else found).append(folder or name)
         return Listing(found, prefixes, "")
-
-
-def _between(name: str, after: str, start: str, end: str) -> bool:
-    place = name.encode()
-    return (not after or place > after.encode()) and place >= start.encode() and (not end or place < end.encode())
