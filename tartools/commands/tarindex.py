@@ -162,11 +162,11 @@ def tarindex(
     reading = source.reading._replace(tmpdir=tmpdir)
     indexing = shardrows.Indexing(reading, cli.workers(parallel))
     if output.format:
-        from tartools.tables import foreignindexes, indexedsamples
+        from tartools.tables import foreignindexes
 
         if columns.named or old:
             raise UsageError("an index for another tool has no columns of values, pictures or hashes, and no --update")
-        where = indexedsamples.IndexPlaces(urls, output.url, output.force, tmpdir)
+        where = foreignindexes.IndexPlaces(urls, output.url, output.force, tmpdir)
         foreignindexes.check_outputs(output.format, where)
         versions = shardrows.shard_versions(urls)
         with closing(shardrows.blocks(urls, account, indexing)) as blocks:

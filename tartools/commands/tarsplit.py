@@ -75,9 +75,8 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.values import INDEX, Column, parse_column
 from tartools.shards import numbering
 from tartools.shards.dataset import DataSet
-from tartools.shards.partshards import PartOutputs
 from tartools.shards.reading import Reading
-from tartools.shards.series import Limits, evenly, write_shards
+from tartools.shards.series import Limits, PartOutputs, evenly, write_shards
 from tartools.shards.writing import codec_for
 from tartools.stages import shares
 from tartools.storage.url import Url
@@ -205,7 +204,7 @@ def split_in_parts(
     *column* has the values by which they are apart, if any.
     """
     from tartools.shards.delivery import allow_open_files, deliver_labels
-    from tartools.shards.partshards import PartShards
+    from tartools.shards.series import PartShards
     from tartools.stages.parting import MOST, labelled
     from tartools.tables.listed import column_names
 

@@ -14,7 +14,7 @@ from tartools.tar import compression
 from tartools.tar.compression import Decompressed, StoredBytes
 
 if TYPE_CHECKING:
-    from tartools.shards.forked import ForkedStream
+    from tartools.shards.forks import ForkedStream
 
 
 class ShardStream:
@@ -61,7 +61,7 @@ class ShardStream:
         self.compressed = isinstance(self._stream, Decompressed)
         fileno = getattr(self._input, "fileno", None)  # remote objects have no descriptor
         if self._forks and self.compressed and fileno is not None:
-            from tartools.shards.forked import ForkedStream  # most inputs are plain files
+            from tartools.shards.forks import ForkedStream  # most inputs are plain files
 
             self._stream = self._forked = ForkedStream(self._stream, self._stored, fileno(), self._url)
         return self._stream

@@ -20,7 +20,7 @@ from tartools.samples.sample import Batch, failure_of
 from tartools.samples.sortkeys import text_bytes
 from tartools.samples.values import Column, field_list
 from tartools.shards.dataset import DataSet
-from tartools.shards.partshards import changed
+from tartools.shards.series import changed
 from tartools.shards.writing import Batches
 from tartools.stages import shares
 from tartools.stages.externalsort import NUMBER, TURN, Spool, external_sort, pack_blocks, records_of

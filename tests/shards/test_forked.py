@@ -16,7 +16,7 @@ import pytest
 
 from tartools.errors import shown
 from tartools.tar.compression import CODECS
-from tests.conftest import BIN, Result, Run, clean_environment, has_end, make_tar, members_of, python
+from tests.conftest import BIN, Result, clean_environment, has_end, make_tar, members_of, python
 from tests.processes import alive, until
 from tests.shards.counted import PROGRAM
 from tests.tar.test_compression import compress
@@ -309,8 +309,3 @@ def test_an_output_that_is_a_command_sees_its_end(counted: Counted, big: Path, o
     assert (
         members_of((big / "out").read_bytes()) == members_of((big / "big.tar").read_bytes())[: 500 if options else None]
     )
-
-
-def test_two_shards_one_behind_the_other(run: Run, counted: Counted, big: Path) -> None:
-    done = counted("count", "tarcat", "--rekey", "{index}", "big.tgz", "big.tar.zst")
-    assert (done.status, done.stderr, len(members_of(done.stdout))) == (0, "2\n", 2 * SAMPLES)

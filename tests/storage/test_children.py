@@ -34,7 +34,7 @@ LINES: dict[str, Callable[[str], list[str]]] = {
 
 
 @by_turns("last")
-@pytest.mark.parametrize("way", [*WAYS, "setsid sh -c", "(setsid sh -c"])
+@pytest.mark.parametrize("way", ["sh -c", *WAYS, "setsid sh -c", "(setsid sh -c"])
 @pytest.mark.parametrize("last", ["cat > part && mv part whole", "cat > part; mv part whole"])
 def test_what_reads_a_failed_output_never_sees_its_end(way: str, last: str, run: Run, tmp_path: Path) -> None:
     """The last two have ended at once, while what they have started reads."""

@@ -52,12 +52,3 @@ def test_among_shards(run: Run, tables: tuple[str, str], tmp_path: Path) -> None
     assert run("tarfirst", "-i", "4", "-f", "txt", "b.tar", "a.parquet") == (0, b"text 1", "")
     (tmp_path / "b.tar").rename(tmp_path / "shard.parquet")
     assert run("tarfirst", "-k", "i", "shard.parquet") == (0, b"8", "")
-
-
-def test_a_damaged_table(run: Run, tables: tuple[str, str], tmp_path: Path) -> None:
-    table = (tmp_path / "a.parquet").read_bytes()
-    for cut in range(0, len(table), 100):
-        (tmp_path / "cut.parquet").write_bytes(table[:cut])
-        done = run("tarfirst", "-k", "f", "cut.parquet")
-        assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1) and "cut.parquet: " in done.stderr
-    assert run("tarfirst", "-k", "f", "no.parquet").stderr == "tarfirst: no.parquet: No such file or directory\n"

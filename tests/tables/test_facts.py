@@ -186,12 +186,13 @@ def test_pictures_in_any_number_of_processes(inside: Inside, tmp_path: Path) -> 
     (tmp_path / "a.tar").write_bytes(make_tar(members))
     for parallel in ("1", "3"):
         line = ["--pictures", "--hash", "bin webp", "--dhash", "png", "-p", parallel]
-        assert inside("tarindex", *line, "a.tar", "-o", f"{parallel}.parquet") == (0, b"", "")
+        assert inside("tarindex", *line, "a.tar", "a.tar", "-o", f"{parallel}.parquet") == (0, b"", "")
     table = rows_of(tmp_path / "1.parquet")
     assert table.equals(rows_of(tmp_path / "3.parquet"))
     assert table.column_names[7:12] == ["bin.blake2b", "webp.blake2b", "png.dhash", "png.colours", "png.width"]
-    assert [n for n, form in enumerate(table.column("webp.format").to_pylist()) if form == "WEBP"] == [6000]
-    assert table.column("webp.width").null_count == 6999
+    assert table.column("__index__").to_pylist() == [*range(7000), *range(7000)]
+    assert [n for n, form in enumerate(table.column("webp.format").to_pylist()) if form == "WEBP"] == [6000, 13_000]
+    assert table.column("webp.width").null_count == 2 * 6999
 
 
 @pytest.mark.parametrize("size", [0, 1, 40, 70_000, 3_000_000, 20_000_000])

@@ -18,7 +18,6 @@ import pytest
 
 from tartools.errors import how_to_install, shown
 from tests.archives import END, entry, header
-from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of, python
 from tests.tables.conftest import Indexed, replaced
 
@@ -97,19 +96,6 @@ def test_types_of_values(values: list[bytes], kind: str, indexed: Indexed) -> No
         assert column.to_pylist() == [value.decode() for value in values]
     else:
         assert column.to_pylist() == [(int if kind == "int64" else float)(value) for value in values]
-
-
-@pytest.mark.usefixtures("many_parts")
-def test_the_index_is_that_of_one_process(inside: Inside, tmp_path: Path) -> None:
-    """Files are read in parts by several workers."""
-    members = [member for n in range(9000) for member in ((f"{n:05d}.txt", b"t"), (f"{n:05d}.cls", b"%d" % n))]
-    (tmp_path / "a.tar").write_bytes(make_tar(members))
-    assert inside("tarindex", "-f", "cls", "-p", "1", "a.tar", "a.tar", "-o", "one.parquet") == (0, b"", "")
-    assert inside("tarindex", "-f", "cls", "-p", "3", "a.tar", "a.tar", "-o", "three.parquet") == (0, b"", "")
-    one = rows_of(tmp_path / "one.parquet")
-    assert one.equals(rows_of(tmp_path / "three.parquet"))
-    assert one.column("__index__").to_pylist() == [*range(9000), *range(9000)]
-    assert one.column("cls").to_pylist() == [*range(9000), *range(9000)]
 
 
 def by_duckdb(table: Path, made: Path) -> None:

@@ -417,25 +417,6 @@ def test_garbage_behind_the_end(tail: bytes, at: int) -> None:
     assert raised.value.offset == len(A + END) + at
 
 
-def test_what_precedes_a_failure_is_given_first() -> None:
-    found: list[object] = []
-    with pytest.raises(TarFormatError):
-        found.extend(read_members(Trickle(A + B + A + b"\1" * BLOCK), url="a.tar", scratch=scratch_file))
-    assert [part.keys for part in found if isinstance(part, ContiguousGroups)] == [
-        [b"a", b"b"]
-    ]  # what the last would be, who knows
-
-
-def test_a_group_is_given_before_the_next_payload_is_waited_for() -> None:
-    """So that `-c 1` needs the second sample's header and nothing behind it."""
-    stream = Trickle(A + entry(b"a.y") + block(b"b.x", 700), 100)
-    parts = read_members(stream, url="a.tar", scratch=scratch_file)
-    run = next(parts)
-    assert isinstance(run, ContiguousGroups)
-    assert [member.path for member in members_of_run(run)] == [b"a.x", b"a.y"]
-    assert stream.position == len(stream.content)
-
-
 def test_any_flipped_byte_of_a_header_is_found() -> None:
     missed = []
     for at in (*range(0, 148), *range(156, 512)):

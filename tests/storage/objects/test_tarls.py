@@ -170,10 +170,14 @@ def test_pages_that_fail_are_asked_for_again(scheme: str, run: Run) -> None:
         server.objects.update(dict.fromkeys(names, b""))
         server.bucket.page = 10
         part = {"s3": "list-type", "gs": "/o?", "ais": "/v1/buckets"}[scheme]
-        server.faults = [Fault(has=part, skip=1, status=503), Fault(has=part, dropped=True, skip=1)]
+        server.faults = [
+            Fault(has=part, status=503),
+            Fault(has=part, skip=1, status=503),
+            Fault(has=part, dropped=True, skip=1),
+        ]
         done = run("tarls", "--brace", server.url(scheme, ""), env=server.env)
         assert done == (0, f"{server.url(scheme, '')}{{0000..0024}}.tar\n".encode(), "")
-        assert len(server.requests) == 5
+        assert len(server.requests) == 6
         server.faults = [Fault(has=part, skip=2, status=503, times=None)]
         done = run("tarls", server.url(scheme, ""), env=server.env | {"TARTOOLS_TRIES": "2"})
         assert done.status == 1
