@@ -135,21 +135,22 @@ def write_run(records: Iterable[bytes], file: io.FileIO) -> SortedRun:
 
 
 def pack_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield *records* in blocks: the count, the lengths, the records.
+    """Yield *records* in blocks: the count, the lengths, the records."""
+    return map(packed, parts_of(records, RECORDS, BLOCK))
 
-    A block has 1,000 records, or 256 KiB, or one record.
-    """
+
+def parts_of(records: Iterable[bytes], most: int, large: int) -> Iterator[list[bytes]]:
+    """Yield *records* in parts of *most* records, or fewer of *large* bytes, or one record."""
     part: list[bytes] = []
     size = 0
     for record in records:
-        if size + len(record) > BLOCK or len(part) == RECORDS:
-            if part:
-                yield packed(part)
+        if part and (size + len(record) > large or len(part) == most):
+            yield part
             part, size = [], 0
         part.append(record)
         size += len(record)
     if part:
-        yield packed(part)
+        yield part
 
 
 def sorted_blocks(groups: Iterable[Iterable[bytes]]) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, count, pairwise
+from itertools import chain, count, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tartools import storage, tar
@@ -25,7 +25,7 @@ from tartools.samples.sample import Batch, failure_of, join_path
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, closing_upstream, read_batches
 from tartools.shards.stream import ShardStream
-from tartools.stages.externalsort import external_sort, new_file, packed, unpack_block
+from tartools.stages.externalsort import external_sort, new_file, packed, parts_of, unpack_block
 from tartools.stages.samplefiles import LOCATION, Entry, SampleFiles, reopened
 from tartools.storage.scratch import copied
 from tartools.storage.streams import stream_file
@@ -142,29 +142,20 @@ class Spilled:
 
     def _write(self, records: Iterator[bytes]) -> None:
         """Write sorted *records* in blocks: as few as their places need to fit into a quarter of the memory."""
-        block: list[bytes] = []
-        size = most = 0
-        last, last_number = b"", 0
-        for record in records:
-            most = most or min(max(LEAST, self._count * PLACE * 4 // self._memory), MOST)
-            key = record[: record.index(b"\0")]
-            number = int.from_bytes(record[len(key) + 1 : len(key) + 1 + NUMBER], "big")
-            if key == last and (block or self._firsts):
-                raise twice(key, last_number, number)
-            last, last_number = key, number
-            if block and (len(block) == most or size + len(record) > LARGE):
-                self._add(block)
-                block, size = [], 0
-            block.append(record)
-            size += len(record)
-        if block:
-            self._add(block)
-
-    def _add(self, block: list[bytes]) -> None:
-        self._firsts.append(block[0][: block[0].index(b"\0")])
-        data = packed(block)
-        self._file.write(data)
-        self._places.append(self._places[-1] + len(data))
+        first = list(islice(records, 1))  # now all are counted
+        most = min(max(LEAST, self._count * PLACE * 4 // self._memory), MOST)
+        last: tuple[bytes, int] | None = None
+        for block in parts_of(chain(first, records), most, LARGE):
+            for record in block:
+                key = record[: record.index(b"\0")]
+                number = int.from_bytes(record[len(key) + 1 : len(key) + 1 + NUMBER], "big")
+                if last is not None and key == last[0]:
+                    raise twice(*last, number)
+                last = key, number
+            self._firsts.append(block[0][: block[0].index(b"\0")])
+            data = packed(block)
+            self._file.write(data)
+            self._places.append(self._places[-1] + len(data))
 
     def _value(self, key: bytes) -> bytes | None:
         at = bisect_right(self._firsts, key) - 1

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 
 from tartools.errors import shown
 from tartools.tar.compression import CODECS
-from tests.conftest import BIN, Result, clean_environment, has_end, make_tar, members_of, python
+from tests.conftest import BIN, Result, has_end, make_tar, members_of, python, running
 from tests.processes import alive, until
 from tests.shards.counted import PROGRAM
 from tests.tar.test_compression import compress
@@ -55,29 +56,11 @@ def counted(big: Path) -> Counted:
 @pytest.fixture
 def tarcat(big: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Return a function that starts tarcat in the folder *big*; what still runs at the end is killed."""
-    started = []
-
-    def start(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
-        process: subprocess.Popen[bytes] = subprocess.Popen(
-            [BIN / "tarcat", *arguments],
-            cwd=big,
-            env=clean_environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            **options,  # type: ignore[call-overload]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+    with ExitStack() as started:
+        yield lambda *arguments, **options: started.enter_context(
+            running([BIN / "tarcat", *arguments], cwd=big, **pipes, **options)
         )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe:
-                pipe.close()
 
 
 def child_of(process: subprocess.Popen[bytes], read: int = 5 << 20) -> int:

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 import tartools
 from tartools.errors import SampleError, StorageError, TruncatedError, UsageError
@@ -104,18 +103,6 @@ def test_write_takes_samples_that_were_read(shard: Path, tmp_path: Path) -> None
     assert [name for name, _ in members_of(out.read_bytes())] == [
         f"{n:06d}.{field}" for n in range(3, 100, 10) for field in ("cls", "jpg")
     ]
-
-
-def test_tarwriter_encodes_by_field(tmp_path: Path) -> None:
-    picture = Image.new("RGB", (4, 3), (255, 0, 0))
-    out = tmp_path / "out.tar"
-    with tartools.TarWriter(str(out)) as writer:
-        writer.write({"__key__": "k/1", "__url__": "x", "png": picture, "cls": "3", "n": 7, "x": 0.5, "b": b"\0"})
-        writer.write({"__key__": "k/2", "meta.json": {"a": [1, None]}, "txt": "é"})
-    one, two = tartools.read(str(out))
-    assert dict(one) | {"png": b""} == {"png": b"", "cls": b"3", "n": b"7", "x": b"0.5", "b": b"\0"}
-    assert Image.open(one.open("png")).getpixel((0, 0)) == (255, 0, 0)
-    assert dict(two) == {"meta.json": b'{"a": [1, null]}', "txt": "é".encode()}
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
-import os
 import random
 import signal
 import subprocess
@@ -17,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.archives import END, entry, long, pax
-from tests.conftest import BIN, clean_environment, make_samples, make_tar, members_of
+from tests.conftest import BIN, clean_environment, make_samples, make_tar, members_of, running
 from tests.processes import alive, until
 from tests.shards.counted import FORKED
 from tests.tiers import also, by_turns, in_both
@@ -468,26 +466,16 @@ def test_a_signal_ends_all(tmp_path: Path, number: int) -> None:
         for n in range(130):
             file.write(entry(b"%06d.txt" % n, b"x" * 1_000_000))
         file.write(END)
-    process = subprocess.Popen(
-        [BIN / "tar2tsv", "-f", "txt", "a.tar"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with running([BIN / "tar2tsv", "-f", "txt", "a.tar"], cwd=tmp_path, **pipes) as process:
         assert process.stdout is not None
         process.stdout.read(1)
         started = children_of(process.pid)
         assert started
-        os.kill(process.pid, number)
+        process.send_signal(number)
         process.stdout.close()
         assert process.wait(30) == -number
         until(lambda: not any(map(alive, started)), "the end of all processes")
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
 
 
 def children_of(pid: int) -> list[int]:

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tartools.errors import StorageError
 from tartools.storage.names import Pattern, folded, has_wildcards, quoted, unfolded
 from tartools.storage.url import Url
 from tests.tiers import also
@@ -162,12 +161,6 @@ def test_a_directory_marker_matches_no_pattern() -> None:
     assert not Pattern("s3://b/**").matches("s3://b/d/")
     assert not Pattern("s3://b/d/*").matches("s3://b/d/")
     assert Pattern("s3://b/**").matches("s3://b/d//x")
-
-
-@pytest.mark.parametrize("url", ["s3://b*", "s3://b*/x", "gs://?/x*", "ais://[a]?provider=aws"])
-def test_buckets_have_no_wildcards(url: str) -> None:
-    with pytest.raises(StorageError, match="bucket"):
-        Pattern(url)
 
 
 def test_what_is_no_wildcard() -> None:

@@ -68,9 +68,24 @@ def test_what_names_stand_for(patterns: list[str], urls: list[str]) -> None:
     assert expand(patterns) == urls
 
 
-def test_no_match_is_a_failure() -> None:
-    with pytest.raises(StorageError, match="no file matches"):
-        expand(["nope-*.tar"])
+@pytest.mark.parametrize(
+    ("patterns", "lists", "error", "what"),
+    [
+        (["nope-*.tar"], [], StorageError, "no file matches"),
+        (["a.tar"], ["empty"], StorageError, "list of files is empty"),
+        (["a.tar"], ["blank"], StorageError, "list of files is empty"),
+        ([], ["nope"], StorageError, "No such file"),
+        ([], ["."], StorageError, "directory"),
+        (["-", "-"], [], UsageError, "once"),
+        (["-"], ["-"], UsageError, "once"),
+        ([], ["-", "-"], UsageError, "once"),
+    ],
+)
+def test_what_names_nothing(patterns: list[str], lists: list[str], error: type[Exception], what: str) -> None:
+    Path("empty").touch()
+    Path("blank").write_text("\n\n")
+    with pytest.raises(error, match=what):
+        expand(patterns, lists)
 
 
 def test_what_a_wildcard_finds_is_a_file_whatever_it_is_called() -> None:
@@ -87,25 +102,6 @@ def test_lists_come_after_arguments_and_are_expanded() -> None:
     assert expand(["z.tar"], ["l1"]) == ["z.tar", "a.tar", "0.tar", "1.tar"]
     assert expand([], ["l2"], "\0") == ["new\nline.tar", "b.tar"]
     assert expand([], ["l1", "l1"]) == ["a.tar", "0.tar", "1.tar"] * 2
-
-
-@pytest.mark.parametrize("content", ["", "\n\n"])
-def test_a_list_without_names_is_a_failure(content: str) -> None:
-    Path("l").write_text(content)
-    with pytest.raises(StorageError, match="list of files is empty"):
-        expand(["a.tar"], ["l"])
-
-
-@pytest.mark.parametrize("name", ["nope", "."])
-def test_a_list_that_cannot_be_read_is_a_failure(name: str) -> None:
-    with pytest.raises(StorageError, match=r"No such file|directory"):
-        expand([], [name])
-
-
-@pytest.mark.parametrize(("patterns", "lists"), [(["-", "-"], []), (["-"], ["-"]), ([], ["-", "-"])])
-def test_stdin_is_read_once(patterns: list[str], lists: list[str]) -> None:
-    with pytest.raises(UsageError, match="once"):
-        expand(patterns, lists)
 
 
 @pytest.mark.parametrize(

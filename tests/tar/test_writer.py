@@ -61,6 +61,14 @@ def by_tarfile(archive: bytes) -> tarfile.TarInfo:
         return info
 
 
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 1000])
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_members_are_written_byte_for_byte_and_the_end_is_tars(count: int, format: int) -> None:
+    archive = make_tar(make_samples(count), format)
+    assert written(members(archive)) == archive
+    assert has_end(archive)
+
+
 @pytest.mark.parametrize("size", [0, 7 * BLOCK, 8 * BLOCK, 9 * BLOCK, 17 * BLOCK, 18 * BLOCK, 19 * BLOCK])
 def test_every_length_ends_on_a_record(size: int) -> None:
     archive = written([new_member(b"a.x", bytes(size))])

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,21 +30,10 @@ HOLDER = "me:p%40ss"
 BASIC = "Basic " + base64.b64encode(b"me:p@ss").decode()
 
 
-class Counting(FaultServer):
-    """A server that counts the connections to it."""
-
-    made = 0
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Take a new connection."""
-        self.made += 1
-        super().process_request(request, client_address)
-
-
 @pytest.fixture
-def servers() -> Iterator[tuple[Counting, Counting]]:
+def servers() -> Iterator[tuple[FaultServer, FaultServer]]:
     """Give two servers, each with the object `ä`."""
-    with Counting() as one, Counting() as other:
+    with FaultServer() as one, FaultServer() as other:
         one.objects["ä"] = other.objects["ä"] = TEXT
         yield one, other
     assert one.errors == other.errors == []
@@ -61,14 +49,14 @@ def got(url: str, client: Client | None = None) -> bytes:
         found.close()
 
 
-def test_connections(servers: tuple[Counting, Counting]) -> None:
+def test_connections(servers: tuple[FaultServer, FaultServer]) -> None:
     one, other = servers
     urls = [one.url("http", "ä"), f"{other.base}/b/ä", f"{other.base}/./b/../b/ä"]
     for url in [*urls, *urls]:
         assert got(url) == TEXT
-    assert (one.made, other.made) == (1, 1)
+    assert (one.connections, other.connections) == (1, 1)
     first = Client().request("GET", urls[0], urls[0])
-    assert got(urls[0]) == TEXT and one.made == 2  # the other is still in use
+    assert got(urls[0]) == TEXT and one.connections == 2  # the other is still in use
     first.read(3)
     first.close()  # not at its end: given up
     for fault in (Fault("ä", cut=4), Fault("ä", dropped=True), Fault("ä", cut=4, framing="chunked")):
@@ -76,16 +64,16 @@ def test_connections(servers: tuple[Counting, Counting]) -> None:
         with pytest.raises(TransientError, match="the connection was cut"):
             got(urls[0])
         assert fault.played == 1 and got(urls[0]) == TEXT
-    assert one.made == 5
+    assert one.connections == 5
     for again in (False, True):
         one.faults = [Fault("ä", framing="chunked")]
         assert got(urls[0]) == TEXT, again
     one.faults = [Fault("ä", framing="close")]
     assert got(urls[0]) == got(urls[0]) == TEXT
-    assert one.made == 6
+    assert one.connections == 6
 
 
-def test_redirects_and_the_token(servers: tuple[Counting, Counting]) -> None:
+def test_redirects_and_the_token(servers: tuple[FaultServer, FaultServer]) -> None:
     """It goes with a body wherever the server sends that, but with a GET to no other server."""
     one, other = servers
     client = Client(lambda address, moved: {} if moved else {"Authorization": "Bearer secret"})

@@ -105,7 +105,7 @@ def test_tarsplit_into_parts(line: list[str], scheme: str, empty: Inside, run: R
 
 
 def ten(number: int) -> bytes:
-    """Return ten ten of two fields, each of which fills 2 KiB."""
+    """Return ten samples of two fields, each of which fills 2 KiB, without an end."""
     keys = [b"%d-%d" % (number, n) for n in range(10)]
     return b"".join(entry(key + b".txt", b"x" * 90) + entry(key + b".cls", b"1") for key in keys)
 
@@ -123,7 +123,7 @@ NAMES = ["sound.tar", "cut.tar", "missing.tar", "flipped.tar", "twice.tar"]
 
 @pytest.fixture
 def damaged(faulty: FaultServer, tmp_path: Path) -> FaultServer:
-    """Return a damaged that has the shards, as the current folder has."""
+    """Return a server that has the shards, as the current folder has."""
     faulty.objects.update(SHARDS)
     for name, content in SHARDS.items():
         (tmp_path / name).write_bytes(content)

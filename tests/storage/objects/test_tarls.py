@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tartools.errors import shown
 from tests.conftest import Run, make_tar, members_of
 from tests.storage.objects.faults import Fault, FaultServer
 from tests.storage.objects.sites import Site
@@ -137,13 +138,11 @@ def test_a_bucket_that_is_not_there(name: str, listed: Site, run: Run) -> None:
 
 
 @by_turns("listed")
-def test_a_bucket_has_no_wildcards(listed: Site, run: Run) -> None:
-    url = f"{listed.scheme}://buck*/a.tar"
-    assert run("tarls", url, env=listed.env) == (
-        1,
-        b"",
-        f"tarls: {url}: wildcards in the name of a bucket do not expand\n",
-    )
+@pytest.mark.parametrize("name", ["buck*/a.tar", "b*", "b*/x", "?/x*", "[a]/x?provider=aws"])
+def test_a_bucket_has_no_wildcards(name: str, listed: Site, run: Run) -> None:
+    url = f"{listed.scheme}://{name}"
+    said = f"tarls: {shown(url)}: wildcards in the name of a bucket do not expand\n"
+    assert run("tarls", url, env=listed.env) == (1, b"", said)
 
 
 def test_an_object_of_a_web_server(run: Run) -> None:

@@ -150,6 +150,7 @@ class Wire(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Connection)
         self.base = f"http://127.0.0.1:{self.server_port}"
         self.errors: list[BaseException] = []  # of the server itself: a test that finds one here has found a bug here
+        self.connections = 0  # so far
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
 
@@ -164,6 +165,7 @@ class Wire(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Take a new connection."""
         with self._lock:
+            self.connections += 1
             self._open.add(request)
         super().process_request(request, client_address)
 
