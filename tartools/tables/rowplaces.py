@@ -17,6 +17,7 @@ from tartools.storage.streams import Stream
 from tartools.storage.url import Url
 from tartools.tables import schema
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, padded
+from tartools.tar.compression import Pushed
 
 ADVICE = "tarindex --update makes the table again"
 MOVED = "its shards are named relative to its folder: keep them together, or make it again: tarindex"
@@ -308,7 +309,7 @@ class Checker:
         """Yield the samples of *rows*, which are in *data* one after the other."""
         bounds: list[int] = rows.bounds().tolist()
         view = memoryview(data)
-        return self.samples(rows, bounds, lambda index: MemoryStream(view[bounds[index] :]))
+        return self.samples(rows, bounds, lambda index: Pushed(None, view[bounds[index] :]))
 
     def samples(self, rows: Piece, bounds: list[int], stream_of: Callable[[int], Stream]) -> Iterator[Batch]:
         """Yield the samples of *rows*, which begin and end at *bounds* of a file or of other bytes.
@@ -370,19 +371,6 @@ class Checker:
         """Count *size* bytes of samples as read."""
         self._account.bytes_in += size
         self._account.unpacked += size
-
-
-class MemoryStream(Stream):
-    """The bytes *data* as a stream."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._left = data
-
-    def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end."""
-        some, self._left = self._left[: len(view)], self._left[len(view) :]
-        view[: len(some)] = some
-        return len(some)
 
 
 def matching(part: Parsed, rows: Piece, at: int, bounds: list[int]) -> int:

@@ -239,9 +239,9 @@ class StoredBytes:
 
 
 class Pushed(Stream):
-    """A stream with its first bytes, which were already read, put back."""
+    """The bytes *head*, and then those of *stream*, if there is one: its first bytes, already read, are put back."""
 
-    def __init__(self, stream: Stream, head: bytes) -> None:
+    def __init__(self, stream: Stream | None, head: bytes | memoryview) -> None:
         self._stream = stream
         self._head = head
 
@@ -251,7 +251,7 @@ class Pushed(Stream):
             count = min(len(view), len(self._head))
             view[:count], self._head = self._head[:count], self._head[count:]
             return count
-        return self._stream.readinto(view)
+        return self._stream.readinto(view) if self._stream is not None else 0
 
 
 class Decompressed(Stream):
