@@ -1,18 +1,67 @@
-"""Memory and open files are bounded, whatever comes, through the installed commands.
+"""One bad shard of ten is a failure; memory and open files are bounded, whatever comes, through the installed commands.
 
 That accounts add up: `tests.samples.test_account`, `test_every_command`; what a failure leaves: `test_nothing_left`.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import BIN, clean_environment, make_tar, members_of, start
-from tests.tiers import also, exhaustive
+from tartools.errors import shown
+from tests.conftest import BIN, Run, clean_environment, has_end, make_samples, make_tar, members_of, start
+from tests.tiers import also, by_turns, exhaustive
+
+READERS = ["tarcat", "tarpcat -p 1", "tarpcat -p 3", "tarpcat -p 16", "tarpcat -p 3 --unordered"]
+
+
+def ten_shards(folder: Path) -> list[str]:
+    """Make ten shards of three samples each; return their names."""
+    for n in range(10):
+        (folder / f"s{n}.tar").write_bytes(make_tar(make_samples(3, 3 * n)))
+    return [f"s{n}.tar" for n in range(10)]
+
+
+TROUBLES = {
+    "missing": "nope.tar",
+    "cut": "cut.tar",
+    "empty": "empty.tar",
+    "garbage": "garbage.tar",
+    "pipe fails": "pipe:cat s5.tar; exit 3",
+    "pipe fails at once": "pipe:exit 3",
+    "pipe fails early": "pipe:head -c 700 s5.tar; exit 3",
+    "pipe is killed": "pipe:cat s5.tar; kill -9 $$",
+}
+
+
+@pytest.mark.parametrize("line", [*READERS, "tarsort"])
+@pytest.mark.parametrize("bad", TROUBLES.values(), ids=TROUBLES)
+@by_turns("line")
+def test_one_of_ten_shards_fails(line: str, bad: str, run: Run, tmp_path: Path) -> None:
+    """Status 1, no end, no -o output, no hang, and no process of a `pipe:` left."""
+    shards = ten_shards(tmp_path)
+    (tmp_path / "cut.tar").write_bytes((tmp_path / "s5.tar").read_bytes()[:2000])
+    (tmp_path / "empty.tar").write_bytes(b"")
+    (tmp_path / "garbage.tar").write_bytes(b"garbage" * 1000)
+    mark = f"8{os.getpid()}.5"
+    waiting = f"pipe:cat s9.tar; exec sleep {mark}"  # the last shard would keep its reader waiting
+    inputs = [*shards[:5], bad, *shards[6:9], waiting]
+    for output in ([], ["-o", "out.tar"]):
+        done = run(*line.split(), *output, *inputs)
+        assert done.status == 1, done.stderr
+        assert re.fullmatch(rf"{line.split(maxsplit=1)[0]}: {re.escape(shown(bad))}: [^\n]+\n", done.stderr)
+        assert not has_end(done.stdout)
+        assert not (tmp_path / "out.tar").exists()
+        running = subprocess.run(["pgrep", "-f", f"sleep {mark}"], capture_output=True, check=False).stdout
+        assert running == b""
+        if line.startswith("tarpcat") and "--unordered" not in line:
+            assert done.stdout == run("tarcat", *output, *inputs).stdout
+
 
 MEASURE = """
 import os, subprocess, sys

@@ -612,6 +612,27 @@ def test_signals_leave_nothing(
     assert not (tmp_path / "out.tar").exists()
 
 
+def test_daemons_and_inputs_of_a_killed_tarproc(work: Path, tmp_path: Path) -> None:
+    """What is in a session of its own, has no parent, has left the directory or has no environment; an input."""
+    (tmp_path / "in.tar").write_bytes(make_tar(make_samples(1)))
+    pids = tmp_path / "pids"
+    command = (
+        f"(env -i setsid bash -c 'echo $$ >> {pids}; exec sleep 300' &); cd /; "
+        f"(setsid bash -c 'echo $$ >> {pids}; exec sleep 300' &); echo $BASHPID >> {pids}; exec sleep 300"
+    )
+    process = subprocess.Popen(
+        [BIN / "tarproc", "--tmpdir", work, "-c", command, f"pipe:cat in.tar; echo $$ >> {pids}; exec sleep 300"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        env=clean_environment(),
+    )
+    until(lambda: pids.exists() and len(pids.read_text().split()) == 4, "four processes")
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    until(lambda: not os.listdir(work), "the end of the directories")
+    until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()), "the end of all")
+
+
 def test_a_guard_that_was_killed_is_no_failure(run: Run, work: Path) -> None:
     data = make_tar([("a.txt", b"1")])
     done = run("tarproc", "--tmpdir", work, "-c", 'kill -9 $(pgrep -f "tartools-guard .*${PWD%/*}/")', stdin=data)

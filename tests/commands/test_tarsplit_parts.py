@@ -285,6 +285,18 @@ def test_shards_of_each_value_are_even(run: Run, tmp_path: Path) -> None:
     assert counts == {Path(f"{n}/{k}.tar"): 4 if k == 0 and n < 5 else 3 for n in range(10) for k in (0, 1)}
 
 
+@pytest.mark.parametrize("how", ["cat a.tar |", "< a.tar", "pipe", "cat a.tgz |"])
+def test_what_can_be_read_once_is_copied(how: str, shell: Run, tmp_path: Path) -> None:
+    members = some(100)
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    (tmp_path / "tmp").mkdir()
+    command = f"tarsplit {' '.join(PARTS)} --stratify cls -o '{{part}}.tar' --tmpdir tmp"
+    line = f"{command} 'pipe:cat a.tar'" if how == "pipe" else f"{command} {how}"
+    shell(f"tarcat -z a.tar -o a.tgz && {how} {command}" if how.endswith("|") else line).output()
+    assert parts_in(tmp_path, "[tv]*.tar", lambda *_: None) == expected(members, stratify=True)  # type: ignore[arg-type]
+    assert os.listdir(tmp_path / "tmp") == []
+
+
 CHANGES = {
     "other key": [("k0.cls", b"1"), ("k1.cls", b"2"), ("k9.cls", b"1")],
     "other value": [("k0.cls", b"1"), ("k1.cls", b"2"), ("k2.cls", b"2")],
