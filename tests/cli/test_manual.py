@@ -107,8 +107,7 @@ def test_the_page_of_tarcat_tells_of_the_other_tarcat() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_page_and_completions_have_every_option_that_help_has(name: str, run: object) -> None:
-    assert callable(run)
+def test_page_and_completions_have_every_option_that_help_has(name: str, run: Run) -> None:
     text = run(name, "--help", env={"COLUMNS": "200"}).stdout.decode().partition("\nOptions:\n")[2]
     spelled = {
         one

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import pty
 import re
 import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,12 +17,12 @@ import pytest
 
 from tests.archives import END, entry
 from tests.conftest import clean_environment, make_samples, make_tar, members_of, python
+from tests.show import test_pager as pager
 from tests.tiers import exhaustive
 
 ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
 DRAWING = re.compile(rb"(?:\x1bD\x1b\[A)?\x1b7.*?\x1b8(?:\x1b\[J)?", re.DOTALL)  # leaves the cursor where it was
 TAKEN, GIVEN_BACK = b"\x1b[1;23r", b"\x1b7\x1b[r\x1b[24H\x1b[m\x1b[2K\x1b8"  # the last of 24 lines
-SHELL = ("bash", "-c")
 QUICK = f"""#!{sys.executable}
 import importlib, sys
 from tartools.cli import progress
@@ -36,8 +32,8 @@ sys.exit(getattr(importlib.import_module("tartools.commands." + name), name)())
 """
 
 
-class Terminal:
-    """A pseudo-terminal, and a shell line that runs on it."""
+class Terminal(pager.Terminal):
+    """A pseudo-terminal, and a shell line that runs on it; all that is drawn stays in `output`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,49 +43,18 @@ class Terminal:
         (quick / "tarcat").chmod(0o755)
         for name in ("tarpcat", "tarproc", "tarfirst", "tar2tsv", "tarsplit", "tarsort", "tarshow", "tarjob"):
             (quick / name).symlink_to("tarcat")
-        self._ours, self._theirs = pty.openpty()
-        self.resize(24, 80)
-        self._process: subprocess.Popen[bytes] | None = None
-        self.seen = b""
 
-    def resize(self, lines: int, columns: int) -> None:
-        """Give the terminal so many *lines* and *columns*."""
-        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-
-    def start(self, line: str, *before: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Run *line* in bash, behind the words *before*, with stdin, stdout and stderr on the terminal."""
-        plain = clean_environment()
-        self._process = subprocess.Popen(
-            [*before, *SHELL, line],
-            cwd=self._folder,
-            env=plain | {"TERM": "xterm", "PATH": f"{self._folder}/.quick{os.pathsep}{plain['PATH']}"} | environment,
-            stdin=self._theirs,
-            stdout=self._theirs,
-            stderr=self._theirs,
-            start_new_session=True,
-        )
-        return self._process
+    def start(self, line: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Run *line* in bash, with stdin, stdout and stderr on the terminal."""
+        path = f"{self._folder}/.quick{os.pathsep}{clean_environment()['PATH']}"
+        super().__init__(line, self._folder, {"TERM": "xterm", "PATH": path} | environment, (80, 24))
+        return self.process
 
     def read_until(self, wanted: Callable[[bytes], object]) -> None:
         """Read what is drawn until it is *wanted*; a minute without anything is a failure."""
-        while not wanted(self.seen):
-            assert select.select([self._ours], [], [], 60)[0], self.seen
-            self.seen += os.read(self._ours, 65536)
-
-    def finish(self) -> int:
-        """Wait for the line to end, and read the rest; return the status."""
-        assert self._process is not None
-        status = self._process.wait(60)
-        while select.select([self._ours], [], [], 0)[0]:
-            self.seen += os.read(self._ours, 65536)
-        return status
-
-    def close(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        os.close(self._ours)
-        os.close(self._theirs)
+        while not wanted(self.output):
+            assert select.select([self.fd], [], [], 60)[0], self.output
+            self.output += os.read(self.fd, 65536)
 
 
 @pytest.fixture
@@ -159,27 +124,27 @@ def test_who_draws(line: str, who: str, terminal: Terminal, fed: threading.Event
     drawn = {name for name in ("tarfirst", who) if name}
     terminal.read_until(lambda seen: all(seen.count(b"\x1b[2K%b" % name.encode()) > 2 for name in drawn))
     fed.set()
-    assert terminal.finish() == 0
-    assert {name.decode() for name in re.findall(rb"tar[a-z0-9]+", b"".join(DRAWING.findall(terminal.seen)))} == drawn
-    assert terminal.seen.count(GIVEN_BACK) == len(drawn)
+    assert terminal.end()[0] == 0
+    assert {name.decode() for name in re.findall(rb"tar[a-z0-9]+", b"".join(DRAWING.findall(terminal.output)))} == drawn
+    assert terminal.output.count(GIVEN_BACK) == len(drawn)
 
 
 def test_outputs_in_stores_are_files(terminal: Terminal) -> None:
     program = "from tartools.cli.progress import wanted; print(*map(wanted, ['s3://b/a.tar', 'https://h/a?b', '-']))"
     terminal.start(f'{sys.executable} -c "{program}"')
     terminal.read_until(lambda seen: b"\n" in seen)
-    assert terminal.finish() == 0
-    assert terminal.seen == b"True True False\r\n"
+    assert terminal.end()[0] == 0
+    assert terminal.output == b"True True False\r\n"
 
 
 def test_a_pipe_to_a_file(terminal: Terminal, fed: threading.Event, tmp_path: Path) -> None:
     terminal.start("set -o pipefail; cat slow | tarproc -c true > out.tar")
     terminal.read_until(lambda seen: b" samples, " in seen)
     fed.set()
-    assert terminal.finish() == 0
-    assert re.search(rb"tarproc [0-9]+ samples, [0-9.]+ k?B, [0-9.]+ [kM]?B/s", ESCAPE.sub(b"", terminal.seen))
-    assert DRAWING.sub(b"", terminal.seen) == b""
-    assert terminal.seen.endswith(GIVEN_BACK)
+    assert terminal.end()[0] == 0
+    assert re.search(rb"tarproc [0-9]+ samples, [0-9.]+ k?B, [0-9.]+ [kM]?B/s", ESCAPE.sub(b"", terminal.output))
+    assert DRAWING.sub(b"", terminal.output) == b""
+    assert terminal.output.endswith(GIVEN_BACK)
     assert (tmp_path / "out.tar").read_bytes() == make_tar(make_samples(100))
 
 
@@ -193,10 +158,10 @@ def test_what_commands_print_stands_above(terminal: Terminal, fed: threading.Eve
     )
     terminal.read_until(lambda seen: b"0 left" in ESCAPE.sub(b"", seen))
     fed.set()
-    assert terminal.finish() == 1
-    assert "2 done, 1 running, 1 failed, 0 left, " in ESCAPE.sub(b"", terminal.seen).decode()
-    assert TAKEN in terminal.seen
-    assert DRAWING.sub(b"", terminal.seen) == b"".join(lines)
+    assert terminal.end()[0] == 1
+    assert "2 done, 1 running, 1 failed, 0 left, " in ESCAPE.sub(b"", terminal.output).decode()
+    assert TAKEN in terminal.output
+    assert DRAWING.sub(b"", terminal.output) == b"".join(lines)
 
 
 def test_what_runs_in_tarproc_prints_above(terminal: Terminal, fed: threading.Event, tmp_path: Path) -> None:
@@ -205,31 +170,31 @@ def test_what_runs_in_tarproc_prints_above(terminal: Terminal, fed: threading.Ev
     terminal.start(f'tarproc -c "{line}" --count 3 a.tar -o out.tar')
     terminal.read_until(lambda seen: seen.count(b"tarproc") > 1)
     fed.set()
-    assert terminal.finish() == 0
-    assert "2 of 3 samples, " in ESCAPE.sub(b"", terminal.seen).decode()  # -c and --count are the total
-    assert DRAWING.sub(b"", terminal.seen) == b"".join(b"sample %d\r\n" % n for n in range(3))
+    assert terminal.end()[0] == 0
+    assert "2 of 3 samples, " in ESCAPE.sub(b"", terminal.output).decode()  # -c and --count are the total
+    assert DRAWING.sub(b"", terminal.output) == b"".join(b"sample %d\r\n" % n for n in range(3))
     assert members_of((tmp_path / "out.tar").read_bytes()) == make_samples(3)
 
 
 def test_a_new_size(terminal: Terminal, fed: threading.Event) -> None:
     terminal.start("tarcat slow > out.tar")
     terminal.read_until(lambda seen: TAKEN in seen)
-    terminal.resize(10, 30)
+    terminal.resize(30, 10)
     terminal.read_until(lambda seen: b"\x1b[1;9r" in seen)
-    terminal.resize(2, 30)  # too few: what is drawn may go wrong, but the run does not
+    terminal.resize(30, 2)  # too few: what is drawn may go wrong, but the run does not
     fed.set()
-    assert terminal.finish() == 0
-    last = ESCAPE.sub(b"", terminal.seen[terminal.seen.rindex(b"\x1b[1;9r") :])
+    assert terminal.end()[0] == 0
+    last = ESCAPE.sub(b"", terminal.output[terminal.output.rindex(b"\x1b[1;9r") :])
     assert all(len(text.decode()) < 30 for text in re.findall(rb"tarcat[^\x1b]*", last))
 
 
 def test_nothing_is_drawn_in_the_background(terminal: Terminal, fed: threading.Event) -> None:
-    """Of two, the one that has the terminal draws. `setsid` makes it the shell's own, which job control needs."""
-    terminal.start("set -m; tarcat slow > out.tar & tarpcat clock > other.tar; wait", "setsid", "-cw")
+    """Of two, the one that has the terminal draws."""
+    terminal.start("set -m; tarcat slow > out.tar & tarpcat clock > other.tar; wait")
     terminal.read_until(lambda seen: seen.count(b"tarpcat") > 2)
     fed.set()
-    assert terminal.finish() == 0
-    assert b"tarcat" not in b"".join(DRAWING.findall(terminal.seen))
+    assert terminal.end()[0] == 0
+    assert b"tarcat" not in b"".join(DRAWING.findall(terminal.output))
 
 
 def test_phases(terminal: Terminal, fed: threading.Event, tmp_path: Path) -> None:
@@ -238,8 +203,8 @@ def test_phases(terminal: Terminal, fed: threading.Event, tmp_path: Path) -> Non
     fed.set()
     terminal.read_until(lambda seen: b"tarsort: writing " in ESCAPE.sub(b"", seen))
     (tmp_path / "go").touch()
-    assert terminal.finish() == 0
-    assert b" of 100 samples" in ESCAPE.sub(b"", terminal.seen)
+    assert terminal.end()[0] == 0
+    assert b" of 100 samples" in ESCAPE.sub(b"", terminal.output)
     assert members_of((tmp_path / "out.tar").read_bytes()) == make_samples(100)
 
 
@@ -250,10 +215,10 @@ def test_phases_of_tarsplit(terminal: Terminal, fed: threading.Event, tmp_path: 
     fed.set()
     terminal.read_until(lambda seen: b" 50 of 100 samples" in ESCAPE.sub(b"", seen))
     (tmp_path / "go").touch()
-    assert terminal.finish() == 0
-    assert b"tarsplit: writing " in ESCAPE.sub(b"", terminal.seen)
+    assert terminal.end()[0] == 0
+    assert b"tarsplit: writing " in ESCAPE.sub(b"", terminal.output)
     names = [f"out-{n:06d}.tar" for n in range(10)]
-    assert DRAWING.sub(b"", terminal.seen) == b"".join(name.encode() + b"\r\n" for name in names)
+    assert DRAWING.sub(b"", terminal.output) == b"".join(name.encode() + b"\r\n" for name in names)
     assert [members_of((tmp_path / name).read_bytes()) for name in names] == [
         make_samples(10, 10 * n) for n in range(10)
     ]
@@ -266,8 +231,8 @@ def test_what_remains_is_told(terminal: Terminal, tmp_path: Path) -> None:
     terminal.start("tarcat a.tar b.tar -o 'pipe:cat < slow > /dev/null; cat > out.tar' --progress")
     terminal.read_until(lambda seen: seen.count(b"shards") > 1)
     (tmp_path / "slow").open("wb").close()
-    assert terminal.finish() == 0
-    drawn = ESCAPE.sub(b"", terminal.seen)
+    assert terminal.end()[0] == 0
+    drawn = ESCAPE.sub(b"", terminal.output)
     assert re.search(rb"100 samples, 2 of 2 shards, [0-9.]+ of [0-9.]+ kB", drawn) or b"all is read" in drawn
 
 
@@ -275,17 +240,17 @@ def test_a_dumb_terminal_gets_lines(terminal: Terminal, fed: threading.Event) ->
     terminal.start("tarcat slow > out.tar", TERM="dumb")
     terminal.read_until(lambda seen: b"so far" in seen)
     fed.set()
-    assert terminal.finish() == 0
-    assert b"\x1b" not in terminal.seen
-    assert re.search(rb"tarcat: [0-9]+ samples, .* so far", terminal.seen)
+    assert terminal.end()[0] == 0
+    assert b"\x1b" not in terminal.output
+    assert re.search(rb"tarcat: [0-9]+ samples, .* so far", terminal.output)
 
 
 def test_a_signal_takes_it_away(terminal: Terminal, fed: threading.Event, tmp_path: Path) -> None:
     process = terminal.start("exec tarcat slow > out.tar")
     terminal.read_until(lambda seen: b" samples, " in seen)
     os.kill(process.pid, signal.SIGTERM)
-    assert terminal.finish() == -signal.SIGTERM
-    assert terminal.seen.endswith(GIVEN_BACK)
+    assert terminal.end()[0] == -signal.SIGTERM
+    assert terminal.output.endswith(GIVEN_BACK)
 
 
 def test_processes_are_forked_beside_it(tmp_path: Path) -> None:

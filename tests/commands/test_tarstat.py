@@ -18,25 +18,8 @@ import pytest
 from tests.archives import END, entry, pax, picture
 from tests.conftest import BIN, Run, make_samples, make_tar, python
 from tests.processes import on_terminal
-from tests.shards.counted import FORKED
+from tests.shards.counted import PROGRAM
 from tests.tiers import in_both
-
-# Runs a command with pieces of so many bytes; says on stderr how many processes it forked.
-PROGRAM = (
-    FORKED
-    + """
-import importlib, sys
-from tartools.shards import gathering, workers
-_, name, part, *arguments = sys.argv
-command = getattr(importlib.import_module(f"tartools.commands.{name}"), name)
-workers.PART = int(part)
-gathering.SMALL = 2 * workers.PART
-workers.os.sched_getaffinity = lambda _: range(3)
-status = command.main(arguments)
-print(len(forks), file=sys.stderr)
-sys.exit(status)
-"""
-)
 
 
 def facts(run: Run, *arguments: object, stdin: bytes = b"") -> dict[str, Any]:
@@ -107,7 +90,7 @@ def varied(dice: random.Random, count: int) -> bytes:
 
 def cut_up(folder: Path, size: int, *arguments: str, command: str = "tarstat") -> tuple[int, bytes, list[str], int]:
     """Return status, stdout, lines on stderr and forks of *command* with pieces of *size* bytes."""
-    done = python(PROGRAM, command, str(size), *arguments, folder=folder)
+    done = python(PROGRAM, f"pieces {size}", command, *arguments, folder=folder)
     *said, forks = done.stderr.splitlines()
     return done.status, done.stdout, said, int(forks)
 

@@ -1,4 +1,4 @@
-"""Damaged archives, held against a second reader. `python -m tests.properties.fuzz --seconds 600 --seed 7` runs longer.
+"""Damaged archives, held against a second reader.
 
 The law: tarcat ends with status 0 and exactly the samples that the second reader sees, or with status 1, and then what
 it has written are the samples before the damage, without an end. Of compressed data a part comes out before its
@@ -7,14 +7,12 @@ checksum shows the damage: then what is written may be something else, but it ha
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import random
 import sys
 import tarfile
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -226,36 +224,3 @@ def check(case: Case, status: int, out: bytes, said: str) -> None:
             raise ViolationError(f"{case.what}: the input is sound, but {said!r}")
     else:
         raise ViolationError(f"{case.what}: status {status}, {said!r}")
-
-
-def main() -> int:
-    """Try cases for some seconds; keep the input of each that breaks the law; return the status of the process."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()) / "tartools-fuzz")
-    options = parser.parse_args()
-    options.keep.mkdir(parents=True, exist_ok=True)
-    until, tried, broken = time.monotonic() + options.seconds, 0, 0
-    sound = 0
-    with workplace() as run:
-        for number, case in enumerate(cases(options.seed)):
-            if time.monotonic() > until:
-                break
-            tried = number + 1
-            try:
-                status, out, said = run(case.content, case.way)
-                sound += status == 0
-                check(case, status, out, said)
-            except Exception as error:  # whatever it is, it is what we look for
-                broken += 1
-                name = options.keep.absolute() / f"{options.seed}-{number}.tar"
-                name.write_bytes(case.content)
-                sys.stdout.write(f"case {number}, tarcat {' '.join(case.way)}: {error!r}: {name}\n")
-                sys.stdout.flush()
-    sys.stdout.write(f"{tried} cases with seed {options.seed}: {sound} read to the end, {broken} against the law\n")
-    return 1 if broken else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

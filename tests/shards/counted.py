@@ -27,7 +27,8 @@ def left():
 os.fork = forked
 """
 
-# Runs a command; the last line of stderr is the number of its forks.
+# Runs a command, with "pieces N" by three processes for pieces of N bytes; the last line of stderr is the number of its
+# forks.
 PROGRAM = (
     FORKED
     + """
@@ -37,6 +38,11 @@ us = os.getpid()
 if what == "thread":
     import threading
     threading.Thread(target=threading.Event().wait, daemon=True).start()
+if what.startswith("pieces "):
+    from tartools.shards import gathering, workers
+    workers.PART = int(what.split()[1])
+    gathering.SMALL = 2 * workers.PART
+    workers.os.sched_getaffinity = lambda _: range(3)
 if what == "break":
     from tartools.tar import compression
     sound = compression.Decompressed.readinto

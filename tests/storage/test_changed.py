@@ -60,6 +60,12 @@ def append(path: Path) -> None:
         file.write(bytes(512))
 
 
+def shift(path: Path) -> None:
+    """Overwrite, so that headers are where payloads were: one that is torn is no damage."""
+    with path.open("r+b") as file:
+        file.write(entry(b"x.y", bytes(40_000)) + OTHER)
+
+
 LINES = [
     "tarcat in.tar",
     "tarcat < in.tar",
@@ -71,23 +77,20 @@ LINES = [
     "tar2tsv -f txt in.tar",
     "tar2tsv -f txt -c 100 in.tar",
 ]
+CHANGES = [
+    *((line, overwrite) for line in LINES),
+    *((line, change) for line in ("tarcat in.tar", "tarcat -c 100 in.tar") for change in (overwrite_and_hide, append)),
+    ("tarcat --slice 0: in.tar", shift),
+]
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_a_shard_that_is_overwritten_while_it_is_read(line: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("line", "change"), CHANGES)
+def test_a_shard_that_changes_while_it_is_read(line: str, change: Callable[[Path], object], tmp_path: Path) -> None:
     if "other.tar" in line:
         (tmp_path / "other.tar").write_bytes(make_tar([("a.cls", b"1"), ("b.cls", b"2"), ("c.cls", b"3")]))
-    done = meanwhile(tmp_path, line, lambda: overwrite(tmp_path / "in.tar"))
+    done = meanwhile(tmp_path, line, lambda: change(tmp_path / "in.tar"))
     said = SAID.replace("in.tar", "stdin") if "<" in line else SAID
     assert (done.status, done.stderr) == (1, f"{line.split(maxsplit=1)[0]}: {said}")
-    assert not has_end(done.stdout)
-
-
-@pytest.mark.parametrize("line", ["tarcat in.tar", "tarcat -c 100 in.tar"])
-@pytest.mark.parametrize("change", [overwrite_and_hide, append])
-def test_other_signs_of_a_change(line: str, change: Callable[[Path], object], tmp_path: Path) -> None:
-    done = meanwhile(tmp_path, line, lambda: change(tmp_path / "in.tar"))
-    assert (done.status, done.stderr) == (1, f"tarcat: {SAID}")
     assert not has_end(done.stdout)
 
 
@@ -136,15 +139,6 @@ def test_a_shard_that_is_overwritten_or_cut_between_two_outputs(
     for number, name in enumerate(printed):
         expected = [member for n in range(20 * number, 20 * number + 20) for member in members(n, b"a")]
         assert members_of((tmp_path / name).read_bytes()) == expected
-
-
-def test_a_header_that_is_torn_by_an_overwrite_is_no_damage(tmp_path: Path) -> None:
-    def shift() -> None:
-        with (tmp_path / "in.tar").open("r+b") as file:
-            file.write(entry(b"x.y", bytes(40_000)) + OTHER)
-
-    done = meanwhile(tmp_path, "tarcat --slice 0: in.tar", shift)
-    assert (done.status, done.stderr) == (1, f"tarcat: {SAID}")
 
 
 def batches_of(parts: list[workers.ShardPart]) -> Iterator[Batch]:

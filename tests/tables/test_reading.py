@@ -31,11 +31,6 @@ Sample = tuple[bytes, list[tuple[str, bytes]]]
 pytestmark = pytest.mark.filterwarnings("ignore:.*comes back after other samples")
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in `tmp_path`."""
-
-
 def outcome(url: str) -> tuple[list[Sample], str]:
     """Return the samples that are read of *url*, and the failure after them, "" if there is none."""
     found: list[Sample] = []
