@@ -19,9 +19,10 @@ import signal
 import sys
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from tests.archives import BLOCK, END, entry
 
@@ -91,43 +92,35 @@ def write(file: IO[bytes] | gzip.GzipFile, samples: Samples) -> None:
     file.write(END + bytes(-(size + len(END)) % RECORD))
 
 
-def plain(samples: Callable[[int], Samples]) -> Callable[[Path, int], None]:
+def opened(path: Path) -> IO[bytes]:
+    return path.open("wb", buffering=1 << 20)
+
+
+def gzipped(path: Path) -> gzip.GzipFile:
+    """Open what `gzip -6` would make."""
+    return gzip.GzipFile(str(path), "wb", compresslevel=6, mtime=0)
+
+
+def one(samples: Callable[[int], Samples], opened: Callable[[Path], Any] = opened) -> Callable[[Path, int], None]:
     """Return what makes one archive of as many *samples* as it is told."""
 
     def make(path: Path, number: int) -> None:
-        with path.open("wb", buffering=1 << 20) as file:
+        with opened(path) as file:
             write(file, samples(number))
 
     return make
 
 
-def packed_photos(folder: Path, number: int) -> None:
-    """Make two shards as `gzip -6` makes them."""
-    folder.mkdir()
-    samples = photos(2 * number)
-    for shard in range(2):
-        with gzipped(folder / f"{shard}.tgz") as file:
-            write(file, islice(samples, number))
-
-
-def packed_texts(path: Path, number: int) -> None:
-    """Make one shard as `gzip -6` makes it."""
-    with gzipped(path) as file:
-        write(file, texts(number))
-
-
-def gzipped(path: Path) -> gzip.GzipFile:
-    return gzip.GzipFile(str(path), "wb", compresslevel=6, mtime=0)
-
-
-def sixteen(samples: Callable[[int], Iterator[bytes]]) -> Callable[[Path, int], None]:
-    """Return what makes a folder of sixteen shards, each of as many *samples* as it is told."""
+def shards(
+    count: int, name: str, samples: Callable[[int], Iterator[bytes]], opened: Callable[[Path], Any] = opened
+) -> Callable[[Path, int], None]:
+    """Return what makes a folder of *count* shards, each of as many *samples* as it is told."""
 
     def make(folder: Path, number: int) -> None:
         folder.mkdir()
-        found = samples(16 * number)
-        for shard in range(16):
-            with (folder / f"{shard:02d}.tar").open("wb", buffering=1 << 20) as file:
+        found = samples(count * number)
+        for shard in range(count):
+            with opened(folder / name.format(shard)) as file:
                 write(file, islice(found, number))
 
     return make
@@ -159,15 +152,6 @@ def drawings(number: int) -> Iterator[bytes]:
         file = io.BytesIO()
         Image.fromarray((np.asarray(large) + fine).clip(0, 255).astype(np.uint8)).save(file, "jpeg", quality=75)
         yield file.getvalue()
-
-
-def four_texts(folder: Path, number: int) -> None:
-    """Make four shards as `bzip2 -9` makes them."""
-    folder.mkdir()
-    samples = texts(4 * number)
-    for shard in range(4):
-        with bz2.open(folder / f"{shard}.tar.bz2", "wb") as file:
-            write(file, islice(samples, number))
 
 
 def crumbs(folder: Path, number: int) -> None:
@@ -208,20 +192,22 @@ def rows(folder: Path, number: int) -> None:
 
 # In command lines, $NAME is the path and $NAME_COUNT the number of samples, in each shard where there are several.
 SETS = {
-    "A": DataSet("A.tar", 8_000, 3, plain(photos)),
-    "B": DataSet("B.tar", 300_000, 2, plain(texts)),
-    "A16": DataSet("A-16", 500, 3, sixteen(photos)),
-    "B16": DataSet("B-16", 18_750, 2, sixteen(texts)),
-    "PHOTOS": DataSet("photos" if "BENCH_PHOTOS" in os.environ else "drawings", 300, 2, sixteen(pictures)),
-    "P": DataSet("P.tar", 500, 3, plain(photos)),
-    "ONE": DataSet("one.tar", 1, 2, plain(texts)),
-    "GA": DataSet("A-gz", 800, 3, packed_photos),
-    "GB": DataSet("B.tgz", 300_000, 2, packed_texts),
-    "BZ": DataSet("B-bz2", 20_000, 2, four_texts),
+    "A": DataSet("A.tar", 8_000, 3, one(photos)),
+    "B": DataSet("B.tar", 300_000, 2, one(texts)),
+    "A16": DataSet("A-16", 500, 3, shards(16, "{:02d}.tar", photos)),
+    "B16": DataSet("B-16", 18_750, 2, shards(16, "{:02d}.tar", texts)),
+    "PHOTOS": DataSet(
+        "photos" if "BENCH_PHOTOS" in os.environ else "drawings", 300, 2, shards(16, "{:02d}.tar", pictures)
+    ),
+    "P": DataSet("P.tar", 500, 3, one(photos)),
+    "ONE": DataSet("one.tar", 1, 2, one(texts)),
+    "GA": DataSet("A-gz", 800, 3, shards(2, "{}.tgz", photos, gzipped)),
+    "GB": DataSet("B.tgz", 300_000, 2, one(texts, gzipped)),
+    "BZ": DataSet("B-bz2", 20_000, 2, shards(4, "{}.tar.bz2", texts, partial(bz2.open, mode="wb"))),
     "TINY": DataSet("tiny", 10_000, 2, crumbs),
     "ROWS": DataSet("rows", 10_000_000, 1, rows),
-    "M1": DataSet("1m.tar", 1_000_000, 1, plain(lines)),
-    "M5": DataSet("5m.tar", 5_000_000, 1, plain(lines)),
+    "M1": DataSet("1m.tar", 1_000_000, 1, one(lines)),
+    "M5": DataSet("5m.tar", 5_000_000, 1, one(lines)),
 }
 
 

@@ -132,7 +132,6 @@ def test_an_empty_name_is_no_command(capsys: pytest.CaptureFixture[str]) -> None
         (b"7z\xbc\xaf\x27\x1c" + bytes(600), "a 7z archive (bsdtar"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n", "a pointer of Git LFS (git lfs pull"),
         (b"<!DOCTYPE html>\n<html><body>No such file", "an HTML page (perhaps an error page of the server"),
-        (b"<HTML>" + b" " * 600, "an HTML page"),
         (b'{"error": "denied"}', "JSON"),
     ],
 )

@@ -33,11 +33,9 @@ SAMPLES = [
 ]
 
 
-def test_there_and_back(run: Run, shell: Run, tmp_path: Path) -> None:
-    archive = make_tar(SAMPLES)
-    (tmp_path / "a.tar").write_bytes(archive)
-    done = run("tar2jsonl", "-v", "a.tar", "-o", "a.jsonl")
-    assert done.status == 0 and done.stderr.startswith("tar2jsonl: 4 samples in, 4 out, ")
+def test_there_and_back(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
+    assert run("tar2jsonl", "a.tar", "-o", "a.jsonl") == (0, b"", "")
     lines = (tmp_path / "a.jsonl").read_bytes()
     assert [json.loads(line) for line in lines.splitlines()] == [
         {"__key__": "d/a", "JPG": {"@base64": b64encode(b"\xff\xd8" * 900).decode()}, "cls": "3\n"},
@@ -45,10 +43,8 @@ def test_there_and_back(run: Run, shell: Run, tmp_path: Path) -> None:
         {"__key__": "d/ü", "seg.png": {"@base64": b64encode(b"\x89PNG" * 70).decode()}, "json": '{"a": [1.50, "é"]}'},
         {"__key__": "e", "\\@txt": "mail", "\\\\@txt": "", "\\__key__": "key"},
     ]
-    back = run("tarcreate", "-v", "a.jsonl")
-    assert back.stderr.startswith("tarcreate: 4 samples in, 4 out, ")
-    assert members_of(back.stdout) == SAMPLES and has_end(back.stdout)
-    assert shell("tar2jsonl < a.tar | tarcreate --format jsonl | cmp - <(tarcreate a.jsonl)").status == 0
+    back = run("tarcreate", "a.jsonl").output()
+    assert members_of(back) == SAMPLES and has_end(back)
     chosen = run("tar2jsonl", "-f", "label=CLS", "-x", "jpg", "a.tar", "-v")
     assert chosen.stdout == b'{"__key__": "d/a", "label": "3\\n"}\n'
     assert chosen.stderr.startswith("tar2jsonl: 4 samples in, 1 out, 3 left out, ")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import random
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tartools.commands.tarcat import tarcat
 from tests.archives import END, entry, header, pax
+from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, make_tar, members_of
 
 
@@ -42,15 +44,14 @@ Cat = Callable[..., Outcome]
 
 
 @pytest.fixture
-def cat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cat:
+def cat(inside: Inside) -> Cat:
     """Return a function that runs tarcat in this process, in `tmp_path`, with -o."""
-    monkeypatch.chdir(tmp_path)
     runs = iter(range(1000))
 
     def cat(*arguments: object) -> Outcome:
         out = Path(f"out{next(runs)}.tar")
-        status = tarcat.main([*map(str, arguments), "-o", str(out)])
-        return Outcome(status, out.read_bytes() if out.exists() else None, capfd.readouterr().err)
+        done = inside("tarcat", *map(str, arguments), "-o", str(out))
+        return Outcome(done.status, out.read_bytes() if out.exists() else None, done.stderr)
 
     return cat
 
@@ -139,9 +140,6 @@ def test_a_word_takes_every_member_of_its_field(cat: Cat) -> None:
 
 def test_renamed_members_keep_all_but_their_name(cat: Cat) -> None:
     Path("s.tar").write_bytes(pax((b"mtime", b"1.5")) + entry(b"s.x", b"payload") + END)
-    import io
-    import tarfile
-
     output = cat("-f", "new=x", "s.tar").output
     assert output is not None
     with tarfile.open(fileobj=io.BytesIO(output)) as opened:

@@ -275,12 +275,10 @@ BASHES = ["bash", *filter(None, os.environ.get("OTHER_BASHES", "").split(":"))] 
         ("no-such-program", "ended with status 127 ("),
         ("kill -TERM $$", "ended with status 143, as after SIGTERM ("),
         ("kill -TERM $BASHPID", "ended with status 143, as after SIGTERM ("),
-        ("exec sh -c 'kill -KILL $$'", "ended with status 137, as after SIGKILL ("),
         ("exit 137", "ended with status 137, as after SIGKILL ("),
         ("exit 147", "ended with status 147, as after SIGSTOP ("),
         ("exit 255", "ended with status 255 ("),
         ("kill -STOP $BASHPID", "was stopped by SIGSTOP, and killed ("),
-        ("kill -TTIN $BASHPID", "was stopped by SIGTTIN, and killed ("),
     ],
 )
 def test_how_a_command_ended(run: Run, ten: bytes, shell: str, command: str, how: str) -> None:

@@ -90,18 +90,15 @@ def test_golden_bytes() -> None:
 
 
 def test_there_and_back(run: Run, shell: Run, tmp_path: Path) -> None:
-    archive = make_tar(SAMPLES)
-    (tmp_path / "a.tar").write_bytes(archive)
-    done = run("tar2tfrecord", "-v", "a.tar", "-o", "a.tfrecord")
-    assert done.status == 0 and done.stderr.startswith("tar2tfrecord: 3 samples in, 3 out, ")
+    (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
+    assert run("tar2tfrecord", "a.tar", "-o", "a.tfrecord") == (0, b"", "")
     content = (tmp_path / "a.tfrecord").read_bytes()
     assert content.startswith(framed(example(("__key__", of_bytes(b"README")), ("", of_bytes(b"\x00 text\n"))))[:8])
     assert records_of(tmp_path / "a.tfrecord")[1:] == [
         {"__key__": b"d/a", "JPG": b"\xff\xd8" * 900, "cls": b"3\n", "jpg": b""},
         {"__key__": "d/ü".encode(), "json": b"{}", "seg.png": b"\x89PNG" * 70},
     ]
-    back = run("tarcreate", "-v", "--tfrecord", "a.tfrecord")
-    assert back.stderr.startswith("tarcreate: 3 samples in, 3 out, ")
+    back = run("tarcreate", "--tfrecord", "a.tfrecord")
     assert members_of(back.stdout) == SAMPLES and has_end(back.stdout)
     assert run("tar2tfrecord", stdin=back.stdout).stdout == content
     (tmp_path / "b.tfrecord").write_bytes(gzip.compress(content))

@@ -124,9 +124,6 @@ def test_parts_are_the_same_when_some_are_done(tarjob: Run, tmp_path: Path) -> N
     ("options", "words"),
     [
         ((), ("-o", "out/{/}")),
-        ((), ("-oout/{/}",)),
-        ((), ("--output", "out/{/}")),
-        ((), ("--output=out/{/}",)),
         (("-o", "out/{/}"), ("-o", "out/{/}")),
         (("-oout/{/.}.tar",), ("--output=out/{/.}.tar",)),
     ],

@@ -110,12 +110,14 @@ def at(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A directory with a.tar, of twelve samples with a picture, and words.tar, of 40 with a class."""
+    """A directory with a.tar, of twelve samples with a picture, and words.tar, of 40 with a class; cut.tar."""
     picture = encoded(Image.linear_gradient("L").resize((40, 30)))
     (tmp_path / "a.tar").write_bytes(
         make_tar([member for n in range(12) for member in ((f"k{n}.png", picture), (f"k{n}.cls", b"%d" % n))])
     )
-    (tmp_path / "words.tar").write_bytes(make_tar([(f"w{n}.cls", b"%d" % n) for n in range(40)]))
+    words = make_tar([(f"w{n}.cls", b"%d" % n) for n in range(40)])
+    (tmp_path / "words.tar").write_bytes(words)
+    (tmp_path / "cut.tar").write_bytes(words[: 3 * 1024 + 512])
     return tmp_path
 
 
@@ -212,8 +214,6 @@ def test_a_key_stops_the_way_to_the_end(folder: Path) -> None:
 
 @pytest.mark.parametrize("key", ["q", "\x1b"])
 def test_what_is_not_looked_at_is_not_read(key: str, folder: Path) -> None:
-    archive = (folder / "words.tar").read_bytes()
-    (folder / "cut.tar").write_bytes(archive[: 3 * 1024 + 512])
     with at("tarshow -iv -c 3 cut.tar", folder) as terminal:
         for n in range(3):
             assert b" %d of 3  w%d  cut.tar " % (n + 1, n) in terminal.read("? help")
@@ -224,8 +224,6 @@ def test_what_is_not_looked_at_is_not_read(key: str, folder: Path) -> None:
 
 
 def test_a_failure_is_told_on_the_screen_as_it_was(folder: Path) -> None:
-    archive = (folder / "words.tar").read_bytes()
-    (folder / "cut.tar").write_bytes(archive[: 3 * 1024 + 512])
     with at("tarshow -i cut.tar", folder) as terminal:
         terminal.read("? help")
         status, output = terminal.end("nnnn")
