@@ -8,21 +8,13 @@ checksum shows the damage: then what is written may be something else, but it ha
 from __future__ import annotations
 
 import io
-import os
 import random
-import sys
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
-from tartools.cli import Command
-from tartools.commands.tarcat import tarcat
 from tartools.tar.compression import CODECS
 from tests.archives import BLOCK, END, GNU, V7, base256, entry, header, long, pax, sealed
-from tests.commands.conftest import remembering, standing
 from tests.properties import strict
 
 MOST = 60_000  # bytes of an archive, which any pipe holds
@@ -174,36 +166,6 @@ def cases(seed: int) -> Iterator[Case]:
 
 
 # ---- the law ----
-
-
-@contextmanager
-def workplace() -> Iterator[Callable[[bytes, tuple[str, ...]], tuple[int, bytes, str]]]:
-    """Give a function that runs tarcat in this process on an input: its status, what it writes and what it says."""
-    before, said, parse = os.getcwd(), sys.stderr, Command._parse
-    Command._parse = remembering(parse)  # type: ignore[method-assign]  # takes ten times as long as a short run
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # where files cost little
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        os.chdir(folder)
-
-        def run(content: bytes, way: tuple[str, ...]) -> tuple[int, bytes, str]:
-            Path("in.tar").write_bytes(content)
-            source, end = os.pipe()
-            with open(end, "wb") as pipe:
-                pipe.write(content)
-            sys.stderr = io.StringIO()
-            try:
-                out = os.open("out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-                with standing(0, source), standing(1, out):
-                    status = tarcat.main([*way, "--skip-special", "-q"])
-                return status, Path("out").read_bytes(), sys.stderr.getvalue()
-            finally:
-                sys.stderr = said
-
-        try:
-            yield run
-        finally:
-            Command._parse = parse  # type: ignore[method-assign]
-            os.chdir(before)
 
 
 def check(case: Case, status: int, out: bytes, said: str) -> None:
