@@ -27,7 +27,7 @@ from tests.archives import BLOCK, END, data, entry, header, long, pax
 from tests.archives import GNU as GNU_MAGIC
 from tests.commands.conftest import FITS, Inside
 from tests.commands.test_conservation import MEASURE
-from tests.conftest import BIN, Result, Run, clean_environment, python, running
+from tests.conftest import BIN, Result, Run, python, running
 from tests.processes import meanwhile
 from tests.tiers import also, by_turns, in_both
 
@@ -319,10 +319,8 @@ def test_outputs_that_take_nothing(line: list[str], shell: Run, tmp_path: Path) 
 def test_a_socket_as_output(line: list[str], tmp_path: Path) -> None:
     (tmp_path / "in.tar").write_bytes(LARGE.content)
     ours, theirs = socket.socketpair()
-    with ours, theirs:
-        process = subprocess.Popen(
-            [BIN / line[0], *line[1:], "in.tar"], stdout=theirs.fileno(), cwd=tmp_path, env=clean_environment()
-        )
+    command = [BIN / line[0], *line[1:], "in.tar"]
+    with ours, theirs, running(command, stdout=theirs.fileno(), cwd=tmp_path) as process:
         theirs.close()
         with ours.makefile("rb") as file:
             check_bytes(file.read(), in_order(LARGE.samples, line))
@@ -335,15 +333,13 @@ def test_a_pipe_that_is_not_waited_for_and_read_slowly(line: list[str], tmp_path
     (tmp_path / "in.tar").write_bytes(LARGE.content)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    process = subprocess.Popen(
-        [BIN / line[0], *line[1:], "in.tar"], stdout=writing, cwd=tmp_path, env=clean_environment()
-    )
-    while select.select([], [writing], [], 0)[1]:  # until the pipe is full for the first time
-        time.sleep(0.01)
-    os.close(writing)
-    with open(reading, "rb", buffering=0) as file:
-        out = b"".join(iter(lambda: file.read(7000), b""))
-    assert process.wait(60) == 0
+    with running([BIN / line[0], *line[1:], "in.tar"], stdout=writing, cwd=tmp_path) as process:
+        while select.select([], [writing], [], 0)[1]:  # until the pipe is full for the first time
+            time.sleep(0.01)
+        os.close(writing)
+        with open(reading, "rb", buffering=0) as file:
+            out = b"".join(iter(lambda: file.read(7000), b""))
+        assert process.wait(60) == 0
     check_bytes(out, in_order(LARGE.samples, line))
 
 

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from PIL import Image
 
 from tartools import commands
 from tartools.__main__ import main
+from tests.commands.test_zip import zipped
 from tests.conftest import ROOT, Run, make_tar, members_of, python, start
 
 
@@ -126,11 +126,6 @@ def test_an_empty_name_is_no_command(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err.startswith("tartools: no command is called ''")
 
 
-def zipped(path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("a.txt", "x" * 3000)
-
-
 @pytest.mark.parametrize(
     ("content", "what"),
     [
@@ -148,7 +143,7 @@ def test_what_is_no_archive_is_told(content: bytes, what: str, run: Run, tmp_pat
 
 
 def test_what_is_said_of_a_zip_archive_helps(run: Run, shell: Run, tmp_path: Path) -> None:
-    zipped(tmp_path / "x.zip")
+    (tmp_path / "x.zip").write_bytes(zipped([("a.txt", b"x" * 3000)]))
     said = run("tarcat", "x.zip").stderr
     line = re.search(r"\((tarcreate .*) makes a tar archive of it\)", said)
     assert line is not None

@@ -127,10 +127,6 @@ def wds_samples() -> Iterator[dict[str, Any]]:
         yield {"__key__": f"d/{n:04d}", "txt": f"text {n}", "cls": n % 3, "seg.bin": bytes([n]) * n * 100}
 
 
-def fields_of(samples: Iterator[Any]) -> list[tuple[str, dict[str, bytes]]]:
-    return [(sample.key, dict(sample)) for sample in samples]
-
-
 EXPECTED = [
     (s["__key__"], {"cls": b"%d" % s["cls"], "seg.bin": s["seg.bin"], "txt": s["txt"].encode()}) for s in wds_samples()
 ]

@@ -18,6 +18,7 @@ from tartools.commands.tar2jsonl import tar2jsonl
 from tartools.commands.tar2tfrecord import tar2tfrecord
 from tartools.commands.tarcreate import tarcreate
 from tartools.commands.tarindex import tarindex
+from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, make_tar, members_of
 
 SAMPLES = [
@@ -140,17 +141,13 @@ def test_bytes_that_are_not_utf8(run: Run, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
 
 
-def test_a_file_that_is_cut(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_cut(inside: Inside) -> None:
     """Cut in a line, it is a failure that names the line. Cut between two lines, all before it is there."""
-    monkeypatch.chdir(tmp_path)
     lines = [b'{"__key__": "a", "b": {"@base64": "AP8="}}\n', b'{"__key__": "\xc3\xbc", "c": [1, true]}\n']
     whole = b"".join(lines)
     for cut in range(len(whole) + 1):
         Path("a.jsonl").write_bytes(whole[:cut])
-        status = tarcreate.main(["a.jsonl", "-o", "a.tar", "--force"])
-        said = capsys.readouterr().err
+        status, _, said = inside("tarcreate", "a.jsonl", "-o", "a.tar", short=True)
         complete = {len(lines[0]) - 1: 1, len(lines[0]): 1, len(whole) - 1: 2, len(whole): 2}.get(cut)
         if complete:
             assert (status, said) == (0, "") and len(members_of(Path("a.tar").read_bytes())) == complete

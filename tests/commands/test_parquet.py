@@ -20,9 +20,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from tartools.commands.tar2parquet import tar2parquet
-from tartools.commands.tarcreate import tarcreate
-from tartools.commands.tarindex import tarindex
 from tartools.formats import parquetread, parquetwrite
 from tests.archives import encoded
 from tests.commands.conftest import Inside
@@ -86,17 +83,10 @@ payloads = st.dictionaries(names, st.binary(max_size=40), min_size=1, max_size=4
 contents = st.lists(payloads, max_size=6)
 
 
-@pytest.fixture
-def main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
-    """Return a function that runs a command in this process, in `tmp_path`, where it replaces its outputs."""
-    monkeypatch.chdir(tmp_path)
-    return lambda command, *arguments: command.main([*arguments, "--force"])
-
-
 @given(contents, st.integers(1, 3), st.booleans())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_fields(
-    main: Callable[..., int],
+    inside: Inside,
     monkeypatch: pytest.MonkeyPatch,
     samples: list[dict[str, bytes]],
     rows: int,
@@ -107,15 +97,15 @@ def test_any_fields(
     Path("a.tar").write_bytes(
         make_tar([(f"k{n}.{f}", data) for n, one in enumerate(samples) for f, data in one.items()])
     )
-    assert main(tar2parquet, "a.tar", "-o", "a.parquet") == 0
+    assert inside("tar2parquet", "a.tar", "-o", "a.parquet", "--force").status == 0
     columns = pq.read_schema("a.parquet").names[1:]
     assert sorted(columns) == sorted({field for one in samples for field in one})
     if from_table:
-        assert main(tarindex, "a.tar", "-o", "t.parquet") == 0
-        assert main(tar2parquet, "t.parquet", "-o", "b.parquet") == 0
+        assert inside("tarindex", "a.tar", "-o", "t.parquet", "--force").status == 0
+        assert inside("tar2parquet", "t.parquet", "-o", "b.parquet", "--force").status == 0
         assert Path("b.parquet").read_bytes() == Path("a.parquet").read_bytes()
     if samples:
-        assert main(tarcreate, "--parquet", "a.parquet", "-o", "b.tar") == 0
+        assert inside("tarcreate", "--parquet", "a.parquet", "-o", "b.tar", "--force").status == 0
         ordered = [(n, sorted(one.items(), key=lambda each: columns.index(each[0]))) for n, one in enumerate(samples)]
         assert members_of(Path("b.tar").read_bytes()) == [(f"k{n}.{f}", data) for n, one in ordered for f, data in one]
 
@@ -164,34 +154,30 @@ def test_what_a_parquet_file_cannot_hold(
     assert not inside("tar2parquet", *options, stdin=archive).stdout.endswith(b"PAR1")  # what was streamed has no end
 
 
-def test_a_field_that_comes_late(
-    main: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_field_that_comes_late(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquetwrite, "GROUP_ROWS", 2)
     members = [*make_samples(5), ("000004.txt", b"late")]
     Path("a.tar").write_bytes(make_tar(members))
-    assert main(tar2parquet, "a.tar", "-o", "a.parquet") == 1
+    failure = inside("tar2parquet", "a.tar", "-o", "a.parquet").failure(lines=1)
     assert not Path("a.parquet").exists()
-    assert capfd.readouterr().err == (
+    assert failure == (
         "tar2parquet: a.tar: sample '000004': it has the field 'txt', which none of the 4 samples of the first row "
         "groups has, and no column can be added now: name all of them, as -f 'cls jpg txt'\n"
     )
-    assert main(tar2parquet, "a.tar", "-f", "cls jpg txt", "-o", "a.parquet") == 0
+    assert inside("tar2parquet", "a.tar", "-f", "cls jpg txt", "-o", "a.parquet").status == 0
     about = pq.ParquetFile("a.parquet").metadata
     assert [about.row_group(number).num_rows for number in range(about.num_row_groups)] == [2, 2, 1]
     assert [about.row_group(0).column(n).compression for n in range(4)] == ["ZSTD", "ZSTD", "UNCOMPRESSED", "ZSTD"]
-    assert main(tarcreate, "--parquet", "a.parquet", "-o", "b.tar") == 0
+    assert inside("tarcreate", "--parquet", "a.parquet", "-o", "b.tar").status == 0
     assert members_of(Path("b.tar").read_bytes()) == members
 
 
-def test_a_payload_that_is_too_large(
-    main: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_payload_that_is_too_large(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquetwrite, "LARGEST", 5000)
     Path("a.tar").write_bytes(make_tar([("a.jpg", bytes(5000)), ("b.jpg", bytes(7000))]))
-    assert main(tar2parquet, "a.tar", "-o", "a.parquet") == 1
     said = "'b.jpg' has 7.0 kB, and a value of a Parquet file at most 5.0 kB"
-    assert capfd.readouterr().err == f"tar2parquet: a.tar: sample 'b': {said}\n"
+    failure = inside("tar2parquet", "a.tar", "-o", "a.parquet").failure(lines=1)
+    assert failure == f"tar2parquet: a.tar: sample 'b': {said}\n"
 
 
 VALUES: list[tuple[str, Any, list[bytes | None]]] = [  # columns, and the payloads that are made of them
@@ -319,13 +305,13 @@ WRITERS: dict[str, Callable[[pa.Table], object]] = {
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_pages_of_all_writers(writer: str, main: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_all_writers(writer: str, inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nulls, dictionaries, codecs and both kinds of pages, in batches that end inside of pages and row groups."""
     monkeypatch.setattr(parquetread, "BUFFER", 50)
     monkeypatch.setattr(parquetread, "MOST_ROWS", 7)
     made = all_kinds(400)
     WRITERS[writer](made)
-    assert main(tarcreate, "--parquet", "a.parquet", "-o", "a.tar") == 0
+    assert inside("tarcreate", "--parquet", "a.parquet", "-o", "a.tar").status == 0
     assert members_of(Path("a.tar").read_bytes()) == [
         (f"{number:09d}.{name}", payload)
         for number, row in enumerate(made.to_pylist())
@@ -340,11 +326,11 @@ def payload_of(value: Any) -> bytes | None:
 
 
 @pytest.mark.parametrize("writer", ["tar2parquet", *also("none 1.0", "snappy 1.0", "zstd 2.0")])
-def test_damage(writer: str, made: Callable[[str, bytes], Result], main: Callable[..., int]) -> None:
+def test_damage(writer: str, made: Callable[[str, bytes], Result], inside: Inside) -> None:
     """Cut at any byte, it is a failure. With any byte changed, it is one too, or nothing else changes."""
     if writer == "tar2parquet":
         Path("a.tar").write_bytes(make_tar([("a.jpg", JPEG), ("a.cls", b"1"), ("b.cls", b"2"), ("b.bin", b"3")]))
-        assert main(tar2parquet, "a.tar", "-o", "a.parquet") == 0
+        assert inside("tar2parquet", "a.tar", "-o", "a.parquet").status == 0
     else:
         WRITERS[writer](all_kinds(30).drop_columns(["nothing"]))
     content = Path("a.parquet").read_bytes()
@@ -365,15 +351,15 @@ def test_damage(writer: str, made: Callable[[str, bytes], Result], main: Callabl
     assert failures > 400
 
 
-def test_text_that_is_not_utf8(main: Callable[..., int], capfd: pytest.CaptureFixture[str]) -> None:
+def test_text_that_is_not_utf8(inside: Inside) -> None:
     pq.write_table(
         pa.table({"txt": ["a", "¡¡¡"]}), "a.parquet", compression="none", use_dictionary=False, write_statistics=False
     )
     content = Path("a.parquet").read_bytes()
     Path("a.parquet").write_bytes(content.replace("¡¡¡".encode(), b"\xa1" * 6))
-    assert main(tarcreate, "--parquet", "a.parquet", "-o", "a.tar") == 1
+    failure = inside("tarcreate", "--parquet", "a.parquet", "-o", "a.tar").failure(lines=1)
     where = "in what was read up to this byte, after row 0: this Parquet file is damaged: "
-    assert re.match(f"tarcreate: a.parquet: at byte [0-9]+: {where}", capfd.readouterr().err)
+    assert re.match(f"tarcreate: a.parquet: at byte [0-9]+: {where}", failure)
     assert not Path("a.tar").exists()
 
 

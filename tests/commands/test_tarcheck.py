@@ -20,7 +20,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 from PIL import Image
 
-from tartools.commands.tarcheck import tarcheck
 from tartools.samples.filetypes import NUMBERS
 from tartools.stages.checking import walk as walking
 from tartools.stages.checking.codes import CODES, NOTE, READERS
@@ -346,27 +345,16 @@ def test_other_readers(check: Check, run: Run, tmp_path: Path) -> None:
     assert check(*names)["findings"][0]["reader"] is None
 
 
-Main = Callable[..., tuple[int, dict[str, Any]]]
-
-
-@pytest.fixture
-def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Main:
-    """Return a function that runs tarcheck --json in this process on an archive; it returns status and findings."""
-    monkeypatch.chdir(tmp_path)
-
-    def main(archive: bytes, *options: str) -> tuple[int, dict[str, Any]]:
-        Path("in.tar").write_bytes(archive)
-        status = tarcheck.main(["--json", *options, "in.tar"])
-        return status, json.loads(capfdbinary.readouterr().out)
-
-    return main
-
-
 TINY = make_tar([("a.cls", b"1"), ("b.cls", b"2")])
 NEEDED = 5 * BLOCK
 
 
-def test_a_cut_at_any_byte_is_found_and_fixed(main: Main) -> None:
+def test_a_cut_at_any_byte_is_found_and_fixed(inside: Inside, tmp_path: Path) -> None:
+    def main(archive: bytes, *options: str) -> tuple[int, dict[str, Any]]:
+        """Return the status of tarcheck on *archive*, and its findings."""
+        done = inside("tarcheck", "--json", *options, *written(tmp_path, [archive]), short=True)
+        return done.status, json.loads(done.stdout)
+
     zipped = gzip.compress(TINY, mtime=0)
     cuts = sorted({at + by for at in range(0, NEEDED, BLOCK) for by in (-1, 0, 1, 100)} - {-1})
     for archive in [*(TINY[:cut] for cut in cuts), *(zipped[:cut] for cut in range(0, len(zipped), 3))]:

@@ -76,12 +76,8 @@ def edited(samples: Sequence[Sample], dice: random.Random) -> list[Sample]:
             dice.shuffle(found)
         elif at + 1 < len(found):  # a key that comes back elsewhere
             found.append((found[at][0], random_fields(dice)))
-    return apart(found)
-
-
-def apart(samples: Sequence[Sample]) -> list[Sample]:
-    """Return *samples* without those that have the key of the one before, which readers would take for one sample."""
-    return [each for n, each in enumerate(samples) if not n or samples[n - 1][0] != each[0]]
+    # without those that have the key of the one before, which readers would take for one sample
+    return [each for n, each in enumerate(found) if not n or found[n - 1][0] != each[0]]
 
 
 def model(a: Sequence[Sample], b: Sequence[Sample]) -> tuple[dict[str, Any], list[str], list[Sample]]:

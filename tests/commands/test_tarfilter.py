@@ -87,7 +87,6 @@ ERRORS = [
     (["--share", "0.9:0.1"], 2, "no key is in the range"),
     (["--share", "0:1.5"], 2, "not a number from 0 to 1: '1.5'"),
     (["--share", "0:1e-3"], 2, "not a number from 0 to 1"),
-    (["--sample", "2"], 2, "not a number from 0 to 1: '2'"),
     (["--sample", "1/0"], 2, "not a number from 0 to 1: '1/0'"),
     (["--sample", "0.5", "--ignore-errors"], 2, "--ignore-errors needs -S"),
     (["--fields-present", "x=jpg"], 2, "--fields-present takes names of fields"),

@@ -98,8 +98,9 @@ def tarjob(run: Run) -> Callable[..., Result]:
 
 
 @pytest.fixture(autouse=True)
-def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unset what somebody has set for a Ray of theirs."""
+def _here_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Go to `tmp_path`, and unset what somebody has set for a Ray of theirs."""
+    monkeypatch.chdir(tmp_path)
     for name in os.environ:
         if name.startswith("RAY_"):
             monkeypatch.delenv(name)

@@ -21,7 +21,6 @@ from tartools.run import functions, ray
 from tests.conftest import Result, has_end, make_samples, make_tar, members_of, start
 from tests.processes import PATIENCE
 
-Members = list[tuple[str, bytes]]
 WORKERS = pytest.mark.parametrize("workers", [1, 3])
 
 
@@ -362,8 +361,7 @@ class Work:
 
 
 @pytest.fixture
-def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    monkeypatch.chdir(tmp_path)
+def pairs(tmp_path: Path) -> list[tuple[str, str]]:
     for n in range(20):
         (tmp_path / f"in-{n:02d}.tar").write_bytes(make_tar(make_samples(5, 5 * n)))
     return [(f"in-{n:02d}.tar", f"out-{n:02d}.tar") for n in range(20)]
@@ -515,8 +513,7 @@ def test_arguments_that_do_not_fit_are_refused(
     assert work.calls == []
 
 
-def test_a_node_without_the_directory_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_node_without_the_directory_says_so(tmp_path: Path) -> None:
     gone = str(tmp_path / "gone")
     ray.begin_on_node(gone, "s3://bucket/out.tar")
     ray.begin_on_node(gone, "/out.tar")

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import ROOT, Run, make_samples, make_tar
 from tests.processes import PATIENCE, until
 from tests.run.conftest import Cluster, without_ray
@@ -132,11 +130,8 @@ def test_an_interrupt_ends_the_tasks(tmp_path: Path, cluster: Cluster) -> None:
 
 
 @exhaustive
-def test_two_of_four_workers_are_killed(
-    tmp_path: Path, cluster: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_of_four_workers_are_killed(tmp_path: Path, cluster: Cluster, run: Run) -> None:
     """All results come exactly once, in order and as they are ready."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "a.tar").write_bytes(archive(1, 100))
     (tmp_path / "b.tar").write_bytes(archive(2, 45))
     assert run("tarindex", "b.tar", "a.tar", "-o", "t.parquet").status == 0

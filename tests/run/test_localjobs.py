@@ -43,7 +43,6 @@ def test_how_a_start_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for name in ("plain", "other"):
         (tmp_path / name).chmod(0o755)
     (tmp_path / "barred").touch(mode=0o644)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with closing(localjobs.Sessions()) as starts:
         why = {name: starts.run([name], {}).failure for name in ("plain", "other", "barred", "none", "./none", "a\0b")}
@@ -61,7 +60,6 @@ def test_how_a_start_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_results_that_wait_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of whoever takes them slowly, not more commands run ahead than the window has room for."""
     monkeypatch.setattr(localjobs, "WINDOW", 5)
-    monkeypatch.chdir(tmp_path)
     tasks = [Task(str(number), ("touch", str(number))) for number in range(40)]
     options = {"retries": 0, "timeout": None, "fail_fast": False}
     taken = 0

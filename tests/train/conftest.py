@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 from collections.abc import Iterator
 from multiprocessing import forkserver
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,12 @@ def end_workers() -> None:
         gc.collect()
         for child in multiprocessing.active_children():
             child.join(30)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Go to `tmp_path`."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,10 @@ SHARDS = {f"{n}.tar": make_tar([(f"{n}-{k}.txt", bytes([k]) * 50_000) for k in r
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
-    with FaultServer() as server:
-        server.objects.update(SHARDS)
-        monkeypatch.setenv("TARTOOLS_CACHE", "")  # what `cache=` sets goes after the test
-        for name, value in server.env.items():
-            monkeypatch.setenv(name, value)
-        yield server
+def server(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> FaultServer:
+    server.objects.update(SHARDS)
+    monkeypatch.setenv("TARTOOLS_CACHE", "")  # what `cache=` sets goes after the test
+    return server
 
 
 def data_bytes(server: FaultServer) -> int:

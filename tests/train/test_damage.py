@@ -39,9 +39,8 @@ def without_versions(url: str) -> Table:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """Make three shards, a zip file and loose files in the current directory."""
-    monkeypatch.chdir(tmp_path)
     for number in range(3):
         Path(f"{number}.tar").write_bytes(make_tar(make_samples(COUNT, COUNT * number)))
     Path("a.zip").write_bytes(zipped(make_samples(COUNT), zipfile.ZIP_STORED))

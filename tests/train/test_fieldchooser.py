@@ -92,10 +92,7 @@ def test_what_is_not_there(sample: tartools.Sample) -> None:
 
 @pytest.mark.parametrize("fields", [None, "cls __key__"])
 @pytest.mark.parametrize("name", ["__key__", "__URL__", "__x__"])
-def test_a_field_does_not_take_the_place_of_the_key(
-    name: str, fields: str | None, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_field_does_not_take_the_place_of_the_key(name: str, fields: str | None, run: Run) -> None:
     members = [(f"a/{n}.{field}", b"7") for n in range(3) for field in ("cls", name)[: 1 + (n == 1)]]
     Path("a.tar").write_bytes(make_tar(members))
     with zipfile.ZipFile("a.zip", "w") as file:
@@ -223,9 +220,8 @@ def test_decoders_by_field() -> None:
     assert (found[0].seek(1), found[0].read(), found[1], found[2]) == (1, b"\x02", len(png()), 7)
 
 
-def test_a_field_as_a_file_is_read_as_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_field_as_a_file_is_read_as_it_is_asked_for() -> None:
     """A second of a long sound: by number little is read; from a stream it is there already."""
-    monkeypatch.chdir(tmp_path)
     sound = bytearray(wav(1 << 22))
     sound[-16_000:] = b"\x01\x02" * 8_000
     Path("a.tar").write_bytes(make_tar([("a.wav", bytes(sound)), ("a.txt", b"a"), ("b.wav", wav(9)), ("b.txt", b"b")]))

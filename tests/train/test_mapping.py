@@ -34,9 +34,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # t
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> Path:
+def folder(tmp_path: Path, run: Run) -> Path:
     """Return the current directory, with shards of all kinds."""
-    monkeypatch.chdir(tmp_path)
     Path("a.tar").write_bytes(archive(1, 100))
     Path("b.tar").write_bytes(archive(2, 45))
     Path("c.tgz").write_bytes(gzip.compress(archive(3, 30)))

@@ -68,8 +68,7 @@ WAYS: dict[str, Callable[[], int]] = {
 
 
 @pytest.fixture(autouse=True)
-def folder(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def folder(run: Run) -> None:
     A.write_bytes(make_tar(make_samples(1)))
     assert run("tarindex", "a.tar", "-o", "t.parquet").status == run("tar2zip", "a.tar", "-o", "a.zip").status == 0
 

@@ -63,8 +63,7 @@ def test_all_objects_of_all_pages(scheme: str, server: FaultServer) -> None:
     assert len(pickle.dumps(data)) < 32 * len(data)
 
 
-def test_files_and_web_servers(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_files_and_web_servers(server: FaultServer, tmp_path: Path) -> None:
     made = fill(server, 60)
     for name, data in made.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -84,10 +83,7 @@ def test_files_and_web_servers(server: FaultServer, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "path", *also(*(scheme for scheme in SCHEMES if scheme != "s3"))])
-def test_what_was_listed_or_a_failure(
-    scheme: str, server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_was_listed_or_a_failure(scheme: str, server: FaultServer, tmp_path: Path) -> None:
     made = {f"x{n}": b"%d" % n * 1000 for n in range(4)} | {"x4": b""}
 
     def put(name: str, data: bytes | None) -> str:
@@ -250,7 +246,6 @@ def test_workers_of_all_kinds(server: FaultServer) -> None:
 
 def test_lister_and_loader(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tartools.train.objects, "BEGINNING", 1000)
-    monkeypatch.chdir(tmp_path)
     made = fill(server, 150)
     server.objects.update({"e/large": b"0123456789" * 1000, "e/empty": b""})
     (tmp_path / "file").write_bytes(b"local")

@@ -197,9 +197,8 @@ def test_wrong_arguments(wrong: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def table(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tartools.Table:
+def table(run: Run, tmp_path: Path) -> tartools.Table:
     """Return a table of 200 samples of 2,560 bytes in three shards, with a column `cls`."""
-    monkeypatch.chdir(tmp_path)
     for number, count in enumerate((120, 50, 30)):
         members = [
             (f"{number}/{n:03d}.{f}", b"%d" % n * (300 * (f == "txt") + 1)) for n in range(count) for f in FIELDS

@@ -19,9 +19,8 @@ from tests.conftest import Run, make_samples, make_tar
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """Go to a folder with three shards, of which the second has no samples."""
-    monkeypatch.chdir(tmp_path)
     for name, count in (("a.tar", 5), ("b.tar", 0), ("c.tar", 7)):
         Path(name).write_bytes(make_tar([(f"{name[0]}{path}", data) for path, data in make_samples(count)]))
     return tmp_path

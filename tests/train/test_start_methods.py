@@ -38,8 +38,7 @@ def main():
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(tmp_path: Path) -> Path:
     for shard in range(2):
         numbers = range(shard * COUNT // 2, (shard + 1) * COUNT // 2)
         members = [(f"{n}.{name}", b"%d" % n) for n in numbers for name in ("txt", "cls")]

@@ -46,9 +46,8 @@ def varied(seed: int, count: int = 60, format: int = tarfile.USTAR_FORMAT) -> by
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """Return the current directory, with shards of all kinds."""
-    monkeypatch.chdir(tmp_path)
     for number in range(3):
         Path(f"{number}.tar").write_bytes(varied(number))
     Path("pax.tar").write_bytes(varied(5, 80, tarfile.PAX_FORMAT))
@@ -251,9 +250,8 @@ def test_resampled(folder: Path) -> None:
 
 
 @pytest.fixture
-def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, int]]:
+def pictures() -> list[tuple[bytes, int]]:
     """Make the shards a-0.tar and a-1.tar of 10 samples; return their payloads."""
-    monkeypatch.chdir(tmp_path)
     for number in range(2):
         Path(f"a-{number}.tar").write_bytes(make_tar(make_samples(10, 10 * number)))
     return [(sample["jpg"], int(sample["cls"])) for sample in tartools.read("a-{0..1}.tar")]

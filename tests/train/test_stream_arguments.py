@@ -22,9 +22,8 @@ CLASSES, EACH, WINDOW = 100, 200, 64
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """Return the current directory: a, b and c have 10 samples each, and b is cut within its fifth."""
-    monkeypatch.chdir(tmp_path)
     for name in "abc":
         Path(f"{name}.tar").write_bytes(make_tar([(f"{name}{n}.txt", b"%d" % n) for n in range(10)]))
     Path("b.tar").write_bytes(Path("b.tar").read_bytes()[: 4 * 1024 + 513])

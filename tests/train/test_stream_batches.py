@@ -23,8 +23,7 @@ SIZES = (0, 100, sharedmemory.WORTH - 1, sharedmemory.WORTH, 30_000, 200_000)
 
 
 @pytest.fixture(autouse=True)
-def shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def shard() -> None:
     sizes = random.Random(1)
     members = [
         (f"{number:03d}.{field}", sizes.randbytes(size))

@@ -28,8 +28,7 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(tmp_path: Path) -> Path:
     for number in range(3):
         Path(f"{number}.tar").write_bytes(make_tar(make_samples(7 + number, 100 * number)))
     Path("3.tgz").write_bytes(gzip.compress(make_tar(make_samples(6, 300))))
@@ -108,22 +107,21 @@ def test_in_one_process_after_every_item(thorough: bool, name: str, run: Run) ->
         assert list(resumed) == following  # the next epoch is whole
 
 
-def test_the_bytes_before_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_before_are_not_read_again(server: FaultServer) -> None:
     """A shard on a server is asked for from the batch of samples on, in which it stopped."""
     data = make_tar([(f"{number:03d}.bin", os.urandom(100_000)) for number in range(60)])
-    with FaultServer() as server:
-        server.objects["a.tar"] = data
-        url = server.url("http", "a.tar")
-        begun = WebDataset(url).map(key)
-        iterator = iter(begun)
-        assert [*islice(iterator, 40)][-1] == "039"
-        server.requests.clear()
-        resumed = WebDataset(url).map(key)
-        resumed.load_state_dict(begun.state_dict())
-        assert list(resumed) == [f"{number:03d}" for number in range(40, 60)]
-        starts = [request.start for request in server.requests]
-        assert max(start or 0 for start in starts) > 2_500_000
-        assert all(start is None or start < 600 or start > 2_500_000 for start in starts)
+    server.objects["a.tar"] = data
+    url = server.url("http", "a.tar")
+    begun = WebDataset(url).map(key)
+    iterator = iter(begun)
+    assert [*islice(iterator, 40)][-1] == "039"
+    server.requests.clear()
+    resumed = WebDataset(url).map(key)
+    resumed.load_state_dict(begun.state_dict())
+    assert list(resumed) == [f"{number:03d}" for number in range(40, 60)]
+    starts = [request.start for request in server.requests]
+    assert max(start or 0 for start in starts) > 2_500_000
+    assert all(start is None or start < 600 or start > 2_500_000 for start in starts)
 
 
 @pytest.mark.parametrize("workers", [0, 2, *also(1, 3)])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import tartools
 from tartools.errors import StorageError
-from tartools.storage.objects import requests_at_once, retry
+from tartools.storage.objects import requests_at_once
 from tartools.train import StatefulSampler, TableDataset
 from tests.conftest import Run, make_tar
 from tests.storage.objects.faults import Fault, FaultServer
@@ -25,17 +23,13 @@ SIZE = 9216 + 1024 + 512  # of a sample
 
 
 @pytest.fixture
-def server(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
-    """Give a server that has a shard, whose table is `t.parquet` here."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.0005)
+def server(server: FaultServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> FaultServer:
+    """Return a server that has a shard, whose table is `t.parquet` here."""
     monkeypatch.setenv("TARTOOLS_TRIES", "3")
-    with FaultServer() as server:
-        server.objects[NAME] = WHOLE
-        run("tarindex", server.url("http", NAME), "-o", "t.parquet").output()
-        server.requests.clear()
-        yield server
-    assert server.errors == []
+    server.objects[NAME] = WHOLE
+    run("tarindex", server.url("http", NAME), "-o", "t.parquet").output()
+    server.requests.clear()
+    return server
 
 
 def asked(server: FaultServer) -> list[int]:

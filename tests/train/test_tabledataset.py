@@ -54,9 +54,8 @@ def members(kind: str) -> list[tuple[str, bytes]]:
 
 
 @pytest.fixture
-def table_of(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def table_of(run: Run, tmp_path: Path) -> Callable[..., str]:
     """Return a function that makes shards of samples of some kinds, and their table."""
-    monkeypatch.chdir(tmp_path)
 
     def make(*kinds: str) -> str:
         for kind in kinds:
@@ -254,9 +253,8 @@ MANY = pytest.mark.parametrize("many", [100, pytest.param(1000, marks=exhaustive
 
 
 @pytest.fixture
-def many(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+def many(run: Run, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """Return a table of so many shards of 10 samples; row n has the key n."""
-    monkeypatch.chdir(tmp_path)
     shards = request.param
     for first in range(0, shards * EACH, EACH):
         members = [(f"{n:04d}.cls", b"%d" % n) for n in range(first, first + EACH)]
