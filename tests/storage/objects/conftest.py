@@ -161,3 +161,11 @@ def inside(empty: Inside) -> Inside:
     """Return commands in this process, and a server that has the object `WHOLE`."""
     empty.server.objects[OBJECT] = WHOLE
     return empty
+
+
+@pytest.fixture(params=[False, True], ids=["one", "ahead"])
+def ahead(request: pytest.FixtureRequest, inside: Inside) -> bool:
+    """Let commands receive ranges ahead, or not; tell whether they do."""
+    if request.param:
+        inside.ahead()
+    return bool(request.param)
