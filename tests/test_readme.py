@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import re
+import runpy
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -60,13 +62,9 @@ def data(tmp_path: Path) -> Path:
         (tmp_path / f"raw/train/n0{1 + n % 2}/{n:03d}.jpg").write_bytes(picture((30, 20)))
     for n in range(4):
         (tmp_path / f"train-{n:06d}.tar").write_bytes(make_tar(photos(n * 5, 5)))
-        (tmp_path / f"plain-{n}.tar").write_bytes(make_tar(photos(n * 5, 5)))
-        subprocess.run(["gzip", "-n", f"plain-{n}.tar"], cwd=tmp_path, check=True)
-        (tmp_path / f"plain-{n}.tar.gz").rename(tmp_path / f"packed-{n}.tgz")
+        (tmp_path / f"packed-{n}.tgz").write_bytes(gzip.compress(make_tar(photos(n * 5, 5))))
     (tmp_path / "small.tar").write_bytes(make_tar(photos(0, 4)))
-    (tmp_path / "digits.tar").write_bytes(make_tar(digits()))
-    subprocess.run(["gzip", "-n", "digits.tar"], cwd=tmp_path, check=True)
-    (tmp_path / "digits.tar.gz").rename(tmp_path / "digits.tgz")
+    (tmp_path / "digits.tgz").write_bytes(gzip.compress(make_tar(digits())))
     (tmp_path / "files/a.jpg").write_bytes(picture((30, 20)))
     (tmp_path / "plan.tsv").write_text("__key__\t@jpg\tcls\na\tfiles/a.jpg\t1\nb\tfiles/a.jpg\t2\nc\t\t3\n")
     return tmp_path
@@ -239,3 +237,32 @@ def test_links_lead_somewhere() -> None:
     for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+# ---- The data set that docs/pictures.py draws for the README, as the commands see it ----
+
+
+PICTURES = ROOT / "docs" / "pictures"
+
+
+def test_the_data_set_of_the_pictures(run: Run, tmp_path: Path) -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "pictures.py"))
+    script["make_data"](str(tmp_path / "shapes.tar"), 120)
+    facts = json.loads(run("tarstat", "--json", "shapes.tar").stdout)
+    fields = {field["field"]: field for field in facts["fields"]}
+    assert facts["samples"] == 120 and list(fields) == ["jpg", "cls", "json"]
+    assert set(fields["cls"]["classes"]["counts"]) == set(script["CLASSES"])
+    assert (fields["json"]["missing"], fields["json"]["missing_in"]) == (1, "000007")
+    shown = run("tarshow", "--html", "shapes.html", "shapes.tar")
+    assert shown.status == 0 and "shapes.html: 1 broken picture or sound, " in shown.stderr and "000101" in shown.stderr
+    first = (tmp_path / "shapes.tar").read_bytes()
+    script["make_data"](str(tmp_path / "again.tar"), 120)
+    assert (tmp_path / "again.tar").read_bytes() == first
+
+
+def test_the_pictures_are_small() -> None:
+    with Image.open(PICTURES / "tarshow-html.png") as page:
+        assert page.size == (1280, 800)
+    terminal = (PICTURES / "tarstat.svg").read_text()
+    assert terminal.startswith("<svg ") and "@font-face" not in terminal and "tarstat" in terminal
+    assert all(path.stat().st_size < 300_000 for path in PICTURES.iterdir())

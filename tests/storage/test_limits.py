@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import lzma
+import os
+import resource
 import sys
 import zlib
 from pathlib import Path
@@ -10,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tartools.errors import shown
+from tartools.shards.delivery import allow_open_files
 from tartools.storage.streams import stream_file
-from tests.conftest import Run, make_samples, make_tar
+from tests.archives import file_stream
+from tests.conftest import Run, make_samples, make_tar, open_descriptors
 
 TAR = make_tar(make_samples(3))
 LIMIT = "ulimit -v 800000"  # KiB
@@ -71,30 +75,21 @@ def test_too_many_open_files(line: str, url: str, shell: Run, tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["in.tar"]
 
 
-class InPieces:
-    """A stream that fills a part of the room that it is given, through a slice of it."""
-
-    file = None
-
-    def __init__(self, data: bytes) -> None:
-        self._left = data
-
-    def readinto(self, view: memoryview, /) -> int:
-        part = view[:2]
-        count = min(len(part), len(self._left))
-        part[:count] = self._left[:count]
-        self._left = self._left[count:]
-        return count
-
-    def cancel(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize("size", [-1, 3, 100])
-def test_what_a_stream_puts_into_a_part_of_its_room_is_read(size: int) -> None:
+def test_what_a_stream_puts_into_a_part_of_its_room_is_read(size: int, tmp_path: Path) -> None:
     """`read` of a raw file brings a bytearray, and a part of that is a copy: with Python 3.14, zeros were read."""
-    with stream_file(InPieces(b"abcdefg"), "x") as file:
+    with file_stream(tmp_path / "a", b"abcdefg", step=2) as stream, stream_file(stream, "x", lambda: None) as file:
         assert file.read(size) == b"abcdefg"[: size if size >= 0 else None]
+
+
+def test_what_is_open_already_does_not_count_as_an_output() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(30)]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_descriptors()) + 20, limits[1]))
+        allow_open_files(40)
+        held += [os.open(os.devnull, os.O_RDONLY) for _ in range(40)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in held:
+            os.close(fd)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tartools.errors import TarFormatError, TruncatedError
+from tartools.errors import TarFormatError, TruncatedError, UsageError
+from tartools.shards.writing import codec_for
 from tartools.tar import compression
 from tartools.tar.compression import (
     CODECS,
@@ -205,3 +206,36 @@ def test_a_name_that_begins_like_bzip2_is_a_name() -> None:
 )
 def test_splitting_suffixes(url: str, stem: str, suffix: str) -> None:
     assert split_suffix(url) == (stem, suffix)
+
+
+@pytest.mark.parametrize(
+    ("url", "gzip", "name"),
+    [
+        ("a.tar", False, None),
+        ("a", False, None),
+        ("-", True, "gzip"),
+        ("a", True, "gzip"),
+        ("a.tgz", False, "gzip"),
+        ("a.tgz", True, "gzip"),
+        ("A.TAR.GZ", False, "gzip"),
+        ("a.tar.bz2", False, "bzip2"),
+        ("a.tar.xz", False, "xz"),
+        ("a.tar.zst", False, "zstd"),
+        ("a.tar.lz4", False, "lz4"),
+        ("a.gz", False, None),
+        ("s3://b/a.tar.zst", False, "zstd"),
+        ("https://h/a.tgz?signature=a.tar", False, "gzip"),
+        ("ais://b/a.tar.lz4?provider=aws", False, "lz4"),
+        ("pipe:gzip > a.tgz", False, None),
+        ("pipe:cat > a.tar", True, "gzip"),
+    ],
+)
+def test_the_suffix_of_an_output_decides(url: str, gzip: bool, name: str | None) -> None:
+    codec = codec_for(url, gzip)
+    assert (codec.name if codec else None) == name
+
+
+@pytest.mark.parametrize("url", ["a.tar", "a.tar.zst", "a.tar.xz"])
+def test_gzip_under_another_suffix_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="-z"):
+        codec_for(url, True)

@@ -12,7 +12,9 @@ import pytest
 from tests.commands.test_damage import WHOLE
 from tests.shared import shared_folder
 from tests.storage.objects import servers
+from tests.storage.objects.fake_hf import Repository
 from tests.storage.objects.faults import FaultServer
+from tests.storage.objects.hubserver import Hub
 from tests.storage.objects.inside import OBJECT, Inside
 from tests.storage.objects.memory import Bucket
 from tests.storage.objects.servers import NGINX, Proxy
@@ -103,7 +105,7 @@ def make_site(request: pytest.FixtureRequest, kind: str) -> Site:
         bucket = server.buckets[place] = Bucket()
         return MemorySite("ais", place, environment("ais", server.base, server.token), bucket)
     url, files = server
-    return WebSite(url, files, place, writes=kind == "http")
+    return WebSite(url, files, place)
 
 
 @pytest.fixture(params=WRITTEN)
@@ -149,7 +151,21 @@ def empty(
 
 
 @pytest.fixture
+def repository(hub: Hub) -> Repository:
+    """Return the data set of the hub."""
+    return hub.data_sets["org/set"]
+
+
+@pytest.fixture
 def inside(empty: Inside) -> Inside:
     """Return commands in this process, and a server that has the object `WHOLE`."""
     empty.server.objects[OBJECT] = WHOLE
     return empty
+
+
+@pytest.fixture(params=[False, True], ids=["one", "ahead"])
+def ahead(request: pytest.FixtureRequest, inside: Inside) -> bool:
+    """Let commands receive ranges ahead, or not; tell whether they do."""
+    if request.param:
+        inside.ahead()
+    return bool(request.param)

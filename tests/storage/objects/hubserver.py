@@ -59,12 +59,6 @@ class Hub(Wire):
         known = {"HF_TOKEN": token} if token else {}
         return {"HF_ENDPOINT": self.base, "HF_HOME": str(home / "hf"), "TARTOOLS_TRIES": "3"} | QUIET | known
 
-    def asked(self, part: str = "") -> int:
-        """Return how many requests to the hub have *part* in their target, and forget all."""
-        count = sum(part in request.target for request in self.requests)
-        self.requests.clear()
-        return count
-
     def kinds(self) -> dict[str, int]:
         """Return how many requests to the hub there were of each kind, and forget them."""
         kinds = ("revision", "tree", "paths-info", "resolve", "preupload", "batch", "commit")

@@ -63,9 +63,6 @@ def create_bucket(scheme: str, url: str, bucket: str) -> None:
 class Site(ABC):
     """A bucket, or a directory of a web server. Commands find it by `url`, with `env` in their environment."""
 
-    lists = True  # wildcards expand
-    writes = True
-
     def __init__(self, scheme: str, place: str, env: dict[str, str]) -> None:
         self.scheme = scheme
         self.place = place
@@ -154,11 +151,8 @@ class GsSite(Site):
 class WebSite(Site):
     """A new directory of a web server that has *files*; nobody lists it."""
 
-    lists = False
-
-    def __init__(self, server: str, files: Path, directory: str, writes: bool) -> None:
+    def __init__(self, server: str, files: Path, directory: str) -> None:
         super().__init__("http", f"{server.partition('://')[2]}/{directory}", {})
-        self.writes = writes
         self._files = files / directory
         self._files.mkdir()
 

@@ -70,12 +70,9 @@ def test_a_date_to_come_back_at(inside: Inside) -> None:
 
 
 @by_turns("ahead")
-@pytest.mark.parametrize("ahead", [False, True], ids=["one", "ahead"])
 @each
 def test_a_server_that_says_nothing(scheme: str, ahead: bool, inside: Inside) -> None:
     """Neither an answer nor, in the middle of one, more of it: once, then for ever."""
-    if ahead:
-        inside.ahead()
     inside.environ(TARTOOLS_TIMEOUT="0.5", TARTOOLS_TRIES="5")
     inside.server.faults = [Fault(OBJECT, start=1000, silent=True), Fault(OBJECT, start=4000, stall=True, cut=333)]
     assert inside.copy(scheme) == (0, WHOLE, "")
@@ -157,11 +154,8 @@ def test_bytes_are_taken_as_they_are(coding: str, inside: Inside) -> None:
         assert len(inside.starts()) == 2 * len(STARTS)
 
 
-@pytest.mark.parametrize("ahead", [False, True], ids=["one", "ahead"])
 @each
 def test_ranges_are_ignored(scheme: str, ahead: bool, inside: Inside) -> None:
-    if ahead:
-        inside.ahead()
     ignored = Fault(OBJECT, method="GET", no_range=True, times=None)
     inside.server.faults = [ignored]
     assert inside.copy(scheme) == (0, WHOLE, "")

@@ -54,11 +54,8 @@ def failed_at(stderr: str, url: str, name: str = "tarcat", tries: int = 3) -> in
 
 
 @by_turns("ahead")
-@pytest.mark.parametrize("ahead", [False, True], ids=["one", "ahead"])
 @each
 def test_a_cut_that_passes(scheme: str, ahead: bool, inside: Inside) -> None:
-    if ahead:
-        inside.ahead()
     for number, cut in enumerate(list(cuts())[:: 3 if ahead else 2]):
         reset = number % 2 == 1
         inside.server.faults = cut_at(cut, reset, once=True)
@@ -69,11 +66,8 @@ def test_a_cut_that_passes(scheme: str, ahead: bool, inside: Inside) -> None:
 
 
 @by_turns("ahead")
-@pytest.mark.parametrize("ahead", [False, True], ids=["one", "ahead"])
 @each
 def test_a_cut_that_does_not_pass(scheme: str, ahead: bool, inside: Inside) -> None:
-    if ahead:
-        inside.ahead()
     url = inside.server.url(scheme, OBJECT)
     for number, cut in enumerate(list(cuts())[::5]):
         reset = number % 2 == 1

@@ -44,18 +44,17 @@ def hub() -> Iterator[Hub]:
     assert hub.errors == []
 
 
-@pytest.fixture
-def repository(hub: Hub) -> Repository:
-    """Return the data set."""
-    return hub.data_sets["org/set"]
+def refused(run: Run, env: dict[str, str], *line: object, status: int = 1) -> str:
+    """Run a command that fails; return what it says, on one line, without secrets."""
+    done = run(*line, env=env)
+    assert (done.status, done.stderr.count("\n"), has_end(done.stdout)) == (status, 1, False), done
+    assert not [secret for secret in SECRETS if secret in done.stderr], done
+    return done.stderr
 
 
 def told(run: Run, hub: Hub, tmp_path: Path, *line: object, token: str = TOKEN) -> str:
-    """Run a command that fails; return what it says, on one line, without secrets."""
-    done = run(*line, env=hub.env(tmp_path, token) | {"TARTOOLS_TIMEOUT": "5"})
-    assert done.status == 1 and not has_end(done.stdout) and done.stderr.count("\n") == 1, done
-    assert not [secret for secret in SECRETS if secret in done.stderr], done
-    return done.stderr
+    """Return what a command says that fails to read."""
+    return refused(run, hub.env(tmp_path, token) | {"TARTOOLS_TIMEOUT": "5"}, *line)
 
 
 def changed_by(hub: Hub, part: str, does: Callable[[], object]) -> None:

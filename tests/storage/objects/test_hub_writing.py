@@ -16,7 +16,7 @@ from tartools.storage.objects import hf
 from tests.conftest import BIN, Run, running
 from tests.storage.objects.fake_hf import Repository, commit
 from tests.storage.objects.hubserver import Hub
-from tests.storage.objects.test_hub import SECRETS, SET, changed_by, shard
+from tests.storage.objects.test_hub import SET, changed_by, refused, shard
 from tests.storage.objects.wire import Answer, Received, Request
 from tests.tiers import by_turns
 
@@ -31,20 +31,6 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         hub.data_sets["org/set"] = Repository()
         yield hub
     assert hub.errors == []
-
-
-@pytest.fixture
-def repository(hub: Hub) -> Repository:
-    """Return the data set."""
-    return hub.data_sets["org/set"]
-
-
-def refused(run: Run, env: dict[str, str], *line: object, status: int = 1) -> str:
-    """Run a command that fails; return what it says, on one line, without secrets."""
-    done = run(*line, env=env)
-    assert (done.status, done.stderr.count("\n")) == (status, 1), done
-    assert not [secret for secret in SECRETS if secret in done.stderr], done
-    return done.stderr
 
 
 def test_an_output_is_a_commit(hub: Hub, repository: Repository, run: Run, tmp_path: Path) -> None:
