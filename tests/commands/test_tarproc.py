@@ -586,10 +586,6 @@ def start(work: Path, tmp_path: Path, data: bytes, *arguments: object, shell: st
     return process
 
 
-def pids_in(tmp_path: Path) -> list[int]:
-    return [int(pid) for file in tmp_path.glob("pids.*") for pid in file.read_text().split()]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 @pytest.mark.parametrize("extra", [(), ("-o", "out.tar", "--add-log", "log", "-e", "ignore")])
 @pytest.mark.parametrize("shell", ["$$", "$BASHPID; cd /"])  # a new shell, or one that goes on
@@ -601,7 +597,7 @@ def test_signals_leave_nothing(
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=PATIENCE)
     assert (process.returncode, stdout, stderr) == (-number, b"", b"")
-    pids = pids_in(tmp_path)
+    pids = [int(pid) for file in tmp_path.glob("pids.*") for pid in file.read_text().split()]
     assert len(pids) == 4
     until(lambda: not any(map(alive, pids)), "the end of the commands")
     if number == signal.SIGKILL:

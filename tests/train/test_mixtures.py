@@ -19,7 +19,7 @@ from tartools.train.batching import split
 from tartools.train.epochorder import ShareOrder, Weighting
 from tartools.train.tabledataset import table_of
 from tests.conftest import make_tar
-from tests.train.test_loading import Squares
+from tests.train.test_loading import Squares, flat
 from tests.train.test_sampler import in_steps
 
 SIZES = {"a": 70, "b": 20, "c": 11}  # samples of the sources
@@ -62,10 +62,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> tartools.Table:
 def sources(rows: Any) -> dict[str, int]:
     """Return how many of *rows* are of each source."""
     return dict(Counter("a" if row < 70 else "b" if row < 90 else "c" for row in rows))
-
-
-def flat(batches: Any) -> list[int]:
-    return [row for batch in batches for row in batch]
 
 
 def epochs_of(table: Any, count: int, size: int | None = None, **options: Any) -> list[list[Any]]:

@@ -8,7 +8,7 @@ import os
 import pickle
 import random
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ def read(urls: str | Sequence[str]) -> list[Sample]:
     return [{"__key__": s.key, "__url__": s.shard, **dict(s.items())} for s in tartools.read(urls)]
 
 
-def keys(found: Sequence[Sample]) -> list[str]:
+def keys(found: Iterable[Sample]) -> list[str]:
     return [sample["__key__"] for sample in found]
 
 

@@ -15,6 +15,7 @@ from tartools.errors import SampleError, TarFormatError
 from tartools.train import WebDataset
 from tests.conftest import make_tar
 from tests.tiers import also
+from tests.train.test_stream import keys
 
 # webdataset's own class leaves files open
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -28,10 +29,6 @@ def folder(tmp_path: Path) -> Path:
         Path(f"{name}.tar").write_bytes(make_tar([(f"{name}{n}.txt", b"%d" % n) for n in range(10)]))
     Path("b.tar").write_bytes(Path("b.tar").read_bytes()[: 4 * 1024 + 513])
     return tmp_path
-
-
-def keys(data: Any) -> list[str]:
-    return [sample["__key__"] for sample in data]
 
 
 def of(name: str, count: int = 10) -> list[str]:

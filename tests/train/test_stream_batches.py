@@ -18,6 +18,7 @@ from tartools.train import WebDataset, sharedmemory
 from tartools.train.sharedmemory import SentList
 from tests.conftest import make_tar
 from tests.tiers import by_turns
+from tests.train.test_zips import kept
 
 SIZES = (0, 100, sharedmemory.WORTH - 1, sharedmemory.WORTH, 30_000, 200_000)
 
@@ -63,15 +64,11 @@ WAYS: dict[str, Callable[[], WebDataset]] = {
 @by_turns("as_it_is")
 def test_what_crosses_is_what_was_sent(way: str, as_it_is: bool) -> None:
     """Without *as_it_is*, torch makes tensors of arrays, in copies of lists."""
-    options: Any = {"collate_fn": _same} if as_it_is else {}
+    options: Any = {"collate_fn": kept} if as_it_is else {}
     alone = [*map(types, DataLoader(WAYS[way](), None, **options))]
     for _ in range(2):
         assert [*map(types, DataLoader(WAYS[way](), None, num_workers=1, **options))] == alone
     assert len(alone) == 7
-
-
-def _same(batch: Any) -> Any:
-    return batch
 
 
 def test_the_buffer_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:

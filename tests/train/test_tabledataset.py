@@ -10,6 +10,7 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ def test_states_of_other_data_are_refused(table_of: Callable[..., str], tmp_path
 @by_turns("workers")
 def test_torchdatas_loader(workers: int, batch_size: int | None, table_of: Callable[..., str]) -> None:
     table_of("plain")
-    data = TableDataset("t.parquet", "cls", (), _first)
+    data = TableDataset("t.parquet", "cls", (), itemgetter(0))
 
     def made() -> Any:
         order = StatefulSampler(data, 4, batch_size=batch_size)
@@ -207,10 +208,6 @@ def test_torchdatas_loader(workers: int, batch_size: int | None, table_of: Calla
         rest.load_state_dict(pickle.loads(pickle.dumps(batches.state_dict())))
         assert had + [batch.tolist() for batch in rest] == epochs[0]
         assert [batch.tolist() for batch in rest] == epochs[1]
-
-
-def _first(values: tuple[int]) -> int:
-    return values[0]
 
 
 def collated(samples: list[Any]) -> Iterator[Any]:
