@@ -18,7 +18,7 @@ from tests.bench.data import pictures, write
 from tests.bench.loose import FAR, behind
 from tests.storage.objects import servers
 
-SHARDS, COUNT = 4, 1600  # and samples of each: 110 MB
+SHARDS, COUNT = 4, 1600  # and samples of each: 82 MB
 STREAM = """
 import tartools.train, torch
 data = tartools.train.WebDataset({urls!r}, decode={decode!r})
