@@ -96,7 +96,6 @@ class RowBlock:
         return True
 
     def _add_places(self, groups: ContiguousGroups) -> None:
-        """Add the keys of *groups*, and where they are."""
         shift, starts = base_of(groups), groups.starts
         self.keys += groups.keys
         self.begins.extend([start + shift for start in starts[:-1]] if shift else starts[:-1])
@@ -265,7 +264,6 @@ class RowSpool:
 
 
 def _type_of(fact: Fact, values: Sequence[object]) -> Any:
-    """Return the type of the column *fact* that has *values*."""
     return schema.named_type(fact[1]) if fact[1] else schema.type_of(values)
 
 
