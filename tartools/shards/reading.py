@@ -15,7 +15,6 @@ from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.stream import ShardStream
 from tartools.storage.streams import Input
-from tartools.storage.url import Url
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special
 
 COMPRESSED = "is compressed, so it can't be read in parts; tarcat a.tgz -o a.tar unpacks a shard"
@@ -184,8 +183,7 @@ def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until:
     if isinstance(stream, ShardStream) and stream.is_table():
         from tartools.storage.scratch import copied  # of most inputs none is made
 
-        again = storage.is_repeatable(url) and not Url(url).read_command
-        table = TableFound(None if again else copied(stream))
+        table = TableFound(None if storage.is_seekable(url) else copied(stream))
         stream.close()
         return iter([table])
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain, count, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +26,6 @@ from tartools.shards.reading import Reading, closing_upstream, read_batches
 from tartools.shards.stream import ShardStream
 from tartools.stages.externalsort import external_sort, new_file, packed, parts_of, unpack_block
 from tartools.stages.samplefiles import LOCATION, Entry, SampleFiles, reopened
-from tartools.storage.scratch import copied
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table
@@ -35,7 +33,7 @@ from tartools.tar import Member, read_range
 from tartools.tar.compression import split_packed, split_suffix
 
 if TYPE_CHECKING:
-    from tartools.tables.source import ParquetSource
+    pass
 
 # keys of adjacent samples of B, and what it has for them, as bytes
 Batches = Iterator[tuple[Sequence[bytes], Sequence[Any]]]
@@ -296,7 +294,7 @@ def lists_samples(url: str, wanted: SecondFields) -> bool:
     """Tell whether the Parquet file *url* lists samples whose fields are *wanted*, and not columns of its own."""
     from tartools.tables import source
 
-    with parquet(url) as table:
+    with source.opened_any(url) as table:
         if any(name not in table.names for name in source.NEEDED):
             return False
         columns = {wanted.fold(name) for name in table.names}
@@ -304,16 +302,6 @@ def lists_samples(url: str, wanted: SecondFields) -> bool:
         words = [{wanted.fold(choice) for choice in choices} for choices, _ in wanted.words or ()]
         rows = table.fields is not None and any(word & columns and not word & fields for word in words)
         return wanted.key is None and not rows
-
-
-@contextmanager
-def parquet(url: str) -> Iterator[ParquetSource]:
-    """Give the Parquet file *url*."""
-    from tartools.tables import source
-
-    repeatable = storage.is_repeatable(url) and not Url(url).read_command
-    with source.opened_any(url, None if repeatable else copied(storage.open_read(url))) as table:
-        yield table
 
 
 class SecondRows:
@@ -332,8 +320,9 @@ class SecondRows:
         for url, form in self._files:
             if form == "parquet":
                 from tartools.formats import parquetread
+                from tartools.tables import source
 
-                with parquet(url) as table:
+                with source.opened_any(url) as table:
                     yield from parquetread.field_rows(table, self._format)
             else:
                 from tartools.formats import textrows

@@ -25,6 +25,7 @@ from tartools.storage.checks import (
     is_far,
     is_missing,
     is_repeatable,
+    is_seekable,
     plain_size,
 )
 from tartools.storage.interrupts import deferred_signals
@@ -47,6 +48,7 @@ __all__ = [
     "is_far",
     "is_missing",
     "is_repeatable",
+    "is_seekable",
     "make_directory",
     "one_commit",
     "open_read",

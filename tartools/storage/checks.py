@@ -101,6 +101,15 @@ def is_far(url: str) -> bool:
     return url.is_stored and not url.read_command
 
 
+def is_seekable(url: str) -> bool:
+    """Tell whether any bytes of *url* can be read alone: those of a regular local file, or of an object, by us.
+
+    Raises: StorageError if it is a local file that does not exist.
+    """
+    url = Url(url)
+    return not url.read_command and (url.is_stored or (url.is_local and local.check_readable(url) is not None))
+
+
 def is_missing(error: StorageError) -> bool:
     """Tell whether *error*, of opening an input, is about it alone: no such object, or a file that can't be opened."""
     return isinstance(error, NotFoundError) or (Url(error.url).is_local and not Url(error.url).read_command)

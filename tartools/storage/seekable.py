@@ -45,8 +45,8 @@ def reading(url: str) -> io.BufferedReader:
 
 
 def seekable(url: str) -> io.BufferedReader:
-    """Return the bytes of *url* as `reading` does; of stdin, commands and fifos a temporary copy, which can seek."""
-    return reading(url) if storage.is_repeatable(url) else _copy(storage.open_read(url), url)
+    """Return the bytes of *url* as `reading` does; of what can't seek a temporary copy, which can."""
+    return reading(url) if storage.is_seekable(url) else _copy(storage.open_read(url), url)
 
 
 def version(file: io.BufferedReader) -> str:

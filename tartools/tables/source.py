@@ -150,7 +150,7 @@ def opened_any(
     from tartools.storage import seekable  # and what servers need
 
     pa = schema.arrow()
-    with file or seekable.reading(url) as opened:
+    with file or seekable.seekable(url) as opened:
         try:
             with _arrow_errors(url, what):
                 parquet = pa.parquet.ParquetFile(

@@ -404,8 +404,8 @@ class Table:
 
     def _opened(self) -> Any:
         """Open the file. Raises: StorageError if another file has its name now."""
-        if not storage.is_repeatable(self._url):
-            raise StorageError("a table is a file or an object: this can't be read twice", url=self._url)
+        if not storage.is_seekable(self._url):
+            raise StorageError("a table is a file or an object: this can't be read in parts", url=self._url)
         file = seekable.reading(self._url)
         try:
             version = seekable.version(file)

@@ -38,7 +38,7 @@ def reader(url: Name) -> Iterator[io.BufferedReader]:
 
     Holds: up to 72 MiB. Raises: StorageError, also if the object is replaced while it is read.
     """
-    with seekable.reading(name_of(url)) as file, _told(file.raw):
+    with seekable.seekable(name_of(url)) as file, _told(file.raw):
         yield file
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tartools.errors import StorageError, UsageError, shown
-from tartools.storage import is_far, is_repeatable
+from tartools.storage import is_far, is_repeatable, is_seekable
 from tartools.storage.checks import look
 from tartools.storage.url import Url
 from tartools.tables import schema
@@ -61,7 +61,7 @@ def chunks_of(names: Sequence[str], sources: Sequence[MapSource], size: int | No
 
 def _looked_at(url: str, size: int) -> tuple[str | None, int]:
     """Return the version of the shard *url*, None if it has none, and into how many slices it is cut."""
-    if not is_repeatable(url) or Url(url).read_command:
+    if not is_seekable(url):
         return None, 1
     version, first = look(url)
     if version is None or first == b"PAR1" or compression.is_compressed(first):

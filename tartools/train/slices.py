@@ -113,7 +113,7 @@ def found_in(url: str, piece: ShardSlice) -> ShardSlice | None:
     if schema.is_table(url):
         return _rows(url, piece)
     whole = piece._replace(slices=1) if piece.number == 0 else None
-    if piece.slices == 1 or not storage.is_repeatable(url) or Url(url).read_command:
+    if piece.slices == 1 or not storage.is_seekable(url):
         return whole
     with closing(seekable.reading(url)) as file:
         if not can_be_cut(url, file):
@@ -325,9 +325,9 @@ class SliceReader:
 
 def _is_plain(url: str, stream: Input, batch: Batch) -> bool:
     """Tell whether reading can begin at any byte of the shard *url*, whose *stream* gave *batch* first."""
-    if not storage.is_repeatable(url) or Url(url).read_command or not isinstance(stream, ShardStream):
+    if not storage.is_seekable(url) or not isinstance(stream, ShardStream) or stream.compressed:
         return False
-    if stream.compressed or batch.shards[0] != url:  # that of a table
+    if batch.shards[0] != url:  # that of a table
         return False
     begin = batch.offset if batch.groups is None else batch.groups.starts[0] + base_of(batch.groups)
     if begin == 0 or not Url(url).is_local:

@@ -15,6 +15,8 @@ from typing import IO
 
 import pytest
 
+from tartools.cli import process
+from tartools.commands.tarls import tarls
 from tartools.errors import UsageError
 from tartools.shards.numbering import parse_numbering
 from tartools.storage.pipe import fill
@@ -361,6 +363,22 @@ def test_a_program_that_imports_us_keeps_its_handler(script: str, tmp_path: Path
         "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
     )
     interrupted([sys.executable, str(tmp_path / script)], "nothing", tmp_path).output()
+
+
+def test_a_signal_that_was_swallowed_is_told_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr(process, "came", [signal.SIGTERM])
+    assert tarls.main([__file__, "--all"]) == process.SIGNALLED + signal.SIGTERM
+
+
+def test_what_is_registered_for_the_exit(tmp_path: Path) -> None:
+    """The interpreter is not taken apart at the end, but does what it was asked to do before."""
+    (tmp_path / "in.tar").write_bytes(make_tar(make_samples(1)))
+    program = "import atexit, sys\nfrom tartools.commands.tarls import tarls\n"
+    program += "atexit.register(print, 'first')\natexit.register(print, 'last')\ntarls()"
+    out = python(program, tmp_path / "in.tar").output()
+    assert out.splitlines()[-2:] == [b"last", b"first"] and out.count(b"last") == 1
 
 
 TITLE = "\x1b]0;title\x07"

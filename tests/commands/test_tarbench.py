@@ -1,4 +1,4 @@
-"""tarbench: every sample of every row, by counts that do not depend on time; failures."""
+"""tarbench: every sample of every row, by counts that do not depend on time; failures; what is on a server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tartools.errors import how_to_install
 from tests.archives import encoded
 from tests.conftest import Run, make_tar
 from tests.schedule import needs_torch
+from tests.storage.objects.faults import FaultServer
 from tests.tiers import also
 
 pytestmark = needs_torch
@@ -37,8 +39,9 @@ def members(count: int = COUNT) -> list[tuple[str, bytes]]:
     return [(f"d{n % 2}/{n}.{field}", make(n)) for n in range(count) for field, make in kinds]
 
 
-def measured(run: Run, *arguments: object, passes: int = 1) -> dict[str, Any]:
-    out = run("tarbench", "--json", "--passes", passes, "--batch", BATCH, *arguments).output()
+def measured(run: Run, *arguments: object, **options: Any) -> dict[str, Any]:
+    """Return what tarbench says of one pass."""
+    out = run("tarbench", "--json", "--passes", 1, "--batch", BATCH, *arguments, **options).output()
     facts: dict[str, Any] = json.loads(out)
     return facts
 
@@ -47,29 +50,29 @@ def names(facts: dict[str, Any]) -> list[tuple[str, int]]:
     return [(row["name"], row["workers"]) for row in facts["rows"]]
 
 
-def check_rows(facts: dict[str, Any], passes: int = 1) -> None:
-    """Check that each row gave each sample as often as it was asked for, and tells where its time went."""
+def check_rows(facts: dict[str, Any], cache: str | None) -> None:
+    """Check that each row gave each sample once, and tells where its time went, and what the page *cache* had."""
+    assert facts["samples"] == COUNT
     for row in facts["rows"]:
-        assert (row["passes"], row["samples"]) == (passes, passes * facts["samples"]), row["name"]
+        assert (row["passes"], row["samples"], row["cache"]) == (1, COUNT, cache), row["name"]
         assert row["run_seconds"] > 0 and row["samples_per_second"] > 0 and row["bytes_per_second"] > 0
         assert row["cpu_seconds"] >= 0 and row["says"]
         if row["workers"]:
             assert row["parts"] is None
         else:
             assert list(row["parts"]) == ["list", "read", "decode", "collate"]
-            assert min(row["parts"].values()) >= 0 and row["parts"]["decode"] > 0
+            assert min(row["parts"].values()) >= 0 and row["parts"]["read"] > 0 and row["parts"]["decode"] > 0
             assert row["limit"] in row["parts"]
 
 
 def test_each_sample_comes_once_a_pass_in_every_row(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(members()))
     facts = measured(run, "--workers", "1", "a.tar")
-    check_rows(facts)
+    check_rows(facts, "warm")
     rows = ["loose files", "zip", "tar, in order", "table, in order", "table, blocks", "table, shuffled"]
     assert names(facts) == [(name, workers) for name in rows for workers in (0, 1)]
-    assert (facts["samples"], facts["bytes"]) == (COUNT, sum(len(data) for _, data in members()))
+    assert facts["bytes"] == sum(len(data) for _, data in members())
     assert (facts["fields"], facts["source"], facts["left_out"]) == (["png", "cls", "pyd"], ["a.tar"], [])
-    assert {row["cache"] for row in facts["rows"]} == {"warm"}
     assert facts["says"][0].partition(":")[0] in ADVICE
     assert os.listdir(tmp_path) == ["a.tar"]
 
@@ -140,3 +143,57 @@ def test_without_torch_it_says_what_to_install(
     (tmp_path / "a.tar").write_bytes(make_tar(members()))
     assert tarbench.main(["a.tar"]) == 1
     assert capfd.readouterr() == ("", f"tarbench: this needs torch: {how_to_install('torch')}\n")
+
+
+SOURCES = {
+    "a.tar": ["table, in order", "table, blocks", "table, shuffled", "tar, in order"],
+    "a.parquet": ["table, in order", "table, blocks", "table, shuffled"],
+    "a.zip": ["zip"],
+    "loose/": ["loose files"],
+}
+
+
+@pytest.fixture
+def server(run: Run, tmp_path: Path) -> Iterator[FaultServer]:
+    """Give a server with the same samples as a shard, as the table of it, as a zip file, and as objects."""
+    (tmp_path / "a.tar").write_bytes(make_tar(members()))
+    assert run("tar2zip", "a.tar", "-o", "a.zip").status == 0
+    with FaultServer() as server:
+        server.objects.update({name: (tmp_path / name).read_bytes() for name in ("a.tar", "a.zip")})
+        server.objects.update({f"loose/{name}": data for name, data in members()})
+        assert run("tarindex", server.url("gs", "a.tar"), "-o", "a.parquet", env=server.env) == (0, b"", "")
+        server.requests.clear()
+        yield server
+    assert server.errors == []
+
+
+@pytest.mark.parametrize("source", ["a.tar", "a.parquet", "a.zip", *also("loose/")])
+def test_what_is_there_is_read_and_nothing_is_written(source: str, server: FaultServer, run: Run) -> None:
+    url = source if source == "a.parquet" else server.url("gs", source)  # a local table of an object
+    dry = source in ("a.zip", "a.parquet")
+    facts = measured(run, "--workers", 0, url, *["--dry-run"] * dry, env=server.env)
+    if not dry:
+        check_rows(facts, None)
+    assert [row["name"] for row in facts["rows"]] == SOURCES[source]
+    forms = {"loose files", "zip", "tar, in order", "table"}
+    there = {"a.tar": {"tar, in order", "table"}, "a.parquet": {"table"}, "a.zip": {"zip"}, "loose/": {"loose files"}}
+    assert {left["form"] for left in facts["left_out"]} == forms - there[source]
+    assert all("nothing is written" in left["why"] for left in facts["left_out"])
+    assert {request.method for request in server.requests} <= {"GET", "HEAD"}
+
+
+def test_the_first_samples_are_taken(server: FaultServer, run: Run) -> None:
+    """Keys may come twice: of a server, samples are read as they are."""
+    server.objects["b.tar"] = server.objects["a.tar"]
+    facts = measured(run, "--workers", 0, "-c", 8, server.url("gs", "{a,b}.tar"), env=server.env)
+    found = {(row["form"], row["samples"]) for row in facts["rows"]}
+    assert (facts["samples"], found) == (8, {("table", 8), ("tar", 2 * COUNT)})
+
+
+def test_an_object_that_can_not_be_read_is_named(server: FaultServer, run: Run) -> None:
+    damaged = bytearray(server.objects["a.tar"])
+    damaged[1024 + 3] ^= 0x55
+    server.objects["a.tar"] = bytes(damaged)
+    url = server.url("gs", "a.tar")
+    said = run("tarbench", "--workers", 0, "--passes", 1, url, env=server.env).failure(lines=1)
+    assert said.startswith(f"tarbench: {url}: at byte 1024: ")

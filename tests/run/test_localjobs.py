@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tartools.run import localjobs
+from tartools.run import guard, localjobs, ray
 from tartools.run.tasks import Task
 from tartools.samples.account import Jobs
+from tartools.storage import children
 from tests.conftest import Run, make_samples, make_tar
+from tests.processes import PATIENCE
 
 SEEN = (
     "ps -o pid=,sid=,pgid= -p $$ | xargs -n1 | uniq | wc -l; grep -E 'Sig(Blk|Ign)' /proc/self/status;"
@@ -109,3 +114,37 @@ def test_what_runs_on_writes_into_no_other_output(tarjob: Run, tmp_path: Path) -
     done = tarjob("-T", "list", "-j", 1, "--", "sh")
     said = "tarjob: two: ended with status 3: why\ntarjob: four: ended with status 4\n"
     assert (done.status, done.stdout, done.stderr) == (1, b"first\nthirdthird", said)
+
+
+def test_a_worker_of_ray_is_told_to_end_while_a_command_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The guard stays until the command has ended: Ray may kill this process meanwhile."""
+    stopped, left = threading.Event(), []
+
+    class SlowChild(children.Child):
+        def __init__(self, *words: Any, **options: Any) -> None:
+            super().__init__(*words, **options)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stopped.wait(PATIENCE)
+
+    class WatchedSessions(localjobs.Sessions):
+        def stop(self) -> None:
+            super().stop()
+            stopped.set()
+
+    class WatchedGuard(guard.Guard):
+        def close(self) -> None:
+            left.append(self.marked())
+            super().close()
+
+    monkeypatch.setattr(guard, "Child", SlowChild)
+    monkeypatch.setattr(localjobs, "Guard", WatchedGuard)
+    monkeypatch.setattr(localjobs, "PATIENCE", 0.5)
+    monkeypatch.setattr(ray, "Sessions", WatchedSessions)
+    before = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ray._on_a_node(Task("a", ("sh", "-c", "trap '' TERM; sleep 1000")), str(tmp_path), 0, None)
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
+    assert left == [set()]

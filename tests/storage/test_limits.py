@@ -1,21 +1,23 @@
-"""Too little of what the system gives: one line says what is short, and for which URL."""
+"""Too little of what the system gives: one line says what is short, and for which URL; or what is to be installed."""
 
 from __future__ import annotations
 
+import importlib.util
 import lzma
 import os
 import resource
 import sys
+import tarfile
 import zlib
 from pathlib import Path
 
 import pytest
 
-from tartools.errors import shown
+from tartools.errors import how_to_install, shown
 from tartools.shards.delivery import allow_open_files
 from tartools.storage.streams import stream_file
 from tests.archives import file_stream
-from tests.conftest import Run, make_samples, make_tar, open_descriptors
+from tests.conftest import Run, make_samples, make_tar, open_descriptors, start
 
 TAR = make_tar(make_samples(3))
 LIMIT = "ulimit -v 800000"  # KiB
@@ -93,3 +95,44 @@ def test_what_is_open_already_does_not_count_as_an_output() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for fd in held:
             os.close(fd)
+
+
+def test_too_little_memory(shell: Run, tmp_path: Path) -> None:
+    """A value of 60 MiB is to be in memory as text."""
+    info = tarfile.TarInfo("a.txt")
+    info.size = 60 << 20
+    with (tmp_path / "a.tar").open("wb") as file:
+        file.write(info.tobuf())
+        file.truncate(512 + info.size + 1024)
+    assert shell("ulimit -v 100000; tar2tsv -f txt a.tar -o out.tsv") == (1, b"", "tar2tsv: out of memory\n")
+    assert not (tmp_path / "out.tsv").exists()
+
+
+@pytest.mark.parametrize("line", ["tarproc -p 2 -c true a.tar -o out.tar", "tarjob -p 2 -s '{1..2}' -- touch"])
+def test_no_more_threads(line: str, shell: Run, tmp_path: Path) -> None:
+    """The stack of a thread takes 1 GB of the addresses, of which there are fewer."""
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3)))
+    done = shell(f"ulimit -s 1000000; ulimit -v 400000; {line}")
+    assert (done.status, done.stdout, [path.name for path in tmp_path.iterdir()]) == (1, b"", ["a.tar"])
+    name = line.partition(" ")[0]
+    assert done.stderr == f"{name}: can't start new thread: no more processes or memory are allowed (see ulimit -a)\n"
+
+
+def test_how_to_install_where_this_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert how_to_install("pyarrow", "smart_open[ssh]") == f"{sys.executable} -m pip install pyarrow 'smart_open[ssh]'"
+    prefix = tmp_path / "pipx/venvs/tartools"
+    prefix.mkdir(parents=True)
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    monkeypatch.setattr(sys, "executable", f"{prefix}/bin/my python")
+    assert how_to_install("ray") == f"'{prefix}/bin/my python' -m pip install ray"
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else found(name))
+    assert how_to_install("ray") == f"uv pip install --python '{prefix}/bin/my python' ray"
+    (prefix / "pipx_metadata.json").touch()
+    assert how_to_install("torch", "pyarrow") == "pipx inject tartools torch pyarrow"
+
+
+def test_the_command_is_one(tmp_path: Path) -> None:
+    """As far as that can be told without a network."""
+    done = start("sh", "-c", how_to_install("--dry-run", "--no-index", "--no-deps", "pytest"), folder=tmp_path)
+    assert done.status == 0 and b"already satisfied: pytest" in done.stdout, done

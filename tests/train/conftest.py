@@ -28,6 +28,12 @@ def end_workers() -> None:
             child.join(30)
 
 
+def be_rank(monkeypatch: pytest.MonkeyPatch, number: int, count: int) -> None:
+    """Be the rank *number* of *count* by the environment, as torchrun has it."""
+    monkeypatch.setenv("RANK", str(number))
+    monkeypatch.setenv("WORLD_SIZE", str(count))
+
+
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Go to `tmp_path`."""

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import threading
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 import tartools.train
 from tartools.errors import StorageError
 from tartools.storage import listing
-from tartools.train import ObjectDataset, ObjectStream, list_urls, open_urls
+from tartools.train import ObjectDataset, ObjectStream, StatefulSampler, list_urls, open_urls
 from tests.processes import until
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
-from tests.tiers import also, by_turns, exhaustive
+from tests.tiers import also, by_turns, exhaustive, in_both
+from tests.train.conftest import be_rank
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create",  # more workers than cores
+    "ignore:'set_vital' is deprecated",  # torchdata calls it
+)
 LISTS = [scheme for scheme in SCHEMES if scheme != "http"]
+COUNT = 23
 
 
 def fill(server: FaultServer, count: int) -> dict[str, bytes]:
@@ -204,7 +212,6 @@ def loaded(stream: ObjectStream, workers: int, context: str = "fork") -> list[An
     return [tuple(item) for item in DataLoader(stream, None, num_workers=workers, multiprocessing_context=chosen)]
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # this machine may have two processors
 @pytest.mark.parametrize("count", [100, *also(5)])
 @pytest.mark.parametrize("workers", [0, 1, *also(3)])
 def test_stream_covers_exactly(workers: int, count: int, server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,9 +225,8 @@ def test_stream_covers_exactly(workers: int, count: int, server: FaultServer, mo
     for epoch in (1, 0, 1) if workers < 3 else (1,):
         stream.set_epoch(epoch)
         epochs.append([])
-        for rank in "01":
-            monkeypatch.setenv("RANK", rank)
-            monkeypatch.setenv("WORLD_SIZE", "2")
+        for rank in range(2):
+            be_rank(monkeypatch, rank, 2)
             epochs[-1] += loaded(stream, workers)
             shares += [loaded(even, workers)] if len(epochs) == 1 else []
         assert sorted(epochs[-1]) == sorted(every.items())
@@ -280,3 +286,118 @@ def test_web_servers_are_asked_once(server: FaultServer, monkeypatch: pytest.Mon
     monkeypatch.setenv("http_proxy", server.base)  # gets the whole URL
     assert data[0] == b"bytes of a"
     assert server.requests[-1].target == url
+
+
+# ---- stopped and resumed: what comes before and after is the epoch, by a state and by `StatefulSampler` ----
+
+
+@pytest.fixture
+def wanted(server: FaultServer) -> list[str]:
+    """Put objects on the server; return their URLs, in order."""
+    server.objects.update({f"o{n:02d}": b"%d" % n for n in range(COUNT)})
+    return [f"gs://b/o{n:02d}" for n in range(COUNT)]
+
+
+def stream(**options: Any) -> ObjectStream:
+    return ObjectStream("gs://b/o", name_of, **options)
+
+
+def name_of(data: bytes, url: str) -> str:
+    assert data == b"%d" % int(url[-2:])
+    return url
+
+
+@in_both
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_stream_after_every_item(thorough: bool, shuffle: bool, wanted: list[str]) -> None:
+    """Or after some."""
+    data = stream(shuffle=shuffle, seed=5)
+    data.set_epoch(2)
+    whole = list(data)
+    assert sorted(whole) == wanted and (whole == wanted) == (not shuffle)
+    for stop in range(COUNT + 1) if thorough else (0, 1, 12, COUNT):
+        begun = stream(shuffle=shuffle, seed=5)
+        begun.set_epoch(2)
+        assert list(islice(DataLoader(begun, None), stop)) == whole[:stop]
+        state = json.loads(json.dumps(begun.state_dict()))
+        resumed = stream(shuffle=shuffle)
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        resumed.set_epoch(2)  # as a loop over epochs does
+        assert list(DataLoader(resumed, None)) == whole[stop:]
+        assert list(resumed) == whole
+        resumed.load_state_dict(state)
+        resumed.set_epoch(0)
+        assert resumed.state_dict()["epoch"] == 0
+        assert list(resumed) == list(stream(shuffle=shuffle, seed=5))
+
+
+@in_both
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_stream_with_other_ranks_and_workers(
+    thorough: bool, drop_last: bool, wanted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    be_rank(monkeypatch, 0, 1)
+    whole = list(stream(shuffle=True))
+    changes = ((3, 5, 1, 2), (2, 4, 3, 0), (1, 7, 2, 3), (2, 11, 1, 0))
+    for before, stop, after, workers in changes if thorough else changes[:2]:
+        had, states = [], []
+        for rank in range(before):
+            be_rank(monkeypatch, rank, before)
+            data = stream(shuffle=True, drop_last=drop_last)
+            had.append(list(islice(data, stop)))
+            states.append(data.state_dict())
+        assert list(chain(*zip(*had, strict=True))) == whole[: before * stop]
+        rest: list[list[str]] = []
+        for rank in range(after):
+            be_rank(monkeypatch, rank, after)
+            data = stream(shuffle=True, drop_last=drop_last)
+            data.load_state_dict(states[rank % before])
+            fork = "fork" if workers else None
+            loader: Any = DataLoader(data, None, num_workers=workers, multiprocessing_context=fork)
+            rest.append(list(loader))
+            if after == 1 and not drop_last:
+                assert sorted(loader) == wanted  # the next one, of the same epoch, is whole
+        left = COUNT - before * stop
+        left -= left % (after * max(workers, 1)) if drop_last else 0
+        assert sorted(chain(*rest)) == sorted(whole[before * stop :][:left])
+
+
+@pytest.mark.parametrize(("workers", "batch"), [(0, 4), (2, 3), pytest.param(3, None, marks=exhaustive)])
+def test_stream_by_stateful_data_loader(workers: int, batch: int | None, wanted: list[str]) -> None:
+    def loader() -> Any:
+        fork = "fork" if workers else None
+        return StatefulDataLoader(
+            stream(shuffle=True, seed=2), batch, num_workers=workers, multiprocessing_context=fork
+        )
+
+    whole = list(loader())
+    assert sorted(chain(*whole) if batch else whole) == wanted
+    for stop in (1, len(whole) - 2) if workers else range(len(whole)):
+        begun = loader()
+        steps = iter(begun)
+        assert [next(steps) for _ in range(stop)] == whole[:stop]
+        state = begun.state_dict()
+        del steps
+        resumed = loader()
+        resumed.load_state_dict(state)
+        assert list(resumed) == whole[stop:]
+        assert list(resumed) == whole  # the next one, of the same epoch, is whole
+
+
+def test_states_of_others_are_refused(server: FaultServer, wanted: list[str]) -> None:
+    state = stream().state_dict()
+    numbered = StatefulSampler(ObjectDataset("gs://b/o")).state_dict()
+    with pytest.raises(ValueError, match="not a state of an ObjectStream"):
+        stream().load_state_dict({"seed": 1})
+    with pytest.raises(ValueError, match="an order with shuffle False, and here it is 'global'"):
+        stream(shuffle=True).load_state_dict(state)
+    other = stream()
+    other.load_state_dict(state | {"reader": [1, 2], "workers": 2})
+    with pytest.raises(ValueError, match=r"reader 1 of 2 \(ranks times workers\): go on with as many"):
+        iter(other)
+    server.objects["o00"] = b"0 "
+    with pytest.raises(ValueError, match=r"other data: other .* or versions of them"):
+        stream().load_state_dict(state)
+    with pytest.raises(ValueError, match="the state is that of other data"):
+        StatefulSampler(ObjectDataset("gs://b/o")).load_state_dict(numbered)

@@ -15,6 +15,7 @@ from tartools.errors import SampleError
 from tartools.train import StatefulSampler as Sampler
 from tartools.train.epochorder import drawn, key_of, permuted
 from tests.conftest import Run, make_tar
+from tests.train.conftest import be_rank
 
 
 def epoch_of(orders: list[Sampler]) -> list[list[Any]]:
@@ -169,8 +170,7 @@ def test_ranks_of_the_environment(
 
 
 def test_a_rank_beyond_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "2")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    be_rank(monkeypatch, 2, 2)
     with pytest.raises(ValueError, match=r"RANK=2 and WORLD_SIZE=2"):
         list(Sampler(range(4)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 import os
@@ -10,6 +11,7 @@ import random
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,16 @@ from torch.utils.data import DataLoader
 
 import tartools
 from tartools.errors import SampleError, StorageError, UsageError
-from tartools.train import WebDataset, samples
+from tartools.train import WebDataset, samples, sharedmemory
 from tartools.train.ranks import ReaderId
+from tartools.train.sharedmemory import SentList
 from tartools.train.slices import SliceReader
 from tests.archives import END, entry
 from tests.conftest import Run, make_samples, make_tar
 from tests.storage.objects.faults import FaultServer
-from tests.tiers import also
+from tests.tiers import also, by_turns
+from tests.train.conftest import be_rank
+from tests.train.test_zips import kept
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 Sample = dict[str, Any]
@@ -158,9 +163,8 @@ def test_many_shards(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert sorted(first, key=int) == sorted(second, key=int) == every
     assert first != second and every not in (first, second)
     shares = []
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank in "01":
-        monkeypatch.setenv("RANK", rank)
+    for rank in range(2):
+        be_rank(monkeypatch, rank, 2)
         shares.append(keys(list(DataLoader(WebDataset(urls, shuffle=50), batch_size=None, num_workers=2))))
     assert [len(share) for share in shares] == [count // 2] * 2 and sorted(shares[0] + shares[1], key=int) == every
 
@@ -218,11 +222,10 @@ def test_two_ranks(numbers: Sequence[int], folder: Path) -> None:
 @pytest.mark.parametrize("workers", [0, *also(3)])
 def test_equal_numbers_of_batches(workers: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards of different sizes: `with_epoch` gives each rank as many full batches, and repeats samples for it."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
     urls = ["0.tar", "pax.tar", "1.tar"]
     batches: list[list[Any]] = []
-    for rank in "01":
-        monkeypatch.setenv("RANK", rank)
+    for rank in range(2):
+        be_rank(monkeypatch, rank, 2)
         data = WebDataset(urls, shuffle=10).to_tuple("__key__").listed(4, partial=False)
         steps = data.with_epoch(36 // max(workers, 1))
         batches.append(list(DataLoader(steps, batch_size=None, num_workers=workers)))
@@ -230,7 +233,6 @@ def test_equal_numbers_of_batches(workers: int, folder: Path, monkeypatch: pytes
     had = {key for share in batches for batch in share for (key,) in batch}
     readers = 2 * max(workers, 1)  # each leaves out what does not fill a batch
     assert had <= {*keys(read(urls))} and len(had) >= 200 - 3 * readers
-    monkeypatch.setenv("RANK", "1")
     with pytest.raises(UsageError, match=r"with_epoch can't give 5 items, because reader 1 of 2 .* has none"):
         list(WebDataset("packed.tgz").with_epoch(5))
 
@@ -313,3 +315,78 @@ def test_nothing_is_unpickled(field: str, tmp_path: Path) -> None:
             list(data)
     with pytest.raises((SampleError, ValueError), match=r"unpickled|No decoder|allow_pickle"):
         list(WebDataset(url).xdecode())
+
+
+# ---- batches that cross from workers in one buffer are what they are without workers ----
+
+
+SIZES = (0, 100, sharedmemory.WORTH - 1, sharedmemory.WORTH, 30_000, 200_000)
+
+
+@pytest.fixture
+def shard() -> None:
+    """Make a shard of 40 samples of all sizes, `a.tar`."""
+    sizes = random.Random(1)
+    members = [
+        (f"{number:03d}.{field}", sizes.randbytes(size))
+        for number in range(40)
+        for field, size in (("cls", number % 9), ("jpg", sizes.choice(SIZES)))
+    ]
+    Path("a.tar").write_bytes(make_tar(members))
+
+
+def nested(samples: list[Any]) -> Any:
+    """Collate to lists in a dict."""
+    return {
+        "all": [{"of": sample, "pair": (sample["jpg"], 1)} for sample in samples],
+        "sizes": np.array([len(sample["jpg"]) for sample in samples]),
+    }
+
+
+def types(value: Any) -> Any:
+    """Return *value* with the types of all that is in it."""
+    if isinstance(value, dict):
+        return type(value), [(name, types(item)) for name, item in value.items()]
+    if isinstance(value, (list, tuple)):
+        return type(value), [types(item) for item in value]
+    return type(value), value.tolist() if hasattr(value, "tolist") else value
+
+
+WAYS: dict[str, Callable[[], WebDataset]] = {
+    "dicts": lambda: WebDataset("a.tar").listed(6),
+    "tuples": lambda: WebDataset("a.tar", fields="jpg cls __key__").batched(6),
+    "nested": lambda: WebDataset("a.tar").batched(6, nested),
+    "small": lambda: WebDataset("a.tar", fields="cls __key__").batched(6),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("as_it_is", [False, True])
+@by_turns("as_it_is")
+@pytest.mark.usefixtures("shard")
+def test_what_crosses_is_what_was_sent(way: str, as_it_is: bool) -> None:
+    """Without *as_it_is*, torch makes tensors of arrays, in copies of lists."""
+    options: Any = {"collate_fn": kept} if as_it_is else {}
+    alone = [*map(types, DataLoader(WAYS[way](), None, **options))]
+    for _ in range(2):
+        assert [*map(types, DataLoader(WAYS[way](), None, num_workers=1, **options))] == alone
+    assert len(alone) == 7
+
+
+def test_the_buffer_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = SentList([b"a" * 200_000, [b"b", (b"c" * 5000,)], {"d": b"d" * 70_000}])
+    plain = [*batch]
+    for other in (pickle.loads(pickle.dumps(batch)), copy.deepcopy(batch), copy.copy(batch)):
+        assert other == plain
+    assert sharedmemory._buffers._buffers == []  # only a queue takes one
+    sent = [ForkingPickler.dumps(batch) for _ in range(2)]
+    first, second = sharedmemory._buffers._buffers
+    assert all(len(one) < 5000 for one in sent)
+    got = [pickle.loads(one) for one in sent]
+    assert [*map(types, got)] == [types(plain)] * 2
+    assert types(pickle.loads(ForkingPickler.dumps(batch))) == types(plain)
+    assert [*map(id, sharedmemory._buffers._buffers)] == [id(first), id(second)]
+    sharedmemory._buffers._buffers.clear()
+    monkeypatch.setattr(sharedmemory, "SHARED", "/proc")  # a file system that is full
+    assert types(pickle.loads(ForkingPickler.dumps(batch))) == types(plain)
+    assert sharedmemory._buffers._buffers == []

@@ -20,6 +20,7 @@ from tartools.train import WebDataset
 from tests.conftest import Run, make_samples, make_tar
 from tests.storage.objects.faults import FaultServer
 from tests.tiers import also, exhaustive, in_both
+from tests.train.conftest import be_rank
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
@@ -193,8 +194,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[str], lis
     def of(make: Make, count: int, most: int | None, state: Any = None) -> tuple[list[str], list[Any]]:
         had, states = [], []
         for number in range(count):
-            monkeypatch.setenv("RANK", str(number))
-            monkeypatch.setenv("WORLD_SIZE", str(count))
+            be_rank(monkeypatch, number, count)
             data = make()
             if state is not None:
                 data.load_state_dict(state)
@@ -236,9 +236,8 @@ def test_the_rest_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("long.tar").write_bytes(make_tar([(f"{number:03d}.cls", b"1") for number in range(300)]))
     begun = WebDataset("long.tar").map(key)
     shares = [[*islice(iter(begun), 60)]]
-    monkeypatch.setenv("WORLD_SIZE", "3")
     for number in range(3):
-        monkeypatch.setenv("RANK", str(number))
+        be_rank(monkeypatch, number, 3)
         data = WebDataset("long.tar").map(key)
         data.load_state_dict(begun.state_dict())
         shares.append(list(data))
@@ -260,9 +259,8 @@ def test_loaders(workers: tuple[int, int], ranks: int, stop: int, monkeypatch: p
 
     every = sorted(make())
     had, states = [], []
-    for rank in "01":
-        monkeypatch.setenv("RANK", rank)
-        monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in range(2):
+        be_rank(monkeypatch, rank, 2)
         begun = loader(make(), before)
         iterator = iter(begun)
         had += [name for batch in islice(iterator, stop) for name in batch]
@@ -270,8 +268,7 @@ def test_loaders(workers: tuple[int, int], ranks: int, stop: int, monkeypatch: p
         del iterator
     rest, following, again = [], [], []
     for number in range(ranks):
-        monkeypatch.setenv("RANK", str(number))
-        monkeypatch.setenv("WORLD_SIZE", str(ranks))
+        be_rank(monkeypatch, number, ranks)
         data = make()
         data.load_state_dict(states)
         going = loader(data, after) if ranks == 2 else DataLoader(data, batch_size=2, num_workers=after)

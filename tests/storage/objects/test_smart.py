@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from tartools.errors import how_to_install
+from tartools.train.mapwork import MapChunk, chunks_of
+from tartools.train.ranks import ReaderId
+from tartools.train.slices import ShardSlice, SliceReader, deal, numbered
 from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar, python
 from tests.storage.objects.wire import Answer, Connection, Request, Wire
 from tests.tiers import by_turns, exhaustive
@@ -158,6 +162,31 @@ def test_webhdfs_refuses(operation: str, times: int, web: WebHdfs, run: Run) -> 
     first = done.stderr.splitlines(keepends=True)[0]  # from 3.13 on Python tells of destructors that fail
     assert re.fullmatch(line("tarcat", url, "smart_open: WebHdfsException, status 403"), first)
     assert web.files == ({} if operation == "CREATE" else {"/out.tar": b""})  # it is written in place
+
+
+def test_parquet_is_copied_to_be_read(web: WebHdfs, run: Run, tmp_path: Path) -> None:
+    """pyarrow seeks, and smart_open reads WebHDFS from its beginning."""
+    (tmp_path / "a.tar").write_bytes(SMALL)
+    url = url_of(web, "t.parquet")
+    assert run("tar2parquet", "a.tar", "-o", url).status == 0
+    (tmp_path / "t.parquet").write_bytes(web.files["/t.parquet"])
+    for words in (["tarcreate", "--parquet"], ["tarjoin", "--format", "parquet", "-f", "", "a.tar"]):
+        done = run(*words, url)
+        assert done.status == 0 and done == run(*words, "t.parquet")
+    assert run("tarindex", "a.tar", "-o", url, "--force").status == 0
+    assert "row 0: a table may not name the shard" in run("tarcat", url).failure()
+
+
+def test_training_reads_a_shard_whole(web: WebHdfs) -> None:
+    """It is not cut for several workers, and who goes on in the middle reads what is before once more."""
+    web.files = {"/a.tar": BIG}
+    url = url_of(web, "a.tar")
+    read = [[*SliceReader([url], numbered(deal([ShardSlice(0)], ReaderId(n, 3))))] for n in range(3)]
+    assert [[sample["__key__"] for sample in share] for share in read] == [["00", "01", "02", "03", "04"], [], []]
+    begun = SliceReader([url], numbered([ShardSlice(0)]))
+    assert [*itertools.islice(begun, 2)] == read[0][:2]
+    assert [*SliceReader([url], numbered([ShardSlice(0)]), begun.position())] == read[0][2:]
+    assert [*chunks_of([url], [url], 1 << 20)] == [MapChunk(ShardSlice(0), url)]  # of stream_map
 
 
 def test_nothing_is_sent_before_it_is_complete(web: WebHdfs, run: Run) -> None:
