@@ -201,7 +201,7 @@ def warn_of_top(paths: Sequence[bytes], top: str, account: Account) -> None:
     if paths:
         first = os.fsdecode(min(paths))
         more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
-        account.warn(f"{first!r}{more} in no folder of a class: the class is the name of the whole folder, {top!r}")
+        account.warn(f"{first!r}{more} in no class folder: the class is the name of the whole folder, {top!r}")
 
 
 def warn_of_twins(samples: Iterable[Sequence[bytes]], account: Account) -> None:
