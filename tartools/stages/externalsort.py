@@ -1,10 +1,9 @@
 """External sorting: sort more records than fit into memory as sorted runs in scratch files, then merge the runs."""
 
 import io
+import marshal
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import accumulate
-from struct import pack, unpack, unpack_from
 from typing import NamedTuple
 
 from tartools.tar import read_range
@@ -23,7 +22,7 @@ MERGING = 32 << 20  # bytes of blocks held by a merge: fewer runs at once, if th
 class SortedRun(NamedTuple):
     """Bytes *start* to *end* of a scratch file: blocks of sorted records, as `pack_blocks` makes them.
 
-    The largest block has *largest* bytes.
+    Before each is its length, in 8 bytes. The largest block has *largest* bytes.
     """
 
     file: io.FileIO
@@ -129,14 +128,14 @@ def write_run(records: Iterable[bytes], file: io.FileIO) -> SortedRun:
     writer = io.BufferedWriter(file, WRITE)
     for block in pack_blocks(records):
         largest = max(largest, len(block))
-        writer.write(block)
+        writer.write(len(block).to_bytes(NUMBER, "big") + block)
     writer.detach()
     return SortedRun(file, start, file.tell(), largest)
 
 
 def pack_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield *records* in blocks: the count, the lengths, the records."""
-    return map(packed, parts_of(records, RECORDS, BLOCK))
+    """Yield *records* in blocks, for `unpack_block`."""
+    return map(marshal.dumps, parts_of(records, RECORDS, BLOCK))
 
 
 def parts_of(records: Iterable[bytes], most: int, large: int) -> Iterator[list[bytes]]:
@@ -167,15 +166,9 @@ def sorted_blocks(groups: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
     yield from pack_blocks(sorted(held))
 
 
-def packed(part: Sequence[bytes]) -> bytes:
-    """Return the records *part* as a block."""
-    return b"".join((pack(f"{len(part) + 1}Q", len(part), *map(len, part)), *part))
-
-
-def unpack_block(block: bytes) -> Iterator[bytes]:
-    """Return the records of *block*, which `packed` made."""
-    (count,) = unpack_from("Q", block)
-    return _split(block[NUMBER * (1 + count) :], unpack_from(f"{count}Q", block, NUMBER))
+def unpack_block(block: bytes) -> list[bytes]:
+    """Return the records of *block*, which this program has made."""
+    return marshal.loads(block)  # type: ignore[no-any-return]  # noqa: S302
 
 
 def records_of(blocks: Generator[bytes, None, None]) -> Iterator[bytes]:
@@ -185,17 +178,10 @@ def records_of(blocks: Generator[bytes, None, None]) -> Iterator[bytes]:
             yield from unpack_block(block)
 
 
-def _split(joined: bytes, lengths: Iterable[int]) -> Iterator[bytes]:
-    return map(joined.__getitem__, map(slice, accumulate(lengths, initial=0), accumulate(lengths)))
-
-
 def read_run(run: SortedRun) -> Iterator[bytes]:
     """Yield the records of *run*, in order. Holds: one block."""
     file, start, end, _ = run
     while start < end:
-        (count,) = unpack("Q", read_range(file, start, start + NUMBER))
-        lengths = unpack(f"{count}Q", read_range(file, start + NUMBER, start + NUMBER * (1 + count)))
-        start += NUMBER * (1 + count)
-        block = read_range(file, start, start + sum(lengths))
-        start += len(block)
-        yield from _split(block, lengths)
+        size = int.from_bytes(read_range(file, start, start + NUMBER), "big")
+        start += NUMBER + size
+        yield from unpack_block(read_range(file, start - size, start))

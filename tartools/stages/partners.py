@@ -11,6 +11,7 @@ A has any size and order, and is read once.
 
 from __future__ import annotations
 
+import marshal
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain, count, islice, pairwise
@@ -24,7 +25,7 @@ from tartools.samples.sample import Batch, failure_of, join_path
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, closing_upstream, read_batches
 from tartools.shards.stream import ShardStream
-from tartools.stages.externalsort import external_sort, new_file, packed, parts_of, unpack_block
+from tartools.stages.externalsort import external_sort, new_file, parts_of, unpack_block
 from tartools.stages.samplefiles import LOCATION, Entry, SampleFiles, reopened
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
@@ -151,7 +152,7 @@ class Spilled:
                     raise twice(*last, number)
                 last = key, number
             self._firsts.append(block[0][: block[0].index(b"\0")])
-            data = packed(block)
+            data = marshal.dumps(block)
             self._file.write(data)
             self._places.append(self._places[-1] + len(data))
 
@@ -172,8 +173,8 @@ class Spilled:
     def _block(self, number: int) -> list[bytes]:
         """Return the records of block *number*; the last one that was asked for is in memory."""
         if self._held[0] != number:
-            found = unpack_block(read_range(self._file, self._places[number], self._places[number + 1]))
-            self._held = number, list(found)
+            data = read_range(self._file, self._places[number], self._places[number + 1])
+            self._held = number, unpack_block(data)
         return self._held[1]
 
 
