@@ -68,19 +68,16 @@ def to_its_end(records: Iterator[bytes], account: Account) -> Iterator[bytes]:
 def digest(urls: Sequence[str], account: Account, reading: Reading, most: int) -> int:
     """Return the digest of the data set *urls*: see `digest_of`."""
 
-    def work(batches: Iterator[Batch]) -> str:
+    def work(batches: Iterator[Batch]) -> int:
         total = 0
         for batch in batches:
             total += digest_of(batch)
             account.samples_in += len(batch)
             account.samples_out += len(batch)
-        return str(total)
+        return total
 
     parts: list[int] = []
-    found = gather(
-        urls, account, reading, without_output(work), lambda part: parts.append(int(part)), most=most, remote=True
-    )
-    to_the_end(found)
+    to_the_end(gather(urls, account, reading, without_output(work), parts.append, most=most, remote=True))
     account.check()
     return sum(parts)
 

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
+from tartools.storage.scratch import scratch_file
 from tartools.tar import read_range
 
 OVERHEAD = 64  # bytes of memory for a record beyond its own: the object, a slot in the list, a share of the sort
@@ -49,7 +50,7 @@ class Spool:
         self._held.append(record)
         self._size += len(record) + OVERHEAD
         if self._size > self._memory:
-            self._runs.append(write_run(self._held, self._runs[0].file if self._runs else new_file(self._tmpdir)))
+            self._runs.append(write_run(self._held, self._runs[0].file if self._runs else scratch_file(self._tmpdir)))
             self._held, self._size = [], 0
 
     def __iter__(self) -> Iterator[bytes]:
@@ -73,7 +74,7 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
             size += len(record) + OVERHEAD
             if size > memory:
                 held.sort()
-                runs.append(write_run(held, runs[0].file if runs else new_file(tmpdir)))
+                runs.append(write_run(held, runs[0].file if runs else scratch_file(tmpdir)))
                 held, size = [], 0
         held.sort()
         if not runs:
@@ -82,7 +83,7 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
         from heapq import merge
 
         while len(groups := mergeable(runs)) > 1:
-            before, after = runs[0].file, new_file(tmpdir)
+            before, after = runs[0].file, scratch_file(tmpdir)
             runs = [write_run(merge(*map(read_run, group)), after) for group in groups]
             before.close()
         yield from merge(held, *map(read_run, runs))
@@ -97,13 +98,6 @@ def position_in(number: int, begins: Sequence[int]) -> int:
     The bits of *number* from TURN on are that of the task.
     """
     return begins[number >> TURN] + (number & ((1 << TURN) - 1))
-
-
-def new_file(tmpdir: str | None) -> io.FileIO:
-    """Return a scratch file. Its module is imported only if the records do not fit into memory."""
-    from tartools.storage.scratch import scratch_file
-
-    return scratch_file(tmpdir)
 
 
 def mergeable(runs: list[SortedRun]) -> list[list[SortedRun]]:

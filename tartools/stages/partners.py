@@ -25,8 +25,9 @@ from tartools.samples.sample import Batch, failure_of, join_path
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, closing_upstream, read_batches
 from tartools.shards.stream import ShardStream
-from tartools.stages.externalsort import external_sort, new_file, parts_of, unpack_block
+from tartools.stages.externalsort import external_sort, parts_of, unpack_block
 from tartools.stages.samplefiles import LOCATION, Entry, SampleFiles, reopened
+from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table
@@ -117,7 +118,7 @@ class Spilled:
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]], memory: int, tmpdir: str | None) -> None:
         self._count = 0
         self._memory = memory
-        self._file = new_file(tmpdir)
+        self._file = scratch_file(tmpdir)
         self._firsts: list[bytes] = []
         self._places: list[int] = [0]
         self._held: tuple[int, list[bytes]] = -1, []  # a block

@@ -10,11 +10,10 @@ from tartools.errors import several
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample
 from tartools.samples.values import INDEX, PSEUDO, as_text, field_list
-from tartools.tables.listed import ListedBatch, keys_of, known
+from tartools.tables.listed import ListedBatch, TableColumns, keys_of, known
 
 if TYPE_CHECKING:
     from tartools.stages.filtering.expression import Ask, Expression
-    from tartools.tables.listed import TableColumns
 
 SIDES = ("width", "height")
 
