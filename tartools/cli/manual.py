@@ -134,7 +134,6 @@ def _examples(text: str) -> Iterator[str]:
 
 
 def _literal(text: str) -> Iterator[str]:
-    """Yield *text* line by line, as it is."""
     yield from (".nf", ".RS 4")
     for line in text.strip("\n").splitlines():
         yield _roff(line.removeprefix("  ")) or r"\&"

@@ -311,7 +311,6 @@ def values(
 def _of_listed(
     batch: ListedBatch, columns: Sequence[Column], typed: bool, index: int
 ) -> Iterator[tuple[list[Any], Sample | ListedRow]]:
-    """Yield what `values` yields for *batch*."""
     nothing = ABSENT if typed else None
     listed = batch.columns
     answers = [answers_of(column, listed, typed, range(index, index + len(batch))) for column in columns]

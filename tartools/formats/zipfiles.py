@@ -283,7 +283,6 @@ def path_of(info: zipfile.ZipInfo) -> bytes:
 
 
 def _begins(file: BinaryIO) -> bool:
-    """Tell whether *file* begins with a member."""
     file.seek(0)
     return file.read(len(BEGIN)) == BEGIN
 
@@ -325,7 +324,6 @@ def write_zip(samples: Iterable[Sample], sink: Sink, account: Account, deflate: 
 
 
 def _write(archive: zipfile.ZipFile, member: Member, sample: Sample) -> None:
-    """Add *member* of *sample* to *archive*."""
     info = zipfile.ZipInfo(_name(archive, member, sample), DATE)
     info.compress_type = archive.compression
     info.create_system = 3  # Unix

@@ -318,7 +318,6 @@ def _combinations(order: Any) -> list[tuple[list[int], Any]]:
 
 
 def _field(columns: TableColumns, places: ListedPlaces, low: int, number: int, kinds: FieldKinds) -> FieldSummary:
-    """Return the counts of field *number*."""
     import numpy as np
 
     name, present = places.fields[number], places.offsets[:, number] != NOWHERE

@@ -165,7 +165,6 @@ def dealt(states: Sequence[State], source: SampleStream, reader: ReaderId) -> Re
 
 
 def _rest(state: State, source: SampleStream) -> Remainder:
-    """Return what the reader of *state* has left."""
     repetition, _, given = state["counts"]
     if repetition:
         return Remainder([], [])

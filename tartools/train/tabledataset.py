@@ -253,7 +253,6 @@ class TableBatch:
         return found if self.chooser.raw and self.chooser.fields is None else map(self.chooser, found)
 
     def _stored(self) -> Iterator[dict[str, Any]]:
-        """Return the samples as dicts of the fields that are needed."""
         bulk = self.bulk
         needed = self.chooser.needed
         which = [n for n, name in enumerate(bulk.fields) if needed is None or name in needed]

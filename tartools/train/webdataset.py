@@ -383,7 +383,6 @@ class StreamEpoch:
         return state
 
     def _chain(self) -> Iterator[Any]:
-        """Return the items of this repetition that are left."""
         source, steps = self._data.source, self._data.pipeline[1:]
         state, self._from = self._from, None
         epoch = self._epoch, self._repetition

@@ -102,7 +102,6 @@ class Filter:
         return self._turned(self._of_keys(keys, len(keys)))
 
     def _answers(self, columns: TableColumns, first: int) -> dict[Ask, Sequence[Any]]:
-        """Return what *columns* say of samples number *first* and on."""
         found = {ask: answers_of(columns, ask) for ask in self.asks or ()}
         if ("field", INDEX) in found:
             found["field", INDEX] = range(first, first + len(columns))
