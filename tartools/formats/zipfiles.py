@@ -18,7 +18,6 @@ from tartools.formats.plan import kept
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Sample
 from tartools.samples.values import checked_key
-from tartools.storage import seekable
 from tartools.storage.scratch import reread, scratch_file
 from tartools.storage.streams import Sink
 from tartools.tar import Member, split_path
@@ -47,18 +46,25 @@ def samples(
     """
     urls = list(urls)
     numbers = {} if class_field is None else class_numbers(class_field, _labels(urls, class_field), account)
+    for file, zipped in opened(urls):
+        zipped.report(account, skip_special)
+        for number in range(len(zipped)):
+            sample = zipped.sample(file, number)
+            if class_field is not None:
+                sample = with_class(sample, class_field, numbers)
+            account.bytes_in += sum(member.size for member in sample.members)
+            account.samples_in += 1
+            yield sample
+        account.shards_done += 1
+
+
+def opened(urls: Iterable[str]) -> Iterator[tuple[BinaryIO, ZipSamples]]:
+    """Yield each of *urls* as a file that can seek, and its samples."""
+    from tartools.storage import seekable  # brings what remote URLs need
+
     for url in urls:
         with seekable.seekable(url) as file:
-            zipped = ZipSamples(file, url)
-            zipped.report(account, skip_special)
-            for number in range(len(zipped)):
-                sample = zipped.sample(file, number)
-                if class_field is not None:
-                    sample = with_class(sample, class_field, numbers)
-                account.bytes_in += sum(member.size for member in sample.members)
-                account.samples_in += 1
-                yield sample
-        account.shards_done += 1
+            yield file, ZipSamples(file, url)
 
 
 def _labels(urls: list[str], field: str) -> Iterator[bytes]:
@@ -66,13 +72,11 @@ def _labels(urls: list[str], field: str) -> Iterator[bytes]:
     if "-" in urls:
         what = f"this is read once, and --class {field} numbers all classes first: name a file, or --class label.txt"
         raise UsageError(what, url="-")
-    for url in urls:
-        with seekable.seekable(url) as file:
-            zipped = ZipSamples(file, url)
-            for number in range(len(zipped)):
-                key, inner = split_path(path_of(zipped[number][0]))
-                if inner and (label := _label(key)):
-                    yield label
+    for _, zipped in opened(urls):
+        for number in range(len(zipped)):
+            key, inner = split_path(path_of(zipped[number][0]))
+            if inner and (label := _label(key)):
+                yield label
 
 
 def _label(key: bytes) -> bytes:

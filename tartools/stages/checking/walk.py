@@ -9,7 +9,6 @@ import io
 import os
 import re
 from collections.abc import Iterator
-from functools import partial
 from typing import NamedTuple
 
 from tartools.errors import TarFormatError, several
@@ -57,13 +56,16 @@ class Walk:
         self.lax = lax
         self.whole = whole
         self.size = os.fstat(file.fileno()).st_size
-        self.read = partial(os.pread, file.fileno())  # so many bytes, or as many as there are, and from which on
         self.position = 0
         self.governing: Records = {}
         self.ended = False
         self.group: MemberGroup | None = None
         self.beside = False  # damage was just passed
         self.last = b""  # the key of the last group
+
+    def read(self, count: int, position: int) -> bytes:
+        """Return *count* bytes from *position* on, or as many as there are."""
+        return os.pread(self.file.fileno(), count, position)
 
     def __iter__(self) -> Iterator[Trouble | MemberGroup]:
         """Yield groups and troubles, in order."""
