@@ -258,7 +258,6 @@ def _asks(node: ast.expr) -> list[Ask] | None:
 
 
 def _patterns(node: ast.expr) -> list[str]:
-    """Return the regular expressions that *node* has written out."""
     first = [arguments[0] for name, arguments in calls(node) if name == "match" and arguments]
     return [part.value for part in first if isinstance(part, ast.Constant) and isinstance(part.value, str)]
 
@@ -298,8 +297,8 @@ def parsed(text: str, functions: Iterable[str]) -> ast.expr:
         why = error.msg if isinstance(error, SyntaxError) else error
         raise UsageError(f"not an expression: {text!r}: {_hint(text) or why}") from None
     if len(body) != 1 or not isinstance(body[0], ast.Expr):
-        kind = type(body[0]) if len(body) == 1 else None
-        raise UsageError(f"not an expression: {text!r}{STATEMENTS.get(kind, '')}")
+        meant = STATEMENTS.get(type(body[0]), "") if len(body) == 1 else ""
+        raise UsageError(f"not an expression: {text!r}{meant}")
     node = body[0].value
     level: list[ast.AST] = [node]
     for _ in range(NESTED):
