@@ -168,7 +168,7 @@ def lacking(table: TablePart, wanted: WantedFacts | None) -> str | None:
         return None
     columns = [name for name, _ in wanted.known]
     if wanted.pictures:
-        columns += [f"{field}.width" for field in filter(is_picture_field, table.fields)]
+        columns += [f"{field}.width" for field in filter(is_picture_field, schema.fields_of(table.schema))]
     return next((name for name in columns if name not in table.schema.names), None)
 
 
