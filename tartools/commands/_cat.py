@@ -117,7 +117,7 @@ def read_ahead(data: DataSet, ahead: Ahead, workers: int) -> Iterator[Iterator[B
 
     check_shards(data.urls, data.account)
     if ahead.unordered:
-        return prefetch.as_they_come(data.urls, data.account, data.reading, workers)
+        return iter([prefetch.as_they_come(data.urls, data.account, data.reading, workers)])
     return prefetch.read_ahead(data.urls, data.account, data.reading, workers, ahead.memory)
 
 

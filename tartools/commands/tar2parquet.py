@@ -28,7 +28,7 @@ Examples:
     tarjob -p 4 -s '{000..147}' -- tar2parquet train-{}.tar -o train-{}.parquet
 """
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Annotated
 
 from tartools import cli
@@ -36,9 +36,7 @@ from tartools.cli import Option
 from tartools.commands._export import ExportOutput, export
 from tartools.errors import UsageError
 from tartools.samples.account import Account
-from tartools.samples.sample import Sample
 from tartools.stages import select
-from tartools.storage.streams import Sink
 
 
 @cli.command(__doc__)
@@ -59,8 +57,5 @@ def tar2parquet(
     if chosen.fields is not None and not words:
         raise UsageError("-f names no field")
     layout = ParquetLayout(words or None, " ".join(binary or ()).split(), chosen.verbatim)
-
-    def write(samples: Iterator[Sample], sink: Sink) -> None:
-        write_parquet(samples, sink, account, layout)
-
+    write = partial(write_parquet, account=account, layout=layout)
     export(account, source, output, "Parquet", write, chosen, check=schema.check_installed)

@@ -100,9 +100,9 @@ def tar2tsv(
 
     if first is not None:
         account.progress.phase = Phase("", first, lambda: account.samples_out)
-    unseen = textwrite.EmptyColumnCheck(shape)
-    parts = gather(urls, account, reading, rows, unseen.add, most=most)
+    empty: list[textwrite.EmptyColumns] = []
+    parts = gather(urls, account, reading, rows, empty.append, most=most)
     with closing_upstream(parts), packed.writing(output.url, output.force) as sink:
         write_readable(textwrite.lines(parts, shape), sink, output)
-        unseen.check()
+        textwrite.check_columns(shape, empty)
         account.check()

@@ -20,15 +20,13 @@ Examples:
     tarcat --shuffle 10000 -c 1000 train.parquet | tar2zip -o s3://bucket/some.zip
 """
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Annotated
 
 from tartools import cli
 from tartools.cli import Option
 from tartools.commands._export import ExportOutput, export
 from tartools.samples.account import Account
-from tartools.samples.sample import Sample
-from tartools.storage.streams import Sink
 
 
 @cli.command(__doc__)
@@ -41,7 +39,4 @@ def tar2zip(
     """Run the command."""
     from tartools.formats.zipwrite import write_zip
 
-    def write(samples: Iterator[Sample], sink: Sink) -> None:
-        write_zip(samples, sink, account, deflate)
-
-    export(account, source, output, "zip", write)
+    export(account, source, output, "zip", partial(write_zip, account=account, deflate=deflate))

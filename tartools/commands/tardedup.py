@@ -127,8 +127,8 @@ def tardedup(
     cli.check_outputs(given, output.force, [*urls, *against])
     from tartools.shards.dataset import DataSet
     from tartools.shards.delivery import Picked, deliver_flags
+    from tartools.stages.duplicates import AGAINST, INPUT
     from tartools.stages.duplicates.comparison import DedupSide, find, pair_of, write_report
-    from tartools.stages.duplicates.near import AGAINST, INPUT
     from tartools.stages.externalsort import Spool, external_sort
 
     asked = ("__key__", *comparison.columns) if comparison.columns else ()
@@ -189,8 +189,8 @@ def the_comparison(alike: AlikeOptions) -> "Comparison":
 
 def say(sides: "Sequence[DedupSide]", pairs: Iterable[bytes], account: Account) -> None:
     """Say how many samples were left out, and how many could not be compared."""
+    from tartools.stages.duplicates import AGAINST
     from tartools.stages.duplicates.comparison import pair_of
-    from tartools.stages.duplicates.near import AGAINST
 
     found = [pair_of(record).side for record in pairs]
     if found:

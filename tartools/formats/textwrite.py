@@ -145,27 +145,12 @@ def lines(rows: Iterable[bytes], table: TableFormat) -> Iterator[bytes]:
     yield from rows
 
 
-class EmptyColumnCheck:
-    """Finds the columns of *table* that stay empty in all parts of the input."""
-
-    def __init__(self, table: TableFormat) -> None:
-        self._names = table.names
-        self._left = set(table.names)
-        self._fields: dict[str, None] = {}
-
-    def add(self, seen: tuple[Iterable[str], Iterable[str]]) -> None:
-        """Add what `rows` returned for a part of the input."""
-        if self._left:
-            self._left &= set(seen[0])
-            self._fields |= dict.fromkeys(seen[1])
-
-    def check(self) -> None:
-        """Raise SampleError if a column is empty, unless there were no samples."""
-        if self._left and self._fields:
-            lost = " ".join(name for name in self._names if name in self._left)
-            raise SampleError(
-                f"no sample had a value for {lost}{blanks(lost)}; the fields were: {field_list(self._fields)}"
-            )
+def check_columns(table: TableFormat, parts: Sequence[EmptyColumns]) -> None:
+    """Raise SampleError if a column of *table* is empty in all *parts* of the input, unless these have no samples."""
+    fields = dict.fromkeys(chain.from_iterable(part.fields for part in parts))
+    lost = " ".join(name for name in table.names if all(name in part.unseen for part in parts))
+    if lost and fields:
+        raise SampleError(f"no sample had a value for {lost}{blanks(lost)}; the fields were: {field_list(fields)}")
 
 
 def _is_torn(

@@ -28,7 +28,7 @@ from tartools.tar.compression import Codec, Decompressed, Decompressor, Pushed, 
 LENGTH, CRC = struct.Struct("<Q"), struct.Struct("<I")
 HEAD = LENGTH.size + CRC.size  # bytes before a record
 MOST = (1 << 31) - 1  # bytes of a message of protobuf
-BYTES, FLOATS, INTEGERS = "bytes_list", "float_list", "int64_list"  # the kinds of a feature
+BYTES, FLOATS = "bytes_list", "float_list"  # kinds of a feature
 KEY = "__key__"  # the feature that has the key
 LONGEST, FRAME = 4, 64  # bytes at most: of a character in UTF-8, and around a name and a payload
 
@@ -333,42 +333,42 @@ def head_of(length: int) -> bytes:
     return packed + masked_crc(packed)
 
 
+EXAMPLE = """
+name: "tartools/example.proto" package: "tensorflow" syntax: "proto3"
+message_type { name: "BytesList" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+message_type { name: "FloatList" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+message_type { name: "Int64List" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+message_type {
+  name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type: TYPE_MESSAGE type_name: ".tensorflow.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type: TYPE_MESSAGE type_name: ".tensorflow.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type: TYPE_MESSAGE type_name: ".tensorflow.Int64List" oneof_index: 0 }
+}
+message_type {
+  name: "Features"
+  field {
+    name: "feature" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: ".tensorflow.Features.FeatureEntry"
+  }
+  nested_type {
+    name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 type: TYPE_MESSAGE type_name: ".tensorflow.Feature" }
+  }
+}
+message_type {
+  name: "Example" field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".tensorflow.Features" }
+}
+"""
+
+
 @functools.cache
 def example_class() -> Any:
     """Return the class of `tf.train.Example`, the message that TensorFlow's example.proto and feature.proto describe.
 
     Its pool is its own: TensorFlow, in the same program, has these names in the default one.
     """
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-    kind = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="tartools/example.proto", package="tensorflow", syntax="proto3")
-
-    def message(name: str, *fields: tuple[str, Any, Any, str | None]) -> Any:
-        found = file.message_type.add(name=name)
-        for number, (field, label, type_, type_name) in enumerate(fields, 1):
-            found.field.add(name=field, number=number, label=label, type=type_, type_name=type_name)
-        return found
-
-    one, many, whole = kind.LABEL_OPTIONAL, kind.LABEL_REPEATED, kind.TYPE_MESSAGE
-    message("BytesList", ("value", many, kind.TYPE_BYTES, None))
-    message("FloatList", ("value", many, kind.TYPE_FLOAT, None))
-    message("Int64List", ("value", many, kind.TYPE_INT64, None))
-    feature = message(
-        "Feature",
-        (BYTES, one, whole, ".tensorflow.BytesList"),
-        (FLOATS, one, whole, ".tensorflow.FloatList"),
-        (INTEGERS, one, whole, ".tensorflow.Int64List"),
-    )
-    feature.oneof_decl.add(name="kind")
-    for field in feature.field:
-        field.oneof_index = 0
-    features = message("Features", ("feature", many, whole, ".tensorflow.Features.FeatureEntry"))
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, label=one, type=kind.TYPE_STRING)
-    entry.field.add(name="value", number=2, label=one, type=whole, type_name=".tensorflow.Feature")
-    message("Example", ("features", one, whole, ".tensorflow.Features"))
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
+    pool.Add(text_format.Parse(EXAMPLE, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))

@@ -169,7 +169,6 @@ class SampleDirectories:
 
 
 def _write_files(sample: Sample, folder: bytes, base: bytes) -> None:
-    """Write the files of *sample* into the directory *folder*."""
     if b"\0" in sample.raw_key:
         raise SampleFailedError("its key contains a NUL, which no file and no environment can")
     _write_file(folder, base + b"." + KEY, Member(b"", sample.raw_key, 0, 0, len(sample.raw_key)))
@@ -178,7 +177,6 @@ def _write_files(sample: Sample, folder: bytes, base: bytes) -> None:
 
 
 def _write_file(folder: bytes, name: bytes, member: Member) -> None:
-    """Write the payload of *member* to the new file *name* in *folder*."""
     _, source, _, data, size, _ = member
     path = folder + b"/" + name
     try:

@@ -153,8 +153,6 @@ class Processes(Generic[Item]):
 
 
 class _Process:
-    """A process, and the pipe to it."""
-
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()

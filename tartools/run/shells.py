@@ -158,7 +158,6 @@ class Shells:
         self._guard.release(shell.child)
 
     def _run_in_new_shell(self, task: SampleTask) -> Outcome:
-        """Run in a shell that is started for *task* alone."""
         printed = Printed(self._keyed)
         try:
             printed.begin(task.key)

@@ -151,12 +151,12 @@ class ForkedStream(Stream):
         Raises what *stream* raises, after the bytes before; StorageError if the process was killed. Any other exception
         in the process becomes a RuntimeError with its traceback.
         """
+        if self._until <= 0:
+            self._fork()
         if self._child is None:
-            if self._until > 0 or not self._fork():
-                count = self._stream.readinto(view)
-                self._until -= count
-                return count
-            assert self._child is not None
+            count = self._stream.readinto(view)
+            self._until -= count
+            return count
         child, count = self._child, 0
         while count < len(view) and self._has_record(child, wait=not count):
             some = child.pipe.readinto(view[count : count + self._left])
@@ -173,16 +173,12 @@ class ForkedStream(Stream):
         if self._child is not None:
             self._child.close()
 
-    def _fork(self) -> bool:
-        """Fork the process; tell whether it runs. Called once."""
+    def _fork(self) -> None:
+        """Fork the process, if that is possible. Called once."""
         self._until = sys.maxsize
-        if not can_fork():
-            return False
-        try:
-            self._child = Fork(self._read_on, (self._fd,))
-        except OSError:  # too little memory, too many open files, or too many processes
-            return False
-        return True
+        if can_fork():
+            with contextlib.suppress(OSError):  # too little memory, too many open files, or too many processes
+                self._child = Fork(self._read_on, (self._fd,))
 
     def _has_record(self, child: Fork, wait: bool) -> bool:
         """Tell whether bytes of a record are to be read; unless *wait*, of one that has begun to come."""

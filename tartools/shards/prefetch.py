@@ -70,20 +70,12 @@ def _next_part(shard: AheadShard, account: Account) -> Found | None:
         raise
 
 
-def as_they_come(
-    urls: Sequence[str], account: Account, reading: Reading, most: int
-) -> Generator[Iterator[Batch], None, None]:
-    """Yield, in one iterator, the samples of *urls* as they come from *most* shards that are read at once.
+def as_they_come(urls: Sequence[str], account: Account, reading: Reading, most: int) -> Generator[Batch, None, None]:
+    """Yield the samples of *urls* as they come from *most* shards that are read at once.
 
     The samples of one shard keep their order. Whoever takes them counts them.
     Holds 4 MiB of each of these shards. Raises what reading a shard raises, after its samples before that point.
     """
-    with closing(_merged(urls, account, reading, most)) as merged:
-        yield merged
-
-
-def _merged(urls: Sequence[str], account: Account, reading: Reading, most: int) -> Generator[Batch, None, None]:
-    """Yield the samples of *urls* as they come."""
     changed = threading.Condition()
     waiting = iter(urls)
     open: list[ThreadedParts] = []

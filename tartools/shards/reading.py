@@ -178,15 +178,6 @@ def _raise_odd(url: str, reading: Reading) -> None:
         raise TarFormatError("not only samples and an end", url=url)
 
 
-def _listed(url: str, table: TableFound, account: Account, reading: Reading) -> Iterator[Batch]:
-    """Return the samples that the *table* at *url* lists."""
-    from tartools.storage import seekable
-    from tartools.tables import tablesamples as tables  # imports pyarrow
-
-    how = reading.ranges, reading.listed, reading.tmpdir, reading.columns, reading.sources
-    return tables.table_batches(url, table.copy or seekable.reading(url), account, *how)
-
-
 def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until: int | None = None) -> Iterator[Found]:
     """Return what is in *stream*, that of the shard *url*: a table, or the parts of a tar (see `tar.read_members`)."""
     if isinstance(stream, ShardStream) and stream.is_table():
@@ -245,7 +236,11 @@ def batches_of(
         elif isinstance(part, Special):
             _report(part, url, account, reading)
         elif isinstance(part, TableFound):
-            yield from _listed(url, part, account, reading)
+            from tartools.storage import seekable
+            from tartools.tables import tablesamples as tables  # imports pyarrow
+
+            how = reading.ranges, reading.listed, reading.tmpdir, reading.columns, reading.sources
+            yield from tables.table_batches(url, part.copy or seekable.reading(url), account, *how)
 
 
 def _report(found: Special, url: str, account: Account, reading: Reading) -> None:

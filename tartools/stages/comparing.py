@@ -183,31 +183,16 @@ class Counts:
         return bool(self.added or self.removed or self.changed or self.reordered)
 
 
-class _Side:
-    """The sorted *records* of one side: the one to be compared next, in parts. *key* is None at the end."""
-
-    __slots__ = ("_last", "_records", "content", "key", "position", "repeated")
-
-    def __init__(self, records: Iterator[bytes]) -> None:
-        self._records = records
-        self._last: bytes | None = None
-        self.key: bytes | None = None
-        self.repeated = 0
-        self.next()
-
-    def next(self) -> None:
-        """Go to the next record."""
-        record = next(self._records, None)
-        if record is None:
-            self.key = None
-            return
+def _parsed(records: Iterable[bytes], counts: Counts, side: int) -> Iterator[tuple[bytes | None, bytes, bytes]]:
+    """Yield key, position and content of the sorted *records* of a *side*, then None; count keys that are repeated."""
+    last = b""
+    for record in records:
         end = record.index(b"\0\0") + 2
-        self.key = record[:end]
-        self.position = record[end : end + NUMBER]
-        self.content = record[end + NUMBER :]
-        if self.key == self._last:
-            self.repeated += 1
-        self._last = self.key
+        key = record[:end]
+        counts.repeated[side] += key == last
+        last = key
+        yield key, record[end : end + NUMBER], record[end + NUMBER :]
+    yield None, b"", b""
 
 
 def changes(
@@ -218,31 +203,31 @@ def changes(
     Adds to *counts*, and calls *pair* with the position in A, the position in B and the key of all samples that both
     have, together in bytes: what `reordered` takes.
     """
-    a, b = _Side(left), _Side(right)
-    while a.key is not None or b.key is not None:
-        if b.key is not None and (a.key is None or b.key < a.key):
+    of_a, of_b = _parsed(left, counts, 0), _parsed(right, counts, 1)
+    (key, position, content), (other, place, found) = next(of_a), next(of_b)
+    while key is not None or other is not None:
+        if other is not None and (key is None or other < key):
             counts.added += 1
-            yield Change(ADDED, text_of(b.key), b.position)
-            b.next()
+            yield Change(ADDED, text_of(other), place)
+            other, place, found = next(of_b)
             continue
-        assert a.key is not None
-        if a.key != b.key:
+        assert key is not None
+        if key != other:
             counts.removed += 1
-            yield Change(REMOVED, text_of(a.key))
-            a.next()
+            yield Change(REMOVED, text_of(key))
+            key, position, content = next(of_a)
             continue
-        pair(a.position + b.position + a.key)
-        if a.content == b.content:
+        pair(position + place + key)
+        if content == found:
             counts.equal += 1
         else:
             counts.changed += 1
-            fields = differing(a.content, b.content)
+            fields = differing(content, found)
             for field in fields:
                 counts.fields[field] = counts.fields.get(field, 0) + 1
-            yield Change(CHANGED, text_of(a.key), b.position, fields)
-        a.next()
-        b.next()
-    counts.repeated = [a.repeated, b.repeated]
+            yield Change(CHANGED, text_of(key), place, fields)
+        key, position, content = next(of_a)
+        other, place, found = next(of_b)
 
 
 def differing(left: bytes, right: bytes) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def open_read(url: str) -> Input:
         if template := url.read_command:
             from tartools.storage import pipe
 
-            return pipe.open_by(template, url)
+            return pipe.CommandInput(pipe.fill(template, url), url, {**os.environ, pipe.SHARD: url})
         stream: Input = _opener(url, "read").open_read(url)
         return stream
 

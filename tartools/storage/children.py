@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.streams import wait_until_ready
@@ -94,6 +94,8 @@ class Child:
     The group is killed before the program is reaped: until then no other group can have the same number. It has a
     session, because a background group that reads a password from the terminal would be stopped for ever; without a
     terminal it fails at once. A signal that comes while it starts is handled after the start.
+
+    *pid* is the number of the process, its group and its session; *stdin* and *stdout* are our ends, if they are pipes.
     """
 
     def __init__(self, arguments: Sequence[str], **options: Any) -> None:
@@ -103,31 +105,12 @@ class Child:
         self._seen = False  # that it has ended
         try:
             with deferred_signals():
-                self._process = subprocess.Popen(arguments, start_new_session=True, bufsize=0, **options)
+                started = self._process = subprocess.Popen(arguments, start_new_session=True, bufsize=0, **options)
+                self.pid, self.stdin, self.stdout = started.pid, started.stdin, started.stdout
         except BaseException:
             if self._process is not None:
                 self.end(signal.SIGKILL)
             raise
-
-    @property
-    def pid(self) -> int:
-        """The number of the process, its group and its session."""
-        return self._started.pid
-
-    @property
-    def _started(self) -> subprocess.Popen[bytes]:
-        assert self._process is not None
-        return self._process
-
-    @property
-    def stdin(self) -> IO[bytes] | None:
-        """Our end of its stdin, if that is a pipe."""
-        return self._started.stdin
-
-    @property
-    def stdout(self) -> IO[bytes] | None:
-        """Our end of its stdout, if that is a pipe."""
-        return self._started.stdout
 
     @property
     def running(self) -> bool:
@@ -146,7 +129,7 @@ class Child:
             return None
         self.kill()
         with self._lock:  # not while `kill` uses its number, which is free once it is reaped
-            return self._started.wait() if os.getpid() == self._owner else 0
+            return self._process.wait() if self._process is not None and os.getpid() == self._owner else 0
 
     def end(self, first: int = signal.SIGTERM) -> int:
         """End it as `end_all` does, and return its status."""
@@ -173,7 +156,8 @@ class Child:
             return True  # another thread reaped it meanwhile
         except (AttributeError, OSError):  # not Linux, or an old kernel
             try:
-                self._started.wait(seconds)
+                assert self._process is not None
+                self._process.wait(seconds)
             except subprocess.TimeoutExpired:
                 return False
             _signal_group(self.pid, signal.SIGKILL)  # at once: the number is hardly used again yet

@@ -64,8 +64,6 @@ def _open(url: str, mode: str) -> Any:
 
 
 class _SmartInput(Input):
-    """A stream that smart_open reads."""
-
     def __init__(self, url: str) -> None:
         self._url = url
         with _translated_errors(url):

@@ -128,7 +128,6 @@ def _one_object(url: str) -> Iterator[ListedObject]:
 
 
 def _files(url: str) -> Iterator[ListedObject]:
-    """Yield the files that the local *url* stands for."""
     path = path_of(url)
     if not path or os.path.isdir(path):
         yield from _below(os.path.join(path, ""))

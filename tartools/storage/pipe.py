@@ -122,11 +122,6 @@ class CommandInput(Input):
             child.end()
 
 
-def open_by(template: str, url: str) -> CommandInput:
-    """Return the stdout of the command *template*, with *url* for its `{}` and in `$TAR_SHARD`."""
-    return CommandInput(fill(template, url), url, {**os.environ, SHARD: url})
-
-
 def open_read(url: str) -> CommandInput:
     """Return the stdout of the command of a `pipe:` URL."""
     return CommandInput(url.removeprefix(PIPE), url)

@@ -313,8 +313,6 @@ class SeekableFile(io.RawIOBase):
 
 
 class _StreamFile(io.RawIOBase):
-    """A stream as a raw file."""
-
     def __init__(self, stream: Stream, url: str, close: Callable[[], object]) -> None:
         self._stream = stream
         self._url = url

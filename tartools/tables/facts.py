@@ -103,13 +103,11 @@ def _words(options: Iterable[str]) -> Iterable[str]:
 
 
 def _likeness_facts(field: str) -> list[Fact]:
-    """Return the columns of what the picture *field* looks like."""
     return [(f"{field}.dhash", "uint64"), (f"{field}.colours", "colours")]
 
 
 @lru_cache(1000)
 def _picture_facts(name: str) -> list[Fact]:
-    """Return the columns of facts of the picture field *name*."""
     name = name.encode("utf-8", "replace").decode()
     return [(f"{name}.{what}", kind) for what, kind in PICTURE]
 

@@ -109,11 +109,11 @@ class RemoteShards:
                 waiting.append(_Asked(part, None, max(self._at_once // WINDOWS, 1)))
                 self._request(waiting[-1])
             while waiting and (large or len(waiting) >= WINDOWS):
-                yield from self._received(waiting.popleft())
+                yield from self._checker.in_memory(waiting[0].rows, self._answered(waiting.popleft()))
             if large:
                 yield from self._streamed(part)
         while waiting:
-            yield from self._received(waiting.popleft())
+            yield from self._checker.in_memory(waiting[0].rows, self._answered(waiting.popleft()))
 
     def _windows(self, rows: Piece) -> Iterator[Piece]:
         """Yield *rows* in parts that are requested together; a large sample is alone."""
@@ -124,10 +124,6 @@ class RemoteShards:
                 low, held = index, 0
             held, before = held + size, size
         yield rows.part(low, len(rows))
-
-    def _received(self, asked: _Asked) -> Iterator[Batch]:
-        """Return the samples that were *asked* for."""
-        return self._checker.in_memory(asked.rows, self._answered(asked))
 
     def whole(self, rows: Piece, room: memoryview | None) -> Any:
         """Return the bytes of *rows*, one after the other, in *room* if there is one; None if they are very many.

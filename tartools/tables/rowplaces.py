@@ -216,7 +216,6 @@ class Listing:
         return numbers[inverse]
 
     def _number(self, name: object, version: object, row: int) -> int:
-        """Return the number of the shard with this name and version."""
         if not isinstance(name, str) or not name or "\0" in name:
             raise StorageError(f"row {row}: {schema.SHARD} is not the name of a shard", url=self.table)
         if not isinstance(version, str | None):
@@ -368,7 +367,6 @@ class Checker:
         return [self._listing.urls[number] for number in numbers]
 
     def _count(self, size: int) -> None:
-        """Count *size* bytes of samples as read."""
         self._account.bytes_in += size
         self._account.unpacked += size
 

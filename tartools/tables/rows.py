@@ -70,7 +70,7 @@ class RowBlock:
     def add(self, batch: Batch) -> None:
         """Add the samples of *batch*. Raises: SampleError if one of them can't be read alone."""
         groups = batch.groups
-        if groups is None or not (self._add_arrays(groups, groups.alike) if groups.alike else self._add_lists(groups)):
+        if groups is None or groups.alike is None or not self._add_arrays(groups, groups.alike):
             for number, sample in enumerate(batch):
                 self.add_sample(sample, begin_of(sample, batch, number))
 
@@ -95,34 +95,7 @@ class RowBlock:
         self._add_places(groups)
         return True
 
-    def _add_lists(self, groups: ContiguousGroups) -> bool:
-        """Add *groups* if all have the same fields in the same order, and members are listed; tell whether so."""
-        source, keys, _, members, firsts, _ = groups
-        if members is None:
-            return False
-        width = len(members) // len(keys)
-        shift = base_of(groups)
-        if len(members) != width * len(keys) or firsts[-1] != len(members) - width:
-            return False
-        fields = [member[0][len(keys[0]) + 1 :] for member in members[:width]]
-        if not all(fields) or len(set(fields)) < width:
-            return False
-        for number, field in enumerate(fields):
-            ending = b"." + field
-            if [member[0] for member in members[number::width]] != [key + ending for key in keys]:
-                return False
-        for number, field in enumerate(fields):
-            offsets, sizes = self._columns(field)
-            offsets.extend([member[3] + shift for member in members[number::width]])
-            sizes.extend([member[4] for member in members[number::width]])
-            origin = members[number][1]  # of the first sample, a part may be in the buffer before
-            if origin is not source and isinstance(origin, Chunk):
-                offsets[-len(keys)] = members[number][3] + origin.base
-        self._add_places(groups)
-        return True
-
     def _add_places(self, groups: ContiguousGroups) -> None:
-        """Add the keys of *groups*, and where they are."""
         shift, starts = base_of(groups), groups.starts
         self.keys += groups.keys
         self.begins.extend([start + shift for start in starts[:-1]] if shift else starts[:-1])
@@ -291,7 +264,6 @@ class RowSpool:
 
 
 def _type_of(fact: Fact, values: Sequence[object]) -> Any:
-    """Return the type of the column *fact* that has *values*."""
     return schema.named_type(fact[1]) if fact[1] else schema.type_of(values)
 
 

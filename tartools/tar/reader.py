@@ -80,8 +80,6 @@ def read_members(
 
 
 class _Reader(Window):
-    """Parses the window of a stream."""
-
     # One long function on purpose. Its inner loop runs for every member, in about a microsecond: there each call of
     # another Python function, and each access to an attribute instead of a local variable, would be measurable.
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915

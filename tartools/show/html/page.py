@@ -26,8 +26,8 @@ from tartools.show.html import cards
 from tartools.show.html.cards import Overview, broken_pictures, grouped
 from tartools.show.html.tile import BROKEN, IS, PageTile, make_tile, safe
 from tartools.stages import select, shuffle
+from tartools.stages.duplicates import AGAINST, INPUT
 from tartools.stages.duplicates.comparison import Comparison, DedupSide, Pair, pair_of
-from tartools.stages.duplicates.near import AGAINST, INPUT
 from tartools.storage.pool import Threads, windowed
 from tartools.storage.streams import Sink
 from tartools.tar import Member, new_member

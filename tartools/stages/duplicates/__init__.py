@@ -2,3 +2,5 @@
 
 Begin reading at `comparison.find`.
 """
+
+AGAINST, INPUT = 0, 1  # the sides: samples that are only compared with, and those that may be left out

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from hashlib import blake2b
 from itertools import chain, groupby, repeat, starmap
 from operator import itemgetter
 from struct import Struct
@@ -21,7 +22,7 @@ from tartools.samples.values import blanks, field_list, payload_digests
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import closing_upstream
 from tartools.stages.combinations import alike
-from tartools.stages.duplicates.near import AGAINST, COLOURS, CONTENT, INPUT, Hashes
+from tartools.stages.duplicates import AGAINST, INPUT
 from tartools.stages.externalsort import Spool, pack_blocks, records_of
 from tartools.tables.listed import ListedBatch, keys_of
 from tartools.tar import Member
@@ -94,6 +95,7 @@ class Comparison(NamedTuple):
     def picture(self, sample: Sample) -> bytes:
         """Return hash, colours and pixels of the picture of *sample*, packed; empty if it has none that decodes."""
         from tartools.samples import decoding
+        from tartools.stages.duplicates.near import CONTENT
 
         found = self.members(sample)
         if found is None:
@@ -140,6 +142,8 @@ class Comparison(NamedTuple):
         return found
 
     def _hashes(self, values: dict[str, list[Any]], url: str) -> list[bytes]:
+        from tartools.stages.duplicates.near import COLOURS, CONTENT
+
         hashes, colours, *sides = values.values()
         widths, heights = sides or ([1] * len(hashes),) * 2
         if not all(isinstance(value, int) and 0 <= value < 1 << 64 for value in hashes if value is not None):
@@ -224,6 +228,8 @@ def find(
         found = (records(side.contents(comparison, account), side.number, comparison.largest) for side in sides)
         yield from sort(repeats(sort(chain.from_iterable(found))))
         return
+    from tartools.stages.duplicates.near import Hashes
+
     hashes = Hashes()
     for side in sides:
         if side.number == INPUT:
@@ -235,8 +241,6 @@ def find(
 
 def whole_digests(batch: Batch) -> list[bytes]:
     """Return a digest of each sample of *batch*: of the names and payloads of its fields, in any order."""
-    from hashlib import blake2b
-
     found = [b""] * len(batch)
     for numbers, _, fields, columns in alike(batch, DIGEST):
         names = b"".join(len(field).to_bytes(NUMBER, "big") + field for field in fields)
@@ -247,8 +251,6 @@ def whole_digests(batch: Batch) -> list[bytes]:
 
 def joined(digests: Sequence[bytes]) -> bytes:
     """Return the digest of several payloads with these *digests*."""
-    from hashlib import blake2b
-
     return digests[0] if len(digests) == 1 else blake2b(b"".join(digests), digest_size=DIGEST).digest()
 
 

@@ -17,7 +17,10 @@ from itertools import combinations
 from struct import Struct
 from typing import Any, NamedTuple
 
-AGAINST, INPUT = 0, 1  # the sides: samples that are only compared with, and those that may be left out
+import numpy as np
+
+from tartools.stages.duplicates import AGAINST, INPUT
+
 COLOURS = 48  # bytes: red, green and blue of 4 by 4 parts
 COLOUR, MEAN = 12, 3  # of 255
 FARTHEST = 15  # bits; from 16 on, bands that differ in 4 bits would have to be looked up, which are 2,517
@@ -40,14 +43,10 @@ class PictureHashes(NamedTuple):
 
     def sums(self, numbers: Any) -> Any:
         """Return the sum of the colours of each picture of *numbers*; of near ones it is about the same."""
-        import numpy as np
-
         return self.colours[numbers].sum(axis=1, dtype=np.int64)
 
     def alike(self, left: Any, right: Any) -> Any:
         """Return whether the colours of the pictures *left* are near those of *right*."""
-        import numpy as np
-
         found = np.ones(len(left), bool)
         for first in range(0, len(left), PAIRS >> 4):
             some = slice(first, first + (PAIRS >> 4))
@@ -74,8 +73,6 @@ class Hashes:
 
     def pairs(self, distance: int, largest: bool) -> Iterator[tuple[int, int, int, int]]:
         """Yield what is left out, by position: its position, side and position of what is kept, and the distance."""
-        import numpy as np
-
         rows = np.frombuffer(self._rows, KIND)
         begin = self._begins[INPUT]
         known = np.flatnonzero(rows["pixels"])
@@ -96,8 +93,6 @@ class Hashes:
 
 def bits(numbers: Any) -> Any:
     """Return how many bits are set in each of *numbers*, uint64."""
-    import numpy as np
-
     if hasattr(np, "bitwise_count"):
         return np.bitwise_count(numbers)
     eights = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # numpy 1
@@ -112,8 +107,6 @@ def first_near(pictures: PictureHashes, fixed: int, distance: int) -> Any:
     Holds: some 80 bytes per picture, and 100 MB. Time: grows with the pairs of kept pictures that have a band alike;
     equal pictures count once.
     """
-    import numpy as np
-
     same = first_same(pictures)
     numbers = np.arange(len(same))
     found = np.full(len(same), -1)
@@ -131,33 +124,15 @@ def first_near(pictures: PictureHashes, fixed: int, distance: int) -> Any:
 
 
 def first_same(pictures: PictureHashes) -> Any:
-    """Return for each of *pictures* the first with the same hash and colours: in most cases itself.
-
-    A picture whose checksum another one has, too, may count as different from its equals: that costs time only.
-    """
-    import numpy as np
-
-    hashes, colours = pictures
-    check = np.zeros(len(hashes), np.uint64)
-    for number, column in enumerate(np.ascontiguousarray(colours).view(np.uint64).T):
-        check = (check ^ column) * np.uint64(0x9E3779B97F4A7C15 + 2 * number)
-    order = np.lexsort((check, hashes))  # stable: equal ones stay in order of preference
-    before, after = order[:-1], order[1:]
-    again = np.zeros(len(order), bool)
-    again[1:] = (hashes[before] == hashes[after]) & (check[before] == check[after])
-    at = np.flatnonzero(again)
-    for some in np.array_split(at, 1 + len(at) // (PAIRS >> 4)):
-        again[some] = (colours[order[some - 1]] == colours[order[some]]).all(axis=1)
-    groups = np.maximum.accumulate(np.where(again, 0, np.arange(len(order))))
-    found = np.empty(len(order), np.int64)
-    found[order] = order[groups]
-    return found
+    """Return for each of *pictures* the first with the same hash and colours: in most cases itself."""
+    whole = np.concatenate([pictures.hashes[:, None].view(np.uint8), pictures.colours], axis=1)
+    rows = whole.view(f"V{whole.shape[1]}").ravel()
+    _, first, which = np.unique(rows, return_index=True, return_inverse=True)
+    return first[which]
 
 
 def thin(pictures: PictureHashes, numbers: Any, distance: int, found: Any) -> Any:
     """Return which of *numbers*, in order of preference, are kept; set in *found* what the others are near to."""
-    import numpy as np
-
     if len(numbers) <= LEAF:
         for one, other in all_pairs(pictures, numbers, distance):
             if found[one] < 0 and found[other] < 0:
@@ -172,8 +147,6 @@ def thin(pictures: PictureHashes, numbers: Any, distance: int, found: Any) -> An
 
 def all_pairs(pictures: PictureHashes, numbers: Any, distance: int) -> Iterator[tuple[int, int]]:
     """Yield the pairs of *numbers* that are near, in order."""
-    import numpy as np
-
     hashes = pictures.hashes[numbers]
     for first in range(0, len(numbers), ROWS):
         near = bits(hashes[first : first + ROWS, None] ^ hashes[None, first:]) <= distance
@@ -184,8 +157,6 @@ def all_pairs(pictures: PictureHashes, numbers: Any, distance: int) -> Iterator[
 
 def nearest(pictures: PictureHashes, numbers: Any, kept: Any, distance: int) -> Any:
     """Return for each picture of *numbers* the first of *kept*, which ascend, that it is near; -1 if there is none."""
-    import numpy as np
-
     found = np.full(len(numbers), len(pictures.hashes))
     if len(numbers) and len(kept):
         for some, candidates in candidate_pairs(pictures, numbers, kept, distance):
@@ -198,8 +169,6 @@ def nearest(pictures: PictureHashes, numbers: Any, kept: Any, distance: int) -> 
 
 def candidate_pairs(pictures: PictureHashes, numbers: Any, kept: Any, distance: int) -> Iterator[tuple[Any, Any]]:
     """Yield pairs that may be near, up to a million at once: places in *numbers*, and pictures of *kept*."""
-    import numpy as np
-
     my_sums, sums = pictures.sums(numbers), pictures.sums(kept)
     for band in range(BANDS):
         counts = range(radius(distance, band) + 1)
@@ -239,8 +208,6 @@ def radius(distance: int, band: int) -> int:
 
 def in_band(hashes: Any, band: int) -> Any:
     """Return 16 bits of each of *hashes*, every fourth one: neighbours in a picture are often alike."""
-    import numpy as np
-
     found = np.zeros(len(hashes), np.int64)
     for bit in range(BITS):
         found |= ((hashes >> np.uint64(BANDS * bit + band)) & np.uint64(1)).astype(np.int64) << bit
@@ -249,8 +216,6 @@ def in_band(hashes: Any, band: int) -> Any:
 
 def chunks(counts: Any) -> Iterator[slice]:
     """Yield slices of *counts* whose sums are up to a million, or that are one count."""
-    import numpy as np
-
     ends = np.cumsum(counts)
     first = 0
     while first < len(counts):

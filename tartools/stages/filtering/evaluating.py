@@ -49,8 +49,7 @@ class Evaluator:
     """Evaluates expressions.
 
     *value_of* returns the value of a name that is none of the expression's own, *functions* are what it may call
-    besides int, float, str, len, abs, min, max and round; they `spend` what they cost.
-
+    besides int, float, str, len, abs, min, max, round and match; they `spend` what they cost.
     """
 
     def __init__(self, value_of: Callable[[str], Any], functions: Mapping[str, Callable[..., Any]]) -> None:
@@ -62,7 +61,7 @@ class Evaluator:
             "abs": abs,
         }
         self.functions |= {each.__name__: partial(self._choosing, each) for each in (min, max)}
-        self.functions |= {"round": self._round, **functions}
+        self.functions |= {"round": self._round, **functions, "match": self._match}
         self._nodes: dict[type, Callable[[Any], Any]] = {
             **{ast.Constant: lambda node: node.value, ast.Name: self._name, ast.Attribute: self._item},
             ast.UnaryOp: lambda node: OPERATORS[type(node.op)](self._eval(node.operand)),
@@ -79,13 +78,15 @@ class Evaluator:
         self._value_of = value_of
         self._own: dict[str, Any] = {}  # names of loops
         self._left = STEPS
+        self._patterns: dict[str, Any] = {}  # compiled
+        self._matching = 0.0  # seconds of the processor
 
     def evaluate(self, node: ast.expr) -> Any:
         """Return the value of *node*, of `expression.parsed`.
 
         Raises: LimitError; what functions and *value_of* raise; any exception, for values of the wrong kind.
         """
-        self._left, self._own = STEPS, {}
+        self._left, self._own, self._matching = STEPS, {}, 0.0
         return self._eval(node)
 
     def spend(self, steps: int) -> None:
@@ -251,6 +252,40 @@ class Evaluator:
             raise LimitError(f"it rounds to {digits} digits")
         return round(value, digits)
 
+    def _match(self, pattern: str, text: str) -> bool:
+        """Tell whether *pattern* matches anywhere in *text*. Raises: UsageError; LimitError."""
+        if not isinstance(pattern, str) or not isinstance(text, str):
+            raise TypeError("match() takes a pattern and a text")
+        compiled = self.compiled(pattern)
+        self.spend(len(text) // READ)
+        if len(text) * (1 + pattern.count("(")) > REMEMBERED:
+            raise LimitError(f"a text of {several(len(text), 'character')} is too long for {pattern[:60]!r}")
+        begin = time.process_time()
+        left = PATIENCE - self._matching
+        try:
+            if left > 0:
+                return compiled.search(text, timeout=left) is not None
+        except TimeoutError:
+            pass
+        finally:
+            self._matching += time.process_time() - begin
+        raise LimitError(f"{pattern[:60]!r} takes over {PATIENCE:g} s: avoid repeats in repeats")
+
+    def compiled(self, pattern: str) -> Any:
+        """Return *pattern* compiled. Raises: UsageError if it is no regular expression, or exceeds a limit."""
+        if pattern not in self._patterns:
+            size = check_size(pattern)
+            self.spend(200 + 5 * len(pattern) + size // 10)
+            import regex  # re has no limit of time
+
+            if len(self._patterns) == KEPT:
+                self._patterns.clear()
+            try:
+                self._patterns[pattern] = regex.compile(pattern)
+            except (regex.error, RecursionError) as error:
+                raise UsageError(f"not a regular expression: {pattern[:200]!r}: {error}") from None
+        return self._patterns[pattern]
+
 
 def _check_bits(kind: type, left: int, right: int) -> None:
     """Raise LimitError if an operator of this *kind* would make too large a number of *left* and *right*."""
@@ -298,53 +333,6 @@ REFUSED = (
     (r"\(\?(R|[+-]?\d|&|P>)", "a pattern inside itself"),
     (r"(?<!\\[pPN])\{[\d<=+, ]*[eids][<=,}:+\d ]", "approximate matching"),
 )
-
-
-class Patterns:
-    """Patterns that are compiled once. *spend* counts the steps of an evaluation."""
-
-    def __init__(self, spend: Callable[[int], None]) -> None:
-        self._spend = spend
-        self._compiled: dict[str, Any] = {}
-        self._used = 0.0
-
-    def begin(self) -> None:
-        """Start another evaluation."""
-        self._used = 0.0
-
-    def search(self, pattern: str, text: str) -> bool:
-        """Tell whether *pattern* matches anywhere in *text*. Raises: UsageError; LimitError."""
-        if not isinstance(pattern, str) or not isinstance(text, str):
-            raise TypeError("match() takes a pattern and a text")
-        compiled = self.compiled(pattern)
-        self._spend(len(text) // READ)
-        if len(text) * (1 + pattern.count("(")) > REMEMBERED:
-            raise LimitError(f"a text of {several(len(text), 'character')} is too long for {pattern[:60]!r}")
-        begin = time.process_time()
-        left = PATIENCE - self._used
-        try:
-            if left > 0:
-                return compiled.search(text, timeout=left) is not None
-        except TimeoutError:
-            pass
-        finally:
-            self._used += time.process_time() - begin
-        raise LimitError(f"{pattern[:60]!r} takes over {PATIENCE:g} s: avoid repeats in repeats")
-
-    def compiled(self, pattern: str) -> Any:
-        """Return *pattern* compiled. Raises: UsageError if it is no regular expression, or exceeds a limit."""
-        if pattern not in self._compiled:
-            size = check_size(pattern)
-            self._spend(200 + 5 * len(pattern) + size // 10)
-            import regex  # re has no limit of time
-
-            if len(self._compiled) == KEPT:
-                self._compiled.clear()
-            try:
-                self._compiled[pattern] = regex.compile(pattern)
-            except (regex.error, RecursionError) as error:
-                raise UsageError(f"not a regular expression: {pattern[:200]!r}: {error}") from None
-        return self._compiled[pattern]
 
 
 def check_size(pattern: str) -> int:

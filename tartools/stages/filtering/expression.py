@@ -14,7 +14,7 @@ from typing import Any
 from tartools.errors import SampleError, TarToolsError, UsageError
 from tartools.samples.sample import Sample, failure_of
 from tartools.samples.values import PSEUDO, Column, field_list, lookup, parse_column
-from tartools.stages.filtering.evaluating import MADE, METHODS, READ, Evaluator, LimitError, Patterns
+from tartools.stages.filtering.evaluating import MADE, METHODS, READ, Evaluator, LimitError
 from tartools.tar import Member
 
 HEADER = 1000  # steps to look at the header of a picture
@@ -56,8 +56,6 @@ class Expression:
         self._verbatim = verbatim
         self._described = described or _described
         self._evaluator = Evaluator(self._value, functions)
-        self._patterns = Patterns(self._evaluator.spend)
-        self._evaluator.functions["match"] = self._patterns.search
         self._node = parsed(text, self._evaluator.functions)
         self.asks = _asks(self._node)
         self._known: Mapping[Ask, Any] = {}
@@ -65,7 +63,7 @@ class Expression:
         self._index = 0
         self._columns: dict[str, Column] = {}
         for pattern in _patterns(self._node):
-            self._patterns.compiled(pattern)
+            self._evaluator.compiled(pattern)
         self.unseen: dict[str, None] = {}
         self.seen: dict[str, None] = {}
         self._found: set[str] = set()
@@ -106,7 +104,6 @@ class Expression:
         self, read: Callable[[], Sample], index: int, known: Mapping[Ask, Any], lenient: bool = False
     ) -> bool:
         self._read, self._index, self._known = read, index, known
-        self._patterns.begin()
         try:
             found = bool(self._evaluator.evaluate(self._node))
         except (TarToolsError, _AbsentError, MemoryError):

@@ -89,7 +89,6 @@ def fetch_into(room: memoryview, url: str, begin: int, version: str) -> None:
 
 
 def _receive(part: Range, url: str, version: str, replaced: str, listed: bool) -> None:
-    """Receive all of *part*."""
     size, _, tag = version.partition(" ")
     source = Pinned(
         object_at(url),

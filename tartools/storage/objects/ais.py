@@ -60,7 +60,6 @@ def _parsed(url: str) -> _Location:
 
 
 def _trusted() -> Trust:
-    """Return which certificates are trusted."""
     skip = os.environ.get("AIS_SKIP_VERIFY_CRT") or os.environ.get("AIS_SKIP_VERIFY", "")
     return skip.lower() not in _TRUE and (os.environ.get("AIS_CLIENT_CA") or True)
 
@@ -121,8 +120,6 @@ def object_at(url: str) -> Object:
 
 
 class _AisObject:
-    """One object in a bucket."""
-
     def __init__(self, url: str, place: _Location) -> None:
         self.url = url
         self._place = place

@@ -160,7 +160,6 @@ class Cache:
         return [folder for folder in glob(names) if not os.path.islink(folder)]
 
     def _measured(self) -> int:
-        """Return the bytes that are kept."""
         return sum(size for folder in self._folders() for _, size, _ in _blocks(folder))
 
     def _evict(self, size: int) -> int:

@@ -51,7 +51,6 @@ _lock = threading.Lock()
 
 
 def _server() -> str:
-    """Return the URL of the server."""
     host = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
     return SERVER if not host else host if "://" in host else f"http://{host}"
 
@@ -142,8 +141,6 @@ def object_at(url: str) -> Object:
 
 
 class _GsObject:
-    """One object in a bucket."""
-
     def __init__(self, url: str) -> None:
         self.url = url
         bucket, name = bucket_and_name(url)

@@ -263,7 +263,13 @@ class _HubObject:
         _change(_Change(self._place, self.url, None, True))
 
     def output(self, force: bool) -> SentOutput:
-        return _output(self._place, self.url, force)
+        """Return an output that is uploaded when it is complete. Raises: StorageError, UsageError."""
+        if find_spec("huggingface_hub") is None:
+            what = f"a library for uploads to the hub is missing: {how_to_install('tartools[hf]')}"
+            raise StorageError(f"{what}; or write files, and upload them by hf upload", url=self.url)
+        if re.fullmatch(COMMIT, self._place.revision):
+            raise UsageError("a commit does not change: name a branch, or none for main", url=self.url)
+        return SentOutput(partial(_add, self._place, self.url, force))
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
@@ -309,16 +315,6 @@ class _Change(NamedTuple):
 
 
 _changes: list[_Change] | None = None  # of the block of `one_commit` that runs
-
-
-def _output(place: HubPath, url: str, force: bool) -> SentOutput:
-    """Return an output that is uploaded when it is complete. Raises: StorageError, UsageError."""
-    if find_spec("huggingface_hub") is None:
-        what = f"a library for uploads to the hub is missing: {how_to_install('tartools[hf]')}"
-        raise StorageError(f"{what}; or write files, and upload them by hf upload", url=url)
-    if re.fullmatch(COMMIT, place.revision):
-        raise UsageError("a commit does not change: name a branch, or none for main", url=url)
-    return SentOutput(partial(_add, place, url, force))
 
 
 def _add(place: HubPath, url: str, force: bool, sink: io.FileIO) -> None:

@@ -240,7 +240,6 @@ class RangedInput(Input):
             self._parts.append(part)
 
     def _run(self, part: _Part) -> None:
-        """Receive *part* in a thread."""
         begin = time.monotonic()
         try:
             for _ in self._source.receive(part, self._pause):
@@ -259,14 +258,12 @@ class RangedInput(Input):
             self._changed.notify_all()
 
     def _new_part(self) -> _Part:
-        """Return the part that comes next."""
         end, size = self._next + min(self._length, RANGE), self._source.size
         part = _Part(self._next, end if size is None else min(end, size))
         self._next, self._length = end, 2 * self._length
         return part
 
     def _has_more(self) -> bool:
-        """Tell whether there is another part to request."""
         size = self._source.size
         return self._source.ranged and (size is None or self._next < size)
 

@@ -113,7 +113,6 @@ def _translated(url: str, what: str = "read", pinned: bool = False) -> Iterator[
 
 
 def _code(error: exceptions.ClientError) -> str:
-    """Return the name of an error in S3."""
     return error.response.get("Error", {}).get("Code") or ""
 
 
@@ -150,8 +149,6 @@ def _status_error(error: exceptions.ClientError, url: str, what: str, pinned: bo
 
 
 class _Body(Body):
-    """The body of a response to botocore."""
-
     def __init__(self, body: Any, url: str) -> None:
         self._body = body
         self._url = url
@@ -166,8 +163,6 @@ class _Body(Body):
 
 
 class _S3Object:
-    """One object in a bucket."""
-
     def __init__(self, url: str) -> None:
         self.url = url
         bucket, key = bucket_and_name(url)

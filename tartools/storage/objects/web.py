@@ -65,8 +65,6 @@ def _version(headers: Mapping[str, str]) -> str:
 
 
 class _WebObject:
-    """An object on a web server."""
-
     def __init__(self, url: str) -> None:
         self.url = url
 

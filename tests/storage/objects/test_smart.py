@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tartools.errors import how_to_install
-from tartools.train import stream_map
+from tartools.train.mapwork import MapChunk, chunks_of
 from tartools.train.ranks import ReaderId
 from tartools.train.slices import ShardSlice, SliceReader, deal, numbered
 from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar, python
@@ -184,7 +184,7 @@ def test_training_reads_a_shard_whole(web: WebHdfs) -> None:
     begun = SliceReader([url], numbered([ShardSlice(0)]))
     assert [*itertools.islice(begun, 2)] == read[0][:2]
     assert [*SliceReader([url], numbered([ShardSlice(0)]), begun.position())] == read[0][2:]
-    assert [*stream_map(lambda sample: sample["__key__"], url, workers=1)] == ["00", "01", "02", "03", "04"]
+    assert [*chunks_of([url], [url], 1 << 20)] == [MapChunk(ShardSlice(0), url)]  # of stream_map
 
 
 def test_nothing_is_sent_before_it_is_complete(web: WebHdfs, run: Run) -> None:
