@@ -118,11 +118,11 @@ def test_of_a_full_disk_for_one_of_two_outputs(
 
 @each
 def test_of_an_output_that_is_there(label: str, line: list[str], inside: Inside, tmp_path: Path) -> None:
-    """It stays as it is, without --force, and nothing is read; with it, it is replaced."""
+    """It stays as it is, without --force, and nothing is read, if no value names it; with it, it is replaced."""
     words = [word.replace("{}", "in.tar") for word in line]
     done = inside(*words)
     made = contents(tmp_path)
-    source = "in.tar" if "table" in label else "pipe:touch was-read; cat in.tar"
+    source = "in.tar" if "table" in label or "--by" in label else "pipe:touch was-read; cat in.tar"
     refused = inside(*(word.replace("{}", source) for word in line))
     assert (done.status, refused.status, refused.stdout) == (0, 1, b""), done
     assert re.fullmatch(rf"{words[0]}: \S*(out|rest)\S*: already exists; --force replaces it\n", refused.stderr)
