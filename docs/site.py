@@ -16,7 +16,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from tartools import commands
-from tartools.cli.manual import every_option
+from tartools.cli.manual import options
 
 ROOT = Path(__file__).parent.parent
 TAKEN = {  # page of the site: file of the project
@@ -89,9 +89,13 @@ def options_page() -> str:
         "An option means the same in all commands that have it. Those of every command stand in the page of each.",
         "| Option | What it does | Commands |\n|---|---|---|",
     ]
+    every = [(option, name) for name in commands.names() for option in options(commands.load(name))[1]]
+    found: dict[tuple[str, str], list[str]] = {}  # one with another help is another one
+    for option, name in sorted(every, key=lambda pair: pair[0].names[-1]):
+        found.setdefault((" ".join((", ".join(option.names), option.metavar)).rstrip(), option.help), []).append(name)
     rows = []
-    for (option, what), having in every_option(map(commands.load, commands.names())).items():
-        cells = (f"`{option}`", what, " ".join(having))
+    for (spelled, what), having in found.items():
+        cells = (f"`{spelled}`", what, " ".join(having))
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n\n".join(lines) + "\n" + "\n".join(rows) + "\n"
 

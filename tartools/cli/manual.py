@@ -72,18 +72,6 @@ def completed(option: Declared) -> str:
     return COMPLETED.get(option.metavar.strip("[].").split(":")[0], NOTHING)
 
 
-def every_option(commands: Iterable[Command]) -> dict[tuple[str, str], list[str]]:
-    """Return the options of all *commands* in the order of their long names: what each is and does -> which have it.
-
-    An option with another help is another one.
-    """
-    every = [(option, command.name) for command in commands for option in options(command)[1]]
-    found: dict[tuple[str, str], list[str]] = {}
-    for option, name in sorted(every, key=lambda pair: pair[0].names[-1]):
-        found.setdefault((" ".join((", ".join(option.names), option.metavar)).rstrip(), option.help), []).append(name)
-    return found
-
-
 def man_page(command: Command, names: Iterable[str]) -> str:
     """Return the page of *command* in section 1, in man(7) macros. *names* are those of all commands."""
     arguments, named = options(command)
@@ -146,7 +134,6 @@ def _examples(text: str) -> Iterator[str]:
 
 
 def _literal(text: str) -> Iterator[str]:
-    """Yield *text* line by line, as it is."""
     yield from (".nf", ".RS 4")
     for line in text.strip("\n").splitlines():
         yield _roff(line.removeprefix("  ")) or r"\&"

@@ -61,7 +61,6 @@ def respelled(arguments: Sequence[str], every: Iterable[Declared]) -> list[str]:
 def _options(
     arguments: Sequence[str], named: Mapping[str, Declared], interspersed: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of options, and the words that belong to none."""
     given: dict[str, Any] = {}
     words: list[str] = []
     waiting = list(reversed(arguments))

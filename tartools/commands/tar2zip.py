@@ -37,6 +37,6 @@ def tar2zip(
     deflate: Annotated[bool, Option("--deflate", "Compress each member.")] = False,
 ) -> None:
     """Run the command."""
-    from tartools.formats.zipwrite import write_zip
+    from tartools.formats.zipfiles import write_zip
 
     export(account, source, output, "zip", partial(write_zip, account=account, deflate=deflate))

@@ -295,10 +295,10 @@ def copies(
 def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Reading) -> Iterator[Sample]:
     """Return the samples of *urls*, which are of this *kind*; of files, those of one key are a sample."""
     if kind == ZIP:
-        from tartools.formats import zipread
+        from tartools.formats import zipfiles
 
         storage.check_inputs(urls)
-        return zipread.samples(urls, account, None, reading.skip_special)
+        return zipfiles.samples(urls, account, None, reading.skip_special)
     if kind != LOOSE:
         return read_samples(urls, account, reading)
     from tartools.formats.folder import Folder, from_folder
@@ -337,7 +337,7 @@ def write_tar(samples: Iterable[tuple[Sample, int]], folder: Path) -> Taken:
 
 def unfold(folder: Path) -> None:
     """Make of the shard in *folder* its table, a zip file, and loose files."""
-    from tartools.formats.zipwrite import write_zip
+    from tartools.formats.zipfiles import write_zip
 
     shard = str(folder / "data.tar")
     inputs = row_inputs([shard], Account(), Indexing(Reading(), 1))
@@ -392,14 +392,9 @@ def object_samples(prefix: str) -> int:
 
 def zip_samples(urls: Sequence[str]) -> int:
     """Return how many samples the zip files *urls* have. Raises: what `ZipSamples` raises."""
-    from tartools.formats.zipread import ZipSamples
-    from tartools.storage import seekable
+    from tartools.formats import zipfiles
 
-    count = 0
-    for url in urls:
-        with seekable.seekable(url) as file:
-            count += len(ZipSamples(file, url))
-    return count
+    return sum(len(zipped) for _, zipped in zipfiles.opened(urls))
 
 
 def rows_of(places: Sequence[BenchPlace], ways: Ways) -> list[dict[str, Any]]:

@@ -210,9 +210,9 @@ def write_files(wanted: PlanOptions, account: Account, output: cli.Output) -> No
     words = None if wanted.fields is None else select.parse_words(wanted.fields)
     template = wanted.template or KEYS
     if wanted.zips:
-        from tartools.formats import zipread
+        from tartools.formats import zipfiles
 
-        samples = zipread.samples(urls, account, wanted.class_field, wanted.skip_special)
+        samples = zipfiles.samples(urls, account, wanted.class_field, wanted.skip_special)
     elif wanted.parquets:
         from tartools.formats import parquetread
 

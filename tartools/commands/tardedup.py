@@ -54,16 +54,19 @@ Examples:
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from tartools import cli
 from tartools.cli import Option
 from tartools.errors import UsageError, several
 from tartools.samples.account import Account, Phase
+from tartools.shards.dataset import DataSet
+from tartools.shards.delivery import Picked, deliver_flags
+from tartools.stages import select
+from tartools.stages.duplicates import AGAINST, INPUT
+from tartools.stages.duplicates.comparison import Comparison, DedupSide, find, pair_of, write_report
+from tartools.stages.externalsort import Spool, external_sort
 from tartools.storage.expand import expand
-
-if TYPE_CHECKING:
-    from tartools.stages.duplicates.comparison import Comparison, DedupSide
 
 FARTHEST = 15  # bits of a distance; more would be more than a picture with each other
 
@@ -125,11 +128,6 @@ def tardedup(
         raise UsageError("stdin can be read only once: it is --against and input too")
     given = {"-o": output.url, "--rest": others.rest, "--report": others.report, "--html": others.page}
     cli.check_outputs(given, output.force, [*urls, *against])
-    from tartools.shards.dataset import DataSet
-    from tartools.shards.delivery import Picked, deliver_flags
-    from tartools.stages.duplicates import AGAINST, INPUT
-    from tartools.stages.duplicates.comparison import DedupSide, find, pair_of, write_report
-    from tartools.stages.externalsort import Spool, external_sort
 
     asked = ("__key__", *comparison.columns) if comparison.columns else ()
     reading = source.reading._replace(tmpdir=means.tmpdir, forks=True, columns=asked)
@@ -163,11 +161,8 @@ def tardedup(
     say(sides, pairs, account)
 
 
-def the_comparison(alike: AlikeOptions) -> "Comparison":
+def the_comparison(alike: AlikeOptions) -> Comparison:
     """Return what is to be compared. Raises: UsageError."""
-    from tartools.stages import select
-    from tartools.stages.duplicates.comparison import Comparison
-
     if alike.by is not None and alike.near is not None:
         raise UsageError("--equal and --near exclude each other: pictures that are equal are near, too")
     if alike.near is None and alike.distance is not None:
@@ -187,7 +182,7 @@ def the_comparison(alike: AlikeOptions) -> "Comparison":
     return Comparison(() if near else choices, near, distance, alike.keep == "largest", alike.missing)
 
 
-def say(sides: "Sequence[DedupSide]", pairs: Iterable[bytes], account: Account) -> None:
+def say(sides: Sequence[DedupSide], pairs: Iterable[bytes], account: Account) -> None:
     """Say how many samples were left out, and how many could not be compared."""
     from tartools.stages.duplicates import AGAINST
     from tartools.stages.duplicates.comparison import pair_of

@@ -108,17 +108,15 @@ def tardiff(account: Account, source: cli.Inputs, wanted: DiffOptions, means: cl
     storage.check_output(wanted.output, wanted.force, [*a.urls, *b.urls])
     data = DataSet(b.urls, Account(lambda _: None), reading, most)  # all is said when they are compared
     destination = data.sink(wanted.output, wanted.force)
-    comparing.check_repeatable(b.urls)
+    if once := [url for url in b.urls if not storage.is_repeatable(url)]:
+        what = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
+        raise UsageError(what, url=once[0])
     data.keep()
     counts = compared(a, b, account, new, wanted, means)
-    deliver_flags(comparing.wanted_flags(data, b.counts, sorter(means)(new)), destination, None, data.account)
+    records = external_sort(new, means.memory // PAIRS, means.tmpdir)
+    deliver_flags(comparing.wanted_flags(data, b.counts, records), destination, None, data.account)
     account.bytes_out += data.account.bytes_out
     return int(counts.differ)
-
-
-def sorter(means: cli.Means) -> Any:
-    """Return what sorts any number of records."""
-    return partial(external_sort, memory=means.memory // PAIRS, tmpdir=means.tmpdir)
 
 
 def check_options(wanted: DiffOptions, source: cli.Inputs) -> None:
@@ -144,7 +142,7 @@ def check_options(wanted: DiffOptions, source: cli.Inputs) -> None:
 
 def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, wanted: DiffOptions, means: cli.Means) -> Counts:
     """Compare *a* and *b*, and print what is *wanted*; *new* gets the samples to be written."""
-    sort = sorter(means)
+    sort = partial(external_sort, memory=means.memory // PAIRS, tmpdir=means.tmpdir)
     counts = Counts()
     pairs = None if wanted.unordered else Spool(means.memory // PAIRS, means.tmpdir)
     left, right = sort(a.contents(account)), sort(b.contents(account))

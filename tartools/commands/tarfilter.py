@@ -49,7 +49,7 @@ Examples:
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from tartools import cli
 from tartools.cli import Option
@@ -57,11 +57,9 @@ from tartools.errors import StorageError, UsageError
 from tartools.samples.account import Account
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_flags
-from tartools.stages import shares
+from tartools.stages import select, shares
+from tartools.stages.filtering.conditions import Filter
 from tartools.storage.expand import read_list
-
-if TYPE_CHECKING:
-    from tartools.stages.filtering.conditions import Filter
 
 
 def share(text: str) -> range:
@@ -93,14 +91,11 @@ class FilterConditions(cli.Group):
     verbatim: cli.Verbatim = False
 
 
-def the_filter(conditions: FilterConditions) -> "Filter":
+def the_filter(conditions: FilterConditions) -> Filter:
     """Return the filter that *conditions* ask for. Raises: UsageError; StorageError for a list that can't be read."""
     given = (conditions.expression, conditions.keys, conditions.present, conditions.sample, conditions.hash)
     if all(each is None for each in given):
         raise UsageError("no condition: give -S, --keys, --fields-present, --sample or --share")
-    from tartools.stages import select
-    from tartools.stages.filtering.conditions import Filter
-
     numbers: list[tuple[Callable[[bytes], int], range]] = []
     if conditions.hash is not None:
         numbers.append((shares.number_of, conditions.hash))

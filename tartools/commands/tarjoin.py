@@ -109,13 +109,13 @@ def tarjoin(
     a, b = sides(source, wanted)
     storage.check_output(output.url, output.force, [*a, *b])
     storage.check_inputs([*a, *b])
-    from tartools.stages.partners import SecondFields, check_shards, read_second
+    from tartools.samples.columnfields import ChosenColumns
+    from tartools.stages.partners import check_shards, read_second
 
     check_shards(a)
     reading = source.reading._replace(tmpdir=tmpdir, forks=True)
-    fold = str if wanted.verbatim else str.lower
-    choice = SecondFields(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
-    partners = read_second(b, wanted.form, choice, account, reading, memory)
+    chosen = ChosenColumns(words, " ".join(wanted.exclude or ()).split(), str if wanted.verbatim else str.lower)
+    partners = read_second(b, wanted.form, wanted.key, chosen, account, reading, memory)
     if adds:
         from tartools.stages.adding import Adding, joined
 

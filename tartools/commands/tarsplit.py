@@ -84,28 +84,7 @@ from tartools.storage.url import Url
 DEFAULT_SIZE = 10**9  # bytes
 OTHER_FILES = 200  # that are open besides the outputs
 
-Samples = Annotated[int | None, Option("-n --samples N", "Put at most N samples in a shard.", minimum=1)]
-Size = Annotated[
-    int | None,
-    Option(
-        "-s --size BYTES",
-        "Make shards of at most this size, such as 500M or 1e9.",
-        parser=cli.byte_size,
-        default="1e9, without -n",
-    ),
-]
 Pattern = Annotated[str, Option("-o --output OUTPUT", "Prefix or pattern of the shards' names.")]
-Most = Annotated[
-    int | None, Option("--max-shards N", "Stop after N shards; the rest is not read.", minimum=0, aliases="--maxshards")
-]
-Start = Annotated[int | None, Option("--start N", "Number of the first shard.", minimum=0, default="0")]
-Even = Annotated[
-    int | None, Option("--shards K", "Make K shards of equal numbers of samples, give or take one.", minimum=1)
-]
-Post = Annotated[
-    str | None, Option("--post COMMAND", "Run COMMAND after each complete shard; {} and $TAR_SHARD are its name.")
-]
-Remove = Annotated[bool, Option("--remove", "Remove each shard after its --post has succeeded.")]
 
 
 class Partition(cli.Group):
@@ -125,66 +104,80 @@ class Partition(cli.Group):
     by: Annotated[str | None, Option("--by FIELD", "Make a part of the samples of each value of this field.")] = None
 
 
+class ShardOptions(cli.Group):
+    """Which shards are made, and what becomes of each."""
+
+    samples: Annotated[int | None, Option("-n --samples N", "Put at most N samples in a shard.", minimum=1)] = None
+    size: Annotated[
+        int | None,
+        Option(
+            "-s --size BYTES",
+            "Make shards of at most this size, such as 500M or 1e9.",
+            parser=cli.byte_size,
+            default="1e9, without -n",
+        ),
+    ] = None
+    even: Annotated[
+        int | None, Option("--shards K", "Make K shards of equal numbers of samples, give or take one.", minimum=1)
+    ] = None
+    most: Annotated[
+        int | None,
+        Option("--max-shards N", "Stop after N shards; the rest is not read.", minimum=0, aliases="--maxshards"),
+    ] = None
+    start: Annotated[int | None, Option("--start N", "Number of the first shard.", minimum=0, default="0")] = None
+    post: Annotated[
+        str | None, Option("--post COMMAND", "Run COMMAND after each complete shard; {} and $TAR_SHARD are its name.")
+    ] = None
+    remove: Annotated[bool, Option("--remove", "Remove each shard after its --post has succeeded.")] = False
+    force: cli.Force = False
+    gzip: cli.Gzip = False
+    tmpdir: cli.TmpDir = None
+
+
 @cli.command(__doc__)
-def tarsplit(
-    account: Account,
-    source: cli.Inputs,
-    output: Pattern,
-    partition: Partition,
-    samples: Samples = None,
-    size: Size = None,
-    even: Even = None,
-    most: Most = None,
-    start: Start = None,
-    post: Post = None,
-    remove: Remove = False,
-    force: cli.Force = False,
-    gzip: cli.Gzip = False,
-    tmpdir: cli.TmpDir = None,
-) -> None:
+def tarsplit(account: Account, source: cli.Inputs, output: Pattern, partition: Partition, wanted: ShardOptions) -> None:
     """Run the command."""
-    if remove and not post:
+    force, gzip, first = wanted.force, wanted.gzip, wanted.start or 0
+    if wanted.remove and not wanted.post:
         raise UsageError("--remove needs a --post that copies the shards elsewhere first")
-    if remove and not Url(output).is_local:
+    if wanted.remove and not Url(output).is_local:
         raise UsageError("--remove removes files, and OUTPUT is not a file", url=output)
-    if even and (samples or size):
+    if wanted.even and (wanted.samples or wanted.size):
         raise UsageError("--shards sets the size of shards; it excludes -n and -s")
-    reading = source.reading._replace(ranges=True, listed=False, tmpdir=tmpdir, forks=True)
-    limits = Limits(lambda _: samples, size, most)
+    reading = source.reading._replace(ranges=True, listed=False, tmpdir=wanted.tmpdir, forks=True)
+    limits = Limits(lambda _: wanted.samples, wanted.size, wanted.most)
     with storage.one_commit(output):
         if partition.parts or partition.stratify is not None or partition.by is not None:
             column = part_column(partition, limits)
             word = column.name if partition.by is not None and column else "part"
             parts = numbering.PartNames(output, word, gzip)
-            outputs = PartOutputs(parts, limits, DEFAULT_SIZE, even, start, force)
-            urls = source.urls()
-            split_in_parts(urls, reading, account, partition, column, outputs, gzip, post, remove)
+            outputs = PartOutputs(parts, limits, DEFAULT_SIZE, wanted.even, wanted.start, force)
+            split_in_parts(source.urls(), reading, account, partition, column, outputs, wanted)
             return
         names = numbering.parse_numbering(output, gzip)
         codec_for(names.name(0), gzip)
         urls = source.urls()
-        first = start or 0
         old = numbering.existing_shards(names)
         numbering.check_outputs(names, first, old, urls, force)
         data = DataSet(urls, account, reading, cli.workers(0))
         data.sink(names.name(0), force, gzip)
-        if not (samples or size or even):
-            limits = Limits(size=DEFAULT_SIZE, shards=most)
-        spread = Spread(data.count(), even) if even else None
+        if not (wanted.samples or wanted.size or wanted.even):
+            limits = Limits(size=DEFAULT_SIZE, shards=wanted.most)
+        spread = Spread(data.count(), wanted.even) if wanted.even else None
         if spread is not None:
-            limits = Limits(spread.samples, None, most)
+            limits = Limits(spread.samples, None, wanted.most)
             if not data.lists:
                 account.progress.phase = Phase("writing", spread.total, lambda: account.samples_out)
         shards = write_shards(data.batches(), lambda k: data.sink(names.name(first + k), force, gzip), limits, account)
-        written = finished(shards, post, remove)
+        written = finished(shards, wanted)
         if spread is not None:
-            spread.check(account.samples_in, most)
-        if most == 0:
+            spread.check(account.samples_in, wanted.most)
+        if wanted.most == 0:
             return
         if not account.samples_in:
             account.warn("no samples in the input; no shards written")
         if force:
-            until = None if start is None or most is None else start + most
+            until = None if wanted.start is None or wanted.most is None else first + wanted.most
             numbering.replace_set(names, range(first, first + written), until, old, account)
 
 
@@ -194,12 +187,10 @@ def split_in_parts(
     account: Account,
     partition: Partition,
     column: Column | None,
-    wanted: PartOutputs,
-    gzip: bool,
-    post: str | None,
-    remove: bool,
+    outputs: PartOutputs,
+    wanted: ShardOptions,
 ) -> None:
-    """Write the samples of *urls* in a set of shards for each part, as *wanted*, and report what each has got.
+    """Write the samples of *urls* in a set of shards for each part, to *outputs*, and report what each has got.
 
     *column* has the values by which they are apart, if any.
     """
@@ -208,22 +199,22 @@ def split_in_parts(
     from tartools.stages.parting import MOST, labelled
     from tartools.tables.listed import column_names
 
-    names = wanted.names
-    if names.single and (wanted.limits.samples(0) or wanted.limits.size or wanted.even or wanted.start):
+    names = outputs.names
+    if names.single and (wanted.samples or wanted.size or wanted.even or wanted.start):
         raise UsageError("OUTPUT has no number, so each part is one shard; write {shard:06d} in it for more")
     example = names.of("x").name(0)
-    codec_for(example, gzip)
+    codec_for(example, wanted.gzip)
     columns = ["__key__", *(column_names([column]) if column else [])]
     reading = reading._replace(ranges=column is None, listed=column is not None, columns=columns)
     data = DataSet(urls, account, reading, cli.workers(0))
-    made = partial(data.sink, force=wanted.force, gzip=gzip)
-    shards = PartShards(wanted, [part.name for part in partition.parts or ()], urls, made, account)
+    made = partial(data.sink, force=wanted.force, gzip=wanted.gzip)
+    shards = PartShards(outputs, [part.name for part in partition.parts or ()], urls, made, account)
     if partition.by is not None:
         allow_open_files(MOST + OTHER_FILES)
     made(example)
     exact, counted = partition.stratify is not None, shards.spread if wanted.even else None
     found = labelled(data, partition.parts or (), column, exact, names.check, counted)
-    finished((url for _, url in deliver_labels(found, shards.begin, account)), post, remove)
+    finished((url for _, url in deliver_labels(found, shards.begin, account)), wanted)
     shards.settle(f"values of {column.name}" if partition.by and column else "parts")
 
 
@@ -244,19 +235,19 @@ def part_column(partition: Partition, limits: Limits) -> Column | None:
     return found
 
 
-def finished(shards: Iterator[str], post: str | None, remove: bool) -> int:
-    """Run the command *post* for each of *shards* once it is complete, *remove* it, and print its name.
+def finished(shards: Iterator[str], wanted: ShardOptions) -> int:
+    """Run the command of --post for each of *shards* once it is complete, remove it with --remove, print its name.
 
     Returns how many there were. Raises: StorageError, and what *shards* raises.
     """
     count = 0
     with storage.writing("-") as printed:
         for url in shards:
-            if post:
+            if wanted.post:
                 from tartools.storage import pipe  # only when needed: subprocess costs 5 ms
 
-                pipe.run(post, url)
-            if remove:
+                pipe.run(wanted.post, url)
+            if wanted.remove:
                 storage.remove(url)
             printed.write(os.fsencode(url) + b"\n")
             count += 1

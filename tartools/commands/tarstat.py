@@ -57,7 +57,7 @@ Examples:
     tarstat --json train.tar | jq '.fields[] | {field, bytes}'
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -67,7 +67,6 @@ from tartools.commands._report import print_facts
 from tartools.samples import decoding
 from tartools.samples.account import Account
 from tartools.samples.filetypes import is_picture_field
-from tartools.samples.sample import Batch
 from tartools.samples.values import no_sample_has
 from tartools.shards.gathering import WORKERS, gather, to_the_end, without_output
 from tartools.show import sections, statreport
@@ -101,14 +100,10 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     listed = LISTED if looks.json else sections.LISTED
     found = Summary(listed)
 
-    def summarized(batches: Iterator[Batch]) -> Summary:
-        return summarize(batches, kinds, listed, fields, account)
-
-    def collect(part: Summary) -> None:
-        found.add(part, found.samples)
-
+    work = without_output(partial(summarize, kinds=kinds, listed=listed, fields=fields, account=account))
     most = parallel or min(cli.workers(0), WORKERS)
-    to_the_end(gather(urls, account, reading, without_output(summarized), collect, most=most, remote=True))
+    parts = gather(urls, account, reading, work, lambda part: found.add(part, found.samples), most=most, remote=True)
+    to_the_end(parts)
     unseen = {name.lower() for name in named} - {field.lower() for field in found.fields}
     if unseen and found.samples and not found.many_fields:
         raise no_sample_has(" ".join(name for name in named if name.lower() in unseen), found.fields)

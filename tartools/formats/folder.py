@@ -63,7 +63,10 @@ def from_folder(wanted: Folder, account: Account, skip_special: bool) -> list[Pl
     if wanted.class_field is not None:
         top = os.path.basename(os.path.abspath(wanted.path))
         keys = {key for key, field in map(split_path, names.values()) if field}
-        warn_of_top([path for path, name in names.items() if b"/" not in path and split_path(name)[1]], top, account)
+        if above := [os.fsdecode(path) for path in sorted(names) if b"/" not in path and split_path(names[path])[1]]:
+            more = f" and {len(above) - 1:,} more" if above[1:] else ""
+            what = f"in no folder of a class: the class is the name of the whole folder, {top!r}"
+            account.warn(f"{above[0]!r}{more} {what}")
         labels = {key: os.path.basename(os.path.dirname(key)) or os.fsencode(top) for key in keys}
         numbers = class_numbers(wanted.class_field, labels.values(), account)
         for key, label in labels.items():
@@ -194,14 +197,6 @@ def check_keys(names: dict[bytes, bytes], folder: str) -> None:
             raise SampleError(
                 f"with --dots last, {both} would both have the key {os.fsdecode(key)!r}; rename one of them", url=folder
             )
-
-
-def warn_of_top(paths: Sequence[bytes], top: str, account: Account) -> None:
-    """Warn if files are at the *paths*, in the folder *top* itself, whose name becomes their class."""
-    if paths:
-        first = os.fsdecode(min(paths))
-        more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
-        account.warn(f"{first!r}{more} in no folder of a class: the class is the name of the whole folder, {top!r}")
 
 
 def warn_of_twins(samples: Iterable[Sequence[bytes]], account: Account) -> None:

@@ -73,7 +73,6 @@ def _key(found: dict[str, Any], template: str, index: int) -> str:
 
 
 def _parts(key: str, found: dict[str, Any], plan: PlanOrigin, line: int) -> Iterator[PlannedMember]:
-    """Yield the members of the sample *key*."""
     fields: set[str] = set()
     for name, value in found.items():
         if value is None or name in PSEUDO:
@@ -187,7 +186,6 @@ def _quoted(sample: Sample, name: str) -> bytes:
 
 
 def _value(member: Member) -> tuple[bytes, ...]:
-    """Return the pieces of the JSON of the payload of *member*."""
     payload = member.read()
     if unpacked(field_name(member))[1] is None:  # a string for txt.gz would be compressed when it is read back
         with suppress(UnicodeDecodeError):

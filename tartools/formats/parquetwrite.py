@@ -94,7 +94,6 @@ class PayloadColumn:
         self._begin()
 
     def _begin(self) -> None:
-        """Hold no rows."""
         self._data = bytearray()
         self._offsets = array("i", [0])
         self._known: list[bool] = []

@@ -318,7 +318,6 @@ def _header(titles: list[str], url: str, line: int, rows: RowFormat) -> tuple[in
 
 
 def _objects(file: io.BufferedReader, name: str, rows: RowFormat) -> Iterator[PackedRows]:
-    """Yield what `packed_rows` does for JSON lines."""
     columns: dict[tuple[str, ...], tuple[str, list[tuple[str, str]]]] = {}  # of objects with these names
     seen: dict[str, None] = {}
     keys: list[bytes] = []

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tartools import storage
 from tartools.errors import SampleError, TarToolsError, UsageError
@@ -14,10 +14,7 @@ from tartools.samples.account import FIRST, TOGETHER, Account
 from tartools.samples.sample import Batch, Sample, behind_key, failure_of
 from tartools.samples.values import PSEUDO, Column, blanks, field_list, getter, parse_column
 from tartools.storage.streams import Sink
-from tartools.tables.listed import ABSENT, ListedBatch, answers_of, first, json_getter, told_by
-
-if TYPE_CHECKING:
-    from tartools.tables.listed import TableColumns
+from tartools.tables.listed import ABSENT, ListedBatch, TableColumns, answers_of, first, json_getter, told_by
 
 CHUNK = 1 << 16  # bytes collected before they are written
 
@@ -244,7 +241,7 @@ class ListedRow:
 
     __slots__ = ("_columns", "_number")
 
-    def __init__(self, columns: "TableColumns", number: int) -> None:
+    def __init__(self, columns: TableColumns, number: int) -> None:
         self._columns = columns
         self._number = number
 
@@ -314,7 +311,6 @@ def values(
 def _of_listed(
     batch: ListedBatch, columns: Sequence[Column], typed: bool, index: int
 ) -> Iterator[tuple[list[Any], Sample | ListedRow]]:
-    """Yield what `values` yields for *batch*."""
     nothing = ABSENT if typed else None
     listed = batch.columns
     answers = [answers_of(column, listed, typed, range(index, index + len(batch))) for column in columns]

@@ -150,7 +150,9 @@ class Examples:
         found = self._fields(self._features(record), url)
         names = tuple(found)
         if names not in self._chosen:
-            self._chosen[names] = self._choose(names)
+            self._seen.update(dict.fromkeys(names))
+            chosen = ChosenColumns(with_key(self._words, names), (), self._fold, hidden=False)
+            self._chosen[names] = chosen.of({name: n for n, name in enumerate(names)})
         key = self._template.format(self._index, index=self._index)
         fields: dict[str, bytes] = {}
         for place, name in self._chosen[names]:
@@ -193,12 +195,6 @@ class Examples:
                     raise SampleError(f"two features are for the field {field!r}")
                 found[field] = payload
         return found
-
-    def _choose(self, names: tuple[str, ...]) -> list[tuple[int, str]]:
-        """Return which of the fields *names* are taken, and what they are called."""
-        self._seen.update(dict.fromkeys(names))
-        chosen = ChosenColumns(with_key(self._words, names), (), self._fold, hidden=False)
-        return chosen.of({name: n for n, name in enumerate(names)})
 
     def check_words(self) -> None:
         """Raise SampleError if no record had a feature for a word."""

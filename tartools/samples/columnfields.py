@@ -59,7 +59,7 @@ class PackedFields:
             yield self.names[number], packed[at - size : at]
 
 
-class ChosenColumns:
+class ChosenColumns(NamedTuple):
     """Which columns become which fields.
 
     *words* are (choices, new name or None), as a field specification has them; if None, all columns are taken, but if
@@ -67,17 +67,10 @@ class ChosenColumns:
     that are one name.
     """
 
-    def __init__(
-        self,
-        words: Words | None,
-        dropped: Iterable[str],
-        fold: Callable[[str], str],
-        hidden: bool = True,
-    ) -> None:
-        self.words = words
-        self.fold = fold
-        self._hidden = hidden
-        self._dropped = {fold(name) for name in dropped}
+    words: Words | None
+    dropped: Sequence[str]
+    fold: Callable[[str], str]
+    hidden: bool = True
 
     def of(self, columns: Mapping[str, int]) -> list[tuple[int, str]]:
         """Return the places of the columns that are taken, and the fields that they are for.
@@ -85,7 +78,7 @@ class ChosenColumns:
         *columns* are the names and the places of those that may be taken. Raises: SampleError for one field twice.
         """
         if self.words is None:
-            hidden = "__" if self._hidden else "\0"
+            hidden = "__" if self.hidden else "\0"
             found = [(place, name) for name, place in columns.items() if not name.startswith(hidden)]
         else:
             folded = {self.fold(name): (place, name) for name, place in reversed(list(columns.items()))}
@@ -95,8 +88,9 @@ class ChosenColumns:
                 place, name = next((each for each in known if each is not None), (-1, ""))
                 if place >= 0:
                     found.append((place, new or name))
+        dropped = set(map(self.fold, self.dropped))
         names = {place: name for name, place in columns.items()}
-        found = [(place, field) for place, field in found if self.fold(names[place]) not in self._dropped]
+        found = [(place, field) for place, field in found if self.fold(names[place]) not in dropped]
         fields = [self.fold(field) for _, field in found]
         for _, field in found:
             if fields.count(self.fold(field)) > 1:

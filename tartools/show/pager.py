@@ -207,7 +207,6 @@ class Pager:
         return sheet.grid([self._seen[n] for n in range(begin, end + 1)], self._number - begin, screen)
 
     def _status(self, screen: Screen, hint: str) -> str:
-        """Return the last row of *screen*."""
         sample = self._seen[self._number]
         right = f" {self._note or hint} "
         left = f" {self._place()}  {printable(sample.key)}  {shown(sample.shard)}"
@@ -224,7 +223,6 @@ class Pager:
         return f"{number:,} of {read:,}+" if read > number else f"{number:,}"
 
     def _foot(self, *lines: str) -> str:
-        """Return text that writes *lines* into the last rows of the screen."""
         screen, text = self._screen(), ""
         for row, line in enumerate(lines, screen.rows + 1 - len(lines)):
             line = sheet.fit(line, screen.columns)

@@ -10,8 +10,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import accumulate, compress, islice, repeat, tee
 from typing import NamedTuple
 
-from tartools import storage
-from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.samples.sortkeys import text_bytes, text_of
@@ -27,7 +25,6 @@ from tartools.storage.checks import changed_since
 NUMBER = 8  # bytes of a number
 DIGEST = 16  # bytes of the digest of a payload in a record
 WHOLE = 32  # bytes of the digest of a data set, and of all that it is made of
-TWICE = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
 
 
 class DiffSide(NamedTuple):
@@ -68,27 +65,18 @@ def to_its_end(records: Iterator[bytes], account: Account) -> Iterator[bytes]:
 def digest(urls: Sequence[str], account: Account, reading: Reading, most: int) -> int:
     """Return the digest of the data set *urls*: see `digest_of`."""
 
-    def work(batches: Iterator[Batch]) -> str:
+    def work(batches: Iterator[Batch]) -> int:
         total = 0
         for batch in batches:
             total += digest_of(batch)
             account.samples_in += len(batch)
             account.samples_out += len(batch)
-        return str(total)
+        return total
 
     parts: list[int] = []
-    found = gather(
-        urls, account, reading, without_output(work), lambda part: parts.append(int(part)), most=most, remote=True
-    )
-    to_the_end(found)
+    to_the_end(gather(urls, account, reading, without_output(work), parts.append, most=most, remote=True))
     account.check()
     return sum(parts)
-
-
-def check_repeatable(urls: Sequence[str]) -> None:
-    """Raise UsageError if the samples of *urls* can't be read again."""
-    if not all(map(storage.is_repeatable, urls)):
-        raise UsageError(TWICE, url=next(url for url in urls if not storage.is_repeatable(url)))
 
 
 def wanted_flags(

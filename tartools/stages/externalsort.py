@@ -1,12 +1,12 @@
 """External sorting: sort more records than fit into memory as sorted runs in scratch files, then merge the runs."""
 
 import io
+import marshal
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import accumulate
-from struct import pack, unpack, unpack_from
 from typing import NamedTuple
 
+from tartools.storage.scratch import scratch_file
 from tartools.tar import read_range
 
 OVERHEAD = 64  # bytes of memory for a record beyond its own: the object, a slot in the list, a share of the sort
@@ -23,7 +23,7 @@ MERGING = 32 << 20  # bytes of blocks held by a merge: fewer runs at once, if th
 class SortedRun(NamedTuple):
     """Bytes *start* to *end* of a scratch file: blocks of sorted records, as `pack_blocks` makes them.
 
-    The largest block has *largest* bytes.
+    Before each is its length, in 8 bytes. The largest block has *largest* bytes.
     """
 
     file: io.FileIO
@@ -50,7 +50,7 @@ class Spool:
         self._held.append(record)
         self._size += len(record) + OVERHEAD
         if self._size > self._memory:
-            self._runs.append(write_run(self._held, self._runs[0].file if self._runs else new_file(self._tmpdir)))
+            self._runs.append(write_run(self._held, self._runs[0].file if self._runs else scratch_file(self._tmpdir)))
             self._held, self._size = [], 0
 
     def __iter__(self) -> Iterator[bytes]:
@@ -74,7 +74,7 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
             size += len(record) + OVERHEAD
             if size > memory:
                 held.sort()
-                runs.append(write_run(held, runs[0].file if runs else new_file(tmpdir)))
+                runs.append(write_run(held, runs[0].file if runs else scratch_file(tmpdir)))
                 held, size = [], 0
         held.sort()
         if not runs:
@@ -83,7 +83,7 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
         from heapq import merge
 
         while len(groups := mergeable(runs)) > 1:
-            before, after = runs[0].file, new_file(tmpdir)
+            before, after = runs[0].file, scratch_file(tmpdir)
             runs = [write_run(merge(*map(read_run, group)), after) for group in groups]
             before.close()
         yield from merge(held, *map(read_run, runs))
@@ -98,13 +98,6 @@ def position_in(number: int, begins: Sequence[int]) -> int:
     The bits of *number* from TURN on are that of the task.
     """
     return begins[number >> TURN] + (number & ((1 << TURN) - 1))
-
-
-def new_file(tmpdir: str | None) -> io.FileIO:
-    """Return a scratch file. Its module is imported only if the records do not fit into memory."""
-    from tartools.storage.scratch import scratch_file
-
-    return scratch_file(tmpdir)
 
 
 def mergeable(runs: list[SortedRun]) -> list[list[SortedRun]]:
@@ -129,14 +122,14 @@ def write_run(records: Iterable[bytes], file: io.FileIO) -> SortedRun:
     writer = io.BufferedWriter(file, WRITE)
     for block in pack_blocks(records):
         largest = max(largest, len(block))
-        writer.write(block)
+        writer.write(len(block).to_bytes(NUMBER, "big") + block)
     writer.detach()
     return SortedRun(file, start, file.tell(), largest)
 
 
 def pack_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield *records* in blocks: the count, the lengths, the records."""
-    return map(packed, parts_of(records, RECORDS, BLOCK))
+    """Yield *records* in blocks, for `unpack_block`."""
+    return map(marshal.dumps, parts_of(records, RECORDS, BLOCK))
 
 
 def parts_of(records: Iterable[bytes], most: int, large: int) -> Iterator[list[bytes]]:
@@ -167,15 +160,9 @@ def sorted_blocks(groups: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
     yield from pack_blocks(sorted(held))
 
 
-def packed(part: Sequence[bytes]) -> bytes:
-    """Return the records *part* as a block."""
-    return b"".join((pack(f"{len(part) + 1}Q", len(part), *map(len, part)), *part))
-
-
-def unpack_block(block: bytes) -> Iterator[bytes]:
-    """Return the records of *block*, which `packed` made."""
-    (count,) = unpack_from("Q", block)
-    return _split(block[NUMBER * (1 + count) :], unpack_from(f"{count}Q", block, NUMBER))
+def unpack_block(block: bytes) -> list[bytes]:
+    """Return the records of *block*, which this program has made."""
+    return marshal.loads(block)  # type: ignore[no-any-return]  # noqa: S302
 
 
 def records_of(blocks: Generator[bytes, None, None]) -> Iterator[bytes]:
@@ -185,17 +172,10 @@ def records_of(blocks: Generator[bytes, None, None]) -> Iterator[bytes]:
             yield from unpack_block(block)
 
 
-def _split(joined: bytes, lengths: Iterable[int]) -> Iterator[bytes]:
-    return map(joined.__getitem__, map(slice, accumulate(lengths, initial=0), accumulate(lengths)))
-
-
 def read_run(run: SortedRun) -> Iterator[bytes]:
     """Yield the records of *run*, in order. Holds: one block."""
     file, start, end, _ = run
     while start < end:
-        (count,) = unpack("Q", read_range(file, start, start + NUMBER))
-        lengths = unpack(f"{count}Q", read_range(file, start + NUMBER, start + NUMBER * (1 + count)))
-        start += NUMBER * (1 + count)
-        block = read_range(file, start, start + sum(lengths))
-        start += len(block)
-        yield from _split(block, lengths)
+        size = int.from_bytes(read_range(file, start, start + NUMBER), "big")
+        start += NUMBER + size
+        yield from unpack_block(read_range(file, start - size, start))

@@ -199,7 +199,6 @@ class Mixing(Generic[Item]):
         self._warn_of_keys()
 
     def _report(self) -> None:
-        """Count and tell what the sources still have."""
         total, account = self._total, self._account
         count = sum(self.taken)
         full = total is not None and count == total

@@ -71,8 +71,6 @@ def labelled(
 
 
 def _counts(data: DataSet, parts: Sequence[shares.Part], route: ByKey | ByValue) -> Counter[str]:
-    """Return how many samples each part gets."""
-
     def count(batches: Iterator[Batch]) -> dict[str, int]:
         found: Counter[str] = Counter()
         for batch in batches:

@@ -11,10 +11,11 @@ A has any size and order, and is read once.
 
 from __future__ import annotations
 
+import marshal
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain, count, islice, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError, UsageError, several
@@ -24,8 +25,9 @@ from tartools.samples.sample import Batch, failure_of, join_path
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, closing_upstream, read_batches
 from tartools.shards.stream import ShardStream
-from tartools.stages.externalsort import external_sort, new_file, packed, parts_of, unpack_block
+from tartools.stages.externalsort import external_sort, parts_of, unpack_block
 from tartools.stages.samplefiles import LOCATION, Entry, SampleFiles, reopened
+from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table
@@ -116,7 +118,7 @@ class Spilled:
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]], memory: int, tmpdir: str | None) -> None:
         self._count = 0
         self._memory = memory
-        self._file = new_file(tmpdir)
+        self._file = scratch_file(tmpdir)
         self._firsts: list[bytes] = []
         self._places: list[int] = [0]
         self._held: tuple[int, list[bytes]] = -1, []  # a block
@@ -151,7 +153,7 @@ class Spilled:
                     raise twice(*last, number)
                 last = key, number
             self._firsts.append(block[0][: block[0].index(b"\0")])
-            data = packed(block)
+            data = marshal.dumps(block)
             self._file.write(data)
             self._places.append(self._places[-1] + len(data))
 
@@ -172,8 +174,8 @@ class Spilled:
     def _block(self, number: int) -> list[bytes]:
         """Return the records of block *number*; the last one that was asked for is in memory."""
         if self._held[0] != number:
-            found = unpack_block(read_range(self._file, self._places[number], self._places[number + 1]))
-            self._held = number, list(found)
+            data = read_range(self._file, self._places[number], self._places[number + 1])
+            self._held = number, unpack_block(data)
         return self._held[1]
 
 
@@ -192,15 +194,6 @@ def twice(key: bytes, first: int, second: int) -> SampleError:
 FORMS = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
 MIXED = "B is shards and tables of samples, or files of rows (TSV, CSV, JSON lines, Parquet), not both"
 Pairs = Generator[tuple[Sequence[bytes], Sequence[Any]], None, None]  # keys, and what B has for them
-
-
-class SecondFields(NamedTuple):
-    """What B adds: its columns or fields as *words* say, see `ChosenColumns`, without those *dropped*; the *key*."""
-
-    words: Sequence[tuple[tuple[str, ...], str | None]] | None
-    dropped: Sequence[str]
-    fold: Callable[[str], str]
-    key: str | None
 
 
 class FoundPartners:
@@ -244,16 +237,24 @@ class FoundPartners:
 
 
 def read_second(
-    urls: Sequence[str], form: str | None, wanted: SecondFields, account: Account, reading: Reading, memory: int
+    urls: Sequence[str],
+    form: str | None,
+    key: str | None,
+    chosen: ChosenColumns,
+    account: Account,
+    reading: Reading,
+    memory: int,
 ) -> FoundPartners:
     """Read B, which is *urls*, in the format *form* if it was given; return what finds partners in it.
+
+    Its columns or fields that are *chosen* are added; the column *key* has the keys, if one is named.
 
     Holds: *memory* bytes. Raises what `partners_of` raises.
     """
     own = Account(account.say, account.quiet)
     account.progress.phase = Phase("reading B", account=own)
     own.progress.expected = storage.check_inputs(urls)
-    source = source_of(urls, form, wanted, own, reading)
+    source = source_of(urls, form, key, chosen, own, reading)
     partners = partners_of(source.batches(), memory, reading.tmpdir)
     own.settle()
     account.omissions += own.omissions
@@ -275,44 +276,45 @@ def form_by_name(url: str) -> str | None:
 
 
 def source_of(
-    urls: Sequence[str], form: str | None, wanted: SecondFields, account: Account, reading: Reading
+    urls: Sequence[str], form: str | None, key: str | None, chosen: ChosenColumns, account: Account, reading: Reading
 ) -> SecondRows | SecondShards:
     """Return B, which *urls* have, as *form* says. Raises: UsageError if they are shards and rows."""
     forms = [form or form_by_name(url) or ("parquet" if is_table(url) else "tar") for url in urls]
-    both = zip(forms, urls, strict=True)
-    kinds = ["tar" if name == "parquet" and not form and lists_samples(url, wanted) else name for name, url in both]
-    if all(kind == "tar" for kind in kinds):
-        if wanted.key is not None:
+    for number, url in enumerate(urls if key is None and not form else ()):
+        if forms[number] == "parquet" and lists_samples(url, chosen):
+            forms[number] = "tar"
+    if all(each == "tar" for each in forms):
+        if key is not None:
             raise UsageError("--key-column names a column, but samples have their own keys", url=urls[0])
-        return SecondShards(urls, wanted.words, ChosenColumns(*wanted[:3], hidden=False), account, reading)
-    if "tar" in kinds:
-        raise UsageError(MIXED, url=urls[kinds.index("tar")])
-    return SecondRows(urls, kinds, wanted, account)
+        return SecondShards(urls, chosen._replace(hidden=False), account, reading)
+    if "tar" in forms:
+        raise UsageError(MIXED, url=urls[forms.index("tar")])
+    return SecondRows(urls, forms, key, chosen, account)
 
 
-def lists_samples(url: str, wanted: SecondFields) -> bool:
-    """Tell whether the Parquet file *url* lists samples whose fields are *wanted*, and not columns of its own."""
+def lists_samples(url: str, chosen: ChosenColumns) -> bool:
+    """Tell whether the Parquet file *url* lists samples whose fields are *chosen*, and not columns of its own."""
     from tartools.tables import source
 
     with source.opened_any(url) as table:
         if any(name not in table.names for name in source.NEEDED):
             return False
-        columns = {wanted.fold(name) for name in table.names}
-        fields = {wanted.fold(name) for name in table.fields or ()}
-        words = [{wanted.fold(choice) for choice in choices} for choices, _ in wanted.words or ()]
-        rows = table.fields is not None and any(word & columns and not word & fields for word in words)
-        return wanted.key is None and not rows
+        columns = set(map(chosen.fold, table.names))
+        fields = set(map(chosen.fold, table.fields or ()))
+        words = [set(map(chosen.fold, choices)) for choices, _ in chosen.words or ()]
+        return table.fields is None or not any(word & columns and not word & fields for word in words)
 
 
 class SecondRows:
     """B is files of rows: *urls*, with the format of each. *account* gets the bytes that are read."""
 
-    def __init__(self, urls: Sequence[str], forms: Sequence[str], wanted: SecondFields, account: Account) -> None:
+    def __init__(
+        self, urls: Sequence[str], forms: Sequence[str], key: str | None, chosen: ChosenColumns, account: Account
+    ) -> None:
         self._files = list(zip(urls, forms, strict=True))
         self._account = account
         self._packed = PackedFields()
-        chosen = ChosenColumns(wanted.words, wanted.dropped, wanted.fold)
-        self._format = RowFormat(wanted.key, chosen, self._packed, len(urls) == 1)
+        self._format = RowFormat(key, chosen, self._packed, len(urls) == 1)
 
     def batches(self) -> Pairs:
         """Yield keys and packed fields of adjacent rows."""
@@ -347,19 +349,12 @@ class SecondRows:
 class SecondShards:
     """B is shards and tables of samples, *urls*. Those that are not in plain local files go to a temporary file."""
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        words: Sequence[object] | None,
-        chosen: ChosenColumns,
-        account: Account,
-        reading: Reading,
-    ) -> None:
+    def __init__(self, urls: Sequence[str], chosen: ChosenColumns, account: Account, reading: Reading) -> None:
         self._urls = urls
         self._account = account
         self._reading = reading._replace(ranges=True)
         self._chosen = chosen
-        self._keys_alone = words is not None and not words
+        self._keys_alone = chosen.words is not None and not chosen.words
         self._files = SampleFiles(reopened, reading.tmpdir)
         self._fields: dict[tuple[str, ...], list[tuple[int, bytes]]] = {}  # of samples with these: which, for which
 

@@ -17,6 +17,7 @@ from tartools import storage, tar
 from tartools.errors import StorageError
 from tartools.samples.sample import Batch, Sample
 from tartools.storage.openfiles import OpenFiles
+from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import FileVersion, changed
 from tartools.tar import ContiguousGroups, Member, Source, located, read_range
 
@@ -180,8 +181,6 @@ class SampleFiles:
     def _copy(self, sample: Sample) -> tuple[int, int]:
         """Copy *sample* to the scratch file; return its start and end there."""
         if self._copies is None:
-            from tartools.storage.scratch import scratch_file
-
             self._scratch = scratch_file(self._tmpdir)
             self._copies = tar.Writer(self._scratch)
         start = self._copies.size

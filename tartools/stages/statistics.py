@@ -9,7 +9,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tartools.errors import printable, shown
 from tartools.samples.account import Account
@@ -18,14 +18,11 @@ from tartools.stages import summary
 from tartools.stages.combinations import Combination, by_combination, heads_of, text
 from tartools.stages.summary import Distribution, FieldSummary, PictureCounts, PictureSize, Summary
 from tartools.tables import schema, source
-from tartools.tables.listed import ListedBatch
+from tartools.tables.listed import ListedBatch, TableColumns
+from tartools.tables.rowplaces import runs
 from tartools.tables.schema import is_table
 from tartools.tar import BLOCK, Member
 from tartools.tar.groups import Alike
-
-if TYPE_CHECKING:
-    from tartools.tables.listed import TableColumns
-from tartools.tables.rowplaces import runs
 
 LONGEST = 256  # bytes of a value that counts as a class
 
@@ -321,7 +318,6 @@ def _combinations(order: Any) -> list[tuple[list[int], Any]]:
 
 
 def _field(columns: TableColumns, places: ListedPlaces, low: int, number: int, kinds: FieldKinds) -> FieldSummary:
-    """Return the counts of field *number*."""
     import numpy as np
 
     name, present = places.fields[number], places.offsets[:, number] != NOWHERE

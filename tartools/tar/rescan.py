@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from tartools.errors import TarFormatError
 from tartools.storage.streams import Stream, chunks
-from tartools.tar.fullheader import FullHeader, NeedMore, read_full_header
+from tartools.tar.fullheader import FullHeader, GlobalHeader, NeedMore, read_full_header
 from tartools.tar.groups import split_path
-from tartools.tar.header import BLOCK, FAST, MAGIC, SIZES, padded
+from tartools.tar.header import BLOCK, FAST, MAGIC, SIZES, Records, padded
 from tartools.tar.member import Chunk, Member, Source, located, read_range
 
 IN_MEMORY = 1 << 20  # bytes; members of a shorter range of a file are read into memory
@@ -31,19 +31,28 @@ PLAIN = b"0\0"  # type flags
 Read = Callable[[int, int], bytes]  # how many bytes, and from which on; gives fewer only at the end
 
 
+def header_at(
+    read: Read, position: int, end: int, window: int, governing: Records
+) -> FullHeader | GlobalHeader | NeedMore:
+    """Return the full header at *position*, looked for in *window* bytes, and in more if it has more, up to *end*.
+
+    *governing* are the records of global headers before it. Raises: TarFormatError if there is none.
+    """
+    while True:
+        held = read(min(window, end - position), position)
+        header = read_full_header(memoryview(held), 0, governing)
+        if not isinstance(header, NeedMore) or len(held) < window:
+            return header
+        window = max(2 * window, header.end)
+
+
 def headers_in(read: Read, position: int, end: int, window: int = BLOCK) -> Iterator[tuple[int, FullHeader]]:
     """Yield the full headers that `read` finds from *position* on, and where they are, up to *end*.
 
     Each is looked for in *window* bytes, and in more if it has more. Raises: TarFormatError where there is none.
     """
     while position < end:
-        most = window
-        while True:
-            held = read(min(most, end - position), position)
-            header = read_full_header(memoryview(held), 0, {})
-            if not isinstance(header, NeedMore) or len(held) < most:
-                break
-            most = max(2 * most, header.end)
+        header = header_at(read, position, end, window, {})
         if not isinstance(header, FullHeader):
             raise TarFormatError("no member begins here")
         yield position, header

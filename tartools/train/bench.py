@@ -273,7 +273,6 @@ class MeasuredPasses:
 
 
 def _dataset(row: BenchRow) -> Any:
-    """Return the dataset of what is read by number."""
     if row.form == "loose":
         return LooseFiles(*row.urls)
     return ZipDataset(row.urls) if row.form == "zip" else TableDataset(Table(*row.urls))

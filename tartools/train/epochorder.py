@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from math import isqrt
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,14 +79,7 @@ def drawn(positions: Any, bounds: Any, key: int) -> Any:
     return np.minimum(bounds.searchsorted(shares * bounds[-1], "right"), len(bounds) - 1)
 
 
-class RowOrder(Protocol):
-    """Which row a position of the epoch has. *length* is how many positions there are; *kind* tells it from others."""
-
-    length: int
-    kind: dict[str, Any]
-
-    def rows(self, positions: Any, seed: int, epoch: int) -> Any:
-        """Return the rows at *positions* as an array of int64."""
+# ---- orders: *length* is the number of positions, *kind* tells it from others, `rows` gives an array of int64 ----
 
 
 class PlainOrder:
@@ -229,6 +222,9 @@ class ShareOrder:
         bounds = [min(max(first - epoch * self.length, 0), self.length) for first, _ in self._schedule] + [self.length]
         parts = zip(bounds[:-1], bounds[1:], self._schedule, strict=True)
         return [(begin, end, shares) for begin, end, (_, shares) in parts if begin < end]
+
+
+RowOrder = PlainOrder | BlockOrder | WeightedOrder | ShareOrder
 
 
 def apportioned(shares: Any, count: int) -> Any:

@@ -117,7 +117,6 @@ class FieldChooser:
         return self._transformed(found, found)
 
     def _value(self, sample: Mapping[str, Any], names: list[str]) -> Any:
-        """Return the value of the first of *names* that *sample* has."""
         for name in names:
             found = name if name in sample else name.lower()
             if found in sample:
@@ -136,7 +135,6 @@ class FieldChooser:
             raise undecodable(sample, name, error) from error
 
     def _number(self, sample: Mapping[str, Any], field: str, value: Any) -> int:
-        """Return the number of the class that *value* names."""
         numbers = self.classes[field]
         name = (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
         if name not in numbers:
@@ -193,7 +191,6 @@ def as_dict(sample: Sample, wanted: Set[str] | None = None, files: Set[str] = fr
 
 
 def _reader(member: Member, files: Set[str]) -> Callable[[], Any]:
-    """Return what reads the payload of *member*."""
     if files and isinstance(member.source, io.FileIO) and field_name(member).lower() in files:
         return member.open
     return member.read

@@ -152,7 +152,6 @@ class _Packing:
         self._read = iter(())
 
     def _is_full(self, count: int, size: int, sample: Sample) -> bool:
-        """Tell whether a shard with *count* samples of *size* bytes has no room for *sample*."""
         return count > 0 and (count == self._most or size + sample.size > self._room)
 
     def _written(self, url: str, position: int) -> RowBlock:
@@ -287,7 +286,6 @@ class EncodedItems(Dataset[Any]):
         return f"{name}.{kind}", self._payload(kind, value)
 
     def _kind(self, value: Any) -> str:
-        """Return the suffix that says what *value* is."""
         value = as_python(value)
         if type(value).__module__.startswith("PIL."):
             return "png" if self.kind == KEEP else self.kind

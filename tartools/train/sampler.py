@@ -107,7 +107,7 @@ class StatefulSampler(Sampler[Any]):
         self._digest = partial(digest_of, dataset)
         self._kind: dict[str, Any] = {"shuffle": "global" if shuffle is True else shuffle, "samples": count}
         mixing = weights, length, replacement, (batch_size or 0) * per_batch
-        self._rows = order_of(dataset, shuffle, block, window, *mixing)
+        self._rows: epochorder.RowOrder | BatchedOrder = order_of(dataset, shuffle, block, window, *mixing)
         if batched:
             if isinstance(bucket, str) and bucket == SOURCE:
                 bucket = epochorder.mixture_of(table, count, {} if weights is None else weights).source

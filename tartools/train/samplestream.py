@@ -58,19 +58,15 @@ class SampleStream(IterableDataset[dict[str, Any]]):
             check_shards(self.urls, Account())
         self.shuffled, self.seed, self.resampled = shuffle, seed, resampled
         self.epoch = SharedEpoch()
-        self._rank: tuple[int, int] | None = None
+        self.rank: tuple[int, int] | None = None  # if it is known, or 0 of 1 where each rank reads all samples
 
     def __getstate__(self) -> dict[str, Any]:
         """A process that is started for a worker doesn't know the rank."""
-        return self.__dict__ | {"_rank": self._rank or this_rank()}
+        return self.__dict__ | {"rank": self.rank or this_rank()}
 
     def set_epoch(self, epoch: int) -> None:
         """Make *epoch* the number of the next epoch, counted from 0, also for workers that are there already."""
         self.epoch.number = epoch
-
-    def be_read_by_all_ranks(self) -> None:
-        """Let each rank read all samples."""
-        self._rank = 0, 1
 
     @cached_property
     def identities(self) -> list[str]:
@@ -82,7 +78,7 @@ class SampleStream(IterableDataset[dict[str, Any]]):
 
     def reader(self) -> ReaderId:
         """Return which reader this process is."""
-        return ReaderId.of_this(self._rank)
+        return ReaderId.of_this(self.rank)
 
     def slices(self, epoch: tuple[int, int], reader: ReaderId) -> NumberedSlices:
         """Return what *reader* reads in *epoch*, its number and that of the repetition in it."""
@@ -169,7 +165,6 @@ def dealt(states: Sequence[State], source: SampleStream, reader: ReaderId) -> Re
 
 
 def _rest(state: State, source: SampleStream) -> Remainder:
-    """Return what the reader of *state* has left."""
     repetition, _, given = state["counts"]
     if repetition:
         return Remainder([], [])

@@ -101,7 +101,6 @@ class ShuffleBuffer:
         return False
 
     def _drawn(self) -> Any:
-        """Return one of the samples that are held, by chance."""
         at = self._given % DRAWS
         if not at or not self._draws:
             chance = Random(f"{self._name} {self._given // DRAWS}")

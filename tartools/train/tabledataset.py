@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -24,6 +24,7 @@ from tartools.storage.expand import expand
 from tartools.storage.objects import OUTDATED
 from tartools.storage.url import Name, Url, name_of, names_of
 from tartools.tables import schema
+from tartools.tables.bulk import Bulk, RoomOf
 from tartools.tables.inputs import table_rows
 from tartools.tables.schema import is_table
 from tartools.tables.table import Table
@@ -34,9 +35,6 @@ from tartools.train import fieldchooser
 from tartools.train.fieldchooser import HAVE, KEY, URL, FieldChooser
 from tartools.train.sending import CacheSetting
 from tartools.train.sharedmemory import ReceivedBuffer
-
-if TYPE_CHECKING:
-    from tartools.tables.bulk import Bulk, RoomOf
 
 TableSource = Name | Iterable[Name] | Table
 Columns = str | Sequence[str] | Mapping[str, str] | None
@@ -255,7 +253,6 @@ class TableBatch:
         return found if self.chooser.raw and self.chooser.fields is None else map(self.chooser, found)
 
     def _stored(self) -> Iterator[dict[str, Any]]:
-        """Return the samples as dicts of the fields that are needed."""
         bulk = self.bulk
         needed = self.chooser.needed
         which = [n for n, name in enumerate(bulk.fields) if needed is None or name in needed]

@@ -288,7 +288,7 @@ def _split(source: SampleStream, nodesplitter: Any, workersplitter: Any) -> None
     """Have ranks and workers read what webdataset's splitters would let them read, at least."""
     own = shardlists.split_by_node, shardlists.single_node_only, shardlists.split_by_worker
     if nodesplitter is None:
-        source.be_read_by_all_ranks()
+        source.rank = 0, 1
     if not workersplitter and not source.resampled:
         raise ValueError("samples are always dealt to workers: without workersplitter, take resampled=True")
     if any(one and one not in own for one in (nodesplitter, workersplitter)):
@@ -374,19 +374,15 @@ class StreamEpoch:
         }
         if self._from is not None:
             return state | {key: self._from[key] for key in ("position", "shuffle")}
-        if self._reader is not None and self._can_skip():
+        held = [type(step) for step in self._data.pipeline[1:] if not streamstages.holds_nothing(step)]
+        # whether no stage holds samples between two items, but for one shuffle, which knows them
+        if self._reader is not None and held in ([], [ShuffleStage], [BatchStage], [ShuffleStage, BatchStage]):
             shuffling = self._shuffling
             state["position"] = [*(self._reader.position() if shuffling is None else shuffling.begin)]
             state["shuffle"] = None if shuffling is None else shuffling.state()
         return state
 
-    def _can_skip(self) -> bool:
-        """Tell whether no stage holds samples between two items, but for one shuffle, which knows them."""
-        held = [step for step in self._data.pipeline[1:] if not streamstages.holds_nothing(step)]
-        return [*map(type, held)] in ([], [ShuffleStage], [BatchStage], [ShuffleStage, BatchStage])
-
     def _chain(self) -> Iterator[Any]:
-        """Return the items of this repetition that are left."""
         source, steps = self._data.source, self._data.pipeline[1:]
         state, self._from = self._from, None
         epoch = self._epoch, self._repetition

@@ -15,7 +15,7 @@ from zipfile import ZipInfo
 from torch.utils.data import Dataset
 
 from tartools.errors import SampleError, StorageError
-from tartools.formats.zipread import LOCAL, ZipSamples, path_of
+from tartools.formats.zipfiles import LOCAL, ZipSamples, path_of
 from tartools.samples.account import Account
 from tartools.storage import seekable
 from tartools.storage.checks import version_of

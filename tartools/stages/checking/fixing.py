@@ -127,7 +127,6 @@ class Fix:
                     self._write_to(place, [number])
 
     def _write_to(self, place: Destination, numbers: Sequence[int]) -> None:
-        """Write what can be saved of the inputs *numbers* to *place*."""
         last = numbers[-1] == len(self.shards.urls) - 1
         with shard_writer(place) as writer:
             assert isinstance(writer, SampleWriter)
@@ -143,7 +142,6 @@ class Fix:
         self.account.omit(f"{shown(self.shards.urls[number])}: {printable(self.shards.missing[number])}")
 
     def _write(self, number: int, writer: SampleWriter) -> None:
-        """Write what can be saved of input *number*."""
         if number in self.shards.missing:
             self._omit_missing(number)
         elif number in self.shards.walked:
@@ -170,7 +168,6 @@ class Fix:
                 yield batch, rows_of(batch, number, row)
 
     def _write_batches(self, batches: Iterable[tuple[Batch, Rows | None]], number: int, writer: SampleWriter) -> None:
-        """Write what can be saved of *batches* of input *number*."""
         for batch, rows in batches:
             assert rows is not None
             self.account.samples_in += len(batch)
@@ -196,7 +193,6 @@ class Fix:
         return [] if "missing-field" in self.ignored else lacking(fields, self.words)
 
     def _write_walked(self, number: int, writer: SampleWriter) -> None:
-        """Write what can be saved of a shard that is not sound."""
         url = self.shards.urls[number]
         for found in self.shards.walk(number):
             if isinstance(found, MemberGroup):
@@ -266,7 +262,6 @@ class Fix:
         return f"{shown(shard)}: at byte {byte}"
 
     def _kept(self, sample: Sample) -> Sample:
-        """Return *sample* in a scratch file."""
         if self._scratch is None:
             self._file = scratch_file(self.shards.reading.tmpdir)
             self._scratch = TarWriter(self._file)

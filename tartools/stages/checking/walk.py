@@ -14,11 +14,11 @@ from typing import NamedTuple
 from tartools.errors import TarFormatError, several
 from tartools.stages.checking.codes import SPECIAL
 from tartools.tar import BLOCK, Member, padded, split_path
-from tartools.tar.fullheader import EXTENDED, BadChecksumError, FullHeader, GlobalHeader, NeedMore, read_full_header
+from tartools.tar.fullheader import EXTENDED, BadChecksumError, FullHeader, GlobalHeader, NeedMore
 from tartools.tar.header import MAGIC, SIZE, SIZES, TYPE, Records, checksum_matches
 from tartools.tar.reader import no_tar
+from tartools.tar.rescan import WINDOW, header_at
 
-WINDOW = 1 << 13  # bytes that are read for a header
 SEARCHED = 1 << 20  # bytes that are searched for a header at a time, at most
 TYPES = b"\x000123456789DgxXLKMSV"  # type flags of headers
 PAX = re.compile(rb"\d+ [\w.]+=")  # the begin of the payload of a pax header
@@ -63,14 +63,14 @@ class Walk:
         self.beside = False  # damage was just passed
         self.last = b""  # the key of the last group
 
-    def read(self, position: int, count: int) -> bytes:
+    def read(self, count: int, position: int) -> bytes:
         """Return *count* bytes from *position* on, or as many as there are."""
         return os.pread(self.file.fileno(), count, position)
 
     def __iter__(self) -> Iterator[Trouble | MemberGroup]:
         """Yield groups and troubles, in order."""
         while self.position < self.size:
-            block = self.read(self.position, BLOCK)
+            block = self.read(BLOCK, self.position)
             if not block.strip(b"\0") and (len(block) == BLOCK or self.ended):
                 yield from self.closed()
                 self.ended, self.governing = True, {}
@@ -79,7 +79,7 @@ class Walk:
             if not block.strip(b"\0"):
                 break  # an end that is cut
             try:
-                header = self.header()
+                header = header_at(self.read, self.position, self.size, WINDOW, self.governing)
             except TarFormatError as error:
                 yield from self.damaged(error)
                 continue
@@ -103,16 +103,6 @@ class Walk:
             if self.group is not None and not self.lax:
                 self.group.doubtful = True
         yield from self.closed()
-
-    def header(self) -> FullHeader | GlobalHeader | NeedMore:
-        """Return the header at the position. Raises: TarFormatError."""
-        window = WINDOW
-        while True:
-            held = self.read(self.position, window)
-            found = read_full_header(memoryview(held), 0, self.governing)
-            if not isinstance(found, NeedMore) or len(held) < window:
-                return found
-            window = max(2 * window, found.end)
 
     def member(self, header: FullHeader) -> Iterator[Trouble | MemberGroup]:
         """Add the member of *header* to its group, or yield what it is instead."""
@@ -141,7 +131,7 @@ class Walk:
             return
         head = header.head
         if data + padded(header.size) > self.size:
-            head = head or self.read(start, header.data)  # so that its padding is written anew
+            head = head or self.read(header.data, start)  # so that its padding is written anew
             self.group.members.append(Member(header.path, self.file, start, data, header.size, head))
             yield from self.cut(f"the padding of {header.name!r}")
             self.position = self.size
@@ -170,7 +160,7 @@ class Walk:
         else:
             code = "bad-size" if error.message.startswith("the size in the header") else "bad-extended"
         passed = (self.size if found is None else found) - self.position
-        what = no_tar(self.read(0, 32)) if code == "not-tar" else several(passed, "byte") + " passed over"
+        what = no_tar(self.read(32, 0)) if code == "not-tar" else several(passed, "byte") + " passed over"
         yield self.trouble(code, what)
         if self.group is not None:
             self.group.doubtful = True
@@ -189,11 +179,11 @@ class Walk:
 
         If the damage is in an extended header, the member that it belongs to is passed over: its name is not known.
         """
-        block = self.read(self.position, BLOCK + 64)
+        block = self.read(BLOCK + 64, self.position)
         found = self.search(self.position + 1)
         unnamed = block[TYPE] in EXTENDED or PAX.match(block[BLOCK:]) or block.startswith(b"././@LongLink")
         if found is not None and unnamed and block[TYPE]:
-            kind = self.read(found, BLOCK)[TYPE]
+            kind = self.read(BLOCK, found)[TYPE]
             if kind not in EXTENDED:
                 found = self.search(found + 1)
         return found
@@ -202,7 +192,7 @@ class Walk:
         """Return where the first header from byte *start* on is, whose checksum is right; None if there is none."""
         size = WINDOW  # usually the next header is near
         while start < self.size:
-            held = self.read(start, size)
+            held = self.read(size, start)
             at = held.find(b"ustar")
             while at >= 0:
                 begin = at - MAGIC.start
@@ -221,7 +211,7 @@ class Walk:
         """Return where the zero blocks at the position end."""
         position = self.position
         while position < self.size:
-            held = self.read(position, SEARCHED)
+            held = self.read(SEARCHED, position)
             zeros = len(held) - len(held.lstrip(b"\0"))
             if zeros < len(held):
                 return position + zeros // BLOCK * BLOCK

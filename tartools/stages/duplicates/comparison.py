@@ -11,7 +11,7 @@ from hashlib import blake2b
 from itertools import chain, groupby, repeat, starmap
 from operator import itemgetter
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tartools import storage
 from tartools.errors import StorageError, TarToolsError, shown
@@ -24,11 +24,8 @@ from tartools.shards.reading import closing_upstream
 from tartools.stages.combinations import alike
 from tartools.stages.duplicates import AGAINST, INPUT
 from tartools.stages.externalsort import Spool, pack_blocks, records_of
-from tartools.tables.listed import ListedBatch, keys_of
+from tartools.tables.listed import ListedBatch, TableColumns, keys_of
 from tartools.tar import Member
-
-if TYPE_CHECKING:
-    from tartools.tables.listed import TableColumns
 
 DIGEST, NUMBER = 16, 8  # bytes
 MOST = (1 << 8 * NUMBER) - 1
@@ -228,15 +225,10 @@ def find(
         found = (records(side.contents(comparison, account), side.number, comparison.largest) for side in sides)
         yield from sort(repeats(sort(chain.from_iterable(found))))
         return
-    from tartools.stages.duplicates.near import Hashes
+    from tartools.stages.duplicates.near import near_pairs
 
-    hashes = Hashes()
-    for side in sides:
-        if side.number == INPUT:
-            hashes.end_against()
-        for content in side.contents(comparison, account):
-            hashes.add(content)
-    yield from starmap(PAIR.pack, hashes.pairs(comparison.distance, comparison.largest))
+    pictures = ((side.number, side.contents(comparison, account)) for side in sides)
+    yield from starmap(PAIR.pack, near_pairs(pictures, comparison.distance, comparison.largest))
 
 
 def whole_digests(batch: Batch) -> list[bytes]:

@@ -12,7 +12,7 @@ colours have about the same sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 from struct import Struct
 from typing import Any, NamedTuple
@@ -56,39 +56,35 @@ class PictureHashes(NamedTuple):
         return found
 
 
-class Hashes:
-    """The pictures of both sides. Holds: 64 bytes for each sample."""
+def near_pairs(
+    sides: Iterable[tuple[int, Iterable[bytes]]], distance: int, largest: bool
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield what is left out, by position: its position, side and position of what is kept, and the distance.
 
-    def __init__(self) -> None:
-        self._rows = bytearray()
-        self._begins = [0, 0]  # of the sides
-
-    def add(self, content: bytes) -> None:
-        """Add a sample: hash, colours and pixels of its picture, packed; empty if it has none to compare."""
-        self._rows += content or NO_PICTURE
-
-    def end_against(self) -> None:
-        """Note that the samples added from now on are those of the input."""
-        self._begins[INPUT] = len(self._rows) // CONTENT.size
-
-    def pairs(self, distance: int, largest: bool) -> Iterator[tuple[int, int, int, int]]:
-        """Yield what is left out, by position: its position, side and position of what is kept, and the distance."""
-        rows = np.frombuffer(self._rows, KIND)
-        begin = self._begins[INPUT]
-        known = np.flatnonzero(rows["pixels"])
-        mine = known[known >= begin]
-        if largest:
-            mine = mine[np.argsort(-rows["pixels"][mine].astype(np.int64), kind="stable")]
-        order = np.concatenate([known[known < begin], mine])
-        fixed = len(order) - len(mine)
-        pictures = PictureHashes(rows["hash"][order], rows["colours"][order])
-        found = first_near(pictures, fixed, distance)
-        out = np.flatnonzero(found >= 0)
-        out = out[np.argsort(order[out])]
-        apart = bits(pictures.hashes[out] ^ pictures.hashes[found[out]])
-        for position, kept, far in zip(order[out].tolist(), order[found[out]].tolist(), apart.tolist(), strict=True):
-            side = AGAINST if kept < begin else INPUT
-            yield position - begin, side, kept - self._begins[side], far
+    *sides* are their numbers, that of the input last, and samples: hash, colours and pixels of the picture, packed;
+    empty if there is none to compare. Holds: 64 bytes for each sample.
+    """
+    rows, begins = bytearray(), [0, 0]
+    for side, contents in sides:
+        begins[side] = len(rows) // CONTENT.size
+        for content in contents:
+            rows += content or NO_PICTURE
+    packed = np.frombuffer(rows, KIND)
+    begin = begins[INPUT]
+    known = np.flatnonzero(packed["pixels"])
+    mine = known[known >= begin]
+    if largest:
+        mine = mine[np.argsort(-packed["pixels"][mine].astype(np.int64), kind="stable")]
+    order = np.concatenate([known[known < begin], mine])
+    fixed = len(order) - len(mine)
+    pictures = PictureHashes(packed["hash"][order], packed["colours"][order])
+    found = first_near(pictures, fixed, distance)
+    out = np.flatnonzero(found >= 0)
+    out = out[np.argsort(order[out])]
+    apart = bits(pictures.hashes[out] ^ pictures.hashes[found[out]])
+    for position, kept, far in zip(order[out].tolist(), order[found[out]].tolist(), apart.tolist(), strict=True):
+        side = AGAINST if kept < begin else INPUT
+        yield position - begin, side, kept - begins[side], far
 
 
 def bits(numbers: Any) -> Any:

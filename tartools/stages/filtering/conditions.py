@@ -10,11 +10,10 @@ from tartools.errors import several
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample
 from tartools.samples.values import INDEX, PSEUDO, as_text, field_list
-from tartools.tables.listed import ListedBatch, keys_of, known
+from tartools.tables.listed import ListedBatch, TableColumns, keys_of, known
 
 if TYPE_CHECKING:
     from tartools.stages.filtering.expression import Ask, Expression
-    from tartools.tables.listed import TableColumns
 
 SIDES = ("width", "height")
 
@@ -103,7 +102,6 @@ class Filter:
         return self._turned(self._of_keys(keys, len(keys)))
 
     def _answers(self, columns: TableColumns, first: int) -> dict[Ask, Sequence[Any]]:
-        """Return what *columns* say of samples number *first* and on."""
         found = {ask: answers_of(columns, ask) for ask in self.asks or ()}
         if ("field", INDEX) in found:
             found["field", INDEX] = range(first, first + len(columns))

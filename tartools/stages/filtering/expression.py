@@ -249,7 +249,6 @@ def _asks(node: ast.expr) -> list[Ask] | None:
 
 
 def _patterns(node: ast.expr) -> list[str]:
-    """Return the regular expressions that *node* has written out."""
     first = [arguments[0] for name, arguments in calls(node) if name == "match" and arguments]
     return [part.value for part in first if isinstance(part, ast.Constant) and isinstance(part.value, str)]
 

@@ -1,4 +1,4 @@
-"""Zip files to samples: the directory at the end of one, by Python's `zipfile`, and the payloads that it lists."""
+"""Zip files to samples, by the directory at the end of one and the payloads that it lists; and back; by `zipfile`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, NoReturn, cast
 
 from tartools import tar
-from tartools.errors import SampleError, TarFormatError, TruncatedError, UsageError, shown
+from tartools.errors import SampleError, StorageError, TarFormatError, TruncatedError, UsageError, shown
 from tartools.formats.folder import class_members, class_numbers, is_of_system, report, warn_of_twins
 from tartools.formats.plan import kept
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Sample
 from tartools.samples.values import checked_key
-from tartools.storage import seekable
+from tartools.storage.scratch import reread, scratch_file
+from tartools.storage.streams import Sink
 from tartools.tar import Member, split_path
 
 BEGIN, END = b"PK\3\4", b"PK\5\6"  # of the header of a member, and so of most files; of the record at the end
@@ -45,18 +46,25 @@ def samples(
     """
     urls = list(urls)
     numbers = {} if class_field is None else class_numbers(class_field, _labels(urls, class_field), account)
+    for file, zipped in opened(urls):
+        zipped.report(account, skip_special)
+        for number in range(len(zipped)):
+            sample = zipped.sample(file, number)
+            if class_field is not None:
+                sample = with_class(sample, class_field, numbers)
+            account.bytes_in += sum(member.size for member in sample.members)
+            account.samples_in += 1
+            yield sample
+        account.shards_done += 1
+
+
+def opened(urls: Iterable[str]) -> Iterator[tuple[BinaryIO, ZipSamples]]:
+    """Yield each of *urls* as a file that can seek, and its samples."""
+    from tartools.storage import seekable  # brings what remote URLs need
+
     for url in urls:
         with seekable.seekable(url) as file:
-            zipped = ZipSamples(file, url)
-            zipped.report(account, skip_special)
-            for number in range(len(zipped)):
-                sample = zipped.sample(file, number)
-                if class_field is not None:
-                    sample = with_class(sample, class_field, numbers)
-                account.bytes_in += sum(member.size for member in sample.members)
-                account.samples_in += 1
-                yield sample
-        account.shards_done += 1
+            yield file, ZipSamples(file, url)
 
 
 def _labels(urls: list[str], field: str) -> Iterator[bytes]:
@@ -64,13 +72,11 @@ def _labels(urls: list[str], field: str) -> Iterator[bytes]:
     if "-" in urls:
         what = f"this is read once, and --class {field} numbers all classes first: name a file, or --class label.txt"
         raise UsageError(what, url="-")
-    for url in urls:
-        with seekable.seekable(url) as file:
-            zipped = ZipSamples(file, url)
-            for number in range(len(zipped)):
-                key, inner = split_path(path_of(zipped[number][0]))
-                if inner and (label := _label(key)):
-                    yield label
+    for _, zipped in opened(urls):
+        for number in range(len(zipped)):
+            key, inner = split_path(path_of(zipped[number][0]))
+            if inner and (label := _label(key)):
+                yield label
 
 
 def _label(key: bytes) -> bytes:
@@ -96,8 +102,7 @@ class ZipSamples:
     """The samples of the zip file *url*, open as *file*: adjacent members with one key, in the order of its directory.
 
     The directory begins at byte *start*. *others* are links and special files, (name, kind); *left_out* are the files
-    that systems add, and the directories of macOS. *returned* is the first key that comes back after other keys, or
-    None.
+    that systems add, and the directories of macOS. *returned* are keys that come back after other keys.
 
     Holds: 600 bytes for each member, 100 for each sample, and while it is made, all names.
     Raises: SampleError for encrypted members, other methods than stored and deflated, names that lead out of the
@@ -108,7 +113,7 @@ class ZipSamples:
         self.url = url
         self.others: list[tuple[str, str]] = []
         self.left_out: list[str] = []
-        self.returned: bytes | None = None
+        self.returned: list[bytes] = []
         self._samples: list[list[zipfile.ZipInfo]] = []  # the members of each
         try:
             with zipfile.ZipFile(file) as archive:
@@ -163,7 +168,7 @@ class ZipSamples:
     def _sort(self, infos: list[zipfile.ZipInfo]) -> None:
         """Find the samples among the members *infos*."""
         seen: set[bytes] = set()
-        first_keys = FirstKeys(self._returns)
+        first_keys = FirstKeys(self.returned.append)
         last: bytes | None = None
         for info in infos:
             path = path_of(info)
@@ -180,9 +185,6 @@ class ZipSamples:
                     first_keys.add([key])
             last = key if field else None
             self._samples[-1].append(info)
-
-    def _returns(self, key: bytes) -> None:
-        self.returned = self.returned or key
 
     def _is_member(self, info: zipfile.ZipInfo, path: bytes) -> bool:
         """Tell whether *info*, with this *path*, is a member of a sample; note what else it is."""
@@ -215,8 +217,8 @@ class ZipSamples:
         where = shown(self.url)
         others = [] if skip_special else [(f"{where}: {name}", kind) for name, kind in self.others]
         report(where, self.left_out, others, "members", account)
-        if self.returned is not None:
-            account.comes_back(self.returned, self.url)
+        for key in self.returned[:1]:
+            account.comes_back(key, self.url)
         warn_of_twins((list(map(path_of, self[number])) for number in range(len(self))), account)
 
     def _checked(self, info: zipfile.ZipInfo, path: bytes) -> None:
@@ -285,6 +287,120 @@ def path_of(info: zipfile.ZipInfo) -> bytes:
 
 
 def _begins(file: BinaryIO) -> bool:
-    """Tell whether *file* begins with a member."""
     file.seek(0)
     return file.read(len(BEGIN)) == BEGIN
+
+
+# ---- samples to a zip file ----
+
+
+LARGE = 16 << 20  # bytes; larger members go to a scratch file
+COPIED = 1 << 20  # bytes
+LONGEST = 0xFFFF  # bytes of a name
+DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can hold
+MODE = 0o100644  # a regular file
+
+
+def write_zip(samples: Iterable[Sample], sink: Sink, account: Account, deflate: bool = False) -> None:
+    """Write *samples*, member by member and in order, to *sink* as a zip file; with *deflate*, compressed.
+
+    All members have mode 0644 and the date 1980-01-01: same samples, same bytes. Large files get 64-bit sizes.
+
+    Holds: a member, above 16 MiB in a scratch file, and some 500 bytes for each member, which end the file.
+    Raises: SampleError if two members have one name, or for a name that a zip file can't hold; what *samples* raises;
+    StorageError.
+    """
+    held: Any = _Held(sink)
+    method = zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED
+    archive = zipfile.ZipFile(held, "w", method)  # not closed after an error: no end then
+    try:
+        for sample in samples:
+            for member in sample.members:
+                _write(archive, member, sample)
+                held.flush_member()
+            account.samples_out += 1
+        archive.close()
+        held.flush_member()
+    except BaseException:
+        archive.fp = None  # or it would write the end of the file when it is garbage-collected
+        raise
+    account.bytes_out += held.tell()
+
+
+def _write(archive: zipfile.ZipFile, member: Member, sample: Sample) -> None:
+    info = zipfile.ZipInfo(_name(archive, member, sample), DATE)
+    info.compress_type = archive.compression
+    info.create_system = 3  # Unix
+    info.external_attr = MODE << 16
+    info.file_size = member.size  # says whether it needs 64 bits
+    with archive.open(info, "w") as target:
+        if member.size <= COPIED:
+            target.write(member.read())
+            return
+        with member.open() as payload:
+            while chunk := payload.read(COPIED):
+                target.write(chunk)
+
+
+def _name(archive: zipfile.ZipFile, member: Member, sample: Sample) -> str:
+    """Return the name of *member* for *archive*. Raises: SampleError if it is there already, or can't be a name."""
+    wrong = ""
+    if len(member.path) > LONGEST:
+        wrong = f"a name in a zip file has at most {LONGEST:,} bytes, and this has {len(member.path):,}"
+    try:
+        name = member.path.decode()
+    except UnicodeDecodeError:
+        wrong = "a name in a zip file is UTF-8"
+    else:
+        wrong = wrong or ("a name in a zip file has no NUL" if "\0" in name else "")
+    if wrong:
+        raise SampleError(f"{member.name[:200]!r}: {wrong}; --rekey of tarcat gives new keys", url=sample.shard)
+    if name in archive.NameToInfo:
+        raise SampleError(
+            f"two members are called {name!r}: --rekey of tarcat gives new keys, tarsort joins samples of one key",
+            url=sample.shard,
+        )
+    return name
+
+
+class _Held:
+    """What zipfile writes to. The current member is held, because zipfile writes its header again at its end."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._before = 0  # bytes in the sink
+        self._file: io.BytesIO | io.FileIO = io.BytesIO()
+
+    def write(self, data: bytes) -> int:
+        """Add *data*."""
+        if isinstance(self._file, io.BytesIO) and self._file.tell() + len(data) > LARGE:
+            scratch = scratch_file()
+            scratch.write(self._file.getbuffer())
+            self._file = scratch
+        self._file.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        """Return the byte of the zip file that is written next."""
+        return self._before + self._file.tell()
+
+    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a byte of the current member."""
+        if whence != io.SEEK_SET or place < self._before:
+            raise StorageError("a zip file is written from its first byte to its last")
+        return self._before + self._file.seek(place - self._before)
+
+    def flush(self) -> None:
+        """Do nothing: `flush_member` does."""
+
+    def flush_member(self) -> None:
+        """Write what is held to the sink."""
+        size = self._file.seek(0, io.SEEK_END)
+        if isinstance(self._file, io.BytesIO):
+            self._sink.write(self._file.getvalue())
+        else:
+            with self._file, reread(self._file) as held:
+                while chunk := held.read(COPIED):
+                    self._sink.write(chunk)
+        self._before += size
+        self._file = io.BytesIO()
