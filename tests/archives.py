@@ -143,6 +143,20 @@ def picture(form: str = "PNG", width: int = 50, height: int = 37, mode: str = "R
     return encoded(Image.new(mode, (width, height)), form)
 
 
+def photograph(seed: int, width: int = 80, height: int = 60) -> Any:
+    """Return a picture like no other, of shapes at all scales, with some noise: it compresses like a photograph."""
+    import numpy as np
+    from PIL import Image
+
+    chance = np.random.default_rng(seed)
+    scene = np.zeros((height, width, 3))
+    for scale in (4, 16, 64):
+        rough = Image.fromarray(chance.integers(0, 256, (scale, scale, 3), "uint8"))
+        scene += np.asarray(rough.resize((width, height), Image.Resampling.BICUBIC), "float64") / 3
+    scene += chance.normal(0, 6, scene.shape)
+    return Image.fromarray(scene.clip(0, 255).astype("uint8"))
+
+
 def ended_early(jpeg: bytes) -> bytes:
     """Return *jpeg* with a mark of its end in the middle, as an error of two bytes makes it; Pillow does not tell."""
     middle = len(jpeg) // 2

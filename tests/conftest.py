@@ -187,7 +187,7 @@ def clean_environment() -> dict[str, str]:
     """Return the environment without our own settings, and with the installed commands first in PATH."""
     without = ("TARTOOLS_", "GOPEN_", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")  # these change when Python writes
     kept = {k: v for k, v in os.environ.items() if not k.startswith(without)}
-    kept["TARTOOLS_FSYNC"] = "0"  # test_power_cut alone waits for the disk
+    kept["TARTOOLS_FSYNC"] = "0"  # test_nothing_left alone waits for the disk
     return kept | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
 
 

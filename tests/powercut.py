@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 BLOCK = 4096  # bytes
 NEVER = sys.maxsize  # a line
@@ -50,6 +53,8 @@ class Call(NamedTuple):
 
 def traced(words: Sequence[str], folder: Path, *more: str, env: Mapping[str, str] | None = None) -> list[Call]:
     """Run *words* in *folder* under strace; return its calls in the order of their ends. *more* are for strace."""
+    if not shutil.which("strace"):
+        pytest.skip("strace is missing")
     log = folder.with_name(folder.name + ".strace")
     command = ["strace", "-f", "-y", "-qq", "-s", "0", "-e", "signal=none", "-e", f"trace={TRACED}", *more]
     environment = {**os.environ, "TARTOOLS_FSYNC": "", **(env or {})}

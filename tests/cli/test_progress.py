@@ -288,5 +288,4 @@ thread.start()
 thread.join()
 print(found)
 """
-    done = python(program, folder=tmp_path)
-    assert (done.status, done.stdout) == (0, b"[0]\n")
+    assert python(program, folder=tmp_path) == (0, b"[0]\n", "")

@@ -156,8 +156,7 @@ def test_a_directory(name: str, main: Main, shell: Run) -> None:
     Path("d").mkdir()
     assert "directory" in failed(main(name, *COMMANDS[name].arguments, "d"), name)
     if name == "tarcat":
-        done = shell("tarcat < d", real=True)
-        assert (done.status, done.stdout) == (1, b"")  # what Python itself says, whose start fails on it
+        shell("tarcat < d", real=True).failure()
     assert os.listdir() == ["d"]
 
 
@@ -317,8 +316,7 @@ def test_progress_goes_to_stderr_only(name: str, run: Run, given: Callable[[str]
     plain = run(name, *line)
     for path in tmp_path.glob("part*"):
         path.unlink()
-    done = run(name, "--progress", *line)
-    assert (done.status, done.stdout) == (0, plain.stdout)
+    assert run(name, "--progress", *line) == (0, plain.stdout, "")
 
 
 @each_reader
@@ -330,21 +328,13 @@ def test_an_archive_without_samples(name: str, main: Main) -> None:
         return
     said = "tarsplit: no samples in the input; no shards written\n" if name == "tarsplit" else ""
     assert (done.status, done.stderr) == (0, said)
-    if name == "tarstat":
-        assert done.stdout.startswith(b"shards: 1\nsamples: 0\n")
-        return
-    if name == "tardiff":
-        assert done.stdout == b"0" * 64 + b"\n"
-        return
-    if name == "tar2zip":
-        assert done.stdout == b"PK\5\6" + bytes(18)
-        return
-    if name == "tar2parquet":
-        assert (done.stdout[:4], done.stdout[-4:]) == (b"PAR1", b"PAR1")
-        return
-    expected = bytes(10240) if COMMANDS[name].writes_tar else b"__key__\tcls\n" if name == "tar2tsv" else b""
-    assert done.stdout == expected
     assert os.listdir() == ["empty.tar"]
+    if name in ("tarstat", "tar2parquet"):
+        first, last = (b"shards: 1\nsamples: 0\n", b"") if name == "tarstat" else (b"PAR1", b"PAR1")
+        assert done.stdout.startswith(first) and done.stdout.endswith(last)
+        return
+    printed = {"tardiff": b"0" * 64 + b"\n", "tar2zip": b"PK\5\6" + bytes(18), "tar2tsv": b"__key__\tcls\n"}
+    assert done.stdout == printed.get(name, bytes(10240) if COMMANDS[name].writes_tar else b"")
 
 
 @each_reader

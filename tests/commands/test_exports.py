@@ -60,8 +60,7 @@ def test_on_a_server(line: str, scheme: str, run: Run) -> None:
 def test_one_key_twice_side_by_side(line: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([("a.jpg", b"1")]))
     (tmp_path / "b.tar").write_bytes(make_tar([("a.cls", b"2")]))
-    done = run(line, "a.tar", "b.tar", "-o", "out")
-    assert done.status == 1 and "two samples with the key 'a' side by side" in done.stderr
+    assert "two samples with the key 'a' side by side" in run(line, "a.tar", "b.tar", "-o", "out").failure()
 
 
 FEED_JSON = """

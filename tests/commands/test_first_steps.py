@@ -1,4 +1,4 @@
-"""What somebody meets who begins: the tutorial of tartools(7), the list of commands, errors that say what to do."""
+"""What somebody meets who begins: the tutorial of tartools(7), the demo, the list of commands, errors that help."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from PIL import Image
 
 from tartools import commands
 from tartools.__main__ import main
+from tartools.cli import demo
 from tests.commands.test_zip import zipped
-from tests.conftest import ROOT, Run, make_tar, members_of, python, start
+from tests.conftest import ROOT, Result, Run, make_tar, members_of, python, start
 
 
 @pytest.fixture
@@ -93,8 +94,7 @@ def test_the_tasks_of_the_readme_are_done_by_their_lines(shell: Run, tmp_path: P
     assert done.stderr.startswith("tarjob: 10 items: 1 done, 9 there before, 0 failed, ")
     assert len(before) == 9 and all(path.stat().st_mtime_ns == time for path, time in before.items())
     program = f"import tartools\nprint(sum(len(batch) {tasks['train']}))"
-    counted = python(program, folder=tmp_path)
-    assert (counted.status, counted.stdout) == (0, b"54\n")
+    assert python(program, folder=tmp_path) == (0, b"54\n", "")
 
 
 def test_the_list_of_commands_says_where_the_pages_are() -> None:
@@ -178,6 +178,59 @@ def test_names_without_a_dot_are_explained(arguments: tuple[str, ...], run: Run,
 )
 def test_an_output_called_zip_is_refused(line: str, shell: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([("a.txt", b"1")]))
-    done = shell(line)
-    assert done.status == 2 and "tar shards are .tar, .tgz" in done.stderr and done.stderr.count("\n") == 1
+    assert "tar shards are .tar, .tgz" in shell(line).failure(2, lines=1)
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
+
+
+def run_demo(*arguments: object, cwd: Path) -> Result:
+    return start(sys.executable, "-m", "tartools", "demo", *arguments, folder=cwd, env={"TMPDIR": str(cwd)})
+
+
+def test_the_demo_runs_what_it_prints(tmp_path: Path) -> None:
+    done = run_demo(cwd=tmp_path)
+    assert (done.status, done.stderr) == (0, "tarcreate: cls: 0 circle, 1 square, 2 triangle\n")
+    printed = done.stdout.decode()
+    shown = [line.removeprefix("$ ") for line in printed.splitlines() if line.startswith("$ ")]
+    assert shown == [line for _, line in demo.LINES]
+    (folder,) = tmp_path.iterdir()
+    assert printed.endswith(f"# All of it is in {folder}\n")
+    everything = {name for name, _ in members_of((folder / "shuffled.tar").read_bytes())}
+    number = len(demo.SHAPES) * demo.PICTURES
+    assert len(everything) == 4 * number
+    for field in ("jpg", "cls", "cls.txt", "bytes"):
+        assert sum(name.endswith(f".{field}") for name in everything) == number
+    members = members_of((folder / "sorted.tar").read_bytes())
+    sizes = [int(payload) for name, payload in members if name.endswith(".bytes")]
+    assert sizes == sorted(len(payload) for name, payload in members if name.endswith(".jpg"))
+
+
+def test_the_pictures_are_the_same_every_time(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        demo.draw_pictures(tmp_path / name)
+    one, two = (
+        {p.relative_to(tmp_path / n): p.read_bytes() for p in (tmp_path / n).rglob("*.jpg")} for n in ("one", "two")
+    )
+    assert one == two and len(one) == len(demo.SHAPES) * demo.PICTURES
+
+
+def test_a_line_that_fails_ends_the_demo(tmp_path: Path) -> None:
+    program = (
+        "import sys; from tartools.cli import demo; "
+        "demo.LINES = (('fail', 'false | cat'), ('never', 'touch never')); "
+        "sys.exit(demo.main(['here']))"
+    )
+    done = python(program, folder=tmp_path)
+    assert done.status == 1
+    assert done.stderr == "tartools demo: this line ended with status 1\n"
+    assert not (tmp_path / "here/never").exists()
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    done = run_demo(tmp_path, cwd=tmp_path)
+    assert (done.status, done.stderr) == (1, f"tartools demo: {tmp_path} is not empty\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_wrong_option_is_a_usage_error(tmp_path: Path) -> None:
+    assert run_demo("--fast", cwd=tmp_path).status == 2

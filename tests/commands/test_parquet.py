@@ -258,8 +258,7 @@ def test_what_is_refused(
 def test_what_is_said_where_another_option_is_meant(inside: Inside, tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(inside("tar2parquet", stdin=make_tar(SAMPLES)).stdout)
     for command in ("tarcat", "tarstat"):
-        done = inside(command, "a.parquet")
-        assert done.status == 1 and "(tarcreate --parquet makes samples of its rows; " in done.stderr
+        assert "(tarcreate --parquet makes samples of its rows; " in inside(command, "a.parquet").failure()
     done = inside("tarcreate", "a.parquet")
     said = "this is not a plan; tarcreate --parquet FILE makes samples of it"
     assert done == (1, b"", f"tarcreate: a.parquet: {said}\n")

@@ -15,8 +15,9 @@ import pytest
 from PIL import Image
 
 from tartools.commands.tarindex import tarindex
+from tests.archives import photograph
 from tests.commands.conftest import Inside
-from tests.commands.test_tardedup import photograph, stored
+from tests.commands.test_tardedup import stored
 from tests.conftest import make_tar, members_of
 from tests.tables.test_tables import Members
 from tests.tiers import by_turns

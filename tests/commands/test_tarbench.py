@@ -125,12 +125,9 @@ def test_rows_that_stay_in_the_page_cache_are_not_called_cold(run: Run, tmp_path
 def test_usage(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(members()))
     (tmp_path / "empty").mkdir()
-    done = run("tarbench", "a.tar", "empty")
-    assert done.status == 2 and "several kinds" in done.stderr
-    done = run("tarbench", "empty", "empty/")
-    assert done.status == 2 and "one folder" in done.stderr
-    done = run("tarbench", "--workers", "2 x", "a.tar")
-    assert done.status == 2 and "not a list of numbers: '2 x'" in done.stderr
+    assert "several kinds" in run("tarbench", "a.tar", "empty").failure(2)
+    assert "one folder" in run("tarbench", "empty", "empty/").failure(2)
+    assert "not a list of numbers: '2 x'" in run("tarbench", "--workers", "2 x", "a.tar").failure(2)
     assert sorted(os.listdir(tmp_path)) == ["a.tar", "empty"]
 
 

@@ -16,7 +16,8 @@ from tartools.shards import gathering, workers
 from tests.archives import BLOCK, END, entry, pax
 from tests.commands.conftest import Inside
 from tests.commands.test_tarcheck import KEYS, OTHERS, SAMPLES, SIZE, SOUND, changed, sample, with_one, written
-from tests.conftest import Result, members_of
+from tests.conftest import Result
+from tests.properties.test_model import grouped
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -114,7 +115,7 @@ def test_places_of_members_are_compared(
     assert what.startswith(f"__members__ of this row and the shard differ in the field {field!r} (row "), what
     assert "of lie.parquet; tarindex --update" in what
     assert inside("tarcheck", "--fix", "-o", "good.tar", "lie.parquet").status == 1
-    assert len(samples_of((tmp_path / "good.tar").read_bytes())) == 12 - rows
+    assert len(grouped((tmp_path / "good.tar").read_bytes())) == 12 - rows
 
 
 def test_only_what_the_rows_list_is_checked(check: Check, inside: Inside, tmp_path: Path) -> None:
@@ -205,15 +206,7 @@ def test_every_row_is_written_or_reported(
         counts.add(read)
         results.add((out, done.stdout, *sorted(done.stderr.splitlines()[:-1])))
     assert (len(results), len(counts)) == (1, 1) and counts.pop() - len(taken) - 1 in range(2, 10)
-    by_key = {key: whole for content in [*shards, cut] for key, whole in samples_of(content)}
-    for key, members in samples_of((tmp_path / "o.tar").read_bytes()):
-        assert members == by_key[key] or key.count("-") == 0  # a key of several shards
+    by_key = {each.key: each for content in [*shards, cut] for each in grouped(content)}
+    for each in grouped((tmp_path / "o.tar").read_bytes()):
+        assert each == by_key[each.key] or "-" not in each.key  # a key of several shards
     assert inside("tarcheck", "--expect", "txt", "o.tar").status == 0
-
-
-def samples_of(archive: bytes) -> list[tuple[str, list[tuple[str, bytes]]]]:
-    """Return the samples of *archive* by their keys."""
-    found: dict[str, list[tuple[str, bytes]]] = {}
-    for name, payload in members_of(archive):
-        found.setdefault(name.partition(".")[0], []).append((name, payload))
-    return list(found.items())

@@ -15,28 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image
 
-from tests.archives import encoded
+from tests.archives import encoded, photograph
 from tests.conftest import Run, keys_in, make_tar, members_of
+from tests.properties.test_model import grouped
 from tests.tables.test_tables import anything
 from tests.tiers import also, exhaustive
 
 Members = list[tuple[str, bytes]]
-
-
-def photograph(seed: int, width: int = 80, height: int = 60) -> Image.Image:
-    """Return a picture like no other: soft colours, and shapes."""
-    draw = np.random.default_rng(seed)
-    colours = draw.integers(0, 256, (int(draw.integers(3, 7)), int(draw.integers(3, 7)), 3), dtype=np.uint8)
-    picture = Image.fromarray(colours).resize((width, height), Image.Resampling.BICUBIC)
-    pencil = ImageDraw.Draw(picture)
-    for _ in range(int(draw.integers(1, 6))):
-        left, top = int(draw.integers(0, width)), int(draw.integers(0, height))
-        box = (left, top, left + int(draw.integers(4, width)), top + int(draw.integers(4, height)))
-        colour = (int(draw.integers(256)), int(draw.integers(256)), int(draw.integers(256)))
-        (pencil.ellipse if draw.random() < 0.5 else pencil.rectangle)(box, fill=colour)
-    return picture
 
 
 def stored(picture: Image.Image, form: str = "JPEG", **options: object) -> bytes:
@@ -116,13 +103,7 @@ def test_near_is_not_passed_on(run: Run, tmp_path: Path) -> None:
 def test_random_archives(seed: int, run: Run, tmp_path: Path) -> None:
     """Equal samples are those with equal fields; nothing is lost, with any memory, and however the shards are cut."""
     draw = random.Random(seed)
-    whole = members_of(anything(seed, 40))
-    grouped: dict[str, Members] = {}
-    for name, data in whole:
-        folder, slash, base = name.rpartition("/")
-        key = folder + slash + base.partition(".")[0]
-        grouped.setdefault(key, []).append((base.partition(".")[2], data))
-    samples = list(grouped.items())
+    samples = [(sample.key, sample.fields) for sample in grouped(anything(seed, 40))]
     samples += [(f"again/{number}", fields[::-1]) for number, (_, fields) in enumerate(draw.choices(samples, k=25))]
     draw.shuffle(samples)
     members = [[(f"{key}.{field}" if field else key, data) for field, data in fields] for key, fields in samples]

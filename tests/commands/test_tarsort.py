@@ -48,11 +48,10 @@ def test_same_bytes_at_any_memory(run: Run, tmp_path: Path, options: list[str]) 
     numbers = random.Random(5).sample(range(2500), 2500)
     archive = make_tar([member for number in numbers for member in make_samples(1, number)])
     (tmp_path / "a.tar").write_bytes(archive)
-    expected = run("tarsort", *options, "a.tar")
-    assert expected.status == 0
-    assert sorted(members_of(expected.stdout)) == make_samples(2500)
-    assert run("tarsort", *options, "-M", "64K", "a.tar").stdout == expected.stdout
-    assert run("tarsort", *options, "-M", "1e6", stdin=archive).stdout == expected.stdout
+    out = run("tarsort", *options, "a.tar").output()
+    assert sorted(members_of(out)) == make_samples(2500)
+    assert run("tarsort", *options, "-M", "64K", "a.tar").stdout == out
+    assert run("tarsort", *options, "-M", "1e6", stdin=archive).stdout == out
 
 
 @pytest.mark.parametrize(
@@ -81,8 +80,7 @@ def test_a_place_in_json_the_size_and_names_without_case(run: Run) -> None:
     archive = make_tar(labelled(documents, "Meta.json"))
     done = run("tarsort", "-s", "meta.json:size.0", "-S", "int", stdin=archive)
     assert order_of(done.stdout, "txt") == ["1", "0", "2"]
-    refused = run("tarsort", "-s", "meta.json:size.0", "-S", "int", "--verbatim", stdin=archive)
-    assert refused.status == 1
+    run("tarsort", "-s", "meta.json:size.0", "-S", "int", "--verbatim", stdin=archive).failure()
     sizes = make_tar([("a.bin", bytes(20000)), ("b.bin", bytes(3000)), ("c.bin", bytes(100000))])
     assert keys_of(run("tarsort", "-s", "__size__", stdin=sizes).stdout) == ["b", "a", "c"]
 
@@ -139,8 +137,7 @@ def test_an_input_that_changes_meanwhile_is_a_failure(run: Run, tmp_path: Path) 
     assert streamed.status == 1
     assert "changed" in streamed.stderr
     assert not has_end(streamed.stdout)
-    said = run("tarsort", "a.tar", "pipe:rm a.tar; cat b.tar").failure()
-    assert "a.tar: No such file" in said
+    assert "a.tar: No such file" in run("tarsort", "a.tar", "pipe:rm a.tar; cat b.tar").failure()
 
 
 def test_temporary_files_go_to_tmpdir_and_leave_nothing(run: Run, tmp_path: Path) -> None:
@@ -164,11 +161,10 @@ def test_members_that_are_not_together_or_get_new_headers(run: Run, tmp_path: Pa
             info = tarfile.TarInfo(name)
             info.type = tarfile.DIRTYPE if name == "dir" else tarfile.REGTYPE
             archive.addfile(info)
-    done = run("tarsort", "a.tar")
-    assert done.status == 0
-    assert [name for name, _ in members_of(done.stdout)] == ["a.jpg", "b.jpg", "b.cls"]
-    assert done.stdout.count(b"SCHILY.x=1") == 3
-    assert done.stdout == run("tarcat", stdin=done.stdout).stdout
+    out = run("tarsort", "a.tar").output()
+    assert [name for name, _ in members_of(out)] == ["a.jpg", "b.jpg", "b.cls"]
+    assert out.count(b"SCHILY.x=1") == 3
+    assert out == run("tarcat", stdin=out).stdout
 
 
 def test_the_first_of_several_fields(run: Run) -> None:

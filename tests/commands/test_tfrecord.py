@@ -169,8 +169,7 @@ def test_lengths_that_begin_as_compressed_data(size: int, run: Run) -> None:
     (length,) = struct.unpack_from("<Q", made.stdout)
     made = run("tar2tfrecord", stdin=make_tar([("a.x", bytes(2 * size - 100 - length))]))
     assert struct.unpack_from("<Q", made.stdout) == (size,)
-    done = run("tarcreate", "--tfrecord", "-", stdin=made.stdout)
-    assert (done.status, [name for name, _ in members_of(done.stdout)]) == (0, ["a.x"])
+    assert [name for name, _ in members_of(run("tarcreate", "--tfrecord", "-", stdin=made.stdout).output())] == ["a.x"]
 
 
 A_KEY = ("__key__", of_bytes(b"k"))
@@ -197,8 +196,7 @@ A_KEY = ("__key__", of_bytes(b"k"))
 )  # fmt: skip
 def test_what_is_no_sample(content: bytes, message: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tfrecord").write_bytes(content)
-    done = run("tarcreate", "--tfrecord", "a.tfrecord", "-o", "a.tar")
-    assert done.status == 1 and message in done.stderr and done.stderr.count("\n") == 1
+    assert message in run("tarcreate", "--tfrecord", "a.tfrecord", "-o", "a.tar").failure(lines=1)
     assert not (tmp_path / "a.tar").exists()
 
 
@@ -281,9 +279,3 @@ def test_files_of_tensorflow(form: str, run: Run, tmp_path: Path) -> None:
     ]
     said = "tarcreate: 4 features without a value are not fields (the first: 'no floats' of record 2 ("
     assert done.status == 0 and done.stderr.startswith(said)
-    content = source.read_bytes()
-    between = 0 if form else int.from_bytes(content[:8], "little") + 16
-    for cut in (1, 11, 12, 200, between, len(content) - 9, len(content) - 1):  # the last 8 bytes of gzip: sum and size
-        (tmp_path / "a").write_bytes(content[:cut])
-        done = run("tarcreate", "-q", "--tfrecord", "a")
-        assert done.status == (0 if cut and cut == between else 1), (cut, done.stderr)

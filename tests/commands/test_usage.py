@@ -196,12 +196,10 @@ WRONG = [
     ("tarjob -s a -j -1 true", "tarjob: Invalid value for '-p' / '-j'"),
     ("tarjob -s a -j 1 -p 1 true", "tarjob: Invalid value: -p/-j/--parallel/--jobs is given twice"),
     ("tarjob -s a --log s3://b/log true", "tarjob: s3://b/log: must be a local file"),
-    ("tarjob --summarize log true", "tarjob: --summarize reads a log and runs nothing"),
-    ("tarjob --summarize log -s a", "tarjob: --summarize reads a log and runs nothing"),
-    ("tarjob --summarize log --only 1/2", "tarjob: --summarize reads a log and runs nothing"),
-    ("tarjob --summarize log --log log", "tarjob: --summarize reads a log and runs nothing"),
-    ("tarjob --summarize log -j 2", "tarjob: --summarize reads a log and runs nothing"),
-    ("tarjob --summarize log --dry-run", "tarjob: --summarize reads a log and runs nothing"),
+    *(
+        (f"tarjob --summarize log {more}", "tarjob: --summarize reads a log and runs nothing")
+        for more in ("true", "-s a", "--only 1/2", "--log log", "-j 2", "--dry-run")
+    ),
     ("tarls -l --json", "--long, --json and --brace exclude each other"),
     ("tarls --json --brace", "--long, --json and --brace exclude each other"),
     ("tarls --brace --long", "--long, --json and --brace exclude each other"),

@@ -251,10 +251,9 @@ def test_fail_fast(tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
     (tmp_path / "items").write_text("\n".join(map(str, range(100))))
     line = "echo {} >> begun; exit 1"
     where = ["--engine", "ray", "--address", cluster.address]
-    done = tarjob(*where, "--fail-fast", "-j", 2, "-T", "items", "--", "bash", "-c", line)
-    assert done.status == 1
+    said = tarjob(*where, "--fail-fast", "-j", 2, "-T", "items", "--", "bash", "-c", line).failure()
     assert len((tmp_path / "begun").read_text().split()) <= 3
-    assert done.stderr.splitlines()[-1].endswith("items were not begun, because of --fail-fast")
+    assert said.splitlines()[-1].endswith("items were not begun, because of --fail-fast")
 
 
 # ---- cores, and tasks at a time ----

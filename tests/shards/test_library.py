@@ -350,5 +350,4 @@ if os.wait()[1]:
 keys += [sample.key for sample in samples]
 print(len(keys), keys == 2 * [sample.key for sample in new])
 """
-    done = python(program, folder=tmp_path)
-    assert (done.status, done.stderr, done.stdout) == (0, "", b"%d True\n" % (2 * count))
+    assert python(program, folder=tmp_path) == (0, b"%d True\n" % (2 * count), "")

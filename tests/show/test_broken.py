@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image, ImageFilter
+from PIL import Image
 
 from tartools import tar
 from tartools.samples import decoding
 from tartools.show import broken, sound, text
 from tartools.show.html import tile
-from tests.archives import encoded
+from tests.archives import encoded, photograph
 from tests.conftest import Run, make_tar
 
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -32,17 +31,11 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
 KEPT = {"png": 20, "gif": 2}  # bytes at the end without pixels
 
 
-def photograph(mode: str = "RGB") -> Image.Image:
-    """Return a picture with shapes and noise, as photographs have."""
-    noise = random.Random(3).randbytes(240 * 160 * 3)
-    return Image.frombytes("RGB", (240, 160), noise).filter(ImageFilter.GaussianBlur(2)).convert(mode)
-
-
 def pictures() -> tuple[dict[str, bytes], set[str]]:
     """Return members, each a sample of its own: whole pictures and cut ones; and the keys of those that are broken."""
     members, broken = {}, set()
     for name, (form, options) in FORMS.items():
-        whole = encoded(photograph("L" if "grey" in name else "RGB"), form, **options)
+        whole = encoded(photograph(3, 240, 160).convert("L" if "grey" in name else "RGB"), form, **options)
         kind = name.rpartition(".")[2]
         members[f"{name.replace('.', '-')}-whole.{kind}"] = whole
         for cut in (1, 3, 10, 30, 100, 1000, len(whole) // 2, len(whole) - 200):
@@ -99,7 +92,7 @@ def test_a_picture_that_is_too_large_to_decode_is_not_called_broken(run: Run) ->
 
 @pytest.mark.parametrize("broken", [3, 30])
 def test_up_to_twenty_keys_are_listed(run: Run, broken: int) -> None:
-    whole = encoded(photograph(), "JPEG")
+    whole = encoded(photograph(3, 240, 160), "JPEG")
     members = []
     for n in range(100):  # every other one has two fields before the picture; so batches have two kinds of samples
         payload = whole[:-500] if n % 3 == 1 and n < 3 * broken else whole
@@ -175,5 +168,4 @@ def test_an_array_whose_header_exhausts_the_parser_is_broken(run: Run) -> None:
     archive = make_tar([("a.npy", array)])
     done = run("tarcheck", "--decode", stdin=archive)
     assert done.status == 1 and b"broken-array" in done.stdout
-    done = run("tarshow", stdin=archive)
-    assert done.status == 0 and b"array whose header cannot be read: it is nested too deeply" in done.stdout
+    assert b"array whose header cannot be read: it is nested too deeply" in run("tarshow", stdin=archive).output()

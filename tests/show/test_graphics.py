@@ -144,8 +144,7 @@ def test_pictures_that_do_not_fit_begin_a_new_band(run: Run) -> None:
 def test_a_thousand_lines_take_no_longer_than_they_are_many(run: Run) -> None:
     """Each is measured as often as it has places to stand: with the square of that, this would take minutes."""
     archive = make_tar([(f"a.{n:04d}", b"line\n" * 12) for n in range(1500)])
-    drawn = run("tarshow", "--graphics", "blocks", stdin=archive, timeout=60)
-    assert drawn.status == 0 and drawn.stdout.count(b"line\n") == 12 * 1500
+    assert run("tarshow", "--graphics", "blocks", stdin=archive, timeout=60).output().count(b"line\n") == 12 * 1500
 
 
 def test_a_narrow_terminal(run: Run) -> None:
@@ -314,8 +313,7 @@ def test_what_is_piped_has_no_escape_code(run: Run, environment: dict[str, str])
 
 
 def test_wrong_wishes(run: Run) -> None:
-    done = run("tarshow", "--graphics", "ascii", stdin=make_tar([("a.cls", b"1")]))
-    assert done.status == 2 and done.stderr.count("\n") == 1 and "blocks" in done.stderr
+    assert "blocks" in run("tarshow", "--graphics", "ascii", stdin=make_tar([("a.cls", b"1")])).failure(2, lines=1)
 
 
 @pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")

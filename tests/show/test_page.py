@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,30 +16,19 @@ import numpy as np
 import pytest
 import soundfile
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tartools import storage
 from tartools.samples.account import Account
 from tartools.shards.reading import read_samples
 from tartools.show.html.page import Choice, write
-from tests.archives import encoded
+from tests.archives import encoded, photograph
 from tests.conftest import Run, make_tar
 from tests.tiers import by_turns
 
 PHONE, NARROW, DESKTOP = (390, 844), (420, 900), (1280, 800)
 HOSTILE = "<script>alert(1)</script>.jpg"
 NAMES = ("cat", "dog", "sea lion")
-
-
-def photograph(seed: int, size: tuple[int, int] = (500, 375)) -> bytes:
-    """Return a JPEG of shapes at all scales with some noise on them, which compresses like a photograph."""
-    chance = np.random.default_rng(seed)
-    scene = np.zeros((size[1], size[0], 3))
-    for scale in (4, 16, 64):
-        rough = Image.fromarray(chance.integers(0, 256, (scale, scale, 3), "uint8"))
-        scene += np.asarray(rough.resize(size, Image.Resampling.BICUBIC), "float64") / 3
-    scene += chance.normal(0, 6, scene.shape)
-    return encoded(Image.fromarray(scene.clip(0, 255).astype("uint8")), "JPEG", quality=90)
 
 
 def plain_picture(colour: tuple[int, int, int], size: tuple[int, int] = (120, 80)) -> bytes:
@@ -60,7 +50,7 @@ def mixed() -> bytes:
         members.append((f"{key}.cls", NAMES[n % 3].encode()))
         members.append((f"{key}.json", json.dumps({"number": n, "words": "a <b> & 'c'"}).encode()))
     members.append(("u/sound.wav", sound()))
-    members.append(("u/cut.jpg", photograph(1)[:5000]))
+    members.append(("u/cut.jpg", encoded(photograph(1, 500, 375), "JPEG", quality=90)[:5000]))
     members.append((HOSTILE, plain_picture((1, 2, 3))))
     members.append(("u/\"onfocus='alert(2)'.txt", b"</script><script>alert(3)</script>\n<img src=x onerror=alert(4)>"))
     return make_tar(members)
@@ -117,7 +107,7 @@ def test_the_page_is_one_file_under_a_strict_policy(run: Run, tmp_path: Path) ->
 
 
 def test_two_hundred_photographs_are_at_most_five_megabytes(run: Run, tmp_path: Path) -> None:
-    photographs = [photograph(seed) for seed in range(8)]
+    photographs = [encoded(photograph(seed, 500, 375), "JPEG", quality=90) for seed in range(8)]
     assert 40_000 < sum(map(len, photographs)) / 8 < 120_000  # as photographs of that size are
     made(run, tmp_path, make_tar([(f"{n:04d}.jpg", photographs[n % 8]) for n in range(200)]))
     assert (tmp_path / "page.html").stat().st_size < 5_000_000
@@ -450,3 +440,17 @@ def test_a_page_without_samples(visit: Visit) -> None:
     assert page.locator("#shown").inner_text() == "0 of 0" and page.locator("#none").is_visible()
     page.keyboard.press("j")
     page.keyboard.press("Enter")
+
+
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Give Debian's Chromium: one worker runs the tests that use it (`tests.schedule`)."""
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()

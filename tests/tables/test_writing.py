@@ -79,8 +79,7 @@ def test_rows_with_one_key(run: Run, tmp_path: Path) -> None:
     assert done.status == 1 and "2 rows have the key 'x', and a table can't list their members as one" in done.stderr
     assert not (tmp_path / "t.parquet").exists()
     run("tarindex", "a.tar", "b.tar", "a.tar", "-o", "t.parquet").output()
-    done = run("tarsort", "-u", "first", "t.parquet", "-o", "u.parquet")
-    assert done.status == 1 and "3 rows have the key 'x'" in done.stderr
+    assert "3 rows have the key 'x'" in run("tarsort", "-u", "first", "t.parquet", "-o", "u.parquet").failure()
     run("tarindex", "a.tar", "a.tar", "-o", "aa.parquet").output()
     run("tarsort", "-u", "first", "aa.parquet", "-o", "u.parquet").output()
     assert run("tarcat", "u.parquet").output() == run("tarcat", "a.tar").output()

@@ -29,7 +29,7 @@ from tartools.train.fieldchooser import FieldChooser
 from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers
 from tartools.train.tabledataset import TableBatch
 from tartools.train.tabledataset import table_of as indexed
-from tests.conftest import Run, make_tar, open_descriptors
+from tests.conftest import FILES, Run, make_tar, open_descriptors
 from tests.tiers import also, by_turns, exhaustive
 
 pytestmark = pytest.mark.filterwarnings(
@@ -274,14 +274,10 @@ def test_a_batch_of_more_shards_than_may_be_open(many: str) -> None:
     data = TableDataset(many)
     rows = list(range(0, len(data), 7))
     rooms = Rooms()
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_descriptors()) + 40, limits[1]))
-    try:
-        for batch in (data.batch(rows), data.batch(rows, rooms.of), data.table[rows]):
-            assert [sample["cls"] for sample in batch] == [b"%d" % row for row in rows]
-        assert len(rooms) == 1 and len(data.batch(rows).bulk.fields) == 1  # type: ignore[union-attr]
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_descriptors()) + 40, FILES[1]))
+    for batch in (data.batch(rows), data.batch(rows, rooms.of), data.table[rows]):
+        assert [sample["cls"] for sample in batch] == [b"%d" % row for row in rows]
+    assert len(rooms) == 1 and len(data.batch(rows).bulk.fields) == 1  # type: ignore[union-attr]
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")  # no accelerator

@@ -215,8 +215,7 @@ def test_a_folder_of_somebody_else_is_not_read(
 ) -> None:
     assert run("tarcat", faulty.url("s3", NAME), env=env).status == 0
     os.chown(tmp_path / "cache" / cache.FOLDER, 1234, 1234)
-    done = run("tarcat", faulty.url("s3", NAME), env=env)
-    assert done.status == 2 and "(this folder belongs to another user)" in done.stderr
+    assert "(this folder belongs to another user)" in run("tarcat", faulty.url("s3", NAME), env=env).failure(2)
 
 
 def test_nobody_else_may_read_it(run: Run, faulty: FaultServer, env: dict[str, str], tmp_path: Path) -> None:

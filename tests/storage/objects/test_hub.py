@@ -116,9 +116,8 @@ def test_hugging_faces_own_client(hub: Hub, repository: Repository, tmp_path: Pa
 @pytest.mark.parametrize("way", [(), ("streaming",)], ids=["whole", "streaming"])
 def test_hugging_faces_datasets(way: tuple[str, ...], hub: Hub, repository: Repository, tmp_path: Path) -> None:
     del repository.objects["a b%#?+ü.tar"]
-    done = python(LOADED, *way, folder=tmp_path, env=hub.env(tmp_path))
-    assert done.status == 0, done.stderr
-    assert re.findall(r"'(\d{6})'", done.stdout.decode()) == [f"{n:06d}" for n in range(20)]
+    out = python(LOADED, *way, folder=tmp_path, env=hub.env(tmp_path)).output()
+    assert re.findall(r"'(\d{6})'", out.decode()) == [f"{n:06d}" for n in range(20)]
 
 
 # ---- reading ----
@@ -359,8 +358,7 @@ def test_what_is_wrong(url: str, hub: Hub, repository: Repository, run: Run, tmp
 def test_urls_that_name_no_file(url: str, hub: Hub, run: Run, tmp_path: Path) -> None:
     for line in ([url], ["-o", url, "x.tar"]):
         (tmp_path / "x.tar").write_bytes(SHARDS["train/000.tar"])
-        done = run("tarcat", *line, env=hub.env(tmp_path))
-        assert done.status == 2 and "write hf://datasets/ORG/NAME[@REVISION]/PATH" in done.stderr, done
+        assert "write hf://datasets/ORG/NAME[@REVISION]/PATH" in run("tarcat", *line, env=hub.env(tmp_path)).failure(2)
 
 
 # ---- the guide ----
@@ -386,9 +384,8 @@ def test_the_guide_does_what_it_says(hub: Hub, tmp_path: Path) -> None:
     printed = []
     for kind, code in blocks:
         line = ["bash", "-c", f"set -eo pipefail\n{code}"] if kind == "sh" else [sys.executable, "-c", code]
-        done = start(*line, folder=tmp_path, env=hub.env(tmp_path), timeout=600)
-        assert done.status == 0, f"{code}\n{done.stderr}"
-        printed.append(done.stdout.decode())
+        out = start(*line, folder=tmp_path, env=hub.env(tmp_path), timeout=600).output()
+        printed.append(out.decode())
     assert len(printed[0].split()) == 16 and "1120 pictures\n" in printed
     assert len([*tartools.read(str(tmp_path / "small.tar"))]) == 1000
     assert sorted(mine.objects) == [f"train-{n:04d}.tar" for n in range(5)] + ["train.parquet"]

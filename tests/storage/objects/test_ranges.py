@@ -113,7 +113,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_failure_is_no_end_the_next_time() -> None:
-    """(A cut at any byte: `test_faults`.)"""
+    """(A cut at any byte: `test_answers`.)"""
 
     def cut(start: int) -> None:
         if start >= RANGE:

@@ -179,11 +179,6 @@ def test_what_is_not_the_fault_of_a_shard_ends_the_run(
         assert "twice.tar" in done.stderr and said in done.stderr
 
 
-def test_none_is_there(damaged: FaultServer, run: Run) -> None:
-    done = run("tarcheck", damaged.url("s3", "a.tar"), "b.tar", env=damaged.env)
-    assert (done.status, done.stdout, done.stderr) == (1, b"", "tarcheck: s3://b/a.tar: no such object\n")
-
-
 FOURTEEN = {f"{number:02d}.tar": make_tar(make_samples(4 + number, 100 * number)) for number in range(14)}
 
 
