@@ -17,13 +17,13 @@ from tartools.samples.sample import Batch, Sample
 from tartools.shards.gathering import WORKERS, gather, to_the_end, without_output
 from tartools.shards.reading import (
     Reading,
+    ShardStream,
     check_shards,
     closing_upstream,
     counted,
     one_by_one,
     shard_batches,
 )
-from tartools.shards.stream import ShardStream
 from tartools.shards.writing import NO_LIST, Batches, Destination, SampleWriter
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table_name
