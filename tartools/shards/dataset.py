@@ -143,11 +143,6 @@ class DataSet:
                 at: Copy(storage.open_read(url), url, self.reading.tmpdir, count_copied) for at, url in once.items()
             }
 
-    @property
-    def copied(self) -> bool:
-        """Whether there are copies, which other processes can't open."""
-        return bool(self._copies)
-
     def _check(self, count: int | None = None) -> None:
         """Raise StorageError if an input has changed since `keep`, or if there were not *count* samples before."""
         if self._versions is not None:
@@ -286,7 +281,7 @@ class DataSet:
         """
         again = self._rows is not None
         self.keep()
-        if self.copied:
+        if self._copies:  # which other processes can't open
             collect((yield from work(self.read(account), 0, False)))
         else:
             most = min(self.most, most)

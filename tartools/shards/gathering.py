@@ -61,9 +61,9 @@ def _prepare(url: str) -> None:
     """Import numpy, so that not each worker does, if the shard *url* is of small members."""
     with closing(storage.open_read(url)) as stream:
         if stream.file is not None:
-            from tartools.tar import runs, window
+            from tartools.tar import reader, runs
 
-            if window.is_dense(stream.file, 0):
+            if reader.is_dense(stream.file, 0):
                 runs.imported()
 
 

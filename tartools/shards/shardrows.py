@@ -24,7 +24,7 @@ from tartools.storage.url import Url
 from tartools.tables import rows, schema, source
 from tartools.tables.facts import WantedFacts
 from tartools.tables.inputs import ROW, RowInputs, RowSource, TablePart, in_order, unified_piece
-from tartools.tables.rowplaces import KnownShards, Listing
+from tartools.tables.rowplaces import KnownShards, Listing, runs
 from tartools.tables.rows import RowSpool
 from tartools.tables.tablesamples import Shards
 from tartools.tables.tablewriter import RowBatch, TableWriter
@@ -168,7 +168,7 @@ def lacking(table: TablePart, wanted: WantedFacts | None) -> str | None:
         return None
     columns = [name for name, _ in wanted.known]
     if wanted.pictures:
-        columns += [f"{field}.width" for field in filter(is_picture_field, table.fields)]
+        columns += [f"{field}.width" for field in filter(is_picture_field, schema.fields_of(table.schema))]
     return next((name for name in columns if name not in table.schema.names), None)
 
 
@@ -298,10 +298,9 @@ def whole_shards(table: TablePart) -> dict[int, Runs]:
     first = 0
     for some in table.batches([schema.SHARD, schema.INDEX]):
         numbers = some.column(schema.SHARD).to_numpy()
-        cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(some)]
         index = some.column(schema.INDEX) if schema.INDEX in some.schema.names else None
         indexes = None if index is None or index.null_count else index.to_numpy()
-        for low, high in pairwise(cuts):
+        for low, high in runs(numbers):
             number = int(numbers[low])
             start = following.get(number, 0)
             following[number] = start + high - low

@@ -110,7 +110,9 @@ class Gathering(Generic[Result]):
                 if task.forkable:
                     self._close()
                     numbered = enumerate(())
-                    parts = uncut(parts, self._urls)
+                    rest = parts[-1].number + 1  # all of the shard that they end in, and the shards that follow
+                    following = (ShardPart(n, url) for n, url in enumerate(self._urls[rest:], rest))
+                    parts = [parts[0]._replace(cut=None), *parts[1:], *following]
                 batches = _batches(parts, self._account, self._reading, self._first_keys)
                 collect((yield from self._work(batches, number, False)))
         finally:
@@ -311,12 +313,6 @@ def cut_up(number: int, url: str, part: int) -> Iterator[ShardTask]:
             yield ShardTask([ShardPart(number, url, begin, cut, known)], True)
             begin = cut.offset
         yield ShardTask([ShardPart(number, url, begin, None, known)], True)
-
-
-def uncut(parts: list[ShardPart], urls: Sequence[str]) -> list[ShardPart]:
-    """Return *parts*, the rest of the shard that they end in, and all shards of *urls* that follow."""
-    rest = parts[-1].number + 1
-    return [parts[0]._replace(cut=None), *parts[1:], *(ShardPart(n, url) for n, url in enumerate(urls[rest:], rest))]
 
 
 def is_compressed(url: str) -> bool:

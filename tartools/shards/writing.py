@@ -10,6 +10,7 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.reading import closing_upstream
 from tartools.storage.interrupts import deferred_signals
+from tartools.storage.local import OpenOutput
 from tartools.storage.url import Url
 from tartools.tables.schema import SUFFIX, is_table_name
 from tartools.tar.compression import CODECS, Codec, CompressedSink, split_suffix
@@ -129,7 +130,7 @@ class SampleWriter:
         for a reader.
         """
         try:
-            if flush and self.output.streaming and not self._broken and not self._finished:
+            if flush and isinstance(self.output, OpenOutput) and not self._broken and not self._finished:
                 self._writer.flush()
         finally:
             self.output.abort()

@@ -121,7 +121,7 @@ class Child:
         """Send a signal to its process group, if the program has not been reaped yet."""
         with self._lock:
             if self.running:
-                _signal_group(self.pid, number)
+                _signal(-self.pid, number)
 
     def wait(self, seconds: float | None = None) -> int | None:
         """Wait for the end, kill what is left of its process group, and return its status; None after *seconds*."""
@@ -160,7 +160,7 @@ class Child:
                 self._process.wait(seconds)
             except subprocess.TimeoutExpired:
                 return False
-            _signal_group(self.pid, signal.SIGKILL)  # at once: the number is hardly used again yet
+            _signal(-self.pid, signal.SIGKILL)  # at once: the number is hardly used again yet
         return True
 
 
@@ -190,7 +190,7 @@ def end_all(
         for child in children:
             child.kill(first)
         for group in {process.group for process in found if process.session in sessions} - sessions:
-            _signal_group(group, first)
+            _signal(-group, first)
         _wait_for(children, sessions, patience)
     killed = _kill(children, family, others or set)
     for child in children:
@@ -245,15 +245,9 @@ def _descending(
 
 
 def _signal(number: int, signum: int) -> None:
-    """Send the signal *signum* to the process *number*, if it still exists and is ours."""
+    """Send the signal *signum* to the process *number*, or the group -*number*, if it still exists and is ours."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(number, signum)
-
-
-def _signal_group(group: int, signum: int) -> None:
-    """Send the signal *signum* to the process group *group*, if it still exists and is ours."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signum)
 
 
 def describe(status: int) -> str:

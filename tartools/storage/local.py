@@ -162,9 +162,7 @@ def open_append(url: str) -> FileSink:
 
 
 class OpenOutput:
-    """Stdout, or an existing file that is not a regular one: written in place."""
-
-    streaming = True
+    """Stdout, or an existing file that is not a regular one: written in place, where it is visible before `commit`."""
 
     def __init__(self, sink: FileSink) -> None:
         self.sink = sink
@@ -273,8 +271,6 @@ class FileOutput:
 
     Its bytes are on the disk before its name is; see `streams.sync`.
     """
-
-    streaming = False
 
     def __init__(self, path: str, url: str, force: bool, mode: int | None) -> None:
         self._path = path

@@ -130,8 +130,6 @@ def open_read(url: str) -> CommandInput:
 class CommandOutput:
     """The stdin of a command. It ends at `commit` only."""
 
-    streaming = False
-
     def __init__(self, command: str, url: str) -> None:
         self._child = Child(["sh", "-c", command], stdin=subprocess.PIPE)
         assert self._child.stdin is not None

@@ -98,8 +98,6 @@ class Copy:
 class SentOutput:
     """An output that is collected in a file without a name, its *sink*, and sent by *send* once it is complete."""
 
-    streaming = False
-
     def __init__(self, send: Callable[[io.FileIO], object]) -> None:
         self._send = send
         self.sink = scratch_file()

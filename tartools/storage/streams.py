@@ -98,11 +98,6 @@ class OutputStream(Completable, Protocol):
         """Where to write."""
         ...
 
-    @property
-    def streaming(self) -> bool:
-        """Tell whether what is written is visible at once, before `commit`."""
-        ...
-
 
 class SharedFile(io.FileIO):
     """An open file that is closed when its last user is garbage-collected, without a ResourceWarning."""

@@ -48,11 +48,6 @@ class TablePart:
         with source.opened(self.url) as table:
             return not any(rows.column(0).null_count for rows in table.batches([schema.KEY], ROWS))
 
-    @property
-    def fields(self) -> list[str]:
-        """The fields that samples have."""
-        return schema.fields_of(self.schema)
-
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows, in order, in unified record batches; only those of *columns* that there are, if given."""
         wanted = _some(self.schema, columns)

@@ -128,10 +128,6 @@ class LocalShards:
         short = (n for n, file in enumerate(self.files(rows, 0, len(rows))) if ends[n] > size_of(file))
         return self._listing.failure(rows, next(short, 0), BEHIND)
 
-    def check(self) -> None:
-        """Raise StorageError if a file has changed since it was opened."""
-        self.places.check()
-
 
 class FileSpan:
     """The bytes of an open plain file as a stream, from byte *begin* on. It has a position of its own."""

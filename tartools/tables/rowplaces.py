@@ -70,10 +70,6 @@ class Piece:
         rows = self.first + some if self.rows is None else self.rows[some]
         return Piece(self.first, self.numbers[some], self.begins[some], self.ends[some], keys, rows)
 
-    def row(self, index: int) -> int:
-        """Return the number that row *index* of these has in the table."""
-        return self.first + index if self.rows is None else int(self.rows[index])
-
     def place(self, index: int) -> tuple[int, int, int]:
         """Return shard, begin and end of row *index* of these."""
         return int(self.numbers[index]), int(self.begins[index]), int(self.ends[index])
@@ -236,7 +232,8 @@ class Listing:
         if isinstance(what, StorageError) and is_missing(what) and self.shards.relative[number]:
             advice = MOVED
         what = what if isinstance(what, str) else what.message
-        return RowError(f"{what} (row {rows.row(index)} of {shown(self.table)}; {advice})", url=url, offset=begin)
+        row = rows.first + index if rows.rows is None else rows.rows[index]
+        return RowError(f"{what} (row {row} of {shown(self.table)}; {advice})", url=url, offset=begin)
 
 
 def _size_in(version: str | None) -> int:

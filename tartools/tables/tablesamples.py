@@ -174,4 +174,4 @@ class Shards:
 
     def check(self) -> None:
         """Raise StorageError if a file has changed since it was opened."""
-        self._local.check()
+        self._local.places.check()

@@ -14,6 +14,7 @@ from tartools.storage.streams import Sink, Stream, skip
 
 LONGEST_NAME = 1 << 16  # bytes of a name or comment in a gzip header; a longer one is taken for damage
 READ = 1 << 18  # compressed bytes a read
+SHORTAGE = ("allocat", "not enough memory", "unable to create")  # in what decompressors say of too little memory
 STEP = 1 << 17  # most decompressed bytes a call: some libraries are slower the more they may return
 
 
@@ -122,14 +123,6 @@ CODECS = (
 )
 SUFFIXES = (*(suffix for codec in CODECS for suffix in codec.suffixes), ".tar")
 MAGIC = 10  # bytes of the longest magic number
-
-
-def is_shortage(error: Exception) -> bool:
-    """Tell whether *error*, which a decompressor raised, says that there is too little memory."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or any(
-        word in text for word in ("allocat", "not enough memory", "unable to create")
-    )
 
 
 def zstd_window(head: bytes) -> int:
@@ -340,7 +333,7 @@ class Decompressed(Stream):
     def _failure(self, count: int, error: Exception) -> TarToolsError:
         """Return what *error*, which decompressing the last *count* bytes raised, says to a user."""
         name = self._codec.name
-        if is_shortage(error):
+        if isinstance(error, MemoryError) or any(word in str(error).lower() for word in SHORTAGE):
             return StorageError(f"there is too little memory to decompress its {name} data", url=self._url)
         if name == "zstd" and "too much memory" in str(error):
             window = zstd_window(self._head)

@@ -12,15 +12,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tartools.tar.grouping import NAME_BYTES, NO_STEM
+from tartools.tar.grouping import NAME_BYTES, NO_STEM, Grouper
 from tartools.tar.groups import Alike, ContiguousGroups, belongs
 from tartools.tar.header import BLOCK
-
-if TYPE_CHECKING:
-    from tartools.tar.grouping import Grouper
-    from tartools.tar.window import Window
 
 FEW = 64  # blocks, or headers; in a shorter run, the loop is as fast
 MAGIC, USTA = 257, int.from_bytes(b"usta", "little")
@@ -52,12 +48,12 @@ def one_thread() -> Iterator[None]:
         del os.environ["OPENBLAS_NUM_THREADS"]
 
 
-def take_run(window: Window) -> int:
-    """Parse members from the position of *window* on, as far as they are plain; return how many there were."""
+def take_run(reader: Any) -> int:
+    """Parse members from the position of *reader*, a `Reader`, on, as far as they are plain; return how many."""
     np = imported()
-    position, groups = window.position, window.groups
-    count = (window.filled - position) // BLOCK
-    blocks = np.frombuffer(window.buffer, np.uint8, count * BLOCK, position).reshape(-1, BLOCK)
+    position, groups = reader.position, reader.groups
+    count = (reader.filled - position) // BLOCK
+    blocks = np.frombuffer(reader.buffer, np.uint8, count * BLOCK, position).reshape(-1, BLOCK)
     at = (_numbers(blocks, MAGIC, "<u4") == USTA).nonzero()[0]
     if len(at) < FEW or at[0]:
         return 0
@@ -66,7 +62,7 @@ def take_run(window: Window) -> int:
     sound &= plain(headers)
     ends = at + 1 + (sizes + BLOCK - 1) // BLOCK
     sound[1:] &= ends[:-1] == at[1:]
-    sound &= ends <= (window.available() - position) // BLOCK
+    sound &= ends <= (reader.available() - position) // BLOCK
     paths = Paths(headers)
     sound &= paths.plain & ((sizes > 0) | (paths.bases == 0))
     many = len(at) if sound.all() else int(sound.argmin())
@@ -78,8 +74,8 @@ def take_run(window: Window) -> int:
         begins = begins[1:]
     if not (groups.alike and len(begins) > FEW and _add_alike(groups, paths, starts, sizes, begins)):
         _add(groups, paths, starts, sizes, begins, 0, many)
-    window.position = position + int(ends[many - 1]) * BLOCK
-    window.ended = False
+    reader.position = position + int(ends[many - 1]) * BLOCK
+    reader.ended = False
     return many
 
 

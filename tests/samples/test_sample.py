@@ -24,7 +24,7 @@ from tartools.samples import sample as samples
 from tartools.samples.encoding import encode
 from tartools.samples.sample import Batch, Sample, build, join_path, split_path
 from tartools.storage.scratch import scratch_file
-from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special, grouping, new_member, read_members, window
+from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special, grouping, new_member, read_members, reader
 from tests.archives import END, Trickle, entry, file_stream, header, picture
 from tests.conftest import Run, make_tar
 
@@ -106,8 +106,8 @@ def test_an_end_of_archive_ends_a_sample_and_a_link_does_not() -> None:
 
 def test_a_sample_of_many_members_goes_to_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping, "LARGE", 5000)
-    monkeypatch.setattr(window, "BUFFER", 4096)
-    monkeypatch.setattr(window, "CARRIED", 2000)
+    monkeypatch.setattr(reader, "BUFFER", 4096)
+    monkeypatch.setattr(reader, "CARRIED", 2000)
     content = [(f"a.f{n}", bytes([n]) * 1000) for n in range(20)]
     archive = make_tar([*content, ("b.x", b"2")])
     made: list[io.FileIO] = []

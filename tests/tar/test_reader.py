@@ -26,9 +26,9 @@ from tartools.tar import (
     located,
     read_members,
     read_range,
+    reader,
     rescan,
     split_path,
-    window,
 )
 from tartools.tar.header import MAX_EXTENDED_HEADER
 from tartools.tar.rescan import members_in
@@ -487,9 +487,9 @@ EXPECTED = [
 def test_every_boundary_from_a_pipe(
     buffer: int, step: int, monkeypatch: pytest.MonkeyPatch, scratch: list[io.FileIO]
 ) -> None:
-    monkeypatch.setattr(window, "BUFFER", buffer)
-    monkeypatch.setattr(window, "READ", 700)
-    monkeypatch.setattr(window, "LARGE", 4000)
+    monkeypatch.setattr(reader, "BUFFER", buffer)
+    monkeypatch.setattr(reader, "READ", 700)
+    monkeypatch.setattr(reader, "LARGE", 4000)
     monkeypatch.setattr(grouping, "LARGE", 4000)
     found = parse(Trickle(archive_of_all_kinds(), step), scratch)
     assert contents(found) == EXPECTED
@@ -505,10 +505,10 @@ def test_every_boundary_from_a_file(
     *, buffer: int, step: int, ranges: bool, listed: bool, start: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole = [m for m in parse_bytes(archive_of_all_kinds()) if isinstance(m, Member)]
-    monkeypatch.setattr(window, "BUFFER", buffer)
-    monkeypatch.setattr(window, "READ", 700)
-    monkeypatch.setattr(window, "SKIPPED", 600)
-    monkeypatch.setattr(window, "NEXT", 300)
+    monkeypatch.setattr(reader, "BUFFER", buffer)
+    monkeypatch.setattr(reader, "READ", 700)
+    monkeypatch.setattr(reader, "SKIPPED", 600)
+    monkeypatch.setattr(reader, "NEXT", 300)
     with file_stream(tmp_path / "a.tar", b"j" * start + archive_of_all_kinds(), start, step) as stream:
         found = parse(stream, ranges=ranges, listed=listed)
         members = [m for m in found if isinstance(m, Member)]
@@ -527,8 +527,8 @@ def test_every_boundary_from_a_file(
 def test_a_large_member_that_is_cut(
     cut: int, ranges: bool, listed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scratch: list[io.FileIO]
 ) -> None:
-    monkeypatch.setattr(window, "BUFFER", 1024)
-    monkeypatch.setattr(window, "LARGE", 1024)
+    monkeypatch.setattr(reader, "BUFFER", 1024)
+    monkeypatch.setattr(reader, "LARGE", 1024)
     content = (A + entry(b"b.x", b"4" * 5120))[:-cut]
     with file_stream(tmp_path / "a.tar", b"j" * 10 + content, 10) as stream:
         for source in (stream, Trickle(content, 300)):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tartools.errors import TarFormatError
 from tartools.storage.scratch import scratch_file
-from tartools.tar import ContiguousGroups, Member, ScatteredGroup, read_members, reader, runs, window
+from tartools.tar import ContiguousGroups, Member, ScatteredGroup, read_members, reader, runs
 from tests.archives import BLOCK, END, GNU, Trickle, data, entry, file_stream, long, pax
 from tests.archives import header as block
 
@@ -51,7 +51,7 @@ MEMBERS = st.one_of(
 )  # fmt: skip
 
 
-class Runs(reader._Reader):
+class Runs(reader.Reader):
     """Looks for runs everywhere, and notes how many members they had."""
 
     taken = 0
@@ -104,7 +104,7 @@ def both(make: Callable[[], Any], **options: Any) -> tuple[list[Any], list[Any]]
     """Return what the loop finds in the stream that *make* makes, and what it finds with runs."""
     loop = parsed(make(), **options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "_Reader", Runs)
+        patch.setattr(reader, "Reader", Runs)
         patch.setattr(runs, "FEW", 1)
         return loop, parsed(make(), **options)
 
@@ -146,7 +146,7 @@ def test_payloads_of_groups_that_are_alike(
     ranges: bool, fields: tuple[bytes, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     __import__("numpy")
-    monkeypatch.setattr(window, "LARGE", 1 << 20)  # from here on, a file of small members is read as a whole
+    monkeypatch.setattr(reader, "LARGE", 1 << 20)  # from here on, a file of small members is read as a whole
     chance = random.Random(1)
     names = [b"%d.%b" % (n, field) for n in chance.sample(range(3000), 3000) for field in fields]
     members = [(name, chance.randbytes(chance.randrange(700))) for name in names]

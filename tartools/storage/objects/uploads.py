@@ -68,8 +68,6 @@ class Upload:
     Holds: one part more than the target has workers, of 16 MiB each (32 MiB beyond 84 GB).
     """
 
-    streaming = False
-
     def __init__(self, target: Target) -> None:
         self._target = target
         self._owner = os.getpid()  # a fork of this process that ends leaves the upload alone
