@@ -12,6 +12,8 @@ from tartools.samples.sample import Sample
 from tartools.shards.reading import closing_upstream, read_samples
 from tartools.stages import select
 from tartools.storage.streams import Sink
+from tartools.storage.url import Url
+from tartools.tar.compression import split_packed
 
 TEXT, TFRECORD = "text", "TFRecord"  # kinds of files that are compressed if their name says so
 
@@ -45,8 +47,9 @@ def export(
     Raises: UsageError for what is not written to a terminal, or compressed inside and named otherwise; as `distinct`;
     what they raise.
     """
-    if kind not in (TEXT, TFRECORD):
-        packed.check_bare(output.url, kind)
+    whole = Url(output.url)
+    if kind not in (TEXT, TFRECORD) and whole.scheme != "pipe" and (bare := split_packed(whole.name)[0]) != whole.name:
+        raise UsageError(f"a {kind} file is compressed inside: call it {bare}, not {whole.name}")
     urls = source.urls()
     storage.check_output(output.url, output.force, urls)
     if kind != TEXT and output.is_terminal:

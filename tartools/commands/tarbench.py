@@ -167,13 +167,7 @@ def check_installed() -> None:
         raise StorageError(f"this needs {' and '.join(missing)}: {errors.how_to_install(*missing)}")
 
 
-class Taken(NamedTuple):
-    """What was taken of the source: *samples*, their *bytes* and *fields*; the key and shard of each."""
-
-    samples: int
-    bytes: int | None
-    fields: list[str] | None
-    origins: list[tuple[str, str]]
+Origins = list[tuple[str, str]]  # key and shard of each sample in the source
 
 
 class BenchPlace(NamedTuple):
@@ -189,24 +183,22 @@ def facts_of(
     urls: Sequence[str], account: Account, reading: Reading, data: Data, ways: Ways, folder: Path
 ) -> dict[str, Any]:
     """Return what was measured of *urls*, in the shape of --json."""
-    before, kind = others_seconds(), kind_of(urls)
+    before, kind, origins = others_seconds(), kind_of(urls), Origins()
     far = lists_far(urls[0]) if kind == TABLE else storage.is_far(urls[0])
     with ExitStack() as stack:
         measurer = None if ways.dry_run else stack.enter_context(closing(Measurer()))  # it starts meanwhile
         if far:
             places = remote_places(urls, kind, account, data, folder)
-            taken = Taken(places[0].samples, None, None, [])
+            taken: dict[str, Any] = {"samples": places[0].samples, "bytes": None, "fields": None}
         else:
-            taken, places = copies(urls, kind, account, reading, data, folder, ways.dry_run)
+            taken, origins, places = copies(urls, kind, account, reading, data, folder, ways.dry_run)
         rows = rows_of(places, ways)
         if measurer is not None:
-            measure(measurer, rows, account, taken.origins)
+            measure(measurer, rows, account, origins)
     after = others_seconds()
     facts = {
         "source": [errors.without_query(url) for url in urls],
-        "samples": taken.samples,
-        "bytes": taken.bytes,
-        "fields": taken.fields,
+        **taken,
         "batch": ways.batch,
         "seconds": ways.seconds,
         "passes": ways.passes,
@@ -272,24 +264,28 @@ def others_seconds() -> tuple[float, float] | None:
 
 def copies(
     urls: Sequence[str], kind: str, account: Account, reading: Reading, data: Data, folder: Path, dry: bool
-) -> tuple[Taken, list[BenchPlace]]:
+) -> tuple[dict[str, Any], Origins, list[BenchPlace]]:
     """Return what was taken of *urls*, and where its copies are in *folder*; for a *dry* run only a shard is made."""
     account.progress.phase = Phase("copying")
     found = source_samples(urls, kind, account, reading)
     with closing_upstream(found):
-        taken = write_tar(first(found, data.count, data.size, account), folder)
-    if not taken.samples:
-        return taken, []
+        taken, origins = write_tar(first(found, data.count, data.size, account), folder)
+    if not origins:
+        return taken, [], []
     if not dry:
         unfold(folder)
     loose, shard = folder / LOOSE, str(folder / "data.tar")
     files = [str(path) for path in loose.iterdir()] if not dry else []
-    return taken, [
-        BenchPlace(LOOSE, [f"{loose}/"], files, taken.samples),
-        BenchPlace(ZIP, [str(folder / "data.zip")], [str(folder / "data.zip")], taken.samples),
-        BenchPlace(TAR, [shard], [shard], taken.samples),
-        BenchPlace(TABLE, [str(folder / "data.parquet")], [shard], taken.samples),
-    ]
+    return (
+        taken,
+        origins,
+        [
+            BenchPlace(LOOSE, [f"{loose}/"], files, len(origins)),
+            BenchPlace(ZIP, [str(folder / "data.zip")], [str(folder / "data.zip")], len(origins)),
+            BenchPlace(TAR, [shard], [shard], len(origins)),
+            BenchPlace(TABLE, [str(folder / "data.parquet")], [shard], len(origins)),
+        ],
+    )
 
 
 def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Reading) -> Iterator[Sample]:
@@ -318,9 +314,12 @@ def first(samples: Iterable[Sample], count: int, size: int, account: Account) ->
             return
 
 
-def write_tar(samples: Iterable[tuple[Sample, int]], folder: Path) -> Taken:
-    """Write *samples* to a shard in *folder*, under keys that are numbers. Raises: what *samples* raises."""
-    origins: list[tuple[str, str]] = []
+def write_tar(samples: Iterable[tuple[Sample, int]], folder: Path) -> tuple[dict[str, Any], Origins]:
+    """Write *samples* to a shard in *folder*, under keys that are numbers; return what they are, and were.
+
+    Raises: what *samples* raises.
+    """
+    origins: Origins = []
     fields: dict[str, None] = {}
     sizes: list[int] = []
 
@@ -332,7 +331,7 @@ def write_tar(samples: Iterable[tuple[Sample, int]], folder: Path) -> Taken:
             yield sample
 
     write_samples(select.rekey(numbered(), "{index:08d}"), str(folder / "data.tar"))
-    return Taken(len(origins), sum(sizes), list(fields), origins)
+    return {"samples": len(origins), "bytes": sum(sizes), "fields": list(fields)}, origins
 
 
 def unfold(folder: Path) -> None:
@@ -412,9 +411,7 @@ def rows_of(places: Sequence[BenchPlace], ways: Ways) -> list[dict[str, Any]]:
     return rows
 
 
-def measure(
-    measurer: "Measurer", rows: list[dict[str, Any]], account: Account, origins: Sequence[tuple[str, str]]
-) -> None:
+def measure(measurer: "Measurer", rows: list[dict[str, Any]], account: Account, origins: Origins) -> None:
     """Measure the *rows*, and add to each what it took."""
     warm = []
     for number, row in enumerate(rows, 1):
@@ -437,7 +434,7 @@ def measure(
         )
 
 
-def raised_for(error: TarToolsError, origins: Sequence[tuple[str, str]]) -> TarToolsError:
+def raised_for(error: TarToolsError, origins: Origins) -> TarToolsError:
     """Return *error*, which a row met in our copies, with the key and the shard that its sample has in the source."""
     start, _, rest = error.message.partition(": ")
     number = start.removeprefix("sample '").removesuffix("'").lstrip("0") or "0"

@@ -298,14 +298,17 @@ def write(samples: Iterable[PlannedSample], account: Account, output: cli.Output
 
 def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: PlanOrigin) -> None:
     """Check what the *parts* that *origin* plans are read from, and that *output* is none of it."""
-    sources = plan.sources_of(parts)
+    sources: dict[str, PlannedMember] = {}  # URLs, each with the first part that names it
+    for part in parts:
+        if part.url is not None:
+            sources.setdefault(part.url, part)
     try:
         storage.check_inputs(list(sources))
     except TarToolsError as error:
-        part = sources.get(error.url)
-        if part is None or not part.line:
+        wrong = sources.get(error.url)
+        if wrong is None or not wrong.line:
             raise
-        raise plan.located(error, part, origin.name, advice(error.url, origin)) from None
+        raise plan.located(error, wrong, origin.name, advice(error.url, origin)) from None
     storage.check_output(output.url, output.force, list(sources))
 
 

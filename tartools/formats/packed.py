@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import cast
 
 from tartools import storage
-from tartools.errors import UsageError
 from tartools.storage.scratch import copied
 from tartools.storage.streams import Input, Sink, Stream, stream_file
 from tartools.storage.url import Url
@@ -34,13 +33,6 @@ def seekable(url: str) -> io.BufferedReader:
         return file
     with file:
         return copied(Decompressed(cast(Stream, file), codec, url))
-
-
-def check_bare(url: str, kind: str) -> None:
-    """Raise UsageError if *url* has the suffix of a codec: it names a file of a *kind* that is compressed inside."""
-    name = Url(url).name
-    if Url(url).scheme != "pipe" and (bare := split_packed(name)[0]) != name:
-        raise UsageError(f"a {kind} file is compressed inside: call it {bare}, not {name}")
 
 
 @contextmanager

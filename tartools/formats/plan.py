@@ -289,15 +289,6 @@ class PlannedSample(NamedTuple):
     parts: tuple[PlannedMember, ...]
 
 
-def sources_of(parts: Iterable[PlannedMember]) -> dict[str, PlannedMember]:
-    """Return the URLs that *parts* are read from, each with the first part that names it."""
-    found: dict[str, PlannedMember] = {}
-    for part in parts:
-        if part.url is not None:
-            found.setdefault(part.url, part)
-    return found
-
-
 def place(line: int, column: str) -> str:
     """Return where something is in a plan: its line, and its column if there are some."""
     return f"line {line}, column {column}" if column else f"line {line}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tartools.samples.filetypes import FIRST, SOUNDS, type_of
 from tartools.tar import Member
@@ -28,13 +28,6 @@ STORED = {
 }
 
 
-class Sound(NamedTuple):
-    """A description of a sound, and its *peaks* from 0 to 1, the loudest being 1; no peaks if it is empty."""
-
-    what: str
-    peaks: Sequence[float]
-
-
 def is_sound(kind: str, head: bytes) -> bool:
     """Return whether a file that begins with *head*, in a field that ends in *kind*, is or should be a sound."""
     return kind in KINDS or _begins(head)
@@ -45,8 +38,10 @@ def _begins(head: bytes) -> bool:
     return found is not None and not KINDS.isdisjoint(found.suffixes)
 
 
-def read(member: Member, columns: int = COLUMNS) -> Sound:
+def read(member: Member, columns: int = COLUMNS) -> tuple[str, Sequence[float]]:
     """Return the description of the sound *member*, and the peaks of its first 8192 frames in each of *columns*.
+
+    Peaks are from 0 to 1, the loudest being 1; there are none if it is empty.
 
     Holds: 8192 frames. Raises: ValueError if the first bytes are not those of WAV, FLAC or Ogg (libsndfile reads many
     formats that are hardly tested); what soundfile raises for a damaged file, mostly RuntimeError.
@@ -62,7 +57,7 @@ def read(member: Member, columns: int = COLUMNS) -> Sound:
             seconds, channels = opened.frames / opened.samplerate, opened.channels
             stored = STORED.get(opened.subtype, opened.subtype.replace("_", " ").capitalize())
             what = f"{opened.format} {seconds:.2f} s, {opened.samplerate} Hz, {channels} channel{'s' * (channels > 1)}"
-            return Sound(f"{what}, {stored}", peaks(opened, columns))
+            return f"{what}, {stored}", peaks(opened, columns)
 
 
 def peaks(opened: soundfile.SoundFile, columns: int) -> list[float]:

@@ -36,7 +36,10 @@ class DiffSide(NamedTuple):
     counts: list[int]
 
     def contents(self, account: Account) -> Iterator[bytes]:
-        """Return a record of the content of each sample, in an order that is soon sorted. Counts the samples."""
+        """Yield a record of the content of each sample, in an order that is soon sorted. Counts the samples.
+
+        Raises: the failure of an input that ended before it was read to its end.
+        """
 
         def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
             samples = 0
@@ -52,14 +55,8 @@ class DiffSide(NamedTuple):
             account.samples_out += samples
             return samples
 
-        found = gather(self.urls, account, self.reading, work, self.counts.append, most=self.most)
-        return to_its_end(records_of(found), account)
-
-
-def to_its_end(records: Iterator[bytes], account: Account) -> Iterator[bytes]:
-    """Yield *records*. Raises the failure of an input that ended before it was read to its end."""
-    yield from records
-    account.check()
+        yield from records_of(gather(self.urls, account, self.reading, work, self.counts.append, most=self.most))
+        account.check()
 
 
 def digest(urls: Sequence[str], account: Account, reading: Reading, most: int) -> int:

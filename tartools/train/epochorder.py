@@ -246,22 +246,6 @@ def kind_of(mixture: Weighting, length: int) -> dict[str, Any]:
     return {"weights": check, "length": length}
 
 
-def mixed_order(mixture: Weighting, length: int, replacement: bool, batch: int) -> WeightedOrder | ShareOrder:
-    """Return the order of *mixture* in epochs of *length*; *batch* is 0 or per_batch.
-
-    Raises: ValueError for what does not go together.
-    """
-    schedule = mixture.schedule
-    if replacement and (batch or len(schedule) > 1):
-        raise ValueError("with replacement shares are met on average: not per batch, and not by a schedule")
-    for first, shares in schedule if batch else ():
-        if (shares % 1).any() or shares.sum() != batch:
-            raise ValueError(f"with per_batch weights are whole numbers whose sum is batch_size, {batch}: {shares}")
-        if first % batch:
-            raise ValueError(f"with per_batch shares begin with a batch of {batch}, not at sample {first}")
-    return WeightedOrder(mixture, length) if replacement else ShareOrder(mixture, length, batch)
-
-
 def is_schedule(weights: Any) -> bool:
     """Tell whether *weights* is a list of pairs."""
     return isinstance(weights, (list, tuple)) and bool(weights) and isinstance(weights[0], (list, tuple))

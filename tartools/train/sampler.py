@@ -275,7 +275,17 @@ def order_of(
         if shuffle in ("blocks", False):
             raise ValueError("with weights or a length samples are chosen from all: shuffle is True then")
         mixture = epochorder.mixture_of(table, count, weights)
-        return epochorder.mixed_order(mixture, count if length is None else length, replacement, batch)
+        if replacement and (batch or len(mixture.schedule) > 1):
+            raise ValueError("with replacement shares are met on average: not per batch, and not by a schedule")
+        for first, shares in mixture.schedule if batch else ():
+            if (shares % 1).any() or shares.sum() != batch:
+                raise ValueError(f"with per_batch weights are whole numbers whose sum is batch_size, {batch}: {shares}")
+            if first % batch:
+                raise ValueError(f"with per_batch shares begin with a batch of {batch}, not at sample {first}")
+        samples = count if length is None else length
+        if replacement:
+            return epochorder.WeightedOrder(mixture, samples)
+        return epochorder.ShareOrder(mixture, samples, batch)
     if replacement or batch:
         raise ValueError("replacement and per_batch say how weights are met: give these")
     if shuffle == "blocks":

@@ -184,7 +184,7 @@ def picture(member: Member, words: str, side: int) -> str:
 
 def waveform(member: Member) -> str:
     """Return the waveform of the sound *member* as SVG."""
-    peaks = sound.read(member, COLUMNS).peaks
+    _, peaks = sound.read(member, COLUMNS)
     heights = (max(1, 50 * peak) for peak in peaks)  # half of each; silence is still visible
     bars = "".join(f"M{place} {50 - height:.0f}h.7v{2 * height:.0f}h-.7z" for place, height in enumerate(heights))
     return (

@@ -18,7 +18,7 @@ from tartools.errors import in_units, shown
 from tartools.samples.sortkeys import text_bytes, text_of
 from tartools.stages.checking.codes import Place
 from tartools.stages.combinations import text
-from tartools.stages.summary import FieldSummary, Summary, Tally
+from tartools.stages.summary import Summary, Tally
 
 Keyed = tuple[int, int, bytes, str]  # a sample: its input, byte, key, and fields
 Repeated = tuple[list[Keyed], list[tuple[str, int]]]  # samples that share a key, and what `judged` says of them
@@ -204,26 +204,21 @@ def compare_fields(summary: Summary, words: Words) -> None:
 
 
 def note_payloads(summary: Summary) -> None:
-    """Add to *summary* the payloads that are far larger or smaller than most of their field."""
+    """Add to *summary* the payloads that are far larger or smaller than most of their field, and not empty."""
     for field, found in summary.fields.items():
         counts = found.sizes.buckets
         if sum(counts.values()) < ENOUGH:
             continue
         high = max(LARGE, FAR * found.sizes.quantile(95))
         low = found.sizes.quantile(5) // FAR
-        note_far(summary, field, found, low, high)
-
-
-def note_far(summary: Summary, field: str, found: FieldSummary, low: int, high: int) -> None:
-    """Add the payloads of *field* that are larger than *high*, or smaller than *low* and not empty."""
-    counts = found.sizes.buckets
-    for places, far in (
-        ([each for each in found.large if each[0] > high], sum(n for size, n in counts.items() if size > high)),
-        ([each for each in found.small if 0 < each[0] < low], sum(n for size, n in counts.items() if 0 < size < low)),
-    ):
-        for number, (size, place) in enumerate(places):
-            more = max(far - len(places), 0) if number == len(places) - 1 else 0
-            summary.note("size-outlier", place._replace(what=f"{field}: {in_units(size)}"), 1 + more)
+        for places, sizes in (
+            ([each for each in found.large if each[0] > high], [size for size in counts if size > high]),
+            ([each for each in found.small if 0 < each[0] < low], [size for size in counts if 0 < size < low]),
+        ):
+            more = max(sum(counts[size] for size in sizes) - len(places), 0)
+            for number, (size, place) in enumerate(places, 1):
+                count = 1 + more if number == len(places) else 1
+                summary.note("size-outlier", place._replace(what=f"{field}: {in_units(size)}"), count)
 
 
 def note_shards(summary: Summary, shards: Sequence[tuple[int, int]]) -> None:

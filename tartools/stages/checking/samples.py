@@ -179,7 +179,7 @@ def suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
     if suffix in TEXTS:
         if SECONDS.isdisjoint({head[:2] for head in heads}):
             return ()
-    elif (magics := expected(suffix)) and all(head.startswith(magics) for head in heads):
+    elif suffix in BY_SUFFIX and all(head.startswith(BY_SUFFIX[suffix].magics) for head in heads):
         return ()
     return range(len(heads))
 
@@ -307,8 +307,3 @@ def no_number(head: bytes, size: int) -> str:
         text = head.decode(errors="replace")
         return f"{text + '...' * (size > len(head))!r} is not a whole number"
     return ""
-
-
-def expected(suffix: str) -> tuple[bytes, ...]:
-    """Return first bytes that prove that a payload is what *suffix* says; none if there are others too."""
-    return BY_SUFFIX[suffix].magics if suffix in BY_SUFFIX else ()

@@ -204,10 +204,8 @@ def radius(distance: int, band: int) -> int:
 
 def in_band(hashes: Any, band: int) -> Any:
     """Return 16 bits of each of *hashes*, every fourth one: neighbours in a picture are often alike."""
-    found = np.zeros(len(hashes), np.int64)
-    for bit in range(BITS):
-        found |= ((hashes >> np.uint64(BANDS * bit + band)) & np.uint64(1)).astype(np.int64) << bit
-    return found
+    every = np.unpackbits(np.ascontiguousarray(hashes)[:, None].view(np.uint8), axis=1)
+    return np.packbits(every[:, band::BANDS], axis=1).view(np.uint16)[:, 0].astype(np.int64)
 
 
 def chunks(counts: Any) -> Iterator[slice]:
