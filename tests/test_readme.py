@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import html
 import io
 import json
 import os
@@ -302,6 +303,8 @@ def test_the_site_builds_and_its_links_lead_somewhere(tmp_path: Path) -> None:
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    options = html.unescape((tmp_path / "site/options.html").read_text())
+    assert "<td><code>--dots first|last</code></td>" in options and "Default: __key__, or key." in options
     pages = {path: Page(path.read_text()) for path in (tmp_path / "site").rglob("*.html")}
     lost = []
     for path, page in pages.items():
