@@ -18,6 +18,7 @@ from tartools.storage.streams import Sink
 from tartools.tables.listed import ABSENT, ListedBatch, TableColumns, answers_of, first, json_getter, told_by
 
 CHUNK = 1 << 16  # bytes collected before they are written
+FILL = "(--fill STR writes STR instead)"
 
 
 def parse_columns(specs: Sequence[str], *, key: bool = True) -> list[Column]:
@@ -173,11 +174,7 @@ def _is_torn(
 
 
 def _lacks(sample: Sample, name: str, torn: bool) -> SampleError:
-    more = (
-        f"; other members of this key are elsewhere in the shard: {TOGETHER}"
-        if torn
-        else (" (--fill STR writes STR instead)")
-    )
+    more = f"; other members of this key are elsewhere in the shard: {TOGETHER}" if torn else f" {FILL}"
     what = f" has no value for {name!r}{blanks(name)}; its fields are: {field_list(sample.fields)}"
     return failure_of(sample, what + more)
 
@@ -256,15 +253,11 @@ class ListedRow:
 
     def lacks(self, name: str) -> SampleError:
         """Return the failure that the row has no value *name*, or that there is no such column."""
-        advice = "(--fill STR writes STR instead)"
         if name not in self._columns.names:
             have = field_list(dict.fromkeys([*(self._columns.fields or ()), *self.fields]))
-            return SampleError(f"no sample has {name!r}; the fields and columns are: {have} {advice}", url=self.shard)
-        return SampleError(
-            f"row {self._columns.first + self._number} (sample {self.key!r}) has no value in the column {name!r} "
-            f"{advice}",
-            url=self.shard,
-        )
+            return SampleError(f"no sample has {name!r}; the fields and columns are: {have} {FILL}", url=self.shard)
+        row = f"row {self._columns.first + self._number} (sample {self.key!r})"
+        return SampleError(f"{row} has no value in the column {name!r} {FILL}", url=self.shard)
 
 
 def values(
