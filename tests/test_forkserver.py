@@ -124,8 +124,7 @@ def test_a_signal_to_what_a_shell_started_is_passed_on(number: int, shell: Run, 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL, signal.SIGSEGV])
 def test_a_signal(number: signal.Signals, run: Run, tmp_path: Path) -> None:
-    done = both(run, tmp_path, "tarcat", f"pipe:kill -{number} $PPID; cat")
-    assert done == (-number, b"", "")
+    assert both(run, tmp_path, "tarcat", f"pipe:kill -{number} $PPID; cat") == (-number, b"", "")
 
 
 def test_what_takes_too_long(run: Run, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def from_folder(wanted: Folder, account: Account, skip_special: bool) -> list[Pl
         keys = {key for key, field in map(split_path, names.values()) if field}
         if above := [os.fsdecode(path) for path in sorted(names) if b"/" not in path and split_path(names[path])[1]]:
             more = f" and {len(above) - 1:,} more" if above[1:] else ""
-            what = f"in no folder of a class: the class is the name of the whole folder, {top!r}"
+            what = f"in no class folder: the class is the name of the whole folder, {top!r}"
             account.warn(f"{above[0]!r}{more} {what}")
         labels = {key: os.path.basename(os.path.dirname(key)) or os.fsencode(top) for key in keys}
         numbers = class_numbers(wanted.class_field, labels.values(), account)

@@ -91,10 +91,11 @@ def with_class(sample: Sample, field: str, numbers: dict[bytes, int]) -> Sample:
     label = _label(sample.raw_key)
     if not sample.grouped:
         return sample
+    if not label:
+        raise SampleError(f"the sample {sample.key!r} is in no directory, so it has no {field!r}", url=sample.shard)
     found = class_members(sample.raw_key, field, label, numbers)
-    if not label or {path for path, _ in found} & {member.path for member in sample.members}:
-        what = f"is in no directory, so it has no {field!r}" if not label else f"would have the field {field!r} twice"
-        raise SampleError(f"the sample {sample.key!r} {what}", url=sample.shard)
+    if {path for path, _ in found} & {member.path for member in sample.members}:
+        raise SampleError(f"the sample {sample.key!r} would have the field {field!r} twice", url=sample.shard)
     return sample.with_members((*sample.members, *(tar.new_member(*one) for one in found)))
 
 

@@ -48,8 +48,8 @@ def encode(field: str, value: object) -> bytes:
     if hasattr(value, "__array_interface__") or type(value).__module__.startswith("PIL."):
         return encode_picture(field, kind, value)
     raise TypeError(
-        f"field {field!r}: cannot write a {type(value).__name__}; give bytes, str, a number, an array or a PIL image, "
-        f"or name a field whose suffix takes it: {', '.join(FORMATS)}"
+        f"field {field!r}: cannot write values of type {type(value).__name__}; give bytes, str, a number, an array or "
+        f"a PIL image, or name a field whose suffix takes it: {', '.join(FORMATS)}"
     )
 
 
@@ -72,7 +72,7 @@ def _plainer(value: Any) -> Any:
     if hasattr(found, "tolist"):
         return found.tolist()
     if found is value:
-        raise TypeError(f"cannot write a {type(value).__name__}")
+        raise TypeError(f"cannot write values of type {type(value).__name__}")
     return found
 
 

@@ -329,6 +329,8 @@ def build(fields: Mapping[str, Value]) -> Sample:
     """
     from tartools.samples.encoding import encode
 
+    if not hasattr(fields, "get"):
+        raise TypeError(f"a sample is a dict of __key__ and fields, or one that was read, not {type(fields).__name__}")
     key = fields.get("__key__")
     if not isinstance(key, str) or not key:
         raise SampleError("a sample needs a '__key__': a string that is not empty")

@@ -229,7 +229,9 @@ class Table:
             return np.arange(*rows.indices(len(self)))
         found = np.asarray(rows if hasattr(rows, "__array__") else list(rows))
         if found.ndim != 1 or (found.dtype.kind not in "iu" and len(found)):
-            raise TypeError(f"rows are whole numbers, in one dimension, not {found.dtype} in {found.ndim}")
+            raise TypeError(
+                f"rows are whole numbers, as in table[7], table[2:9], table[[7, 3]], not {str(rows)[:60]!r}"
+            )
         for wrong in found[(found >= len(self)) | (found < -len(self))][:1].tolist():
             self._checked(wrong)
         return np.where(found < 0, found + len(self), found).astype(np.int64)

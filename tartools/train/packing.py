@@ -300,7 +300,7 @@ class EncodedItems(Dataset[Any]):
             return "json"
         if isinstance(value, (bytes, bytearray)):
             return "bin"
-        raise TypeError(f"cannot write a {type(value).__name__}")
+        raise TypeError(f"cannot write values of type {type(value).__name__}")
 
     def _payload(self, kind: str, value: Any) -> bytes:
         """Return *value* as a payload. Raises: TypeError for arrays of objects, and for what Pillow can't write."""

@@ -230,7 +230,7 @@ def test_folder(run: Run, shell: Run, tmp_path: Path) -> None:
     assert run("tarcreate", "-C", "raw", "--folder", ".").stdout == done.stdout
     for field, suffix in (("cls", ".cls.txt"), ("label.txt", ".label.txt"), ("CLS", ".CLS.txt")):
         done = run("tarcreate", "--folder", "raw", "--class", field)
-        top = "tarcreate: 'top.txt' in no folder of a class: the class is the name of the whole folder, 'raw'\n"
+        top = "tarcreate: 'top.txt' in no class folder: the class is the name of the whole folder, 'raw'\n"
         assert done.stderr == top + f"tarcreate: {field}: 0 n1, 1 n2, 2 raw\n" * (suffix != ".label.txt")
         classes = dict(members_of(done.stdout))
         assert {name: value for name, value in classes.items() if name.endswith(suffix)} == {
@@ -272,7 +272,7 @@ def test_twins_in_a_folder_or_zip_file_and_files_in_no_class_are_told(run: Run, 
             archive.write(path, f"c/{path.name}")
     assert run("tarcreate", "--zip", "raw.zip").stderr == said
     write_files(tmp_path / "raw", "x.jpg", "w.jpg", "w.txt", "README")
-    top = "tarcreate: 'w.jpg' and 2 more in no folder of a class: the class is the name of the whole folder, 'raw'\n"
+    top = "tarcreate: 'w.jpg' and 2 more in no class folder: the class is the name of the whole folder, 'raw'\n"
     done = run("tarcreate", "--folder", "raw", "--class", "label.txt")
     assert (done.status, done.stderr) == (0, top + said)
     assert run("tarcreate", "--folder", "raw").stderr == said

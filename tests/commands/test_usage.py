@@ -136,7 +136,7 @@ WRONG = [
     ("tarfirst -S \"cls = '5'\" missing.tar", "to compare, write =="),
     ("tarfirst -S '' missing.tar", "not an expression"),
     ("tarfirst -S 'a; b' missing.tar", "not an expression"),
-    ("tarfirst -S 'lambda: 1' missing.tar", "Lambda is not allowed"),
+    ("tarfirst -S 'lambda: 1' missing.tar", "this is not allowed in an expression: lambda: 1"),
     ("tarfirst -S \"open('x')\" missing.tar", "unknown function 'open'"),
     ("tarfirst -f 'jpg png' missing.tar", "-f takes one word"),
     ("tarfirst -f jpg -f png missing.tar", "-f takes one word"),

@@ -261,7 +261,7 @@ REFUSED = [
     ("npy", np.array([object()]), "Object arrays cannot be saved"),
     ("npz", {"a": np.array([{}])}, "'a' is an array of objects"),
     ("ten", np.zeros(2, "u4"), "unsupported array type"),
-    ("mp", object(), "cannot write a object"),
+    ("mp", object(), "cannot write values of type object"),
     ("jpg", np.zeros((3, 4, 5)), "no picture"),
     ("seg.x", np.zeros((3, 4)), "fields of arrays are npy, npz and ten"),
     ("seg.cls", Image.new("L", (1, 1)), "Pillow writes no picture format with the suffix 'cls'$"),
@@ -296,6 +296,8 @@ def test_pictures_are_encoded_as_the_field_says(field: str, value: Any, kind: st
 def test_built_samples_keep_the_order_and_skip_names_with_underscores() -> None:
     sample = build({"__url__": "u", "z": b"1", "__key__": "k", "a": "2", "__x": 3})
     assert sample.fields == ("z", "a")
+    with pytest.raises(TypeError, match=r"^a sample is a dict of __key__ and fields, .*, not list$"):
+        build([])  # type: ignore[arg-type]
     assert json.loads(build({"__key__": "k", "json": {"z": 1}})["json"]) == {"z": 1}
 
 

@@ -72,7 +72,7 @@ def test_by_number(folder: Path) -> None:
         with pytest.raises(IndexError):
             table[wrong]
     for wrong in ("0", [0.5], [True, False], [[1, 2]], None):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match=r"^rows are whole numbers, as in table|is not iterable$"):
             table[wrong]  # type: ignore[index]
 
 

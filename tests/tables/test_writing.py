@@ -99,8 +99,7 @@ def test_columns_that_a_table_lacks(indexed: Indexed, run: Run, tmp_path: Path) 
         (["--decode"], "png.width"),
     ):
         why = f"this table has no column {name!r}; name its shards, to look into samples"
-        done = run("tarindex", *options, "t.parquet", "-o", "new.parquet")
-        assert done == (2, b"", f"tarindex: t.parquet: {why}\n")
+        assert run("tarindex", *options, "t.parquet", "-o", "new.parquet") == (2, b"", f"tarindex: t.parquet: {why}\n")
     assert not (tmp_path / "new.parquet").exists()
     run("tarindex", "-f", "cls", "--pictures", "a.tar", "-o", "u.parquet").output()
     run("tarindex", "-f", "cls", "--pictures", "u.parquet", "a.tar", "-o", "new.parquet").output()

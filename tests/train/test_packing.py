@@ -301,7 +301,7 @@ def test_formats_of_pictures(kind: str, form: str, tmp_path: Path) -> None:
     ("item", "said"),
     [
         ((np.array([object()]), 1), "TypeError: field 'npy': Object arrays cannot be saved"),
-        ((RED, {1, 2}), "TypeError: cannot write a set"),
+        ((RED, {1, 2}), "TypeError: cannot write values of type set"),
         ((RED, 1, 2), "TypeError: an item is a dict, or a picture and its label; not tuple"),
         ((1, RED), "TypeError: the first of two is a picture, an array or text; not int"),
         ({}, "a sample '000000001' has no fields"),

@@ -174,7 +174,11 @@ class Evaluator:
             self.read(left)
             if not (isinstance(right, dict) and kind in (ast.In, ast.NotIn)):
                 self.read(right)
-            value = OPERATORS[kind](left, right)
+            try:
+                value = OPERATORS[kind](left, right)
+            except TypeError:
+                what = f"{ast.unparse(node)!r} compares {_kind(left)} with {_kind(right)}"
+                raise TypeError(f"{what}; int() and float() make numbers of texts") from None
             if not value:
                 break
             left = right

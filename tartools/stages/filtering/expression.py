@@ -93,7 +93,7 @@ class Expression:
             if lenient:
                 return False
             sample = read()
-            what = f" has no {str(absent)!r}; its fields are: {field_list(sample.fields)}"
+            what = f" has no {str(absent)!r}; its fields are: {field_list(sample.fields)}{self._dotted(str(absent))}"
             raise failure_of(sample, what) from None
         except SampleError as error:
             if lenient and not isinstance(error, ExcessError):
@@ -117,11 +117,20 @@ class Expression:
         except Exception as error:  # a user's expression can raise anything
             if lenient:
                 return False
-            sample, why = read(), str(error)[:200] or type(error).__name__
+            why = str(error.args[-1] if isinstance(error, OverflowError) else error)[:200] or type(error).__name__
+            sample = read()
             raise failure_of(sample, f": {self._text[:200]}: {why}") from error
         if found:
             self._values = None
         return found
+
+    def _dotted(self, name: str) -> str:
+        """Return what to write where *name* has a dot behind it, and no method; "" if it has none."""
+        methods = [method for names in METHODS.values() for method in names]
+        for part in ast.walk(self._node):
+            if isinstance(part, ast.Attribute) and ast.unparse(part.value) == name and part.attr not in methods:
+                return f" (for a name with a dot write field({ast.unparse(part)!r}))"
+        return ""
 
     def hint(self) -> str:
         """Return the values that fields had where no sample has matched, if they are few, for the end of a message."""
@@ -272,6 +281,10 @@ OTHERS = (  # operators of other languages, and ours
     *((r"&&", "and"), (r"\|\|", "or"), (r"!(?!=)", "not"), (r"<>", "!="), (r"===", "==")),
     *((r"\bAND\b", "and"), (r"\bOR\b", "or"), (r"\bNOT\b", "not")),
 )
+STATEMENTS = {  # what is meant by those that are no expressions
+    ast.Assign: " (to compare, write ==)",
+    ast.AnnAssign: " (a value inside JSON is field('json:name'))",
+}
 
 
 def parsed(text: str, functions: Iterable[str]) -> ast.expr:
@@ -281,9 +294,11 @@ def parsed(text: str, functions: Iterable[str]) -> ast.expr:
     except (MemoryError, RecursionError):  # the stack of Python's parser is full
         raise UsageError(f"not an expression: it is nested over {NESTED} levels deep") from None
     except (SyntaxError, ValueError) as error:
-        raise UsageError(f"not an expression: {text!r}: {_hint(text) or error}") from None
+        why = error.msg if isinstance(error, SyntaxError) else error
+        raise UsageError(f"not an expression: {text!r}: {_hint(text) or why}") from None
     if len(body) != 1 or not isinstance(body[0], ast.Expr):
-        raise UsageError(f"not an expression: {text!r} (to compare, write ==)")
+        meant = STATEMENTS.get(type(body[0]), "") if len(body) == 1 else ""
+        raise UsageError(f"not an expression: {text!r}{meant}")
     node = body[0].value
     level: list[ast.AST] = [node]
     for _ in range(NESTED):
@@ -293,7 +308,7 @@ def parsed(text: str, functions: Iterable[str]) -> ast.expr:
     own, known = own_names(node), tuple(functions)
     for part in ast.walk(node):
         if isinstance(part, ast.MatMult) or (isinstance(part, ast.expr) and not isinstance(part, ALLOWED)):
-            raise UsageError(f"{type(part).__name__} is not allowed in an expression: {text!r}")
+            raise UsageError(f"this is not allowed in an expression: {ast.unparse(part)}")
         if isinstance(part, ast.comprehension):
             _check_loop(part)
         if isinstance(part, ast.Call):

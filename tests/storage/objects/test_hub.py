@@ -258,8 +258,7 @@ def test_an_address_that_expires(hub: Hub, repository: Repository, run: Run, tmp
         return found
 
     hub.store.answer = expiring  # type: ignore[method-assign]
-    done = run("tarcat", f"{SET}/large.tar", env=hub.env(tmp_path) | {"TARTOOLS_READAHEAD": "1"})
-    assert done == (0, data, "")
+    assert run("tarcat", f"{SET}/large.tar", env=hub.env(tmp_path) | {"TARTOOLS_READAHEAD": "1"}) == (0, data, "")
     assert repository.resolved == ["large.tar"] * 2
     repository.expired = 1 << 30
     said = told(run, hub, tmp_path, "tarcat", f"{SET}/large.tar")
@@ -308,8 +307,7 @@ def test_tokens(hub: Hub, run: Run, tmp_path: Path) -> None:
         "huggingface/token": {"HF_HOME": "", "XDG_CACHE_HOME": "."},
     }
     for place, env in places.items():
-        said = told(run, hub, tmp_path, "tarcat", url, token="")
-        assert said == f"tarcat: {url}: {PRIVATE}\n"
+        assert told(run, hub, tmp_path, "tarcat", url, token="") == f"tarcat: {url}: {PRIVATE}\n"
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).write_text(f"{TOKEN}\n")
         assert run("tarcat", url, env=hub.env(tmp_path, "") | env) == (0, SHARDS["train/000.tar"], "")

@@ -312,8 +312,7 @@ def test_what_exists_is_refused_before_anything_is_read(scheme: str, inside: Ins
 def test_an_output_that_is_an_input(scheme: str, inside: Inside) -> None:
     url = inside.server.url(scheme, "out")
     inside.server.objects["out"] = SMALL
-    done = inside.run("tarcat", "--force", "-o", url, url)
-    assert done == (1, b"", f"tarcat: {url}: this output is also an input\n")
+    assert inside.run("tarcat", "--force", "-o", url, url) == (1, b"", f"tarcat: {url}: this output is also an input\n")
     assert inside.server.objects == {"out": SMALL}
 
 
