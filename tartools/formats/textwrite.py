@@ -227,36 +227,33 @@ def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
 # ---- values for cells: from the samples, or from the columns of a table ----
 
 
-class ListedRow:
+class ListedRow(NamedTuple):
     """A row of a table whose sample was not read."""
 
-    __slots__ = ("_columns", "_number")
-
-    def __init__(self, columns: TableColumns, number: int) -> None:
-        self._columns = columns
-        self._number = number
+    columns: TableColumns
+    number: int
 
     @property
     def key(self) -> str:
         """The key of the sample; empty if the table has none."""
-        return str((self._columns.values("__key__") or {self._number: ""})[self._number])
+        return str((self.columns.values("__key__") or {self.number: ""})[self.number])
 
     @property
     def shard(self) -> str:
         """The URL of the table."""
-        return self._columns.url
+        return self.columns.url
 
     @property
     def fields(self) -> list[str]:
         """The names of the columns that have values of samples."""
-        return [name for name in self._columns.names if not name.startswith("__")]
+        return [name for name in self.columns.names if not name.startswith("__")]
 
     def lacks(self, name: str) -> SampleError:
         """Return the failure that the row has no value *name*, or that there is no such column."""
-        if name not in self._columns.names:
-            have = field_list(dict.fromkeys([*(self._columns.fields or ()), *self.fields]))
+        if name not in self.columns.names:
+            have = field_list(dict.fromkeys([*(self.columns.fields or ()), *self.fields]))
             return SampleError(f"no sample has {name!r}; the fields and columns are: {have} {FILL}", url=self.shard)
-        row = f"row {self._columns.first + self._number} (sample {self.key!r})"
+        row = f"row {self.columns.first + self.number} (sample {self.key!r})"
         return SampleError(f"{row} has no value in the column {name!r} {FILL}", url=self.shard)
 
 

@@ -26,7 +26,7 @@ from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, closing_upstream, read_batches
 from tartools.shards.stream import ShardStream
 from tartools.stages.externalsort import external_sort, parts_of, unpack_block
-from tartools.stages.samplefiles import LOCATION, Entry, SampleFiles, reopened
+from tartools.stages.samplefiles import LOCATION, Entry, SampleFiles
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
@@ -355,7 +355,7 @@ class SecondShards:
         self._reading = reading._replace(ranges=True)
         self._chosen = chosen
         self._keys_alone = chosen.words is not None and not chosen.words
-        self._files = SampleFiles(reopened, reading.tmpdir)
+        self._files = SampleFiles(reading.tmpdir)
         self._fields: dict[tuple[str, ...], list[tuple[int, bytes]]] = {}  # of samples with these: which, for which
 
     def batches(self) -> Pairs:
