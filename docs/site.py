@@ -82,11 +82,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     return LINK.sub(moved, markdown)
 
 
+def literal(text: str) -> str:
+    """Return *text* for a cell of a table, in which Markdown would make `__key__` bold, and end the cell at |."""
+    return re.sub(r"[^\w\s.,:;='()/-]|_", lambda found: f"&#{ord(found[0])};", text)
+
+
 def options_page() -> str:
     """Return the page of all options: what each does, and the commands that have it."""
     lines = [
         "# All options",
-        "An option means the same in all commands that have it. Those of every command stand in the page of each.",
+        "A long option means the same in all commands that have it. The page of each command says more.",
         "| Option | What it does | Commands |\n|---|---|---|",
     ]
     every = [(option, name) for name in commands.names() for option in options(commands.load(name))[1]]
@@ -95,8 +100,7 @@ def options_page() -> str:
         found.setdefault((" ".join((", ".join(option.names), option.metavar)).rstrip(), option.help), []).append(name)
     rows = []
     for (spelled, what), having in found.items():
-        cells = (f"`{spelled}`", what, " ".join(having))
-        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        rows.append(f"| <code>{literal(spelled)}</code> | {literal(what)} | {' '.join(having)} |")
     return "\n\n".join(lines) + "\n" + "\n".join(rows) + "\n"
 
 

@@ -1,9 +1,9 @@
 # Made by python -m tartools.commands._manual.
 complete -c tarbench -s c -l count -x -d 'Take the first N samples. At least 1. Default: 1000.'
-complete -c tarbench -l bytes -x -d 'Take at most so many bytes. Default: 256M.'
+complete -c tarbench -l bytes -x -d 'Take at most this many bytes. Default: 256M.'
 complete -c tarbench -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarbench -l workers -x -d 'Numbers of workers, in quotes: \'0 2 4\'. Default: 0, and one per core up to 4.'
-complete -c tarbench -l batch -x -d 'Samples of a batch. At least 1. Default: 32.'
+complete -c tarbench -l batch -x -d 'Samples in a batch. At least 1. Default: 32.'
 complete -c tarbench -l seconds -x -d 'How long each row is measured. At least 0.01. Default: 0.5.'
 complete -c tarbench -l passes -x -d 'Measure each row for N passes, however long they take. At least 1.'
 complete -c tarbench -l cold -d 'Drop the files from the page cache before each pass.'

@@ -19,7 +19,7 @@ complete -c tarcreate -l folder -x -a '(__fish_complete_directories)' -d 'Make s
 complete -c tarcreate -l zip -r -F -d 'Make samples from the members of a zip file; repeatable.'
 complete -c tarcreate -l parquet -r -F -d 'Make samples from the rows of a Parquet file; repeatable.'
 complete -c tarcreate -l tfrecord -r -F -d 'Make samples from the records of a TFRecord file; repeatable.'
-complete -c tarcreate -s f -l fields -x -a '(__tartools_fields)' -d 'With --parquet, --tfrecord: what becomes fields, in quotes: \'jpg=image cls=label __key__=id\'.'
+complete -c tarcreate -s f -l fields -x -a '(__tartools_fields)' -d 'With --parquet, --tfrecord: what to take as fields, in quotes: \'jpg=image cls=label __key__=id\'.'
 complete -c tarcreate -l class -x -a '(__tartools_fields)' -d 'With --folder, --zip: store the class of each sample as FIELD.'
 complete -c tarcreate -l exclude-files -x -d 'With --folder: leave out files and folders that match; repeatable.'
 complete -c tarcreate -l dots -x -a 'first last' -d 'With --folder: which dot of a file\'s name ends the key. Default: first.'

@@ -14,7 +14,7 @@ end
 complete -c tarfilter -s S -l select -x -d 'Samples for which EXPR is true, such as \'int(cls) == 3\'.'
 complete -c tarfilter -l keys -r -F -d 'Samples whose keys are in FILE, one per line.'
 complete -c tarfilter -l fields-present -x -a '(__tartools_fields)' -d 'Samples that have all of these fields: \'jpg;png cls\'.'
-complete -c tarfilter -l sample -x -d 'A share of the samples, such as 0.1.'
+complete -c tarfilter -l sample -x -d 'A random share of the samples, such as 0.1.'
 complete -c tarfilter -l seed -x -d 'Random seed. Default: 0.'
 complete -c tarfilter -l share -x -d 'A share by key alone, the same in every run: 0:0.9.'
 complete -c tarfilter -l invert -d 'Choose the samples that do not meet the conditions.'

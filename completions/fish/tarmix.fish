@@ -2,7 +2,7 @@
 complete -c tarmix -l stop -x -a 'first all longest' -d 'When a source ends: stop (first), go on without it (all), or repeat it (longest). Default: first.'
 complete -c tarmix -l count -x -d 'Stop after N samples.'
 complete -c tarmix -l seed -x -d 'Random seed. Default: 0.'
-complete -c tarmix -l rekey -x -d 'Give samples new keys, from {source}, {round}, {index:09d}, {key}, {shard} and fields, as {cls}.'
+complete -c tarmix -l rekey -x -d 'Give samples new keys, from {source}, {round}, {index:09d}, {key}, {shard} and fields, such as {cls}.'
 complete -c tarmix -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarmix -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarmix -s 0 -l null -d 'Names in -T files end with NUL, not newline.'

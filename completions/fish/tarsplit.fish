@@ -16,7 +16,7 @@ complete -c tarsplit -l parts -x -d 'Split by hash of the key, such as train:0.9
 complete -c tarsplit -l stratify -x -a '(__tartools_fields)' -d 'Give each of --parts its share of each value of this field.'
 complete -c tarsplit -l by -x -a '(__tartools_fields)' -d 'Make a part of the samples of each value of this field.'
 complete -c tarsplit -s n -l samples -x -d 'Put at most N samples in a shard. At least 1.'
-complete -c tarsplit -s s -l size -x -d 'Make shards of at most this size, such as 500M or 1e9. Default: 1e9, without -n.'
+complete -c tarsplit -s s -l size -x -d 'Make shards of at most this size, such as 500M or 1e9. Default: 1e9, unless -n is given.'
 complete -c tarsplit -l shards -x -d 'Make K shards of equal numbers of samples, give or take one. At least 1.'
 complete -c tarsplit -l max-shards -x -d 'Stop after N shards; the rest is not read.'
 complete -c tarsplit -l start -x -d 'Number of the first shard. Default: 0.'

@@ -4,8 +4,8 @@ Writes one tf.train.Example per sample, with a feature for each field, and __key
 value of bytes, the payload as it is. tf.data.TFRecordDataset and tf.io.parse_single_example read that, and so does
 tarcreate --tfrecord, which gives back keys, fields and payloads byte for byte; its members are in the order of their
 names. A name that ends in .gz is compressed by gzip, for TensorFlow's compression_type="GZIP"; other suffixes of codecs
-(.zst ...) are for tarcreate only. TensorFlow is not needed, but protobuf and google-crc32c,
-which the extra tfrecord brings.
+(.zst ...) are for tarcreate only. This needs protobuf and google-crc32c, which the extra
+tfrecord installs, but not TensorFlow.
 
 -f chooses fields and gives them the names that a program expects: 'image/encoded=jpg image/class/label=cls'. Payloads
 stay bytes: a class is the text of its number. The same samples give the same bytes. A field called __key__, two fields

@@ -5,10 +5,10 @@ zip file, from a tar shard in order, and by a table of the shard in order, in sh
 Prints which format to take and with how many workers; then samples and bytes a second, processor time, where the time
 goes, what limits each row, and what to do. Needs tartools[train].
 
-SHARD may also be a table, a zip file, a folder of files, or a prefix of objects, which ends in a slash. Of local data,
-copies in all forms are made in a folder below --tmpdir, which is removed at the end: use a directory of the file system
-that you want to know about. They take 4 times the bytes that are read. Data on a server are read as they are, and
-nothing is written there; forms that this leaves out are named.
+SHARD may also be a table, a zip file, a folder of files, or a prefix of objects, which ends in a slash. Local data
+are copied, once for each form, to a folder below --tmpdir, which is removed at the end: give a directory of the file
+system that you want to measure. The copies take 4 times the bytes that are read. Data on a server are read as they are,
+and nothing is written there; forms that can't be measured so are named.
 
 Each row takes about --seconds, or as long as --passes take. Complete passes are checked: each sample has to come
 exactly once. Batches have --batch samples: pictures are decoded to RGB, and cropped or filled to 224 x 224 at their top
@@ -113,7 +113,7 @@ class Data(cli.Group):
 
     count: Annotated[int, Option("-c --count N", "Take the first N samples.", minimum=1)] = SAMPLES
     size: Annotated[
-        int, Option("--bytes BYTES", "Take at most so many bytes.", parser=errors.byte_size, default="256M")
+        int, Option("--bytes BYTES", "Take at most this many bytes.", parser=errors.byte_size, default="256M")
     ] = BYTES
     tmpdir: cli.TmpDir = None
 
@@ -130,7 +130,7 @@ class Ways(cli.Group):
             default="0, and one per core up to 4",
         ),
     ] = None
-    batch: Annotated[int, Option("--batch N", "Samples of a batch.", minimum=1)] = 32
+    batch: Annotated[int, Option("--batch N", "Samples in a batch.", minimum=1)] = 32
     seconds: Annotated[float, Option("--seconds SECONDS", "How long each row is measured.", minimum=0.01)] = 0.5
     passes: Annotated[
         int | None, Option("--passes N", "Measure each row for N passes, however long they take.", minimum=1)

@@ -6,7 +6,7 @@ terminal as a table, otherwise one fact per line. If a SHARD is a table, its row
 lists, and the samples of these rows are checked, in their order; a shard that is named too is read once, whole.
 
 Findings are errors, warnings or notes. The exit status is 1 if there are errors or warnings. Notes are about what may
-well be meant, such as a field that few samples have; they leave it 0.
+well be intended, such as a field that few samples have; they leave it 0.
 
 Errors:
 
@@ -20,7 +20,7 @@ Notes:
 
 A sample should have the fields that most samples have, and those that most of these have; or those of --expect. Names
 are compared without case. Fields of samples next to damage are not compared, because they may have been lost. The first
-bytes of payloads are compared with the suffix, and cls, cls2, id, index and inx are to be whole numbers; --decode
+bytes of payloads are compared with the suffix, and cls, cls2, id, index and inx should be whole numbers; --decode
 decodes pictures (up to 89 million pixels; of larger ones it reads the header), JSON, arrays (npy, npz), sounds (wav,
 flac, ogg) and text, whole. JPEGs are decoded by simplejpeg, if it is installed (pip install simplejpeg): it is strict,
 and finds damage that Pillow passes over; it refuses a few that are odd but sound, too.
@@ -28,8 +28,8 @@ and finds damage that Pillow passes over; it refuses a few that are odd but soun
 A payload is far from the rest if it is 100 times as large as the size that 5 % exceed, or 100 times smaller than the
 size that 5 % stay below; a shard, if it is 10 times larger or smaller than the median. The last shard may be small.
 
-Bytes are those of the tar stream, after decompression; of damaged compressed data, of the file. Stdin and commands are
-copied to a temporary file. Keys are compared with all others, in temporary files if they exceed the memory of -M.
+Bytes are counted in the tar stream, after decompression; in damaged compressed data, in the file. Stdin and commands
+are copied to a temporary file. Keys are compared with all others, in temporary files if they exceed the memory of -M.
 
 --profile says what a reader does with each finding: webdataset, hf (datasets of Hugging Face), dali (the index for it),
 energon. It tells only what we have seen them do; for webdataset (1.0.2) that is nearly everything.

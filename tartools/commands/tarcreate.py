@@ -10,7 +10,7 @@ __shard__, __index__ and __size__ are ignored.
 JSON lines (.jsonl, .ndjson) have an object per sample, in which names are fields. A string is the payload as text, a
 number is its digits as they are written, other values are JSON without blanks; null means that the sample lacks the
 field. {"@base64": "..."} stands for bytes, and "@FIELD": "..." is a path or URL to read, as in
-tables. __key__ and --key-template are as in tables too. A name with a backslash before @ or __ is the rest of it.
+tables. __key__ and --key-template are as in tables too. A backslash before @ or __ is not part of a name.
 tar2jsonl(1) writes all of this. A name twice in an object is an error. The lines are read twice; those from stdin, and
 compressed ones, are copied to a temporary file first.
 
@@ -44,7 +44,7 @@ column is a field: of a picture or sound, which is a struct of bytes and path, t
 taken as they are. Numbers, truth values and dates are written as tar2tsv writes them, lists and objects as JSON, with
 bytes in hex. null means that the sample lacks the field. The column __key__ has the keys; without it, --key-template
 makes them from the row's number, counted over all files. -f chooses columns and renames them: 'jpg=image cls=label
-__key__=id'. Of a class label the payload is the number. Other columns called __NAME__ are left out, unless -f names
+__key__=id'. The payload of a class label is its number. Other columns called __NAME__ are left out, unless -f names
 them. A picture of which there is only the path is an error. pyarrow reads the columns, and holds a page of each of
 them several times: memory is up to five times the largest page. tar2parquet writes pages of 1 MiB, pyarrow by itself of
 up to 1,024 values (of photographs 100 MB, which take 600 MB), DuckDB of 100 MB.
@@ -54,13 +54,13 @@ fields: one value of bytes is the payload, a number is its text, several numbers
 bytes are the fields NAME.0, NAME.1 and so on. Slashes in names become dots: image/encoded is the field image.encoded.
 -f chooses features and renames them: 'jpg=image.encoded cls=image.class.label __key__=image.filename'. Without a
 feature __key__, --key-template makes keys from the record's number, counted over all files. Features without a value
-are no fields, and are counted in a warning. Checksums are compared. Files compressed by gzip, zlib or another codec are
+do not become fields; a warning counts them. Checksums are compared. Files compressed by gzip, zlib or another codec are
 recognized. A file without compression that was cut between two records looks complete.
 
 All local files are checked before anything is written. Keys that are absolute or contain '..' are refused. So is pipe:
 in a table, and are files there that are not regular (fifos, devices), unless --allow-pipe is given: a plan from the
-network must not run commands, nor read /dev/zero for ever. A PLAN that does not exist in
-the current directory is looked for in that of -C. Members have mode 0644, owner 0 and time 0: the same input gives the
+network must not run commands, nor read /dev/zero for ever. A PLAN that is not in the current directory is looked for in
+the directory of -C. Members have mode 0644, owner 0 and time 0: the same input gives the
 same bytes.
 
 Examples:
@@ -139,7 +139,7 @@ class PlanOptions(cli.Group):
         list[str] | None,
         Option(
             "-f --fields SPEC",
-            "With --parquet, --tfrecord: what becomes fields, in quotes: 'jpg=image cls=label __key__=id'.",
+            "With --parquet, --tfrecord: what to take as fields, in quotes: 'jpg=image cls=label __key__=id'.",
         ),
     ] = None
     class_field: Annotated[

@@ -98,8 +98,10 @@ class AlikeOptions(cli.Group):
 class DedupOutputs(cli.Group):
     """What is written besides the kept samples."""
 
-    rest: Annotated[str | None, Option("--rest URL", "Write the samples left out to this.")] = None
-    report: Annotated[str | None, Option("--report FILE", "List what is like what, as TSV.")] = None
+    rest: Annotated[str | None, Option("--rest URL", "Write the samples left out to this file or URL.")] = None
+    report: Annotated[
+        str | None, Option("--report FILE", "List the samples left out, each with the one it is like, as TSV.")
+    ] = None
     page: Annotated[str | None, Option("--html FILE", "Write a page of pairs for a browser: one file.")] = None
 
 

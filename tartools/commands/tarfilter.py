@@ -7,18 +7,18 @@ writes the others to another archive, in the same pass; otherwise they are left 
 has a dot, field('meta.json:width') a value inside JSON; has('txt') is true if the field exists. size('jpg') is the size
 of a payload in bytes, width('jpg') and height('jpg') are what the header of a picture says, and match('^n0[12]', key)
 is true if the regular expression matches anywhere in the text. key, __shard__, __index__ and __size__ are available,
-and int, float, str, len, abs, min, max and round. A sample that the expression fails on is an error, because it lacks a
-field or int() gets a word; --ignore-errors takes the expression as false for such samples.
+and int, float, str, len, abs, min, max and round. If the expression fails on a sample, because
+a field is missing or int() gets a word, that is an error; --ignore-errors takes it as false for such samples.
 
-An expression of unknown origin does no harm. Of texts there are the methods startswith, endswith, find, count, lower,
+An expression of unknown origin does no harm. Texts have the methods startswith, endswith, find, count, lower,
 upper, strip, lstrip, rstrip, removeprefix, removesuffix, replace, split and is... (isdigit, isalpha, isalnum, isspace,
-islower, isupper), of JSON objects get, keys, values and items; lists are made by [... for x in ... if ...]. For one
+islower, isupper), JSON objects get, keys, values and items; lists are made by [... for x in ... if ...]. For one
 sample it takes at most 100,000 steps: an operation is one, and so are 100 characters that are made, 1,000 that are read
 (100 of JSON), and 10 items of a list. Whole numbers have at most 1,024 bits, texts that are read as numbers 4,300
 characters, and parts may be nested 100 deep. A regular expression has at most 10,000 characters, 100,000 once repeats
-such as {1000} are written out, and none of (?x), (?R) and {e<=1}; its texts have at most 2,000,000 characters, divided
-by one more than its groups, and all matches of a sample take one second. Beyond a limit, the command fails, with
---ignore-errors too.
+such as {1000} are written out, and none of (?x), (?R) and {e<=1}; a text that it searches has at most 2,000,000
+characters, divided by the number of its groups plus one, and all matches for a sample take at most one second. Beyond a
+limit the command fails, even with --ignore-errors.
 
 If no sample is chosen, a warning says so, and which values the fields of the expression had, if they are few.
 
@@ -77,9 +77,9 @@ class FilterConditions(cli.Group):
     present: Annotated[
         list[str] | None, Option("--fields-present NAMES", "Samples that have all of these fields: 'jpg;png cls'.")
     ] = None
-    sample: Annotated[range | None, Option("--sample SHARE", "A share of the samples, such as 0.1.", parser=share)] = (
-        None
-    )
+    sample: Annotated[
+        range | None, Option("--sample SHARE", "A random share of the samples, such as 0.1.", parser=share)
+    ] = None
     seed: cli.Seed = 0
     hash: Annotated[
         range | None, Option("--share LO:HI", "A share by key alone, the same in every run: 0:0.9.", parser=shares.span)

@@ -79,7 +79,7 @@ class MixingOptions(cli.Group):
         str | None,
         Option(
             "--rekey TEMPLATE",
-            "Give samples new keys, from {source}, {round}, {index:09d}, {key}, {shard} and fields, as {cls}.",
+            "Give samples new keys, from {source}, {round}, {index:09d}, {key}, {shard} and fields, such as {cls}.",
         ),
     ] = None
     tmpdir: cli.TmpDir = None

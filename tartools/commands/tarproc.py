@@ -68,7 +68,8 @@ class Work(cli.Group):
         Errors, Option("-e --errors", "If CMD fails: stop, leave the sample out, or write it as it was.")
     ] = "abort"
     timeout: Annotated[
-        float | None, Option("--timeout SECONDS", "Kill a CMD that takes longer; it has failed.", minimum=0.001)
+        float | None,
+        Option("--timeout SECONDS", "Kill a CMD that takes longer, and count it as failed.", minimum=0.001),
     ] = None
     first: Annotated[int | None, Option("--count N", "Stop after the first N samples of the input.", minimum=0)] = None
 

@@ -114,7 +114,7 @@ class ShardOptions(cli.Group):
             "-s --size BYTES",
             "Make shards of at most this size, such as 500M or 1e9.",
             parser=cli.byte_size,
-            default="1e9, without -n",
+            default="1e9, unless -n is given",
         ),
     ] = None
     even: Annotated[

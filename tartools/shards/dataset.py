@@ -17,13 +17,13 @@ from tartools.samples.sample import Batch, Sample
 from tartools.shards.gathering import WORKERS, gather, to_the_end, without_output
 from tartools.shards.reading import (
     Reading,
+    ShardStream,
     check_shards,
     closing_upstream,
     counted,
     one_by_one,
     shard_batches,
 )
-from tartools.shards.stream import ShardStream
 from tartools.shards.writing import NO_LIST, Batches, Destination, SampleWriter
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table_name
@@ -157,9 +157,7 @@ class DataSet:
 
         *account* is told of what is no sample. Raises: see `reading.read_samples`.
         """
-        account, reading = account or self.account, reading or self.reading
-        check_shards(self.urls, account)
-        return one_by_one(self._shard(at, url, account, reading) for at, url in enumerate(self.urls))
+        return one_by_one(self.shards(account, reading))
 
     def _shard(self, at: int, url: str, account: Account, reading: Reading) -> Iterator[Batch]:
         stream = ShardStream(url, account, reading.forks, self._copies[at].open()) if at in self._copies else None
@@ -208,10 +206,11 @@ class DataSet:
                 first += len(batch)
         raise StorageError("the input has changed: it has fewer samples now")
 
-    def shards(self) -> Iterator[Iterator[Batch]]:
-        """Return the samples of each shard, in batches. Whoever takes them counts them."""
-        check_shards(self.urls, self.account)
-        return (self._shard(at, url, self.account, self.reading) for at, url in enumerate(self.urls))
+    def shards(self, account: Account | None = None, reading: Reading | None = None) -> Iterator[Iterator[Batch]]:
+        """Return the samples of each shard, in batches; as `read`."""
+        account, reading = account or self.account, reading or self.reading
+        check_shards(self.urls, account)
+        return (self._shard(at, url, account, reading) for at, url in enumerate(self.urls))
 
     def numbers(self, apart: bool) -> Iterator[Iterator[int]]:
         """Return the numbers of the rows, of each shard and table if *apart*, and count their samples as read."""

@@ -12,8 +12,7 @@ from contextlib import closing
 from tartools.errors import TarFormatError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
-from tartools.shards.reading import Found, Reading, batches_of, first_keys, read_parts
-from tartools.shards.stream import ShardStream
+from tartools.shards.reading import Found, Reading, ShardStream, batches_of, first_keys, read_parts
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import chunks
 

@@ -18,8 +18,7 @@ from tartools.errors import StorageError
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Batch
 from tartools.shards.forks import MOST, Fork, can_fork, write_all
-from tartools.shards.reading import Reading, first_keys, shard_batches
-from tartools.shards.stream import ShardStream
+from tartools.shards.reading import Reading, ShardStream, first_keys, shard_batches
 from tartools.storage.streams import FileVersion, changed
 from tartools.tables import schema
 from tartools.tar import compression

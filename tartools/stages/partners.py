@@ -23,8 +23,7 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.columnfields import ChosenColumns, PackedFields, RowFormat
 from tartools.samples.sample import Batch, failure_of, join_path
 from tartools.samples.values import blanks, field_list
-from tartools.shards.reading import Reading, closing_upstream, read_batches
-from tartools.shards.stream import ShardStream
+from tartools.shards.reading import Reading, ShardStream, closing_upstream, read_batches
 from tartools.stages.externalsort import external_sort, parts_of, unpack_block
 from tartools.stages.samplefiles import LOCATION, Entry, SampleFiles
 from tartools.storage.scratch import scratch_file

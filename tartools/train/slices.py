@@ -20,8 +20,7 @@ from tartools import storage
 from tartools.errors import StorageError, TarFormatError, TarToolsError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, field_name
-from tartools.shards.reading import Reading, shard_batches
-from tartools.shards.stream import ShardStream
+from tartools.shards.reading import Reading, ShardStream, shard_batches
 from tartools.storage import seekable
 from tartools.storage.objects import object_at
 from tartools.storage.objects.ranges import RangedInput

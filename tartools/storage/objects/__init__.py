@@ -37,10 +37,10 @@ def object_at(url: str) -> Object:
     url = Url(url)
     if url.store_object is None:
         url.store_object = store_of(url).object_at(url)
-        if os.environ.get("TARTOOLS_CACHE"):
+        if text := os.environ.get("TARTOOLS_CACHE"):
             from tartools.storage.objects import cache
 
-            url.store_object = cache.kept(url.store_object)
+            url.store_object = cache.CachedObject(url.store_object, cache.cache_of(text))
     return url.store_object
 
 

@@ -5,7 +5,7 @@ So a copy is never stale: another version is another folder. A block is there wh
 one that was cut or changed is fetched again. A process that fetches a block holds the lock of its temporary file, and
 others wait for it, but not longer than for a server. What does not fit into the budget, or on the disk, is read
 without being kept; with `TARTOOLS_CACHE_EVICT=old` the blocks go that were not read for the longest time. Begin
-reading at `_CachedObject.get`.
+reading at `CachedObject.get`.
 """
 
 from __future__ import annotations
@@ -66,12 +66,6 @@ def _count(there: int = 0, fetched: int = 0, kept: int = 0) -> None:
     place = threading.get_native_id() % SLOTS * SLOT.size
     before = SLOT.unpack_from(_counted, place)
     SLOT.pack_into(_counted, place, before[0] + there, before[1] + fetched, before[2] + kept)
-
-
-def kept(source: Object) -> Object:
-    """Return the object *source*, read through the cache if there is one. Raises: UsageError."""
-    text = os.environ.get("TARTOOLS_CACHE", "")
-    return _CachedObject(source, cache_of(text)) if text else source
 
 
 @functools.cache
@@ -200,7 +194,7 @@ def _set_number(fd: int, number: int) -> None:
     os.pwrite(fd, b"%20d" % max(number, 0), 0)
 
 
-class _CachedObject:
+class CachedObject:
     """The object *source*, of which *cache* keeps what is read.
 
     A reply to `get` has up to 8 MiB in memory. Failures of the cache are none of the run: then nothing is kept.
