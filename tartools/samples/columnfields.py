@@ -1,12 +1,11 @@
 """Values of the columns of other tables as fields of samples: their names, their payloads, and both packed as bytes."""
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
 from tartools.errors import SampleError
-from tartools.samples.encoding import text_payload
+from tartools.samples.encoding import FORMATS, text_payload
 from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import checked_path
 from tartools.samples.values import as_text, blanks, field_list
@@ -153,9 +152,7 @@ def npy(values: object) -> bytes | None:
         return None
     if array.dtype.kind not in "iuf":
         return None
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=False)
-    return file.getvalue()
+    return FORMATS["npy"](array)
 
 
 class RowFormat(NamedTuple):

@@ -303,7 +303,7 @@ def cut_up(number: int, url: str, part: int) -> Iterator[ShardTask]:
     with closing(storage.open_read(url)) as stream:
         file = stream.file
         head = b"" if file is None else compression.head_of(file)
-        if file is None or compression.is_compressed(head) or head.startswith(schema.MAGIC):
+        if file is None or compression.codec_of(head) or head.startswith(schema.MAGIC):
             yield ShardTask([ShardPart(number, url)], False)
             return
         known = FileVersion.of(file)
@@ -317,4 +317,4 @@ def cut_up(number: int, url: str, part: int) -> Iterator[ShardTask]:
 def is_compressed(url: str) -> bool:
     """Return whether the local file *url* is compressed."""
     with closing(storage.open_read(url)) as stream:
-        return stream.file is not None and compression.is_compressed(compression.head_of(stream.file))
+        return stream.file is not None and compression.codec_of(compression.head_of(stream.file)) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from mmap import mmap
 from typing import Any, NamedTuple
@@ -175,23 +175,20 @@ class RemoteShards:
     def _streamed(self, rows: Piece) -> Iterator[Batch]:
         """Yield the sample of *rows*, which is too large for one request."""
         number, begin, end = rows.place(0)
-        streams: list[RangedInput] = []
+        streams = ExitStack()
 
         def stream_of(_index: int) -> RangedInput:
             size, _, tag = self._version(number).partition(" ")
             source = object_at(self._listing.urls[number])
-            streams.append(RangedInput(source, begin, min(RANGE, end - begin), int(size), tag))
-            return streams[-1]
+            return streams.enter_context(closing(RangedInput(source, begin, min(RANGE, end - begin), int(size), tag)))
 
         try:
-            yield from self._checker.samples(rows, [0, end - begin], stream_of)
+            with streams:
+                yield from self._checker.samples(rows, [0, end - begin], stream_of)
         except StorageError as error:
             if error.offset == begin:  # it names the row
                 raise
             raise self._listing.failure(rows, 0, error) from error
-        finally:
-            for stream in streams:
-                stream.close()
 
     def _version(self, number: int) -> str:
         """Return the version of the shard *number*: that of the table, or else what the shard is now."""

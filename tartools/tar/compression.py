@@ -187,13 +187,8 @@ def decompressed(stream: Stream, url: str) -> Stream:
     return stream if codec is None else Decompressed(stream, codec, url)
 
 
-def is_compressed(head: bytes) -> bool:
-    """Return whether a file with the first bytes *head* is compressed: whether they begin with a magic number."""
-    return codec_of(head) is not None
-
-
 def head_of(file: io.FileIO, start: int = 0) -> bytes:
-    """Return the bytes of *file* from *start* on that `is_compressed` looks at. The position does not change."""
+    """Return the bytes of *file* from *start* on that `codec_of` looks at. The position does not change."""
     return os.pread(file.fileno(), MAGIC, start)
 
 
@@ -213,7 +208,7 @@ class StoredBytes:
         self.file, self.start = stream.file, stream.start
         self._stream = stream
         self.count = 0
-        self.head = b""  # as many as `is_compressed` looks at
+        self.head = b""  # as many as `codec_of` looks at
         self.ended = False  # the last `readinto` returned 0
 
     def readinto(self, view: memoryview, /) -> int:

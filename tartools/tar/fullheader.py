@@ -103,12 +103,12 @@ def read_full_header(view: memoryview, start: int, governing: Records) -> FullHe
             return NeedMore(end, "an extended header")
         payload = bytes(view[at + BLOCK : at + BLOCK + size])
         if kind == GLOBAL:
-            governing = governing | {k: v for k, v in _parsed(payload, at).items() if k != b"comment"}
+            governing = governing | {k: v for k, v in parse_records(payload, at).items() if k != b"comment"}
             if at == start:
                 return GlobalHeader(governing, end)
             dropped = True
         elif kind in PAX:
-            records |= _parsed(payload, at)
+            records |= parse_records(payload, at)
         else:
             path = payload.partition(b"\0")[0] if kind == LONG_NAME else path
             kept += bytes(view[at:end])
@@ -136,13 +136,6 @@ def _checked(block: bytes, at: int) -> tuple[bytes, int]:
     if size < 0:
         raise TarFormatError("the size in the header is not a number", offset=at)
     return block[TYPE], size
-
-
-def _parsed(payload: bytes, at: int) -> Records:
-    try:
-        return parse_records(payload)
-    except TarFormatError as error:
-        raise TarFormatError(error.message, offset=at) from None
 
 
 def _stated_size(records: Records, at: int) -> int:

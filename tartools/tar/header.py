@@ -122,8 +122,10 @@ def _size(field: bytes) -> int:
 EXPECTED_SUMS, SIZES = Remembered(_expected_sum), Remembered(_size)
 
 
-def parse_records(payload: bytes) -> Records:
+def parse_records(payload: bytes, offset: int | None = None) -> Records:
     r"""Return the records of a pax extended header, in order. If a keyword occurs twice, the later record counts.
+
+    Raises: TarFormatError with *offset*, that of the header.
 
     >>> parse_records(b"12 path=abc\n")
     {b'path': b'abc'}
@@ -135,7 +137,7 @@ def parse_records(payload: bytes) -> Records:
         end = position + int(digits) if blank and digits.isdigit() else 0
         keyword, equals, value = payload[position + len(digits) + 1 : end - 1].partition(b"=")
         if not position < end <= len(payload) or payload[end - 1 : end] != b"\n" or not equals or not keyword:
-            raise TarFormatError("pax record is malformed")
+            raise TarFormatError("pax record is malformed", offset=offset)
         records[keyword] = value
         position = end
     return records

@@ -64,7 +64,7 @@ def _looked_at(url: str, size: int) -> tuple[str | None, int]:
     if not is_seekable(url):
         return None, 1
     version, first = look(url)
-    if version is None or first == b"PAR1" or compression.is_compressed(first):
+    if version is None or first == b"PAR1" or compression.codec_of(first):
         return version, 1
     return version, -(-int(version.split()[0]) // size) or 1
 

@@ -131,7 +131,7 @@ def can_be_cut(url: str, file: io.BufferedReader) -> bool:
         return False
     file.seek(0)
     head = file.read(BLOCK)
-    return not compression.is_compressed(head) and head[156:157] != GLOBAL
+    return compression.codec_of(head) is None and head[156:157] != GLOBAL
 
 
 def _rows(url: str, piece: ShardSlice) -> ShardSlice | None:
