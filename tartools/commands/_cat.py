@@ -1,6 +1,6 @@
 """What tarcat does, and tarpcat under another name: which samples, in which order, under which keys."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Annotated, TypeVar
 
 from tartools import cli, storage
@@ -50,18 +50,6 @@ class SampleChoice(cli.Group):
     ] = None
 
 
-def order(urls: Sequence[str], choice: SampleChoice) -> list[str]:
-    """Return *urls* in the order in which they are to be read."""
-    if choice.skip is not None and choice.part is not None:
-        raise UsageError("--skip and --slice exclude each other")
-    found = list(urls)
-    if choice.shuffle:
-        from random import Random  # takes 10 ms
-
-        Random(choice.seed).shuffle(found)
-    return found
-
-
 class Ahead(cli.Group):
     """How shards are read ahead."""
 
@@ -85,7 +73,13 @@ def cat(
     """
     if ahead.unordered and choice.interleave:
         raise UsageError("--interleave and --unordered exclude each other")
-    urls = order(source.urls(), choice)
+    urls = source.urls()
+    if choice.skip is not None and choice.part is not None:
+        raise UsageError("--skip and --slice exclude each other")
+    if choice.shuffle:
+        from random import Random  # takes 10 ms
+
+        Random(choice.seed).shuffle(urls)
     storage.check_output(output.url, output.force, urls)
     whole = choice == SampleChoice(seed=choice.seed) and not (wanted.fields or wanted.exclude)  # all, as they come
     reading = source.reading._replace(tmpdir=ahead.tmpdir)

@@ -165,8 +165,7 @@ class PlanOptions(cli.Group):
 @cli.command(__doc__)
 def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None:
     """Run the command."""
-    source = checked_source(wanted)
-    source.write(wanted, account, output)
+    checked_source(wanted).write(wanted, account, output)
 
 
 def write_plan(wanted: PlanOptions, account: Account, output: cli.Output) -> None:

@@ -68,7 +68,7 @@ from tartools.stages.duplicates.comparison import Comparison, DedupSide, find, p
 from tartools.stages.externalsort import Spool, external_sort
 from tartools.storage.expand import expand
 
-FARTHEST = 15  # bits of a distance; more would be more than a picture with each other
+FARTHEST = 15  # bits; from 16 on, bands that differ in 4 bits would have to be looked up, which are 2,517: see `near`
 
 
 def bits(text: str) -> int:

@@ -88,19 +88,18 @@ Examples:
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError, shown
+from tartools.samples import decoding
 from tartools.samples.account import Account
+from tartools.shards import shardrows
 from tartools.shards.reading import counted
-
-if TYPE_CHECKING:
-    from tartools.shards.shardrows import Indexing
-    from tartools.tables import facts
-    from tartools.tables.inputs import RowInputs
-    from tartools.tables.tablewriter import RowBatch
+from tartools.tables import facts
+from tartools.tables.inputs import RowInputs
+from tartools.tables.tablewriter import RowBatch
 
 
 class TableOutput(cli.Group):
@@ -132,11 +131,8 @@ class ColumnOptions(cli.Group):
         """Whether there are some."""
         return bool(self.fields or self.pictures or self.decode or self.hashed or self.likened)
 
-    def wanted(self, account: Account) -> "facts.WantedFacts":
+    def wanted(self, account: Account) -> facts.WantedFacts:
         """What is wanted. Raises: UsageError."""
-        from tartools.samples import decoding
-        from tartools.tables import facts
-
         found = facts.wanted(self.fields or (), self.hashed or (), self.likened or ())
         if self.decode and (hint := decoding.leniency()):
             account.warn(hint)
@@ -156,8 +152,6 @@ def tarindex(
     tmpdir: cli.TmpDir = None,
 ) -> None:
     """Run the command."""
-    from tartools.shards import shardrows
-
     urls = source.urls()
     reading = source.reading._replace(tmpdir=tmpdir)
     indexing = shardrows.Indexing(reading, cli.workers(parallel))
@@ -185,11 +179,9 @@ def tarindex(
 
 
 def updated(
-    urls: Sequence[str], old: str, account: Account, indexing: "Indexing"
-) -> "tuple[RowInputs, Iterator[RowBatch]]":
+    urls: Sequence[str], old: str, account: Account, indexing: shardrows.Indexing
+) -> tuple[RowInputs, Iterator[RowBatch]]:
     """Return the rows of the table *old*, made anew from *urls*, in batches; say how much of it is as it was."""
-    from tartools.shards import shardrows
-
     found = shardrows.updated(urls, old, account, indexing)
     account.warn(f"{shown(old)}: shards taken over: {found.taken}, read: {found.read}, dropped: {found.dropped}")
     if lost := shardrows.empty_columns(found):

@@ -51,9 +51,11 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.samples.account import Account
+from tartools.samples.columnfields import ChosenColumns
 from tartools.shards.reading import counted, read_batches
 from tartools.shards.writing import check_shard_name, write_batches
 from tartools.stages import select
+from tartools.stages.partners import check_shards, read_second
 from tartools.storage.expand import expand
 from tartools.storage.url import Url
 from tartools.tables.listed import keys_of
@@ -109,9 +111,6 @@ def tarjoin(
     a, b = sides(source, wanted)
     storage.check_output(output.url, output.force, [*a, *b])
     storage.check_inputs([*a, *b])
-    from tartools.samples.columnfields import ChosenColumns
-    from tartools.stages.partners import check_shards, read_second
-
     check_shards(a)
     reading = source.reading._replace(tmpdir=tmpdir, forks=True)
     chosen = ChosenColumns(words, " ".join(wanted.exclude or ()).split(), str if wanted.verbatim else str.lower)

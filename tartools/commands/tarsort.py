@@ -53,7 +53,7 @@ from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import counted
 from tartools.shards.writing import Destination, write_batches
 from tartools.stages import externalsort, sort
-from tartools.stages.samplefiles import Identities, SampleFiles, reopened
+from tartools.stages.samplefiles import Identities, SampleFiles
 
 LEAST = 1 << 16  # bytes; with less, sorting does little but merging
 
@@ -111,7 +111,7 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
         return
     known = sortkeys.key_encoder(order) is not None  # else values are read
     reading = plainly._replace(ranges=known, forks=True, torn=order.by_key)
-    files = SampleFiles(reopened, wanted.tmpdir, urls)
+    files = SampleFiles(wanted.tmpdir, urls)
     most = 1 if order.by_position else min(cli.workers(0), WORKERS)
 
     def work(batches: Iterator[Batch], number: int, forked: bool) -> Generator[bytes, None, Identities]:

@@ -195,25 +195,16 @@ def _payloads(column: Any, name: str, row: int) -> Sequence[bytes | None]:
         column = column.storage
     is_a, kind = pa.types, column.type
     if _is_file(kind):
-        valid = column.is_valid().to_pylist()
-        payloads, paths = (
-            [
-                value if there else None
-                for value, there in zip(_payloads(column.field(part), name, row), valid, strict=True)
-            ]
-            for part in ("bytes", "path")
-        )
-        for number, (payload, path) in enumerate(zip(payloads, paths, strict=True)):
+        parts = {one.name: _payloads(part, name, row) for one, part in zip(kind, column.flatten(), strict=True)}
+        for number, (payload, path) in enumerate(zip(parts["bytes"], parts["path"], strict=True)):
             if payload is None and path is not None:
                 where = path.decode("utf-8", "replace")
                 what = f"the column {name!r} has only the path {where!r}, not the bytes of that file"
                 raise SampleError(f"{what}; a TSV with a column @{name} has tarcreate read files", offset=row + number)
-        return payloads
+        return parts["bytes"]
     if is_a.is_dictionary(kind):
         kind = kind.value_type
-    if any(test(kind) for test in (is_a.is_string, is_a.is_large_string, is_a.is_string_view)):
-        return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
-    if _is_bytes(kind):
+    if _is_bytes(kind) or is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind):
         return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
     return [None if value is None else as_text(value).encode() for value in schema.plain(column)]
 

@@ -266,7 +266,6 @@ def _text(data: bytes) -> str:
 
 RANGE = 1 << 20  # bytes; a larger local file is not read into memory
 LARGE = 16 << 20  # bytes; larger payloads of other URLs go to a scratch file
-READ = 1 << 18  # bytes
 
 
 class PlannedMember(NamedTuple):

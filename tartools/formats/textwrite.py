@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from tartools import storage
@@ -17,6 +18,7 @@ from tartools.storage.streams import Sink
 from tartools.tables.listed import ABSENT, ListedBatch, TableColumns, answers_of, first, json_getter, told_by
 
 CHUNK = 1 << 16  # bytes collected before they are written
+FILL = "(--fill STR writes STR instead)"
 
 
 def parse_columns(specs: Sequence[str], *, key: bool = True) -> list[Column]:
@@ -172,11 +174,7 @@ def _is_torn(
 
 
 def _lacks(sample: Sample, name: str, torn: bool) -> SampleError:
-    more = (
-        f"; other members of this key are elsewhere in the shard: {TOGETHER}"
-        if torn
-        else (" (--fill STR writes STR instead)")
-    )
+    more = f"; other members of this key are elsewhere in the shard: {TOGETHER}" if torn else f" {FILL}"
     what = f" has no value for {name!r}{blanks(name)}; its fields are: {field_list(sample.fields)}"
     return failure_of(sample, what + more)
 
@@ -200,7 +198,7 @@ def line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[object]], 
     if form == "csv":
         import csv
 
-        return csv.writer(_Echo()).writerow
+        return csv.writer(SimpleNamespace(write=str)).writerow  # it returns what `write` does: the line
     tabs = len(names) - 1
 
     def line(values: Sequence[object]) -> str:
@@ -210,13 +208,6 @@ def line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[object]], 
         return "\t".join(escape(str(value)) for value in values) + "\n"
 
     return line
-
-
-class _Echo:
-    """A file whose `write` returns its argument, which turns csv.writer into a function."""
-
-    def write(self, text: str, /) -> str:
-        return text
 
 
 def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
@@ -236,41 +227,34 @@ def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
 # ---- values for cells: from the samples, or from the columns of a table ----
 
 
-class ListedRow:
+class ListedRow(NamedTuple):
     """A row of a table whose sample was not read."""
 
-    __slots__ = ("_columns", "_number")
-
-    def __init__(self, columns: TableColumns, number: int) -> None:
-        self._columns = columns
-        self._number = number
+    columns: TableColumns
+    number: int
 
     @property
     def key(self) -> str:
         """The key of the sample; empty if the table has none."""
-        return str((self._columns.values("__key__") or {self._number: ""})[self._number])
+        return str((self.columns.values("__key__") or {self.number: ""})[self.number])
 
     @property
     def shard(self) -> str:
         """The URL of the table."""
-        return self._columns.url
+        return self.columns.url
 
     @property
     def fields(self) -> list[str]:
         """The names of the columns that have values of samples."""
-        return [name for name in self._columns.names if not name.startswith("__")]
+        return [name for name in self.columns.names if not name.startswith("__")]
 
     def lacks(self, name: str) -> SampleError:
         """Return the failure that the row has no value *name*, or that there is no such column."""
-        advice = "(--fill STR writes STR instead)"
-        if name not in self._columns.names:
-            have = field_list(dict.fromkeys([*(self._columns.fields or ()), *self.fields]))
-            return SampleError(f"no sample has {name!r}; the fields and columns are: {have} {advice}", url=self.shard)
-        return SampleError(
-            f"row {self._columns.first + self._number} (sample {self.key!r}) has no value in the column {name!r} "
-            f"{advice}",
-            url=self.shard,
-        )
+        if name not in self.columns.names:
+            have = field_list(dict.fromkeys([*(self.columns.fields or ()), *self.fields]))
+            return SampleError(f"no sample has {name!r}; the fields and columns are: {have} {FILL}", url=self.shard)
+        row = f"row {self.columns.first + self.number} (sample {self.key!r})"
+        return SampleError(f"{row} has no value in the column {name!r} {FILL}", url=self.shard)
 
 
 def values(

@@ -259,9 +259,8 @@ def frames(samples: Iterable[Sample], account: Account, chosen: ChosenColumns) -
             raise failure_of(sample, f": {error.message}") from None
         account.samples_out += 1
         account.bytes_out += len(record)
-        yield head_of(len(record))
-        yield record
-        yield masked_crc(record)
+        length = LENGTH.pack(len(record))
+        yield from (length, masked_crc(length), record, masked_crc(record))
     if seen and (lost := " ".join(chosen.lost(seen))):
         raise no_sample_has(lost, seen)
 
@@ -321,12 +320,6 @@ def masked_crc(data: bytes) -> bytes:
 
     crc = google_crc32c.value(data)
     return CRC.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def head_of(length: int) -> bytes:
-    """Return what stands before a record of *length* bytes."""
-    packed = LENGTH.pack(length)
-    return packed + masked_crc(packed)
 
 
 EXAMPLE = """

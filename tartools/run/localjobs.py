@@ -145,6 +145,8 @@ class Sessions:
     def __init__(self, *, timeout: float | None = None) -> None:
         self._timeout = timeout
         self._over = threading.Event()  # what ran when we were stopped has ended
+        self._starts = threading.Condition()
+        self._starting = 0  # commands
         self.stopped = False
         self._guard = Guard()
         self._environment = dict(os.environb)
@@ -186,10 +188,11 @@ class Sessions:
 
         If something runs, what earlier commands have left in sessions of their own is killed too.
         """
-        self.stopped = True
-        live = self._guard.running
         try:
-            if live:
+            with self._starts:
+                self.stopped = True
+                self._starts.wait_for(lambda: not self._starting)
+            if live := self._guard.running:
                 end_all(live, patience=PATIENCE, others=self._guard.marked)
         finally:
             self._over.set()
@@ -201,13 +204,17 @@ class Sessions:
 
         Raises: OSError, ValueError, before anything was started.
         """
-        if self.stopped:
-            return None
-        around = {**self._environment, **environment}
-        child = self._guard.start(words, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=around)
-        if self.stopped:  # by now, and `stop` may not know of it
-            end_all([child], patience=PATIENCE, others=self._guard.marked)
-        return child
+        with self._starts:
+            if self.stopped:
+                return None
+            self._starting += 1
+        try:
+            around = {**self._environment, **environment}
+            return self._guard.start(words, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=around)
+        finally:
+            with self._starts:
+                self._starting -= 1
+                self._starts.notify_all()
 
     def _wait(self, child: Child, stdout: io.FileIO) -> tuple[int | None, str, bytes]:
         """Wait for *child*, which writes to *stdout*; return its status, how it failed, and what it wrote if not."""

@@ -227,14 +227,11 @@ def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> 
     except StorageError as error:
         return TaskResult(None, error.message)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT, and commands would inherit that
-    with closing(Sessions(timeout=timeout)) as sessions, ThreadPoolExecutor(1) as thread:
+    with ThreadPoolExecutor(1) as thread, closing(Sessions(timeout=timeout)) as sessions:
         node = os.getppid()
         running = thread.submit(run_with_retries, task, sessions, retries)
-        try:
-            while not running.done():
-                wait([running], PULSE)
-        finally:
-            sessions.stop()  # The guard stays until the thread has ended, which may be starting a command.
+        while not running.done():
+            wait([running], PULSE)
         if running.result().status == -signal.SIGKILL:
             _stay_lost(node)
         return running.result()

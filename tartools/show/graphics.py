@@ -124,9 +124,8 @@ def blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list[str]
     else:
         palette = Image.new("P", (1, 1))
         palette.putpalette([value for colour in PALETTE for value in colour])
-        few = small.quantize(
-            palette=palette, dither=Image.Dither.NONE
-        )  # dithering would be visible in dots as large as these
+        # dithering would be visible in dots as large as these
+        few = small.quantize(palette=palette, dither=Image.Dither.NONE)
         colours = [f"5;{FIRST + number}" for number in few.tobytes()]
     lines = [colours[y * columns : (y + 1) * columns] for y in range(2 * rows)]
     return [_line(upper, lower) for upper, lower in zip(lines[::2], lines[1::2], strict=True)]

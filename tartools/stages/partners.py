@@ -25,7 +25,7 @@ from tartools.samples.sample import Batch, failure_of, join_path
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, ShardStream, closing_upstream, read_batches
 from tartools.stages.externalsort import external_sort, parts_of, unpack_block
-from tartools.stages.samplefiles import LOCATION, Entry, SampleFiles, reopened
+from tartools.stages.samplefiles import LOCATION, Entry, SampleFiles
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
@@ -36,8 +36,9 @@ from tartools.tar.compression import split_packed, split_suffix
 if TYPE_CHECKING:
     pass
 
-# keys of adjacent samples of B, and what it has for them, as bytes
-Batches = Iterator[tuple[Sequence[bytes], Sequence[Any]]]
+Pairs = Generator[
+    tuple[Sequence[bytes], Sequence[Any]], None, None
+]  # keys of adjacent samples, and what B has for them
 
 NUMBER = 8  # bytes of the number of a sample of B in a record
 PLACE = 120  # bytes of memory for the place of a block
@@ -46,7 +47,7 @@ LARGE = 1 << 16  # bytes; no block is larger, unless one record is
 OVERHEAD = 250  # bytes of memory for a sample in a dictionary beyond its own: three objects, slots in lists
 
 
-def partners_of(batches: Batches, memory: int, tmpdir: str | None) -> Held | Spilled:
+def partners_of(batches: Pairs, memory: int, tmpdir: str | None) -> Held | Spilled:
     """Read *batches* of B, and return what finds partners in them.
 
     Holds: *memory* bytes. Raises: SampleError if a key is there twice; what *batches* raise.
@@ -192,7 +193,6 @@ def twice(key: bytes, first: int, second: int) -> SampleError:
 
 FORMS = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
 MIXED = "B is shards and tables of samples, or files of rows (TSV, CSV, JSON lines, Parquet), not both"
-Pairs = Generator[tuple[Sequence[bytes], Sequence[Any]], None, None]  # keys, and what B has for them
 
 
 class FoundPartners:
@@ -354,10 +354,10 @@ class SecondShards:
         self._reading = reading._replace(ranges=True)
         self._chosen = chosen
         self._keys_alone = chosen.words is not None and not chosen.words
-        self._files = SampleFiles(reopened, reading.tmpdir)
+        self._files = SampleFiles(reading.tmpdir)
         self._fields: dict[tuple[str, ...], list[tuple[int, bytes]]] = {}  # of samples with these: which, for which
 
-    def batches(self) -> Generator[tuple[Sequence[bytes], Sequence[bytes]], None, None]:
+    def batches(self) -> Pairs:
         """Yield the keys of adjacent samples, and where these are."""
         account = self._account
         with closing_upstream(found := read_batches(self._urls, account, self._reading)):

@@ -24,7 +24,6 @@ from tartools.tar import ContiguousGroups, Member, Source, located, read_range
 POSITION = 8  # bytes, big-endian, after the sort key; the key of the sample and its location follow
 LOCATION = Struct(">QQIIB")  # start, end, shard, length of the key in the record, flags
 LONE, COPIED, IMPLIED = 1, 2, 4  # flags: never joined; in the scratch file; the sort key implies the key
-Reopen = Callable[[str], io.FileIO]
 Identities = list[tuple[int, tuple[int, ...]]]
 
 PARTS = 64  # parts of a sample that are joined without copying them to the scratch file first
@@ -74,12 +73,11 @@ class PartMember(NamedTuple):
 class SampleFiles:
     """Stores samples until they are written: in the plain local files that held them, or in one scratch file.
 
-    Shards are known by numbers. *urls* have theirs from the start, so that forks of this process use the same.
-    *reopen* opens a shard again; 128 stay open.
+    Shards are known by numbers. *urls* have theirs from the start, so that forks of this process use the same. 128 of
+    them stay open.
     """
 
-    def __init__(self, reopen: Reopen, tmpdir: str | None, urls: Iterable[str] = ()) -> None:
-        self._reopen = reopen
+    def __init__(self, tmpdir: str | None, urls: Iterable[str] = ()) -> None:
         self._tmpdir = tmpdir
         self._urls: list[str] = list(dict.fromkeys(urls))
         self._numbers = {url: number for number, url in enumerate(self._urls)}
@@ -164,7 +162,7 @@ class SampleFiles:
     def check(self) -> None:
         """Raise StorageError if one of the files has changed."""
         for shard in self._identities:
-            self._same(shard, FileVersion.of(self._stdin.get(shard) or self._reopen(self._urls[shard])))
+            self._same(shard, FileVersion.of(self._stdin.get(shard) or reopened(self._urls[shard])))
 
     def _same(self, shard: int, version: Sequence[int]) -> None:
         """Raise StorageError if the file of *shard* had another *version* when it was looked at first."""
@@ -196,7 +194,7 @@ class SampleFiles:
         return self._stdin.get(shard) or self._open.file(shard, partial(self._reopened, shard))
 
     def _reopened(self, shard: int) -> io.FileIO:
-        file = self._reopen(self._urls[shard])
+        file = reopened(self._urls[shard])
         self._same(shard, FileVersion.of(file))
         return file
 

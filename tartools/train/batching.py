@@ -42,13 +42,8 @@ class RankSteps(NamedTuple):
         rest = [low + rank * each + min(rank, more) for rank in range(min(world_size, left) + 1)]
         return cls(world_size, begin, full, size, rest)
 
-    @property
-    def number(self) -> int:
-        """The number of steps."""
-        return self.batches(0)
-
     def batches(self, rank: int) -> int:
-        """Return how many steps have a batch for *rank*."""
+        """Return how many steps have a batch for *rank*; all have one for rank 0."""
         return self.full + max(0, -((rank + 1 - len(self.rest)) // self.world_size))
 
     def rest_of(self, rank: int, step: int) -> Iterator[tuple[int, int]]:
@@ -80,10 +75,8 @@ class BatchedOrder:
         self._costs = None if max_cost is None else costs_of(table, count, max_cost)
         self._most = 0 if max_cost is None else max_cost[1]
         check = None if self._costs is None else [zlib.crc32(self._costs.tobytes()), self._most]
-        self.kind = inner.kind | {
-            "bucket": zlib.crc32(self._labels.tobytes()),
-            "max_cost": check,
-        }  # what tells it from others
+        # what tells it from others
+        self.kind = inner.kind | {"bucket": zlib.crc32(self._labels.tobytes()), "max_cost": check}
         self.kind |= {"batch_size": size, "drop_last": drop_last}
         self._made: tuple[tuple[int, int], Any, Any] | None = None  # of the epoch that was asked for last
 

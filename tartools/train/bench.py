@@ -31,6 +31,7 @@ from tartools.storage.streams import stream_file
 from tartools.tables.table import Table
 from tartools.tar import split_path
 from tartools.train.fieldchooser import KEY, URL, FieldChooser
+from tartools.train.loading import as_it_is
 from tartools.train.objects import ObjectDataset
 from tartools.train.payloaddecoding import PictureDecoder
 from tartools.train.sampler import StatefulSampler
@@ -244,7 +245,7 @@ class MeasuredPasses:
         """Yield the note of each batch of a pass; the workers of DataLoader end with it. Raises: the error of one."""
         how: dict[str, Any] = {"batch_size": None}
         if self._order is not None:
-            how = {"batch_sampler": self._order, "collate_fn": _as_it_is}
+            how = {"batch_sampler": self._order, "collate_fn": as_it_is}
         found = iter(DataLoader(self._dataset, num_workers=self._row.workers, **how))
         try:
             for item in found:
@@ -282,10 +283,6 @@ def _processor_seconds() -> float:
     """Return what this process and its workers that have ended have taken."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(used.ru_utime + used.ru_stime for used in both)
-
-
-def _as_it_is(item: Any) -> Any:
-    return item
 
 
 def measured(row: BenchRow) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import io
 import logging
 import os
 import pickle
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import IO, Any
 
@@ -132,18 +131,14 @@ class StorageWriter(_AtUrl, FileSystemWriter):
         with self.fs.create_stream(self._get_metadata_path(alone), "wb") as file:
             pickle.dump(metadata, file)
         used = {info.relative_path for info in metadata.storage_data.values()}
+        if not (Url(self.path).is_local or Url(self.path).is_listed):
+            return
         try:
-            self._remove_others("__" if alone is None else f"__{alone}_", used)
+            for name in [entry.url for entry in ls(f"{self.path}/__{'' if alone is None else f'{alone}_'}")]:
+                if name.endswith(DATA) and name.rpartition("/")[2] not in used:
+                    storage.remove(name)
         except StorageError as error:
             _log.warning("the checkpoint is saved, but data of an older one was not removed: %s", error)
-
-    def _remove_others(self, prefix: str, used: Iterable[str]) -> None:
-        url = Url(self.path)
-        if not url.is_local and not url.is_listed:
-            return
-        for name in [entry.url for entry in ls(f"{self.path}/{prefix}")]:
-            if name.endswith(DATA) and name.rpartition("/")[2] not in used:
-                storage.remove(name)
 
 
 class StorageReader(_AtUrl, FileSystemReader):

@@ -125,7 +125,7 @@ class Loader(DataLoader[Any]):
         self._data = data
         self._handed: int | None = None  # batches of the iteration that is under way
         if collate_fn is None and isinstance(data, TableDataset) and data.chooser.raw:
-            super().__init__(_TableBatches(data), batch_sampler=sampler, collate_fn=_as_it_is, **options)
+            super().__init__(_TableBatches(data), batch_sampler=sampler, collate_fn=as_it_is, **options)
         else:
             super().__init__(data, batch_sampler=sampler, collate_fn=collate_fn, **options)
 
@@ -272,5 +272,6 @@ def _free(buffers: list[torch.Tensor]) -> None:
         buffer[-1] = 0
 
 
-def _as_it_is(batch: Any) -> Any:
+def as_it_is(batch: Any) -> Any:
+    """Return *batch*, which is not to be collated."""
     return batch

@@ -134,9 +134,9 @@ class StatefulSampler(Sampler[Any]):
         if self._running is not None and self._running.used:
             self._running.end_if_over()
         rank, steps = self._shared()
-        if steps.batches(rank) < steps.number and self.batch_size is not None:
+        if steps.batches(rank) < steps.batches(0) and self.batch_size is not None:
             what = "%s left for %d ranks: rank %d has no batch"
-            log.warning(what, several(steps.after(steps.number) - steps.after(0), "sample"), steps.world_size, rank)
+            log.warning(what, several(steps.after(steps.batches(0)) - steps.after(0), "sample"), steps.world_size, rank)
         return _Iteration(self)
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
@@ -246,12 +246,8 @@ class _Iteration(Iterator[Any]):
 
     def _batches(self, low: int = 0) -> Iterator[Any]:
         """Yield the batches of this rank, or its samples, from the one with number *low* on."""
-        steps, rank, rows_at, single = (
-            self._steps,
-            self._rank,
-            self._sampler._rows.rows,
-            self._sampler.batch_size is None,
-        )
+        steps, rank = self._steps, self._rank
+        rows_at, single = self._sampler._rows.rows, self._sampler.batch_size is None
         at_once = max(CHUNK // steps.size, 1)
         for first in range(low, steps.full, at_once):
             numbers = np.arange(first, min(first + at_once, steps.full))[:, None]

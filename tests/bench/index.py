@@ -43,7 +43,7 @@ def microseconds(count: int) -> float:
     assert key_encoder(order) is not None
     with tempfile.NamedTemporaryFile() as some, io.FileIO(some.name) as file:
         begun = time.perf_counter()
-        files = SampleFiles(lambda _: file, None)
+        files = SampleFiles(None)
         records = external_sort(index_records(batches(count, file), order, files), MEMORY, None)
         found, last = 0, b""
         for parts in join_equal_keys(unpacked(records, decoder(order)), order, Account()):

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from tartools.run.tasks import Task, TaskResult
 from tartools.samples.account import Jobs
 from tartools.storage import children
 from tests.conftest import Run, make_samples, make_tar
-from tests.processes import PATIENCE
+from tests.processes import PATIENCE, until
 
 HOSTILE = [
     "it's.tar",
@@ -425,34 +424,35 @@ def test_what_runs_on_writes_into_no_other_output(tarjob: Run, tmp_path: Path) -
 
 
 def test_a_worker_of_ray_is_told_to_end_while_a_command_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The guard stays until the command has ended: Ray may kill this process meanwhile."""
-    stopped, left = threading.Event(), []
+    """The guard stays until the command is known: Ray may kill this process meanwhile."""
+    sessions: list[localjobs.Sessions] = []
+    seen = []
+
+    class KnownSessions(localjobs.Sessions):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            sessions.append(self)
 
     class SlowChild(children.Child):
         def __init__(self, *words: Any, **options: Any) -> None:
             super().__init__(*words, **options)
             os.kill(os.getpid(), signal.SIGINT)
-            assert stopped.wait(PATIENCE)
-
-    class WatchedSessions(localjobs.Sessions):
-        def stop(self) -> None:
-            super().stop()
-            stopped.set()
+            until(lambda: sessions[0].stopped)
+            seen.append("started")
 
     class WatchedGuard(guard.Guard):
         def close(self) -> None:
-            left.append(self.marked())
+            seen.append("closed")
             super().close()
 
     monkeypatch.setattr(guard, "Child", SlowChild)
     monkeypatch.setattr(localjobs, "Guard", WatchedGuard)
-    monkeypatch.setattr(localjobs, "PATIENCE", 0.5)
-    monkeypatch.setattr(ray, "Sessions", WatchedSessions)
+    monkeypatch.setattr(ray, "Sessions", KnownSessions)
     before = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         with pytest.raises(KeyboardInterrupt):
-            ray._on_a_node(Task("a", ("sh", "-c", "trap '' TERM; sleep 1000")), str(tmp_path), 0, None)
+            ray._on_a_node(Task("a", ("sleep", "1000")), str(tmp_path), 0, None)
     finally:
         signal.signal(signal.SIGINT, before[0])
         signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
-    assert left == [set()]
+    assert seen == ["started", "closed"]

@@ -28,6 +28,7 @@ from tartools.show.html.tile import BROKEN, IS, PageTile, make_tile, safe
 from tartools.stages import select, shuffle
 from tartools.stages.duplicates import AGAINST, INPUT
 from tartools.stages.duplicates.comparison import Comparison, DedupSide, Pair, pair_of
+from tartools.stages.externalsort import Spool
 from tartools.storage.pool import Threads, windowed
 from tartools.storage.streams import Sink
 from tartools.tar import Member, new_member
@@ -192,7 +193,7 @@ def totals(tiles: Sequence[PageTile], found: Overview) -> str:
 
 
 def write_pairs(
-    pairs: Iterable[bytes],
+    pairs: Spool,
     sides: Sequence[DedupSide],
     comparison: Comparison,
     url: str,
@@ -204,15 +205,8 @@ def write_pairs(
 
     Holds: 400 samples.
     """
-    total = 0
-
-    def count() -> Iterator[Pair]:
-        nonlocal total
-        for record in pairs:
-            total += 1
-            yield pair_of(record)
-
-    chosen = sorted(nlargest(PAIRS, count(), key=lambda pair: (pair.distance, -pair.position)))
+    total = sum(1 for _ in pairs)
+    chosen = sorted(nlargest(PAIRS, map(pair_of, pairs), key=lambda pair: (pair.distance, -pair.position)))
     known: dict[tuple[int, int], Sample] = {}
     for side in sides:
         wanted = {pair.kept for pair in chosen if pair.side == side.number}

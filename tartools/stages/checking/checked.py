@@ -28,7 +28,6 @@ from tartools.storage.streams import chunks
 from tartools.tables.schema import is_table
 
 TOGETHER = 256  # groups behind damage that are looked at together
-CHUNK = 1 << 20  # bytes
 
 
 @dataclass

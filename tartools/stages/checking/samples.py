@@ -212,10 +212,12 @@ def codes_of(sample: Sample, decode: Decode | None) -> list[tuple[str, str]]:
 # something may be wrong with one of the keys, joined by newlines
 _ODD = re.compile(rb"(?m)^/|(?:^|/)\.\.(?:/|$)|[\x00-\x09\x0b-\x1f\x7f]|(?:^|/)\.[^/.]|^__")
 _PLAIN = b"\n-,0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_UNSAFE = re.compile(rb"/|(?:.*/)?\.\.(?:/|$)", re.DOTALL)
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
-_HIDDEN = re.compile(rb"(?:.*/)?\.[^/.][^/]*$", re.DOTALL)
-_RESERVED = re.compile(rb"__[^/]*__(?:$|/)")  # what webdataset skips
+_BEGINS = {
+    "unsafe-path": re.compile(rb"/|(?:.*/)?\.\.(?:/|$)", re.DOTALL),
+    "hidden-file": re.compile(rb"(?:.*/)?\.[^/.][^/]*$", re.DOTALL),
+    "reserved-name": re.compile(rb"__[^/]*__(?:$|/)"),  # what webdataset skips
+}
 
 BEGINS_AS_NUMBER = re.compile(rb"[\s\d_+-]*")
 
@@ -236,15 +238,7 @@ def may_be_odd(keys: Sequence[bytes]) -> bool:
 
 def codes_of_key(key: bytes) -> list[str]:
     """Return the codes of what is odd about *key*."""
-    found = [
-        code
-        for code, pattern in (
-            ("unsafe-path", _UNSAFE),
-            ("hidden-file", _HIDDEN),
-            ("reserved-name", _RESERVED),
-        )
-        if pattern.match(key)
-    ]
+    found = [code for code, pattern in _BEGINS.items() if pattern.match(key)]
     if _CONTROL.search(key):
         found.append("control-character")
     try:

@@ -23,7 +23,6 @@ from tartools.stages.duplicates import AGAINST, INPUT
 
 COLOURS = 48  # bytes: red, green and blue of 4 by 4 parts
 COLOUR, MEAN = 12, 3  # of 255
-FARTHEST = 15  # bits; from 16 on, bands that differ in 4 bits would have to be looked up, which are 2,517
 BANDS, BITS = 4, 16
 LEAF, ROWS = 2000, 128  # pictures that are compared with each other, all pairs; so many at once
 PARTS = 8  # of more pictures: each is compared with what is kept of those before

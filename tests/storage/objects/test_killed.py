@@ -27,6 +27,7 @@ from tartools.commands import tarcat
 from tartools.errors import StorageError
 from tartools.storage.objects import uploads
 from tests.conftest import BIN, Result, make_samples, make_tar, members_of, python, running
+from tests.processes import until
 from tests.storage.objects import fake_s3
 from tests.storage.objects.conftest import WRITTEN
 from tests.storage.objects.faults import Fault, FaultServer
@@ -346,7 +347,7 @@ def test_what_is_forgotten(circle: bool, begin: Begin, scheme: str, here: Places
     assert here.server.pending == (scheme not in ("http", "path"))
     del held
     gc.collect()
-    assert here.all == NOTHING
+    until(lambda: here.all == NOTHING)  # a thread of the server may have collected it, and still be at it
 
 
 @schemes
