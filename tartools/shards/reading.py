@@ -4,8 +4,6 @@
 `read_batches`. `ShardStream` is the tar stream of one shard.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
