@@ -44,6 +44,11 @@ MAY_OPEN = {  # besides storage: module or room, and what it may call
     "cli.manual": r".*",  # the project's own files
     "cli.demo": r".*",  # the pictures it makes
 }
+SHARED = {  # names of functions that several modules have: each is one of its kind
+    *("exists", "open_read", "open_write", "remove", "object_at", "page", "one_commit"),  # schemes of URLs
+    *("parts", "plain_lines"),  # reports
+    *("run_tasks", "samples", "main"),  # engines, sources of samples, programs
+}
 LIMIT_OF_FILES, LIMIT_OF_FUNCTIONS, LIMIT_OF_ROOMS = 500, 60, 12  # lines, lines, folders
 REMOTE = (
     *("boto3", "botocore", "requests", "urllib3", "certifi", "google.auth", "smart_open"),
@@ -514,11 +519,12 @@ def test_the_module_tells_the_version() -> None:
 
 
 def test_a_name_stands_for_one_thing() -> None:
-    """No two modules have one name, and no two classes."""
+    """No two modules have one name, no two classes, and no two functions but those that kinds of modules share."""
     paths = [path for path in PACKAGE.rglob("*.py") if path.stem not in ("__init__", "__main__")]
     modules = Counter(path.stem for path in paths)
-    classes = Counter(node.name for path in paths for node in parsed(path).body if isinstance(node, ast.ClassDef))
-    assert [name for name, count in [*modules.items(), *classes.items()] if count > 1] == []
+    defined = [node for path in paths for node in parsed(path).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    names = Counter(node.name for node in defined if node.name not in SHARED and node.name[0] != "_")
+    assert [name for name, count in [*modules.items(), *names.items()] if count > 1] == []
 
 
 def test_the_paths_that_the_documents_name_exist() -> None:

@@ -94,7 +94,7 @@ class Command:
         if given is None:
             from tartools.cli import typer_app
 
-            given = typer_app.values(self.name, arguments, self.manual, every, interspersed=self.interspersed)
+            given = typer_app.option_values(self.name, arguments, self.manual, every, interspersed=self.interspersed)
         if isinstance(given, dict) and given.get("version"):
             from importlib.metadata import version
 
@@ -114,7 +114,7 @@ class Command:
             elif name in given:
                 arguments[name] = given[name]
         begin = time.monotonic()
-        shown = not common.quiet and (common.progress or progress.wanted(self._output(given)))
+        shown = not common.quiet and (common.progress or progress.is_wanted(self._output(given)))
         with progress.progress(self.name, account, shown):
             status = self._function(**arguments)
         account.check()

@@ -53,22 +53,22 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     draw_pictures(folder / "pictures")
     scripts = str(Path(sys.executable).parent)
-    say(f"# {len(SHAPES) * PICTURES} pictures in {len(SHAPES)} folders are drawn. To repeat what follows:")
-    say(f"PATH={shlex.quote(scripts)}:$PATH; cd {shlex.quote(str(folder))}")
+    say_now(f"# {len(SHAPES) * PICTURES} pictures in {len(SHAPES)} folders are drawn. To repeat what follows:")
+    say_now(f"PATH={shlex.quote(scripts)}:$PATH; cd {shlex.quote(str(folder))}")
     environment = os.environ | {"PATH": scripts + os.pathsep + os.environ.get("PATH", os.defpath)}
     for what, line in LINES:
-        say(f"\n# {what}\n$ {line}")
+        say_now(f"\n# {what}\n$ {line}")
         status = subprocess.run(
             ["bash", "-c", f"set -o pipefail; {line}"], cwd=folder, env=environment, check=False
         ).returncode
         if status:
             sys.stderr.write(f"tartools demo: this line ended with status {status}\n")
             return 1
-    say(f"\n# All of it is in {folder}")
+    say_now(f"\n# All of it is in {folder}")
     return 0
 
 
-def say(text: str) -> None:
+def say_now(text: str) -> None:
     """Print *text* now, before what the commands print."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

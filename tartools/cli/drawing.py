@@ -78,16 +78,16 @@ class Painter:
         if self._line is None:
             if monotonic() >= self._next:
                 self._next = monotonic() + NEXT_LINE
-                self._say(title, f"{counts(account, seconds)} so far{_left(account.progress.jobs, seconds)}")
+                self._say(title, f"{counts_in_words(account, seconds)} so far{_left(account.progress.jobs, seconds)}")
             return
         if _is_in_background():
             self.close()
             return
-        done, total = extent(account)
+        done, total = how_much(account)
         if self._bar is None or (self._bar.title, self._bar.ends) != (title, total is not None):
             self._bar = Bar(title, ends=total is not None)
         width = os.get_terminal_size(2).columns - 1  # in the last column, some terminals begin a new line
-        self._line.draw(self._bar.text(done, total, counts(account, seconds), width))
+        self._line.draw(self._bar.text(done, total, counts_in_words(account, seconds), width))
 
     def close(self) -> None:
         """Take away what is drawn. Raises: OSError."""
@@ -133,7 +133,7 @@ def _is_in_background() -> bool:
         return False
 
 
-def extent(account: Account) -> tuple[int, int | None]:
+def how_much(account: Account) -> tuple[int, int | None]:
     """Return how much is done, and of how much; None if that is not known."""
     jobs, phase = account.progress.jobs, account.progress.phase
     if jobs.total:
@@ -150,7 +150,7 @@ def _is_all_read(account: Account) -> bool:
     return 0 < (account.progress.expected or 0) <= account.bytes_in and account.settled < account.samples_in
 
 
-def counts(account: Account, seconds: float) -> str:
+def counts_in_words(account: Account, seconds: float) -> str:
     """Return the counts of *account*, *seconds* after the beginning, in words."""
     progress, phase = account.progress, account.progress.phase
     if progress.objects is not None:

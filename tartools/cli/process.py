@@ -77,7 +77,7 @@ def run(main: Callable[[], int]) -> NoReturn:
     sys.exit(status)
 
 
-def printable(lines: bytes) -> bytes:
+def printable_lines(lines: bytes) -> bytes:
     """Return *lines* for stdout: if that is a terminal, with control characters escaped but for tabs and newlines.
 
     Bytes that are not UTF-8 are escaped too. In a pipe or a file, everything stays.

@@ -38,7 +38,7 @@ def say(name: str, text: str) -> None:
         pass
 
 
-def wanted(output: str) -> bool:
+def is_wanted(output: str) -> bool:
     """Return whether progress is drawn by default: stderr is a terminal, and the data go neither to one nor to a pipe.
 
     The data go to the URL *output*; "-" is stdout. So in `a | b | c > file` only c draws, and nothing mixes with what a

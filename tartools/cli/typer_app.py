@@ -20,7 +20,7 @@ from tartools.errors import UsageError, printable
 ALIKE = 0.7  # of 1, at which two names are the same
 
 
-def values(
+def option_values(
     name: str, arguments: Sequence[str], manual: str, every: Iterable[Declared], *, interspersed: bool = True
 ) -> dict[str, Any] | int:
     """Return the values that *arguments* give to the options *every*, by name, or the status after `--help`.

@@ -94,18 +94,18 @@ def cat(
             write_batches(counted(data.batches(), account), sink, account)
         else:
             numbers = in_turn(data.numbers(apart=bool(choice.interleave)), choice)
-            deliver_order(data, drawn(numbered(numbers, choice, account), choice, account), sink, account)
+            deliver_order(data, shuffled_items(items_at(numbers, choice, account), choice, account), sink, account)
         return
-    shards = data.shards() if in_turns else read_ahead(data, ahead, cli.workers(parallel or 0))
+    shards = data.shards() if in_turns else shards_ahead(data, ahead, cli.workers(parallel or 0))
     with closing_upstream(shards):
         if whole:
             write_batches(counted(one_by_one(shards), account), sink, account)
         else:
             samples = in_turn((each(batches, account) for batches in shards), choice)
-            write_samples(chosen(samples, choice, wanted, account), sink, account)
+            write_samples(selected(samples, choice, wanted, account), sink, account)
 
 
-def read_ahead(data: DataSet, ahead: Ahead, workers: int) -> Iterator[Iterator[Batch]]:
+def shards_ahead(data: DataSet, ahead: Ahead, workers: int) -> Iterator[Iterator[Batch]]:
     """Return the samples of each shard of *data*, in batches; of all in one if they come in any order."""
     from tartools.shards import prefetch
 
@@ -124,28 +124,28 @@ def in_turn(shards: Iterator[Iterator[Item]], choice: SampleChoice) -> Iterator[
     return shuffle.interleave(shards, choice.interleave)
 
 
-def chosen(samples: Iterator[Sample], choice: SampleChoice, wanted: cli.Fields, account: Account) -> Iterator[Sample]:
+def selected(samples: Iterator[Sample], choice: SampleChoice, wanted: cli.Fields, account: Account) -> Iterator[Sample]:
     """Return the stages that *choice* and *wanted* ask for, one behind the other."""
     from tartools.stages import select
 
-    samples = numbered(samples, choice, account)
+    samples = items_at(samples, choice, account)
     samples = select.by_specs(samples, wanted.fields, wanted.exclude, account, verbatim=wanted.verbatim)
-    samples = drawn(samples, choice, account, Sample.own)
+    samples = shuffled_items(samples, choice, account, Sample.own)
     if choice.rekey is not None:
         samples = select.rekey(samples, choice.rekey, verbatim=wanted.verbatim)
     return samples
 
 
-def numbered(items: Iterator[Item], choice: SampleChoice, account: Account) -> Iterator[Item]:
+def items_at(items: Iterator[Item], choice: SampleChoice, account: Account) -> Iterator[Item]:
     """Return those of *items*, samples or rows, whose numbers *choice* names."""
     from tartools.stages import select
 
     if choice.skip or choice.part:
-        return select.part(items, choice.part or slice(choice.skip, None), account)
+        return select.sliced(items, choice.part or slice(choice.skip, None), account)
     return items
 
 
-def drawn(
+def shuffled_items(
     items: Iterator[Item], choice: SampleChoice, account: Account, own: Callable[[Item], Item] | None = None
 ) -> Iterator[Item]:
     """Return *items* shuffled and counted as *choice* says; *own* makes an item that may be held."""

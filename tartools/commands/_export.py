@@ -58,7 +58,7 @@ def export(
     check()
     if wanted is not None:
         samples = select.by_specs(samples, specs, wanted.exclude, account, verbatim=wanted.verbatim)
-    writing = packed.writing if kind in (TEXT, TFRECORD) else storage.writing
+    writing = packed.writing_packed if kind in (TEXT, TFRECORD) else storage.writing
     with closing_upstream(samples), writing(output.url, output.force) as sink:
         write(distinct(samples), sink)
         account.check()
@@ -82,4 +82,4 @@ def write_readable(lines: Iterable[bytes], sink: Sink, output: ExportOutput) -> 
     """Write *lines* to *sink*, which is *output*; a terminal gets no control characters."""
     from tartools.formats.textwrite import write_lines
 
-    write_lines(map(process.printable, lines) if output.is_terminal else lines, sink)
+    write_lines(map(process.printable_lines, lines) if output.is_terminal else lines, sink)

@@ -11,10 +11,10 @@ from tartools.cli import manual
 from tartools.commands import OWN, load, names
 
 
-def generated() -> dict[str, str]:
+def generated_here() -> dict[str, str]:
     """Return every generated file: its path in the project, and its text."""
     return manual.generated(list(map(load, names())), OWN)
 
 
 if __name__ == "__main__":
-    sys.exit(manual.main(sys.argv[1:], generated()))
+    sys.exit(manual.main(sys.argv[1:], generated_here()))

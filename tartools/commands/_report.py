@@ -10,14 +10,14 @@ from tartools import storage
 def print_facts(facts: dict[str, Any], as_json: bool, report: ModuleType) -> None:
     """Print *facts*: as JSON, on a terminal as the parts of *report*, otherwise as its lines, one fact each."""
     from tartools.show import terminal
-    from tartools.show.sections import drawn
+    from tartools.show.sections import drawn_report
 
     if as_json:
         import json
 
         written = json.dumps(facts, indent=2) + "\n"
     elif os.isatty(1):
-        written = drawn(report.parts(facts), terminal.screen(terminal.NONE))
+        written = drawn_report(report.parts(facts), terminal.screen(terminal.NONE))
     else:
         written = "".join(f"{line}\n" for line in report.plain_lines(facts))
     with storage.writing("-") as sink:

@@ -35,6 +35,6 @@ def tar2jsonl(account: Account, source: cli.Inputs, wanted: cli.Fields, output: 
     from tartools.formats import jsonl
 
     def write(samples: Iterator[Sample], sink: Sink) -> None:
-        write_readable(jsonl.lines(samples, account), sink, output)
+        write_readable(jsonl.json_lines(samples, account), sink, output)
 
     export(account, source, output, TEXT, write, wanted, wanted.fields)

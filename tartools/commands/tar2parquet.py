@@ -58,4 +58,4 @@ def tar2parquet(
         raise UsageError("-f names no field")
     layout = ParquetLayout(words or None, " ".join(binary or ()).split(), chosen.verbatim)
     write = partial(write_parquet, account=account, layout=layout)
-    export(account, source, output, "Parquet", write, chosen, check=schema.check_installed)
+    export(account, source, output, "Parquet", write, chosen, check=schema.check_pyarrow)

@@ -42,4 +42,4 @@ def tar2tfrecord(account: Account, source: cli.Inputs, wanted: cli.Fields, outpu
     def write(samples: Iterator[Sample], sink: Sink) -> None:
         textwrite.write_lines(tfrecord.frames(samples, account, chosen), sink)
 
-    export(account, source, output, TFRECORD, write, wanted, check=tfrecord.check_installed)
+    export(account, source, output, TFRECORD, write, wanted, check=tfrecord.check_protobuf)

@@ -96,13 +96,13 @@ def tar2tsv(
 
     def rows(batches: Iterator[Batch], _number: int, _forked: bool) -> textwrite.TableLines:
         with closing_upstream(batches):
-            return (yield from textwrite.rows(batches, shape, account, first))
+            return (yield from textwrite.tsv_rows(batches, shape, account, first))
 
     if first is not None:
         account.progress.phase = Phase("", first, lambda: account.samples_out)
     empty: list[textwrite.EmptyColumns] = []
     parts = gather(urls, account, reading, rows, empty.append, most=most)
-    with closing_upstream(parts), packed.writing(output.url, output.force) as sink:
-        write_readable(textwrite.lines(parts, shape), sink, output)
+    with closing_upstream(parts), packed.writing_packed(output.url, output.force) as sink:
+        write_readable(textwrite.table_lines(parts, shape), sink, output)
         textwrite.check_columns(shape, empty)
         account.check()

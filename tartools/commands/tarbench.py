@@ -148,17 +148,17 @@ def tarbench(
     json: Annotated[bool, Option("--json", "Print one JSON object.")] = False,
 ) -> None:
     """Run the command."""
-    check_installed()
+    check_training()
     urls = source.urls()
     with ExitStack() as stack:
         folder = Path(scratch.private_directory(data.tmpdir))
-        stack.callback(scratch.remove, os.fsencode(folder))
-        facts = facts_of(urls, account, source.reading, data, ways, folder)
+        stack.callback(scratch.remove_tree, os.fsencode(folder))
+        facts = bench_facts(urls, account, source.reading, data, ways, folder)
         account.check()
     print_facts(facts, json, benchreport)
 
 
-def check_installed() -> None:
+def check_training() -> None:
     """Raise StorageError if what training needs is not installed."""
     from importlib.util import find_spec
 
@@ -179,11 +179,11 @@ class BenchPlace(NamedTuple):
     samples: int
 
 
-def facts_of(
+def bench_facts(
     urls: Sequence[str], account: Account, reading: Reading, data: Data, ways: Ways, folder: Path
 ) -> dict[str, Any]:
     """Return what was measured of *urls*, in the shape of --json."""
-    before, kind, origins = others_seconds(), kind_of(urls), Origins()
+    before, kind, origins = others_seconds(), form_of_all(urls), Origins()
     far = lists_far(urls[0]) if kind == TABLE else storage.is_far(urls[0])
     with ExitStack() as stack:
         measurer = None if ways.dry_run else stack.enter_context(closing(Measurer()))  # it starts meanwhile
@@ -192,7 +192,7 @@ def facts_of(
             taken: dict[str, Any] = {"samples": places[0].samples, "bytes": None, "fields": None}
         else:
             taken, origins, places = copies(urls, kind, account, reading, data, folder, ways.dry_run)
-        rows = rows_of(places, ways)
+        rows = measured_rows(places, ways)
         if measurer is not None:
             measure(measurer, rows, account, origins)
     after = others_seconds()
@@ -218,7 +218,7 @@ def facts_of(
     return facts
 
 
-def kind_of(urls: Sequence[str]) -> str:
+def form_of_all(urls: Sequence[str]) -> str:
     """Return the form that all of *urls* have. Raises: UsageError if they differ; StorageError if one is not there."""
     kinds = set()
     for url in urls:
@@ -269,7 +269,7 @@ def copies(
     account.progress.phase = Phase("copying")
     found = source_samples(urls, kind, account, reading)
     with closing_upstream(found):
-        taken, origins = write_tar(first(found, data.count, data.size, account), folder)
+        taken, origins = write_tar(first_of(found, data.count, data.size, account), folder)
     if not origins:
         return taken, [], []
     if not dry:
@@ -302,7 +302,7 @@ def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Re
     return build_samples(from_folder(Folder(path_of(urls[0])), account, reading.skip_special), account, urls[0])
 
 
-def first(samples: Iterable[Sample], count: int, size: int, account: Account) -> Iterator[tuple[Sample, int]]:
+def first_of(samples: Iterable[Sample], count: int, size: int, account: Account) -> Iterator[tuple[Sample, int]]:
     """Yield the first *count* of *samples*, or those of the first *size* bytes, at least one; and the bytes of each."""
     total = 0
     for sample in select.count(samples, count):
@@ -393,10 +393,10 @@ def zip_samples(urls: Sequence[str]) -> int:
     """Return how many samples the zip files *urls* have. Raises: what `ZipSamples` raises."""
     from tartools.formats import zipfiles
 
-    return sum(len(zipped) for _, zipped in zipfiles.opened(urls))
+    return sum(len(zipped) for _, zipped in zipfiles.opened_zip(urls))
 
 
-def rows_of(places: Sequence[BenchPlace], ways: Ways) -> list[dict[str, Any]]:
+def measured_rows(places: Sequence[BenchPlace], ways: Ways) -> list[dict[str, Any]]:
     """Return the rows of *places*, each in its orders, with each number of workers; and the task of each."""
     workers = [*map(int, ways.workers.split())] if ways.workers else [0, min(cli.workers(0), MOST_WORKERS)]
     rows = []

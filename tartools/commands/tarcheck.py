@@ -148,7 +148,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
     reading = source.reading._replace(ranges=True, tmpdir=means.tmpdir, forks=True, torn=True)
     shards = checked_shards(urls, reading)
     places = destinations(fixed.output, fixed.force, shards) if fixed.output else None
-    checking = Checking(shards, account, decoder(wanted, account), means.parallel or min(cli.workers(0), WORKERS))
+    checking = Checking(shards, account, payload_check(wanted, account), means.parallel or min(cli.workers(0), WORKERS))
     sort = partial(external_sort, memory=means.memory, tmpdir=means.tmpdir)
     doings = actions_of(checking.repeats(sort))
     pending = PendingSamples(sort(doings)) if places else None
@@ -163,7 +163,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
     for code in ignored:
         found.findings.pop(code, None)
     account.samples_in = account.samples_out = found.samples
-    facts = checkreport.facts_of(found, shards.count, shards.where, words, wanted.decode, wanted.profile)
+    facts = checkreport.check_facts(found, shards.count, shards.where, words, wanted.decode, wanted.profile)
     print_facts(facts, wanted.json, checkreport)
     if places and pending:
         account.samples_in = account.samples_out = 0
@@ -172,7 +172,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
     return int(facts["errors"] + facts["warnings"] > 0)
 
 
-def decoder(wanted: CheckOptions, account: Account) -> Decode | None:
+def payload_check(wanted: CheckOptions, account: Account) -> Decode | None:
     """Return what tells whether a payload is broken, if that was asked for."""
     if not wanted.decode:
         return None

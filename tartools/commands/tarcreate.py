@@ -183,13 +183,13 @@ def write_plan(wanted: PlanOptions, account: Account, output: cli.Output) -> Non
         return
     if form == "recipe" and wanted.template is not None:
         raise UsageError("--key-template is for tables; in a recipe, names hold the keys")
-    with packed.opened(name) as file:
+    with packed.opened_packed(name) as file:
         if option := MAGIC.get(file.peek(4)[:4]):
             what = f"this is not a plan; tarcreate {option} FILE makes samples of it"
             raise SampleError(what, url=name)
         if file.peek(TAR_MAGIC.stop)[TAR_MAGIC] == b"ustar":
             raise SampleError("this is a tar archive, not a plan: tarcat reads it", url=name)
-        write(plan.samples(file, form, origin, wanted.template or KEYS), account, output, origin)
+        write_planned(plan.samples(file, form, origin, wanted.template or KEYS), account, output, origin)
 
 
 def write_folder(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
@@ -198,7 +198,7 @@ def write_folder(wanted: PlanOptions, account: Account, output: cli.Output) -> N
 
     path = os.path.join(wanted.base, wanted.folder or "")
     folder = Folder(path, wanted.class_field, wanted.exclude or (), wanted.dots)
-    write(from_folder(folder, account, wanted.skip_special), account, output, PlanOrigin(path))
+    write_planned(from_folder(folder, account, wanted.skip_special), account, output, PlanOrigin(path))
 
 
 def write_files(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
@@ -281,14 +281,14 @@ def write_objects(wanted: PlanOptions, account: Account, output: cli.Output, ori
     """Write the samples that the JSON lines *origin* plan, which are read twice: first for their sources."""
     from tartools.formats import jsonl
 
-    with packed.seekable(origin.name) as file:
+    with packed.seekable_packed(origin.name) as file:
         check_sources(jsonl.sources(file, origin), output, origin)
         file.seek(0)
         samples = jsonl.samples(file, origin, wanted.template or KEYS)
         write_samples(plan.build_samples(samples, account, origin.name), output.destination, account)
 
 
-def write(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: PlanOrigin) -> None:
+def write_planned(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: PlanOrigin) -> None:
     """Write the samples that *origin* plans. If they are a list, all their sources are looked at before."""
     if isinstance(samples, list):
         check_sources((part for sample in samples for part in sample.parts), output, origin)
@@ -307,11 +307,11 @@ def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: Pl
         wrong = sources.get(error.url)
         if wrong is None or not wrong.line:
             raise
-        raise plan.located(error, wrong, origin.name, advice(error.url, origin)) from None
+        raise plan.placed_in_plan(error, wrong, origin.name, directory_advice(error.url, origin)) from None
     storage.check_output(output.url, output.force, list(sources))
 
 
-def advice(url: str, origin: PlanOrigin) -> str:
+def directory_advice(url: str, origin: PlanOrigin) -> str:
     """Return what to say of -C if the file *url*, which *origin* names by a relative path, does not exist."""
     if not Url(url).is_local or storage.exists(url):
         return ""

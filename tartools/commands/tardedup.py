@@ -71,7 +71,7 @@ from tartools.storage.expand import expand
 FARTHEST = 15  # bits; from 16 on, bands that differ in 4 bits would have to be looked up, which are 2,517: see `near`
 
 
-def bits(text: str) -> int:
+def distance(text: str) -> int:
     """Return the distance *text*. Raises: ValueError."""
     if not text.isascii() or not text.isdecimal() or int(text) > FARTHEST:
         raise ValueError(f"not a number of bits from 0 to {FARTHEST}: {text!r}")
@@ -84,7 +84,7 @@ class AlikeOptions(cli.Group):
     by: Annotated[str | None, Option("--equal NAMES", "Samples with equal payloads of these fields: 'jpg txt'.")] = None
     near: Annotated[str | None, Option("--near FIELD", "Samples whose pictures in this field look alike.")] = None
     distance: Annotated[
-        int | None, Option("--distance BITS", "How many bits of 64 may differ, up to 15.", parser=bits, default="6")
+        int | None, Option("--distance BITS", "How many bits of 64 may differ, up to 15.", parser=distance, default="6")
     ] = None
     keep: Annotated[Literal["first", "largest"], Option("--keep", "Which sample is kept of those alike.")] = "first"
     against: Annotated[
@@ -160,7 +160,7 @@ def tardedup(
     kept = Picked((pair_of(record).position for record in pairs), False)
     plainly = reading._replace(ranges=True, listed=False, columns=("__key__",))
     deliver_flags(data.answered(kept.of, kept.of, plainly), chosen, rest, account)
-    say(sides, pairs, account)
+    say_left_out(sides, pairs, account)
 
 
 def the_comparison(alike: AlikeOptions) -> Comparison:
@@ -184,7 +184,7 @@ def the_comparison(alike: AlikeOptions) -> Comparison:
     return Comparison(() if near else choices, near, distance, alike.keep == "largest", alike.missing)
 
 
-def say(sides: Sequence[DedupSide], pairs: Iterable[bytes], account: Account) -> None:
+def say_left_out(sides: Sequence[DedupSide], pairs: Iterable[bytes], account: Account) -> None:
     """Say how many samples were left out, and how many could not be compared."""
     from tartools.stages.duplicates import AGAINST
     from tartools.stages.duplicates.comparison import pair_of

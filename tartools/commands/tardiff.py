@@ -159,11 +159,11 @@ def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, wanted: Dif
     if not wanted.list_keys and wanted.output != "-":
         samples = [sum(side.counts) for side in (a, b)]
         with storage.writing("-") as sink:
-            print_summary(sink, facts_of(counts, samples, wanted.unordered), wanted.json)
+            print_summary(sink, diff_facts(counts, samples, wanted.unordered), wanted.json)
     return counts
 
 
-def facts_of(counts: Counts, samples: Sequence[int], unordered: bool) -> dict[str, Any]:
+def diff_facts(counts: Counts, samples: Sequence[int], unordered: bool) -> dict[str, Any]:
     """Return what was counted, in the shape of --json; *samples* are those of A and of B."""
     return {
         "a": samples[0],

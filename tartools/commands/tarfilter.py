@@ -62,7 +62,7 @@ from tartools.stages.filtering.conditions import Filter
 from tartools.storage.expand import read_list
 
 
-def share(text: str) -> range:
+def share_of_keys(text: str) -> range:
     """Return the numbers of the keys in the share *text*. Raises: ValueError."""
     return range(shares.bound(text))
 
@@ -78,7 +78,7 @@ class FilterConditions(cli.Group):
         list[str] | None, Option("--fields-present NAMES", "Samples that have all of these fields: 'jpg;png cls'.")
     ] = None
     sample: Annotated[
-        range | None, Option("--sample SHARE", "A random share of the samples, such as 0.1.", parser=share)
+        range | None, Option("--sample SHARE", "A random share of the samples, such as 0.1.", parser=share_of_keys)
     ] = None
     seed: cli.Seed = 0
     hash: Annotated[

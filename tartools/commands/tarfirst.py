@@ -78,7 +78,7 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) 
 
         expression = Expression(conditions.expression, verbatim=conditions.verbatim)
     urls = source.urls()
-    samples = numbered(urls, account, source.reading, conditions)
+    samples = numbered_samples(urls, account, source.reading, conditions)
     with closing_upstream(samples), storage.writing("-") as sink:
         lacking: dict[str, None] = {}
         payload = first_match(samples, conditions, expression, field, lacking)
@@ -92,7 +92,7 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) 
     account.samples_out, account.left_out = 1, account.samples_in - 1
 
 
-def numbered(
+def numbered_samples(
     urls: Sequence[str], account: Account, reading: Reading, conditions: FirstConditions
 ) -> Iterator[tuple[int, Sample]]:
     """Yield the samples of *urls* that may meet the *conditions*, with their numbers, in order."""

@@ -133,7 +133,7 @@ class ColumnOptions(cli.Group):
 
     def wanted(self, account: Account) -> facts.WantedFacts:
         """What is wanted. Raises: UsageError."""
-        found = facts.wanted(self.fields or (), self.hashed or (), self.likened or ())
+        found = facts.wanted_facts(self.fields or (), self.hashed or (), self.likened or ())
         if self.decode and (hint := decoding.leniency()):
             account.warn(hint)
         return found._replace(pictures=self.pictures or self.decode, decoded=self.decode)
@@ -161,28 +161,28 @@ def tarindex(
         if columns.named or old:
             raise UsageError("an index for another tool has no columns of values, pictures or hashes, and no --update")
         where = foreignindexes.IndexPlaces(urls, output.url, output.force, tmpdir)
-        foreignindexes.check_outputs(output.format, where)
+        foreignindexes.check_index_files(output.format, where)
         versions = shardrows.shard_versions(urls)
-        with closing(shardrows.blocks(urls, account, indexing)) as blocks:
-            foreignindexes.write(output.format, blocks, versions, where, account)
+        with closing(shardrows.blocks_of_shards(urls, account, indexing)) as blocks:
+            foreignindexes.write_index(output.format, blocks, versions, where, account)
         return
     if not output.url:
         raise UsageError("-o TABLE is required")
     storage.check_output(output.url, output.force, urls)
     indexing = indexing._replace(wanted=columns.wanted(account))
     if old:
-        inputs, batches = updated(urls if source.inputs or source.files_from else [], old, account, indexing)
+        inputs, batches = updated_table(urls if source.inputs or source.files_from else [], old, account, indexing)
     else:
         inputs = shardrows.row_inputs(urls, account, indexing)
-        batches = shardrows.row_batches(inputs)
+        batches = shardrows.all_rows(inputs)
     shardrows.write_rows(inputs, output.url, account, force=output.force, batches=counted(batches, account))
 
 
-def updated(
+def updated_table(
     urls: Sequence[str], old: str, account: Account, indexing: shardrows.Indexing
 ) -> tuple[RowInputs, Iterator[RowBatch]]:
     """Return the rows of the table *old*, made anew from *urls*, in batches; say how much of it is as it was."""
-    found = shardrows.updated(urls, old, account, indexing)
+    found = shardrows.updated_rows(urls, old, account, indexing)
     account.warn(f"{shown(old)}: shards taken over: {found.taken}, read: {found.read}, dropped: {found.dropped}")
     if lost := shardrows.empty_columns(found):
         account.warn(

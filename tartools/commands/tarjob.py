@@ -145,7 +145,7 @@ def tarjob(
         print_report(report_of, account)
         return
     command = checked_command(words or [], items, policy, resources)
-    logged = content_of(policy.log)
+    logged = log_content(policy.log)
     records = logs.last_records(logged, policy.log or "")
     names = expand([items.spec] if items.spec else [], items.files_from or [], "\0" if items.null else "\n")
     every = tasks.part_of(tasks.tasks_of(names, command, policy.output, force=policy.redo), items.only)
@@ -153,7 +153,7 @@ def tarjob(
     jobs = account.progress.jobs = Jobs(len(every), len(every) - len(todo))
     if dry_run:
         with storage.writing("-") as sink:
-            sink.write(process.printable(b"".join(os.fsencode(tasks.shell_line(task)) + b"\n" for task in todo)))
+            sink.write(process.printable_lines(b"".join(os.fsencode(tasks.shell_line(task)) + b"\n" for task in todo)))
         return
     if every and not todo:
         account.warn(
@@ -168,12 +168,12 @@ def tarjob(
 
     def record(task: Task, result: TaskResult) -> None:
         if policy.log:
-            log.write(logs.record(task, result, time.time()))
+            log.write(logs.log_line(task, result, time.time()))
             log.sync()
 
     try:
         if todo:
-            print_results(run_tasks(todo, policy, resources, command, account, record), account, policy, record)
+            print_results(run_todo(todo, policy, resources, command, account, record), account, policy, record)
     except (KeyboardInterrupt, process.Interrupted) as error:
         if getattr(error, "number", signal.SIGINT) == signal.SIGINT:  # somebody is there
             goes_on = "; the same command line does the rest" if policy.output else ""
@@ -187,7 +187,7 @@ def print_report(name: str, account: Account) -> None:
     """Print the report of the log *name*. Raises: StorageError."""
     records = logs.last_records(storage.content(name), name).values()
     with storage.writing("-") as sink:
-        sink.write("".join(f"{printable(line)}\n" for line in logs.report(records)).encode())
+        sink.write("".join(f"{printable(line)}\n" for line in logs.report_of_log(records)).encode())
     account.omissions += sum(each["status"] != logs.DONE for each in records)
 
 
@@ -206,13 +206,13 @@ def checked_command(words: Sequence[str], items: Items, policy: Policy, resource
     return list(words)
 
 
-def content_of(log: str | None) -> bytes:
+def log_content(log: str | None) -> bytes:
     """Return the content of the file *log*, b"" if it does not exist or can't be read twice."""
     is_file = log and Url(log).is_local and storage.exists(log) and storage.is_repeatable(log)
     return storage.content(log) if log and is_file else b""
 
 
-def run_tasks(
+def run_todo(
     todo: Sequence[Task],
     policy: Policy,
     resources: Resources,

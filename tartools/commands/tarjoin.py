@@ -55,7 +55,7 @@ from tartools.samples.columnfields import ChosenColumns
 from tartools.shards.reading import counted, read_batches
 from tartools.shards.writing import check_shard_name, write_batches
 from tartools.stages import select
-from tartools.stages.partners import check_shards, read_second
+from tartools.stages.partners import check_no_rows, read_second
 from tartools.storage.expand import expand
 from tartools.storage.url import Url
 from tartools.tables.listed import keys_of
@@ -104,14 +104,14 @@ def tarjoin(
     tmpdir: cli.TmpDir = None,
 ) -> None:
     """Run the command."""
-    words = words_of(wanted)
+    words = words_of_fields(wanted)
     adds = words is None or bool(words)
     if adds:
         check_shard_name(output.url, "--anti, or -f '', adds nothing")
-    a, b = sides(source, wanted)
+    a, b = urls_of_sides(source, wanted)
     storage.check_output(output.url, output.force, [*a, *b])
     storage.check_inputs([*a, *b])
-    check_shards(a)
+    check_no_rows(a)
     reading = source.reading._replace(tmpdir=tmpdir, forks=True)
     chosen = ChosenColumns(words, " ".join(wanted.exclude or ()).split(), str if wanted.verbatim else str.lower)
     partners = read_second(b, wanted.form, wanted.key, chosen, account, reading, memory)
@@ -138,7 +138,7 @@ def tarjoin(
         partners.tell(account, left_out=not wanted.left)
 
 
-def words_of(wanted: JoinOptions) -> list[select.Word] | None:
+def words_of_fields(wanted: JoinOptions) -> list[select.Word] | None:
     """Return the words of -f, None for all fields. Raises: UsageError for options that do not go together."""
     if wanted.anti:
         given = {"--left": wanted.left, "-f": wanted.fields, "-x": wanted.exclude, "--prefer": wanted.prefer}
@@ -154,7 +154,7 @@ def words_of(wanted: JoinOptions) -> list[select.Word] | None:
     return words
 
 
-def sides(source: cli.Inputs, wanted: JoinOptions) -> tuple[list[Url], list[Url]]:
+def urls_of_sides(source: cli.Inputs, wanted: JoinOptions) -> tuple[list[Url], list[Url]]:
     """Return the URLs of A and of B. Raises: UsageError if it is not clear which are which; as `expand`."""
     patterns, lists, separator = source.named
     second = wanted.second

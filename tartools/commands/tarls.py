@@ -36,7 +36,7 @@ from tartools.cli import Option, process
 from tartools.errors import StorageError, UsageError
 from tartools.formats import textwrite
 from tartools.samples.account import Account
-from tartools.storage.expand import named
+from tartools.storage.expand import with_lists
 from tartools.storage.listing import ls
 from tartools.storage.names import folded, is_literal, quoted
 from tartools.storage.objects.contract import ListedObject
@@ -78,12 +78,12 @@ def tarls(account: Account, prefixes: Prefixes, form: Form) -> None:
     """Run the command."""
     if form.long + form.json + form.brace > 1:
         raise UsageError("--long, --json and --brace exclude each other")
-    urls = named(prefixes.urls or [], prefixes.files_from or [], prefixes.end) or [""]
+    urls = with_lists(prefixes.urls or [], prefixes.files_from or [], prefixes.end) or [""]
     entries = (entry for url in urls for entry in shards_at(url, form.every, account))
     with storage.writing("-") as sink:
-        lines = written(entries, form, prefixes.end, account)
+        lines = written_entries(entries, form, prefixes.end, account)
         encoded = (line.encode("utf-8", "surrogateescape") for line in lines)
-        textwrite.write_lines(map(process.printable, encoded) if os.isatty(1) else encoded, sink)
+        textwrite.write_lines(map(process.printable_lines, encoded) if os.isatty(1) else encoded, sink)
 
 
 def shards_at(url: str, every: bool, account: Account) -> Iterator[ListedObject]:
@@ -102,7 +102,7 @@ def shards_at(url: str, every: bool, account: Account) -> Iterator[ListedObject]
         raise StorageError(f"{what} listed under this{'' if every else '; --all lists every object'}", url=url or ".")
 
 
-def written(entries: Iterator[ListedObject], form: Form, end: str, account: Account) -> Iterator[str]:
+def written_entries(entries: Iterator[ListedObject], form: Form, end: str, account: Account) -> Iterator[str]:
     """Yield what is written of *entries*, each piece with its *end*. Names that can't be told from two are omitted."""
     if form.json:
         for url, size, modified, _ in entries:

@@ -52,11 +52,11 @@ from tartools.errors import UsageError, printable
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.dataset import DataSet
-from tartools.shards.delivery import in_order
+from tartools.shards.delivery import in_order_of
 from tartools.shards.reading import Reading, one_by_one, shard_batches
 from tartools.shards.writing import write_batches, write_samples
 from tartools.stages.mixing import MixedSource, Mixing, Stop
-from tartools.storage.expand import expand, named
+from tartools.storage.expand import expand, with_lists
 from tartools.storage.url import Url
 
 NUMBER = r"[+-]?(?:(\d+)\.?(\d*)|\.(\d+))(?:e([+-]?\d{1,3}))?"
@@ -88,7 +88,7 @@ class MixingOptions(cli.Group):
 @cli.command(__doc__)
 def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: MixingOptions) -> None:
     """Run the command."""
-    shares, groups = zip(*sources_in(named(*source.named)), strict=True)
+    shares, groups = zip(*sources_in(with_lists(*source.named)), strict=True)
     urls = list(chain.from_iterable(groups))
     storage.check_output(output.url, output.force, urls)
     how = source.reading._replace(tmpdir=wanted.tmpdir, forks=True)
@@ -101,7 +101,7 @@ def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: Mix
     if data.lists:
         sources = [made(each, partial(iter, (span,))) for each, span in zip(groups, spans, strict=True)]
     else:
-        sources = [made(each, partial(read, each, account, plainly)) for each in groups]
+        sources = [made(each, partial(read_source, each, account, plainly)) for each in groups]
         expected = storage.check_inputs(urls)
         if wanted.stop == "all" and wanted.total is None:  # otherwise it is not known how much is read
             account.progress.expected = expected
@@ -112,7 +112,7 @@ def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: Mix
     mixing = Mixing(sources, shares, wanted.stop, wanted.seed, wanted.total, wanted.rekey, account)
     try:
         if data.lists:
-            rows = in_order(data, (row for row, _, _ in mixing), account)
+            rows = in_order_of(data, (row for row, _, _ in mixing), account)
             write_batches(mixing.written(rows, lambda batch: batch.keys), sink, account)
         else:
             write_samples(
@@ -168,7 +168,7 @@ def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
     return [(share, expand(names)) for _, share, names in groups]
 
 
-def read(urls: Sequence[Url], account: Account, reading: Reading) -> Iterator[Batch]:
+def read_source(urls: Sequence[Url], account: Account, reading: Reading) -> Iterator[Batch]:
     """Return the samples of *urls*, in batches."""
     return one_by_one(shard_batches(url, account, reading) for url in urls)
 

@@ -92,7 +92,7 @@ class Directory(cli.Group):
 def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work, directory: Directory) -> None:
     """Run the command."""
     options = directory_options(work, directory)
-    arguments = shell_arguments(work.shell, line_of(work), work.script)
+    arguments = shell_arguments(work.shell, command_line(work), work.script)
     urls = source.urls()
     storage.check_output(output.url, output.force, urls)
     samples = read_samples(urls, account, source.reading)
@@ -136,7 +136,7 @@ def processed(
     account.check()
 
 
-def line_of(work: Work) -> str | None:
+def command_line(work: Work) -> str | None:
     """Return what a shell is to run, None for a script. Words behind `--` are quoted. Raises: UsageError."""
     if work.words is None:
         return work.line

@@ -103,13 +103,13 @@ def tarshow(
 
     def total() -> int | None:
         quick = reading._replace(ranges=True, listed=False)
-        return None if contact.drawn else counted(urls, lambda account: read(account, quick))
+        return None if contact.drawn else count_quickly(urls, lambda account: read(account, quick))
 
     samples = read(account, reading)
     with closing_upstream(samples):
         if contact.url is not None:
             title = shown(urls[0]) + (f" and {len(urls) - 1:,} more" if urls[1:] else "")
-            write_page(samples, contact.url, contact, title, first, account)
+            page_of_samples(samples, contact.url, contact, title, first, account)
         elif interactive:
             with terminal.taken_over() as keys:
                 pager.Pager(samples, keys, partial(terminal.screen, pictures), account, total()).run()
@@ -136,7 +136,7 @@ def check_usage(contact: Sheet, pictures: str, interactive: bool) -> None:
         raise UsageError("--large needs --html FILE")
 
 
-def write_page(
+def page_of_samples(
     samples: Iterator[Sample], url: str, contact: Sheet, title: str, first: int | None, account: Account
 ) -> None:
     """Write a page of HTML to *url*, of *samples* as *contact* and *first* choose them; say what it does not show."""
@@ -146,7 +146,7 @@ def write_page(
     choice = page.Choice(first, drawn, contact.seed)
     side = page.LARGE if contact.large else page.SMALL
     with storage.writing(url, contact.force) as sink:
-        found = page.write(samples, sink, title, choice, side, min(cli.workers(0), WORKERS), account)
+        found = page.write_page(samples, sink, title, choice, side, min(cli.workers(0), WORKERS), account)
         account.check()
     if found.shown < found.counts.samples or found.more:
         account.warn(f"{shown(url)}: {found.chosen} (--random N or -c N for others)")
@@ -169,7 +169,7 @@ def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: A
             found.note("broken", sample.key)
 
     with storage.writing("-") as sink:
-        for drawn, count, lines in sheet.rows(samples, screen, note):
+        for drawn, count, lines in sheet.rows_of_pictures(samples, screen, note):
             printed += lines
             more = account.samples_out > 0 and printed > most
             if more:
@@ -181,7 +181,7 @@ def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: A
     return more
 
 
-def counted(urls: Sequence[str], read: Callable[[Account], Iterator[Sample]]) -> int | None:
+def count_quickly(urls: Sequence[str], read: Callable[[Account], Iterator[Sample]]) -> int | None:
     """Return how many samples *read* gives; None unless *urls* are sound local files that are read quickly."""
     if any(storage.plain_size(url) is None for url in urls):
         return None

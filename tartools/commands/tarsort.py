@@ -118,7 +118,7 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
         return sort.index_blocks(counted(batches, account), order, files, number, forked)
 
     blocks = gather(urls, account, reading, work, files.add_identities, most=most, plain=True)
-    records = externalsort.records_of(to_its_end(blocks, account))
+    records = externalsort.records_of(with_phases(blocks, account))
     batches = sort.sorted_batches(records, order, account, files, memory=wanted.memory, tmpdir=wanted.tmpdir)
     write_batches(batches, sink, account)
 
@@ -145,7 +145,7 @@ def by_rows(data: DataSet, sink: Destination, order: sortkeys.Order, account: Ac
     return True
 
 
-def to_its_end(blocks: Generator[bytes, None, None], account: Account) -> Generator[bytes, None, None]:
+def with_phases(blocks: Generator[bytes, None, None], account: Account) -> Generator[bytes, None, None]:
     """Yield *blocks*, and tell *account* which phase of the run it is."""
     account.progress.phase = Phase("reading")
     yield from blocks

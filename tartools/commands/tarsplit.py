@@ -95,7 +95,7 @@ class Partition(cli.Group):
         Option(
             "--parts PARTS",
             "Split by hash of the key, such as train:0.9,val:0.1 or train:90,val:10.",
-            parser=shares.parts,
+            parser=shares.parsed_parts,
         ),
     ] = None
     stratify: Annotated[
@@ -158,7 +158,7 @@ def tarsplit(account: Account, source: cli.Inputs, output: Pattern, partition: P
         codec_for(names.name(0), gzip)
         urls = source.urls()
         old = numbering.existing_shards(names)
-        numbering.check_outputs(names, first, old, urls, force)
+        numbering.check_numbered(names, first, old, urls, force)
         data = DataSet(urls, account, reading, cli.workers(0))
         data.sink(names.name(0), force, gzip)
         if not (wanted.samples or wanted.size or wanted.even):
@@ -246,7 +246,7 @@ def finished(shards: Iterator[str], wanted: ShardOptions) -> int:
             if wanted.post:
                 from tartools.storage import pipe  # only when needed: subprocess costs 5 ms
 
-                pipe.run(wanted.post, url)
+                pipe.run_template(wanted.post, url)
             if wanted.remove:
                 storage.remove(url)
             printed.write(os.fsencode(url) + b"\n")

@@ -92,7 +92,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     """Run the command."""
     urls = source.urls()
     named = (looks.classes or "").split()
-    kinds = FieldKinds(classes_in(named), is_picture_field, partial(measured, decode=looks.decode))
+    kinds = FieldKinds(classes_in(named), is_picture_field, partial(measured_picture, decode=looks.decode))
     columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, named, kinds, account)
     if looks.decode and (hint := decoding.leniency()):
         account.warn(hint)
@@ -112,7 +112,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     print_facts(facts_of(found, shards_of(urls, found.shards), account.unpacked, account.torn), looks.json, statreport)
 
 
-def measured(member: Member, *, decode: bool) -> PictureSize:
+def measured_picture(member: Member, *, decode: bool) -> PictureSize:
     """Return what the header of the picture *member* says, or why it is broken; *decode* looks at all of it."""
     header, broken = decoding.described(member, decode, strict=True)
     return PictureSize(*header[:3]) if header is not None and broken is None else PictureSize(broken=broken or "")

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tartools.errors import SampleError, StorageError, printable, several
-from tartools.formats.plan import PlannedMember, PlannedSample, grouped
+from tartools.formats.plan import PlannedMember, PlannedSample, grouped_parts
 from tartools.samples.account import Account
-from tartools.samples.encoding import text_payload, unpacked
+from tartools.samples.encoding import text_payload, without_codec
 from tartools.samples.filetypes import NUMBERS, suffix_of
 from tartools.samples.sample import join_path
 from tartools.storage.names import local_url
@@ -57,7 +57,7 @@ def from_folder(wanted: Folder, account: Account, skip_special: bool) -> list[Pl
     report(printable(wanted.path), left_out, [] if skip_special else tree.others, "files", account)
     names = {path: ended_at_last_dot(path) if wanted.dots == "last" else path for path in tree.files}
     if wanted.dots == "last":
-        check_keys(names, wanted.path)
+        check_one_file_each(names, wanted.path)
     urls = (local_url(os.path.join(wanted.path, os.fsdecode(path))) for path in names)
     parts = [PlannedMember(name, url=url) for name, url in zip(names.values(), urls, strict=True)]
     if wanted.class_field is not None:
@@ -68,24 +68,24 @@ def from_folder(wanted: Folder, account: Account, skip_special: bool) -> list[Pl
             what = f"in no class folder: the class is the name of the whole folder, {top!r}"
             account.warn(f"{above[0]!r}{more} {what}")
         labels = {key: os.path.basename(os.path.dirname(key)) or os.fsencode(top) for key in keys}
-        numbers = class_numbers(wanted.class_field, labels.values(), account)
+        numbers = number_classes(wanted.class_field, labels.values(), account)
         for key, label in labels.items():
             parts += [PlannedMember(*one) for one in class_members(key, wanted.class_field, label, numbers)]
     parts.sort(key=lambda part: split_path(part.path))
-    samples = list(grouped(parts, wanted.path))
+    samples = list(grouped_parts(parts, wanted.path))
     warn_of_twins([[part.path for part in parts] for _, parts in samples], account)
     if wanted.dots is None:
         warn_of_kinds(samples, account)
     return samples
 
 
-def class_numbers(field: str, labels: Iterable[bytes], account: Account) -> dict[bytes, int]:
+def number_classes(field: str, labels: Iterable[bytes], account: Account) -> dict[bytes, int]:
     """Return the number of each class of *labels*, and say which it is; nothing if *field* is not one of numbers.
 
     They count from 0 in the order of the names' bytes. If all names are numbers, they are taken as they are, and
     nothing is said.
     """
-    if suffix_of(unpacked(field)[0]) not in NUMBERS:
+    if suffix_of(without_codec(field)[0]) not in NUMBERS:
         return {}
     names = sorted(set(labels))
     if all(re.fullmatch(b"0|[1-9][0-9]{0,17}", name) for name in names):
@@ -102,7 +102,7 @@ def class_members(key: bytes, field: str, label: bytes, numbers: dict[bytes, int
     """
     found = {field: label}
     if numbers:
-        found = {field: b"%d" % numbers[label], unpacked(field)[0] + ".txt": label}
+        found = {field: b"%d" % numbers[label], without_codec(field)[0] + ".txt": label}
     paths = [(join_path(key, os.fsencode(name)), text) for name, text in found.items()]
     return [(path, text_payload(path, text)) for path, text in paths]
 
@@ -185,7 +185,7 @@ def ended_at_last_dot(path: bytes) -> bytes:
     return path if path[at : at + 1] == b"." else path[:at] + stem.replace(b".", b"_") + dot + field
 
 
-def check_keys(names: dict[bytes, bytes], folder: str) -> None:
+def check_one_file_each(names: dict[bytes, bytes], folder: str) -> None:
     """Raise SampleError if two files, which get these *names*, would share a key, but differ before that dot."""
     stems: dict[bytes, tuple[bytes, bytes]] = {}
     for path in sorted(names):

@@ -1,6 +1,6 @@
 """JSON lines: an object for each sample, with its fields as values or as places to read.
 
-`lines` writes what `samples` reads back as a plan: text as strings, other payloads in base64.
+`json_lines` writes what `samples` reads back as a plan: text as strings, other payloads in base64.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tartools.errors import SampleError
 from tartools.formats.plan import PlannedMember, PlannedSample, PlanOrigin
 from tartools.formats.textrows import Number, objects, title, titled
 from tartools.samples.account import Account
-from tartools.samples.encoding import text_payload, unpacked
+from tartools.samples.encoding import text_payload, without_codec
 from tartools.samples.sample import Sample, checked_path, failure_of, field_name
 from tartools.samples.values import PSEUDO, checked_key
 from tartools.tar import Member
@@ -95,7 +95,7 @@ def _part(path: bytes, name: str, value: Any, reads: bool, plan: PlanOrigin, lin
     if isinstance(value, dict) and URL in value:
         raise SampleError('a range of a file, {"@url": ...}, is not read: a table that tarindex makes lists samples so')
     if not reads:
-        data = payload(value)
+        data = payload_of_json(value)
         return PlannedMember(path, data if isinstance(value, dict) and BASE64 in value else text_payload(path, data))
     if not isinstance(value, str) or isinstance(value, Number):
         raise SampleError("the value must be a path or a URL, as text")
@@ -103,7 +103,7 @@ def _part(path: bytes, name: str, value: Any, reads: bool, plan: PlanOrigin, lin
     return PlannedMember(path, b"", plan.cell_source(value, line, name), line, name)
 
 
-def payload(value: Any) -> bytes:
+def payload_of_json(value: Any) -> bytes:
     """Return the payload that *value* stands for: text, bytes in base64, or JSON. Raises: SampleError."""
     if isinstance(value, str):
         return _encoded(value)
@@ -153,18 +153,18 @@ def _encoded(text: str) -> bytes:
 # ---- samples to JSON lines ----
 
 
-def lines(samples: Iterable[Sample], account: Account) -> Iterator[bytes]:
+def json_lines(samples: Iterable[Sample], account: Account) -> Iterator[bytes]:
     """Yield a line for each of *samples*, in order, counted in *account*: an object of its key, then its fields.
 
     Holds: one sample. Raises: SampleError for a name that is not UTF-8, and two members of one name.
     """
     for sample in samples:
-        yield line_of(sample)
+        yield json_line(sample)
         account.samples_out += 1
 
 
-def line_of(sample: Sample) -> bytes:
-    """Return *sample* as a JSON object on a line. Raises: SampleError; see `lines`."""
+def json_line(sample: Sample) -> bytes:
+    """Return *sample* as a JSON object on a line. Raises: SampleError; see `json_lines`."""
     parts = [b'{"__key__": ', _quoted(sample, sample.key)]
     seen: set[str] = set()
     for member in sample.members:
@@ -187,7 +187,7 @@ def _quoted(sample: Sample, name: str) -> bytes:
 
 def _value(member: Member) -> tuple[bytes, ...]:
     payload = member.read()
-    if unpacked(field_name(member))[1] is None:  # a string for txt.gz would be compressed when it is read back
+    if without_codec(field_name(member))[1] is None:  # a string for txt.gz would be compressed when it is read back
         with suppress(UnicodeDecodeError):
             return (json.dumps(payload.decode(), ensure_ascii=False).encode(),)
     return b'{"%s": "' % BASE64.encode(), b2a_base64(payload, newline=False), b'"}'

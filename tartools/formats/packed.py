@@ -14,7 +14,7 @@ from tartools.storage.url import Url
 from tartools.tar.compression import MAGIC, CompressedSink, Decompressed, codec_of, split_packed
 
 
-def opened(url: str) -> io.BufferedReader:
+def opened_packed(url: str) -> io.BufferedReader:
     """Return the bytes of *url* as a file, decompressed. Raises: as `compression.decompressed`, where it is read."""
     file = stream_file(storage.open_read(url), url)
     codec = codec_of(file.peek(MAGIC)[:MAGIC])
@@ -23,8 +23,8 @@ def opened(url: str) -> io.BufferedReader:
     return stream_file(cast(Input, Decompressed(cast(Stream, file), codec, url)), url, file.close)
 
 
-def seekable(url: str) -> io.BufferedReader:
-    """Return the bytes of *url* as a file that can seek: a copy, if they are compressed. Raises: as `opened`."""
+def seekable_packed(url: str) -> io.BufferedReader:
+    """Return the bytes of *url* as a file that can seek: a copy, if they are compressed. Raises: as `opened_packed`."""
     from tartools.storage import seekable
 
     file = seekable.seekable(url)
@@ -36,7 +36,7 @@ def seekable(url: str) -> io.BufferedReader:
 
 
 @contextmanager
-def writing(url: str, force: bool = False) -> Iterator[Sink]:
+def writing_packed(url: str, force: bool = False) -> Iterator[Sink]:
     """Give a sink as `storage.writing` does, which compresses if *url* has the suffix of a codec: .gz, .zst ..."""
     codec = None if Url(url).scheme == "pipe" else split_packed(Url(url).name)[1]
     with storage.writing(url, force) as sink:

@@ -10,8 +10,8 @@ from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError
 from tartools.samples import columnfields
 from tartools.samples.account import Account, FirstKeys
-from tartools.samples.columnfields import ChosenColumns, RowFormat, Words, packed_row, with_key
-from tartools.samples.encoding import text_payload, unpacked
+from tartools.samples.columnfields import ChosenColumns, RowFormat, Words, packed_row, with_key_column
+from tartools.samples.encoding import text_payload, without_codec
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import as_text, blanks, checked_key, field_list
 from tartools.storage import seekable
@@ -131,7 +131,7 @@ class PayloadRows:
         """Return the payloads of *column* for fields with this *ending*; text is compressed if that says so."""
         found = _payloads(column, name, row)
         field = os.fsdecode(ending[1:])
-        if unpacked(field)[1] is None or _is_bytes(self._table.parquet.schema_arrow.field(name).type):
+        if without_codec(field)[1] is None or _is_bytes(self._table.parquet.schema_arrow.field(name).type):
             return found
         return [None if value is None else text_payload(field, value) for value in found]
 
@@ -145,7 +145,7 @@ def _columns(names: Sequence[str], words: Words | None) -> tuple[str | None, lis
     hidden = [name for name in names if words is None and name.startswith("__") and name.endswith("__") and name != KEY]
     if lost := " ".join(ChosenColumns(words, (), fold).lost(names)):
         raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {field_list(names)}")
-    chosen = ChosenColumns(with_key(words, names), hidden, fold, hidden=False)
+    chosen = ChosenColumns(with_key_column(words, names), hidden, fold, hidden=False)
     key, found = None, []
     for place, field in chosen.of({name: place for place, name in enumerate(names)}):
         try:
@@ -206,7 +206,7 @@ def _payloads(column: Any, name: str, row: int) -> Sequence[bytes | None]:
         kind = kind.value_type
     if _is_bytes(kind) or is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind):
         return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
-    return [None if value is None else as_text(value).encode() for value in schema.plain(column)]
+    return [None if value is None else as_text(value).encode() for value in schema.plain_values(column)]
 
 
 # ---- rows as fields that are added to samples ----
@@ -262,7 +262,7 @@ def _field_values(column: Any, name: str, url: str) -> Sequence[Any]:
         if is_a.is_integer(inner) or is_a.is_floating(inner):
             return [_array(value, name, url) for value in column]
     try:
-        return schema.plain(column)
+        return schema.plain_values(column)
     except UnicodeDecodeError:
         raise SampleError(f"column {name!r}: not all of it is UTF-8", url=url) from None
 

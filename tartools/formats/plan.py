@@ -107,12 +107,12 @@ def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, template: str)
     *template* makes keys where a table has none. Raises: SampleError, naming the line.
     """
     if form == "recipe":
-        found = list(grouped(recipe_parts(textrows.text_lines(file, "\n"), plan), plan.name))
+        found = list(grouped_parts(recipe_parts(textrows.text_lines(file, "\n"), plan), plan.name))
         if not found:
             raise SampleError("the plan is empty: it names no member", url=plan.name)
         return found
     line, header, below = textrows.read_table(file, form, plan.name, "plan")
-    columns = read_header(header, plan, line)
+    columns = columns_of_header(header, plan, line)
     key_at = header.index("__key__") if "__key__" in header else None
     rows = (row for found in below for row in zip(found.lines, found.cells, strict=True))
     planned = from_table(columns, rows, plan, template, key_at)
@@ -134,7 +134,7 @@ class PlanColumn(NamedTuple):
     title: str
 
 
-def read_header(cells: Sequence[str], plan: PlanOrigin, line: int) -> list[PlanColumn]:
+def columns_of_header(cells: Sequence[str], plan: PlanOrigin, line: int) -> list[PlanColumn]:
     """Return the columns that the header *cells* name.
 
     Raises: SampleError for an invalid field name, two columns for one field, or a header without a field.
@@ -230,7 +230,7 @@ def recipe_parts(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMemb
 # ---- samples ----
 
 
-def grouped(parts: Iterable[PlannedMember], name: str) -> Iterator[PlannedSample]:
+def grouped_parts(parts: Iterable[PlannedMember], name: str) -> Iterator[PlannedSample]:
     """Yield a sample for adjacent *parts* with one key; a part without a field is a sample of its own.
 
     Raises: SampleError if two members have one name.
@@ -293,7 +293,7 @@ def place(line: int, column: str) -> str:
     return f"line {line}, column {column}" if column else f"line {line}"
 
 
-def located(error: TarToolsError, part: PlannedMember, name: str, advice: str = "") -> StorageError:
+def placed_in_plan(error: TarToolsError, part: PlannedMember, name: str, advice: str = "") -> StorageError:
     """Return the failure *error* of the source of *part* with its place in the plan *name*, and *advice*."""
     return StorageError(
         f"{error.message} ({shown(name)}: {place(part.line, part.column)}{advice})", url=error.url, offset=error.offset
@@ -322,7 +322,7 @@ def build_member(part: PlannedMember, name: str = "") -> Member:
     except StorageError as error:
         if not part.line:
             raise
-        raise located(error, part, name) from error
+        raise placed_in_plan(error, part, name) from error
 
 
 def _member_of(part: PlannedMember, url: str) -> Member:
@@ -330,13 +330,13 @@ def _member_of(part: PlannedMember, url: str) -> Member:
         file = stream.file
         if file is not None and (size := os.fstat(file.fileno()).st_size) > RANGE:
             return Member(part.path, file, 0, 0, size, tar.encode_header(part.path, size))
-        source = kept(chunks(stream))
+        source = held_bytes(chunks(stream))
         check_whole(stream, url)
     size = os.fstat(source.fileno()).st_size if isinstance(source, io.FileIO) else len(source)
     return Member(part.path, source, 0, 0, size, tar.encode_header(part.path, size))
 
 
-def kept(chunks: Iterable[bytes | memoryview]) -> bytearray | io.FileIO:
+def held_bytes(chunks: Iterable[bytes | memoryview]) -> bytearray | io.FileIO:
     """Return the bytes of *chunks*: in memory, or in a scratch file if they are more than 16 MiB."""
     held, scratch = bytearray(), None
     for chunk in chunks:

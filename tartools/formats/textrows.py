@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.samples.columnfields import RowFormat, check_keys, check_words, key_column, packed_row
-from tartools.samples.encoding import text_payload, unpacked
+from tartools.samples.encoding import text_payload, without_codec
 
 CHUNK = 1 << 18  # bytes of a TSV that are split together
 ROWS = 1000  # of a CSV, or of JSON lines, that are handed on together
@@ -220,14 +220,14 @@ def objects(
         if text.isspace() or not text or (wanted is not None and not wanted(text)):
             continue
         try:
-            yield line, parsed(text, exact=exact)
+            yield line, parsed_object(text, exact=exact)
         except SampleError as error:
             raise SampleError(f"line {line}: {error.message}", url=name) from None
     if not line:
         raise SampleError(f"the {what} is empty: it has no line", url=name)
 
 
-def parsed(text: bytes, *, exact: bool) -> dict[str, Any]:
+def parsed_object(text: bytes, *, exact: bool) -> dict[str, Any]:
     """Return the JSON object *text*; if *exact*, with numbers as `Number`. Raises: SampleError for anything else."""
     try:
         found = _decoder(exact).decode(text.decode())
@@ -278,7 +278,7 @@ def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) 
     line, titles, below = read_table(file, form, name)
     key_at, columns = _header(titles, name, line, rows)
     numbers = [rows.packed.number(field) for _, field in columns]
-    compressed = any(unpacked(field)[1] for _, field in columns)
+    compressed = any(without_codec(field)[1] for _, field in columns)
     places = range(len(columns)) if compressed else [place for place, _ in columns]
     single = rows.packed.single = rows.alone and len(places) == 1
     for lines, cells in below:

@@ -15,7 +15,7 @@ from tartools.samples.account import FIRST, TOGETHER, Account
 from tartools.samples.sample import Batch, Sample, behind_key, failure_of
 from tartools.samples.values import PSEUDO, Column, blanks, field_list, getter, parse_column
 from tartools.storage.streams import Sink
-from tartools.tables.listed import ABSENT, ListedBatch, TableColumns, answers_of, first, json_getter, told_by
+from tartools.tables.listed import ABSENT, ListedBatch, TableColumns, column_answers, first_answer, json_getter, told_by
 
 CHUNK = 1 << 16  # bytes collected before they are written
 FILL = "(--fill STR writes STR instead)"
@@ -62,7 +62,7 @@ class EmptyColumns(NamedTuple):
 TableLines = Generator[bytes, None, EmptyColumns]
 
 
-def rows(batches: Iterable[Batch], table: TableFormat, account: Account, most: int | None = None) -> TableLines:
+def tsv_rows(batches: Iterable[Batch], table: TableFormat, account: Account, most: int | None = None) -> TableLines:
     """Yield lines, one for each sample of *batches*, counted in *account*; return the columns that stayed empty.
 
     A value that a sample lacks is written as the *missing* of *table*. Values are text; in jsonl, values inside JSON
@@ -80,8 +80,8 @@ def rows(batches: Iterable[Batch], table: TableFormat, account: Account, most: i
     nothing = ABSENT if form == "jsonl" else None  # in JSON, None is a value
     together = None
     if form == "tsv" and most is None:
-        together = partial(joined, columns=table.columns, verbatim=table.verbatim)
-    found = values(batches, table.columns, form == "jsonl", table.verbatim, account, together)
+        together = partial(joined_lines, columns=table.columns, verbatim=table.verbatim)
+    found = values_of_samples(batches, table.columns, form == "jsonl", table.verbatim, account, together)
     for index, (cells, sample) in enumerate(found):
         if isinstance(sample, Batch):  # its samples have all values
             unseen.clear()
@@ -108,7 +108,7 @@ def rows(batches: Iterable[Batch], table: TableFormat, account: Account, most: i
     return EmptyColumns([name for name in names if name in unseen], list(seen))
 
 
-def joined(batch: Batch, columns: Sequence[Column], verbatim: bool) -> bytes | None:
+def joined_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> bytes | None:
     """Return the lines of TSV of the samples of *batch* at once, or None if they have to be made one by one.
 
     Each sample has exactly one member for each of *columns*, and the values are UTF-8 text in which nothing is escaped.
@@ -137,7 +137,7 @@ def joined(batch: Batch, columns: Sequence[Column], verbatim: bool) -> bytes | N
     return lines
 
 
-def lines(rows: Iterable[bytes], table: TableFormat) -> Iterator[bytes]:
+def table_lines(rows: Iterable[bytes], table: TableFormat) -> Iterator[bytes]:
     """Yield the header, if wanted, then *rows*."""
     if table.header and table.form != "jsonl":
         yield line_maker(table.form, table.names)([title(name) for name in table.names]).encode("utf-8", "replace")
@@ -257,7 +257,7 @@ class ListedRow(NamedTuple):
         return SampleError(f"{row} has no value in the column {name!r} {FILL}", url=self.shard)
 
 
-def values(
+def values_of_samples(
     batches: Iterable[Batch],
     columns: Sequence[Column],
     typed: bool,
@@ -297,11 +297,11 @@ def _of_listed(
 ) -> Iterator[tuple[list[Any], Sample | ListedRow]]:
     nothing = ABSENT if typed else None
     listed = batch.columns
-    answers = [answers_of(column, listed, typed, range(index, index + len(batch))) for column in columns]
+    answers = [column_answers(column, listed, typed, range(index, index + len(batch))) for column in columns]
     told = [told_by(each, nothing) for each in answers]
     if None not in told:
         for number, row in enumerate(zip(*told, strict=True)):
             yield list(row), ListedRow(listed, number)
         return
     for number, sample in enumerate(batch):
-        yield [first(each, number, sample, index + number, nothing) for each in answers], sample
+        yield [first_answer(each, number, sample, index + number, nothing) for each in answers], sample

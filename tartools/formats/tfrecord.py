@@ -19,7 +19,7 @@ from typing import Any, cast
 from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, TarFormatError, TruncatedError, how_to_install, several, shown
 from tartools.samples.account import Account
-from tartools.samples.columnfields import ChosenColumns, Words, with_key
+from tartools.samples.columnfields import ChosenColumns, Words, with_key_column
 from tartools.samples.sample import Sample, checked_path, failure_of
 from tartools.samples.values import blanks, checked_key, field_list, no_sample_has
 from tartools.storage.streams import Input, Stream, check_whole, stream_file
@@ -51,12 +51,12 @@ def samples(urls: Sequence[str], account: Account, words: Words | None, template
     value are no fields, which is told at the end. A sample without any field that is chosen is left out.
 
     Holds: one record, three times. Raises: SampleError for a record that is no sample, and for words of which no record
-    had a feature; what `records` raises.
+    had a feature; what `records_in` raises.
     """
     examples = Examples(words, template)
     for url in urls:
         with closing(storage.open_read(url)) as stream:
-            for at, record in records(plain(stream, url), url):
+            for at, record in records_in(plain_records(stream, url), url):
                 try:
                     sample = examples.sample(record, url)
                 except SampleError as error:
@@ -77,7 +77,7 @@ def samples(urls: Sequence[str], account: Account, words: Words | None, template
     examples.check_words()
 
 
-def plain(stream: Stream, url: str) -> io.BufferedReader:
+def plain_records(stream: Stream, url: str) -> io.BufferedReader:
     """Return the records in *stream*, decompressed if they are not plain.
 
     The first length and its checksum tell, because a length may begin as compressed data do.
@@ -91,7 +91,7 @@ def plain(stream: Stream, url: str) -> io.BufferedReader:
     return stream_file(cast(Input, whole), url, lambda: None)
 
 
-def records(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]:
+def records_in(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]:
     """Yield each record in *file*, and the byte at which its frame begins.
 
     Raises: TarFormatError, naming *url* and byte, if a checksum differs, or the file ends in a record, or is empty.
@@ -127,7 +127,7 @@ class Examples:
     """
 
     def __init__(self, words: Words | None, template: str) -> None:
-        check_installed()
+        check_protobuf()
         from google.protobuf.message import DecodeError
         from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -151,7 +151,7 @@ class Examples:
         names = tuple(found)
         if names not in self._chosen:
             self._seen.update(dict.fromkeys(names))
-            chosen = ChosenColumns(with_key(self._words, names), (), self._fold, hidden=False)
+            chosen = ChosenColumns(with_key_column(self._words, names), (), self._fold, hidden=False)
             self._chosen[names] = chosen.of({name: n for n, name in enumerate(names)})
         key = self._template.format(self._index, index=self._index)
         fields: dict[str, bytes] = {}
@@ -297,7 +297,7 @@ def example(sample: Sample, features: Iterable[tuple[int, str]], message: Any) -
 # ---- records and messages ----
 
 
-def check_installed() -> None:
+def check_protobuf() -> None:
     """Raise StorageError if the libraries are missing, without importing them."""
     from importlib.util import find_spec
 

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, NoReturn, cast
 
 from tartools import tar
 from tartools.errors import SampleError, StorageError, TarFormatError, TruncatedError, UsageError, shown
-from tartools.formats.folder import class_members, class_numbers, is_of_system, report, warn_of_twins
-from tartools.formats.plan import kept
+from tartools.formats.folder import class_members, is_of_system, number_classes, report, warn_of_twins
+from tartools.formats.plan import held_bytes
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Sample
 from tartools.samples.values import checked_key
@@ -45,8 +45,8 @@ def samples(
     Holds: one sample, and what `ZipSamples` holds of one file. Raises: as `ZipSamples` and its `member`.
     """
     urls = list(urls)
-    numbers = {} if class_field is None else class_numbers(class_field, _labels(urls, class_field), account)
-    for file, zipped in opened(urls):
+    numbers = {} if class_field is None else number_classes(class_field, _labels(urls, class_field), account)
+    for file, zipped in opened_zip(urls):
         zipped.report(account, skip_special)
         for number in range(len(zipped)):
             sample = zipped.sample(file, number)
@@ -58,7 +58,7 @@ def samples(
         account.shards_done += 1
 
 
-def opened(urls: Iterable[str]) -> Iterator[tuple[BinaryIO, ZipSamples]]:
+def opened_zip(urls: Iterable[str]) -> Iterator[tuple[BinaryIO, ZipSamples]]:
     """Yield each of *urls* as a file that can seek, and its samples."""
     from tartools.storage import seekable  # brings what remote URLs need
 
@@ -72,9 +72,9 @@ def _labels(urls: list[str], field: str) -> Iterator[bytes]:
     if "-" in urls:
         what = f"this is read once, and --class {field} numbers all classes first: name a file, or --class label.txt"
         raise UsageError(what, url="-")
-    for _, zipped in opened(urls):
+    for _, zipped in opened_zip(urls):
         for number in range(len(zipped)):
-            key, inner = split_path(path_of(zipped[number][0]))
+            key, inner = split_path(path_of_member(zipped[number][0]))
             if inner and (label := _label(key)):
                 yield label
 
@@ -172,7 +172,7 @@ class ZipSamples:
         first_keys = FirstKeys(self.returned.append)
         last: bytes | None = None
         for info in infos:
-            path = path_of(info)
+            path = path_of_member(info)
             if not self._is_member(info, path):
                 continue
             self._checked(info, path)
@@ -220,7 +220,7 @@ class ZipSamples:
         report(where, self.left_out, others, "members", account)
         for key in self.returned[:1]:
             account.comes_back(key, self.url)
-        warn_of_twins((list(map(path_of, self[number])) for number in range(len(self))), account)
+        warn_of_twins((list(map(path_of_member, self[number])) for number in range(len(self))), account)
 
     def _checked(self, info: zipfile.ZipInfo, path: bytes) -> None:
         """Raise SampleError if the payload of the member *path* can't be read."""
@@ -260,14 +260,14 @@ class ZipSamples:
             raise TruncatedError("the file ends in a payload", url=self.url, offset=info.header_offset) from None
         if what or left:
             what = what or "it is not as long as the directory says"
-            raise self.failure(f"the member {path_of(info).decode()!r} is damaged: {what}", info.header_offset)
+            raise self.failure(f"the member {path_of_member(info).decode()!r} is damaged: {what}", info.header_offset)
 
     def member(self, file: BinaryIO, info: zipfile.ZipInfo) -> Member:
         """Return *info* as the member of an archive: mode 0644, owner and time 0.
 
         Holds: its payload, above 16 MiB in a scratch file. Raises: TarFormatError, StorageError.
         """
-        path, source = path_of(info), kept(self.chunks(file, info))
+        path, source = path_of_member(info), held_bytes(self.chunks(file, info))
         return Member(path, source, 0, 0, info.file_size, tar.encode_header(path, info.file_size))
 
 
@@ -276,7 +276,7 @@ def raw_name(info: zipfile.ZipInfo) -> bytes:
     return info.orig_filename.encode("utf-8" if info.flag_bits & UTF8 else "cp437")
 
 
-def path_of(info: zipfile.ZipInfo) -> bytes:
+def path_of_member(info: zipfile.ZipInfo) -> bytes:
     """Return the name of a member in UTF-8: as it is, if it happens to be, or else it is in code page 437."""
     if info.orig_filename.isascii():
         return info.orig_filename.encode()

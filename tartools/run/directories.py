@@ -96,13 +96,13 @@ class SampleDirectories:
             try:
                 self.guard = Guard(self.folder, keep=options.keep, tmpdir=tmpdir)
             except BaseException:
-                scratch.remove(self.folder)
+                scratch.remove_tree(self.folder)
                 raise
 
     def close(self) -> None:
         """Remove the folder, unless it is to be kept."""
         if not self.options.keep:
-            scratch.remove(self.folder)
+            scratch.remove_tree(self.folder)
         self.guard.close()
 
     def write(self, samples: Iterable[Sample]) -> Iterator[SampleTask]:
@@ -120,7 +120,7 @@ class SampleDirectories:
                     os.rename(self._used.pop(), folder)
                 else:
                     os.mkdir(folder, 0o700)
-                made = scratch.identity(folder)
+                made = scratch.identity_of_file(folder)
                 if raw:
                     with scratch.create_file(raw) as sink:
                         writer = Writer(sink)
@@ -144,13 +144,13 @@ class SampleDirectories:
         is the one that was made for the task. It has nothing but *files* then, and nobody works in it.
         """
         if task.raw:
-            scratch.remove(task.raw)
+            scratch.remove_tree(task.raw)
         if self.options.keep:
             return
         if task.log:
-            scratch.remove(task.log)
+            scratch.remove_tree(task.log)
         emptied = scratch.remove_files(files)
-        if again and emptied and len(self._used) < MOST_USED and scratch.identity(task.folder) == task.made:
+        if again and emptied and len(self._used) < MOST_USED and scratch.identity_of_file(task.folder) == task.made:
             self._used.append(task.folder)
         else:
             self._emptied.append(task.folder)
@@ -165,7 +165,7 @@ class SampleDirectories:
             try:
                 os.rmdir(folder)
             except OSError:
-                scratch.remove(folder)
+                scratch.remove_tree(folder)
 
 
 def _write_files(sample: Sample, folder: bytes, base: bytes) -> None:
@@ -186,17 +186,17 @@ def _write_file(folder: bytes, name: bytes, member: Member) -> None:
             else:
                 sink.write(memoryview(source)[data : data + size])
     except ValueError:
-        raise SampleFailedError(f"a field with a NUL can't be the name of a file: {text(name)!r}") from None
+        raise SampleFailedError(f"a field with a NUL can't be the name of a file: {path_text(name)!r}") from None
     except OSError as error:
         if error.errno not in BAD_NAME:
             raise
         if error.errno == errno.EEXIST:
-            raise SampleFailedError(f"two of its members need the one file name {text(name)!r}") from None
+            raise SampleFailedError(f"two of its members need the one file name {path_text(name)!r}") from None
         raise SampleFailedError(
-            f"the file system can't store the name {text(name)[:60]!r}...: {error.strerror}"
+            f"the file system can't store the name {path_text(name)[:60]!r}...: {error.strerror}"
         ) from None
 
 
-def text(raw: bytes) -> str:
+def path_text(raw: bytes) -> str:
     """Return *raw* as text for messages."""
     return raw.decode("utf-8", "surrogateescape")

@@ -100,7 +100,7 @@ class Processes(Generic[Item]):
         self._threads = Threads(workers, self._ask, self._terminate)
 
     def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], bytes]:
-        """Have a process make the message of `packed` for *item*. Raises: RuntimeError if it was lost each time."""
+        """Have a process make the message of `message_of` for *item*. Raises: RuntimeError if it was lost each time."""
         return self._threads.submit(item, ended)
 
     def stop(self) -> None:
@@ -196,7 +196,7 @@ def _live(pipe: Connection) -> None:
         pipe.send_bytes(STARTED)
         while True:
             item = pickle.loads(pipe.recv_bytes())  # noqa: S301  # of the program that started this
-            pipe.send_bytes(packed(work, item, pickle.Pickler))
+            pipe.send_bytes(message_of(work, item, pickle.Pickler))
 
 
 def _ending(status: int | None) -> str:
@@ -230,7 +230,7 @@ def held(work: Work[Item], item: Item, stopped: Callable[[], object]) -> list[An
     return found
 
 
-def packed(work: Work[Item], item: Item, pickler: Callable[[io.BytesIO], pickle.Pickler]) -> bytes:
+def message_of(work: Work[Item], item: Item, pickler: Callable[[io.BytesIO], pickle.Pickler]) -> bytes:
     """Return what *work* yields for *item* as a message: pickles by *pickler*, one behind the other.
 
     What can't be pickled is raised in *work*, which may say what it was made of.
@@ -253,7 +253,7 @@ def packed(work: Work[Item], item: Item, pickler: Callable[[io.BytesIO], pickle.
 
 
 def results(answer: Answer) -> Iterator[Any]:
-    """Yield the results in *answer*, of `held` or `packed`. Raises: the error that ended the call, after them."""
+    """Yield the results in *answer*, of `held` or `message_of`. Raises: the error that ended the call, after them."""
     for one in answer if isinstance(answer, list) else _unpacked(answer):
         if isinstance(one, Failure):
             raise one.error

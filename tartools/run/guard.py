@@ -26,7 +26,7 @@ from collections.abc import Sequence, Set
 from typing import Any
 
 from tartools.errors import StorageError
-from tartools.storage.children import Child, describe, environment, processes
+from tartools.storage.children import Child, environment, how_it_ended, processes
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.scratch import scratch_file
 
@@ -116,7 +116,7 @@ class Guard:
         else:
             if not (status := process.wait()):
                 return process
-            why = f"sh {describe(status)}"
+            why = f"sh {how_it_ended(status)}"
             for pipe in (process.stdin, process.stderr):
                 assert pipe is not None
                 pipe.close()

@@ -19,10 +19,10 @@ from typing import Any
 from tartools import storage
 from tartools.errors import StorageError, UsageError, shown
 from tartools.run.guard import Guard
-from tartools.run.log import FAILED, Key, key_of
+from tartools.run.log import FAILED, Key, record_key
 from tartools.run.tasks import Task, TaskResult, without_signatures
 from tartools.samples.account import Jobs
-from tartools.storage.children import Child, describe, end_all
+from tartools.storage.children import Child, end_all, how_it_ended
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.pool import Threads, windowed
 from tartools.storage.scratch import scratch_file
@@ -54,7 +54,7 @@ def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]],
     return [
         task._replace(force=task.force or task.output in present)
         for task in tasks
-        if task.output not in whole or (failed and key_of(task) in failed)
+        if task.output not in whole or (failed and record_key(task) in failed)
     ]
 
 
@@ -233,7 +233,7 @@ class Sessions:
         if self.stopped:
             return status, "was stopped", b""
         if status and ended:
-            return status, describe(status), b""
+            return status, how_it_ended(status), b""
         # What it left in its process group may have printed more, until it was killed.
         if too_much or len(printed := _end_of(stdout, STDOUT + 1)) > STDOUT:
             why = f"printed more than {STDOUT:,} bytes, which is the limit: have it write a file (-o)"

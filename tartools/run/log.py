@@ -21,7 +21,7 @@ DIGITS = 16  # of a digest
 Key = tuple[str, str, str]
 
 
-def key_of(task: Task) -> Key:
+def record_key(task: Task) -> Key:
     """Return what tells the records of *task* from others: item and output without queries, and a digest of these."""
     item, output = without_query(task.item), without_signatures(task.output, task)
     if (item, output) == (task.item, task.output):
@@ -39,14 +39,14 @@ def first_records(
 
     What has been waiting in the log, and is not to be done any more, is done.
     """
-    waiting = {key_of(task) for task in todo}
+    waiting = {record_key(task) for task in todo}
     lines = []
     for task in tasks:
-        key = key_of(task)
+        key = record_key(task)
         if key in waiting and key not in records:
             lines.append(_line(key, {"status": WAITING}, time))
         elif key not in waiting and key in records and records[key]["status"] == WAITING:
-            lines.append(record(task, TaskResult(None, tries=0), time))
+            lines.append(log_line(task, TaskResult(None, tries=0), time))
     return b"".join(lines)
 
 
@@ -58,7 +58,7 @@ def _line(key: Key, entry: dict[str, Any], time: float) -> bytes:
     return json.dumps(entry | ({"query": digest} if digest else {})).encode() + b"\n"
 
 
-def record(task: Task, result: TaskResult, time: float) -> bytes:
+def log_line(task: Task, result: TaskResult, time: float) -> bytes:
     """Return the line of a log that says how *task* ended, at *time* in seconds since 1970."""
     entry = {
         "status": FAILED if result.failure else DONE,
@@ -69,7 +69,7 @@ def record(task: Task, result: TaskResult, time: float) -> bytes:
         "host": result.host,
         "stderr": result.stderr,
     }
-    return _line(key_of(task), entry, time)
+    return _line(record_key(task), entry, time)
 
 
 def last_records(log: bytes, name: str) -> dict[Key, dict[str, Any]]:
@@ -114,7 +114,7 @@ def _is_record(entry: object) -> bool:
     )
 
 
-def report(records: Collection[dict[str, Any]]) -> list[str]:
+def report_of_log(records: Collection[dict[str, Any]]) -> list[str]:
     """Return what *records* say as lines: numbers, times, hosts, the slowest items, those that failed or wait."""
     waiting = [each for each in records if each["status"] == WAITING]
     failed = [each for each in records if each["status"] not in (DONE, WAITING)]

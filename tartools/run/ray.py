@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError, how_to_install
-from tartools.run.engines import Item, Work, packed
+from tartools.run.engines import Item, Work, message_of
 from tartools.run.localjobs import Results, Sessions, run_with_retries
 from tartools.run.tasks import Task, TaskResult
 from tartools.storage.interrupts import deferred_signals
@@ -201,7 +201,7 @@ def packing_tasks(ray: ModuleType, work: Work[Item], workers: int, cpus: float, 
         from ray.cloudpickle import CloudPickler  # for classes of the main program
 
         begin_on_node(folder, "")
-        return packed(work, item, CloudPickler)
+        return message_of(work, item, CloudPickler)
 
     tasks = Tasks(ray, answer, cpus, retries)
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 
 from tartools import tar
 from tartools.errors import CommandError
-from tartools.run.directories import KEY, Errors, Outcome, SampleDirectories, SampleFailedError, SampleTask, text
+from tartools.run.directories import KEY, Errors, Outcome, SampleDirectories, SampleFailedError, SampleTask, path_text
 from tartools.samples.account import Account
-from tartools.samples.encoding import text_payload, unpacked
+from tartools.samples.encoding import text_payload, without_codec
 from tartools.samples.sample import Sample, join_path
 from tartools.storage import scratch
 from tartools.tar import Member, Source, copy_range, split_path
@@ -53,7 +53,7 @@ def collect_samples(
 
 def _after_failure(task: SampleTask, why: str, errors: Errors, account: Account) -> list[Sample]:
     """Report *task*, which failed, and return the samples that are passed on. Raises: CommandError to end the run."""
-    what = f"sample {text(task.key)!r}: {why}"
+    what = f"sample {path_text(task.key)!r}: {why}"
     if errors == "abort":
         raise CommandError(f"{what} (-e skip leaves such samples out, -e ignore passes them on)", url=task.shard)
     if errors == "skip":
@@ -79,7 +79,7 @@ def _results(reader: _ResultReader, task: SampleTask, subdirs: bool, log: bytes 
         samples = [sample for sample in found if sample]
         return [reader.with_log(sample, log) for sample in samples] if log else samples
     except OSError as error:
-        name = text(os.path.basename(os.fsencode(error.filename or b"its directory")))
+        name = path_text(os.path.basename(os.fsencode(error.filename or b"its directory")))
         raise SampleFailedError(f"cannot collect {name!r}: {error.strerror}") from error
 
 
@@ -107,7 +107,7 @@ class _ResultReader:
         key = self._key(key_file, default) if key_file else default
         if b"" in paths and len(paths) > 1:
             raise SampleFailedError(
-                f"{text(self._base)!r} and {text(join_path(self._base, max(paths)))!r} "
+                f"{path_text(self._base)!r} and {path_text(join_path(self._base, max(paths)))!r} "
                 "would not read back as one sample: keep one of them"
             )
         fields = [field for field in self._old if field in paths] + sorted(paths.keys() - self._old.keys())
@@ -118,11 +118,11 @@ class _ResultReader:
         """Return *sample* with what the command printed as *field*."""
         assert self._task.log
         if any(field == split_path(member.path)[1] for member in sample.members):
-            raise SampleFailedError(f"it has a field {text(field)!r} already, which --add-log would add")
+            raise SampleFailedError(f"it has a field {path_text(field)!r} already, which --add-log would add")
         if not sample.grouped:
-            raise SampleFailedError(f"it has no fields, so {text(field)!r} would not read back as its log")
+            raise SampleFailedError(f"it has no fields, so {path_text(field)!r} would not read back as its log")
         member = self._member(sample.raw_key, field, self._task.log, new=True)
-        if unpacked(text(field))[1] is not None:
+        if without_codec(path_text(field))[1] is not None:
             member = tar.new_member(member.path, text_payload(field, member.read()))
         return sample.with_members([*sample.members, member])
 
@@ -155,8 +155,8 @@ class _ResultReader:
         if real.startswith(self._task.folder + b"/") and os.path.isfile(real):
             return real
         self._account.warn(
-            f"sample {text(self._task.key)!r}: {text(os.path.basename(path))!r} is a link that does not lead to a file "
-            "of its directory; skipped"
+            f"sample {path_text(self._task.key)!r}: {path_text(os.path.basename(path))!r} is a link that does not lead "
+            "to a file of its directory; skipped"
         )
         return None
 
@@ -165,7 +165,7 @@ class _ResultReader:
         inside = self._inside(path) if os.path.islink(path) else path
         file = scratch.read_file(inside, LONGEST_KEY) if inside else None
         if file is None:
-            raise SampleFailedError(f"{text(os.path.basename(path))!r} is not a file")
+            raise SampleFailedError(f"{path_text(os.path.basename(path))!r} is not a file")
         if isinstance(file, io.FileIO):
             raise SampleFailedError(f"its new key has more than {LONGEST_KEY} bytes")
         for key in (file, file.removesuffix(b"\n")):
@@ -174,7 +174,7 @@ class _ResultReader:
         base = key.rpartition(b"/")[2]
         if not base or b"." in base or b"\0" in key or key.startswith(b"/") or b".." in key.split(b"/"):
             raise SampleFailedError(
-                f"it cannot have the new key {text(key)[:200]!r}: not empty, not absolute, no '..', no dot in its "
+                f"it cannot have the new key {path_text(key)[:200]!r}: not empty, not absolute, no '..', no dot in its "
                 "last part"
             )
         return key
@@ -185,7 +185,7 @@ class _ResultReader:
         old = None if new else self._old.get(field)
         if split_path(path) != (key, field) and not (old and path == old.path):
             raise SampleFailedError(
-                f"the member {text(path)!r} would not read back as field {text(field)!r} of its key"
+                f"the member {path_text(path)!r} would not read back as field {path_text(field)!r} of its key"
             )
         source, data, size = self._content(file)
         if old:
@@ -196,7 +196,7 @@ class _ResultReader:
         """Return the content of the file *path* as (source, offset, size)."""
         file = scratch.read_file(path, min(SMALL, HELD - self._held))
         if file is None:
-            raise SampleFailedError(f"{text(os.path.basename(path))!r} is not a file any more")
+            raise SampleFailedError(f"{path_text(os.path.basename(path))!r} is not a file any more")
         if isinstance(file, bytes):
             self._held += len(file)
             return file, 0, len(file)

@@ -22,7 +22,7 @@ from tartools.run import warmshell
 from tartools.run.directories import Outcome, SampleTask
 from tartools.run.guard import Guard
 from tartools.run.warmshell import Lines, Printed, WarmShell
-from tartools.storage.children import Child, describe, end_all
+from tartools.storage.children import Child, end_all, how_it_ended
 from tartools.storage.scratch import create_file, open_file
 
 MOST_ENDED = 1000  # shells that were started for one task each, until what they have left is looked for
@@ -172,7 +172,7 @@ class Shells:
                 child.end(signal.SIGKILL)
                 return Outcome(f"took longer than {self._timeout:g} seconds and was killed")
             told = 128 - status if status < 0 else status  # as a long-lived shell tells it
-            return Outcome(describe(told) if told else "")
+            return Outcome(how_it_ended(told) if told else "")
         finally:
             self._guard.release(child)
             printed.end()

@@ -87,10 +87,10 @@ class TaskResult(NamedTuple):
         return next((line.strip() for line in reversed(self.stderr.splitlines()) if line.strip()), "")
 
 
-def fill(pattern: str, item: str) -> str:
+def fill_pattern(pattern: str, item: str) -> str:
     """Return *pattern* with its places replaced for *item*, as by GNU parallel.
 
-    >>> fill("{/.}", "gs://b/train-01.tar.gz")
+    >>> fill_pattern("{/.}", "gs://b/train-01.tar.gz")
     'train-01.tar'
     """
     base = item.rpartition("/")[2]
@@ -147,10 +147,10 @@ def tasks_of(items: Iterable[str], command: Sequence[str], output: str, *, force
     tasks = []
     for item in items:
         check_item(item, code)
-        name = fill(pattern, item) if pattern else ""
+        name = fill_pattern(pattern, item) if pattern else ""
         if name == item and not output:  # -o of a program where it means something else
             name = ""
-        tasks.append(Task(item, tuple(fill(word, item) for word in command), name, force, bool(output)))
+        tasks.append(Task(item, tuple(fill_pattern(word, item) for word in command), name, force, bool(output)))
     _check_outputs(tasks)
     return tasks
 

@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tartools.errors import StorageError, printable
 from tartools.run.directories import LOG
-from tartools.storage.children import Child, adopting, describe, has_children
+from tartools.storage.children import Child, adopting, has_children, how_it_ended
 from tartools.storage.streams import FileSink
 
 LONGEST = 1 << 16  # bytes of a line
@@ -160,7 +160,7 @@ class WarmShell:
             return f"took longer than {timeout:g} seconds and was killed"
         answer = self._answers.read(_ANSWER)
         if not answer:
-            return describe(self.end())
+            return how_it_ended(self.end())
         group, status = map(int, answer.split())
         stopped = status - 128 in _STOPS and os.path.exists(f"/proc/{group}")  # bash reaps only what has ended
         with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left, as usual
@@ -170,7 +170,7 @@ class WarmShell:
             return f"was stopped by {signal.Signals(status - 128).name}, and killed"
         self.reusable = True
         self.alone = not has_children(self.child.pid)
-        return describe(status) if status else ""
+        return how_it_ended(status) if status else ""
 
     def end(self) -> int:
         """Kill the shell and all of its session, and return its status."""

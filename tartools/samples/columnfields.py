@@ -102,7 +102,7 @@ class ChosenColumns(NamedTuple):
         return [";".join(choices) for choices, _ in self.words or () if not any(self.fold(c) in known for c in choices)]
 
 
-def with_key(words: Words | None, names: Sequence[str]) -> Words | None:
+def with_key_column(words: Words | None, names: Sequence[str]) -> Words | None:
     """Return *words*, and one for the column `__key__`, if that is one of *names* and no word gives this name."""
     if words is None or "__key__" not in names or any((new or choices[0]) == "__key__" for choices, new in words):
         return words

@@ -2,7 +2,7 @@
 
 Also read just the header of a picture, find out whether one is broken, and say in words why it is. A picture is broken
 if Pillow can't decode all of it; of an animation, its first frame. Whatever shows or counts pictures asks here. What
-trains with them asks for `picture` and `array`, which don't rotate.
+trains with them asks for `decoded_picture` and `array`, which don't rotate.
 
 A payload is what somebody made: it may be a file of another format than its suffix says, or a small one of very many
 pixels.
@@ -56,7 +56,7 @@ class PictureHeader(NamedTuple):
     mode: str
 
 
-def read_header(member: Member) -> PictureHeader:
+def picture_header(member: Member) -> PictureHeader:
     """Return the header of the picture *member* without decoding it. Raises: as `decoded`, but for damage behind it."""
     with _opened(member) as opened:
         return header_of(opened)
@@ -77,7 +77,7 @@ def described(member: Member, decode: bool = False, strict: bool = False) -> tup
         with _opened(member) as opened:
             header = header_of(opened)
             if decode and reduced(opened, 1):
-                refused = refusal(member.read()) if strict and opened.format == "JPEG" else None
+                refused = refusal_of_jpeg(member.read()) if strict and opened.format == "JPEG" else None
                 if refused != "":
                     opened.load()
                 if refused:
@@ -191,7 +191,7 @@ def _opened(member: Member) -> Iterator[Image]:
     Image.MAX_IMAGE_PIXELS = None  # Pillow only warns, and warning filters are shared by all threads: see `reduced`
     with member.open() as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata
-        with opened(file) as found:
+        with opened_picture(file) as found:
             yield found
 
 
@@ -261,14 +261,14 @@ def too_large(pixels: int) -> TooLargeError:
     return TooLargeError(f"its size ({pixels} pixels) exceeds the limit of {MOST} pixels")
 
 
-def opened(file: IO[bytes]) -> Image:
+def opened_picture(file: IO[bytes]) -> Image:
     """Return the picture in *file*, of one of `FORMATS`, whose pixels are not decoded yet."""
     from PIL import Image
 
     return Image.open(file, formats=FORMATS)
 
 
-def refusal(data: bytes) -> str | None:
+def refusal_of_jpeg(data: bytes) -> str | None:
     """Return why simplejpeg refuses the JPEG *data*, "" if it decodes all of it; None if it is not installed.
 
     It refuses what is damaged, where Pillow fills in what it can't decode, and a few odd pictures that are sound.
@@ -286,7 +286,7 @@ def refusal(data: bytes) -> str | None:
     return ""
 
 
-def picture(data: bytes, mode: str, refused: Refused = None) -> Image:
+def decoded_picture(data: bytes, mode: str, refused: Refused = None) -> Image:
     """Return the picture *data* in Pillow's *mode*: "L", "RGB" or "RGBA". Holds: the decoded picture, twice.
 
     A JPEG is decoded by simplejpeg, if that is installed, to the same bytes as by Pillow, in a third of the time; what
@@ -318,7 +318,7 @@ def array(
 
     If *first*, channels are first. If *floats*, values are from 0 to 1, in 32 bits; else bytes. With *least*, a JPEG
     may be decoded at a half, a quarter or an eighth, to at least the height and width that this says of those it has.
-    Holds: the decoded picture, and the array. Raises: as `picture`, whose *refused* this takes.
+    Holds: the decoded picture, and the array. Raises: as `decoded_picture`, whose *refused* this takes.
     """
     decoded = _by_simplejpeg(data, mode, least, refused)
     if decoded is None:
@@ -395,11 +395,11 @@ def _check_size(pixels: int) -> None:
 
 @contextmanager
 def _checked(data: bytes) -> Iterator[Image]:
-    """Give the picture *data*, opened, but not decoded. Raises: as `picture`."""
+    """Give the picture *data*, opened, but not decoded. Raises: as `decoded_picture`."""
     from PIL import UnidentifiedImageError
 
     try:
-        found = opened(io.BytesIO(data))
+        found = opened_picture(io.BytesIO(data))
     except UnidentifiedImageError:
         raise SampleError(
             f"this is not a picture that is decoded here ({', '.join(FORMATS)}); for another format, or for other "

@@ -29,7 +29,7 @@ def encode(field: str, value: object) -> bytes:
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    inner, codec = unpacked(field)
+    inner, codec = without_codec(field)
     if codec is not None:
         return _compressed(codec, encode(inner, value))
     kind = suffix_of(inner)
@@ -146,12 +146,12 @@ def text_payload(field: str | bytes, text: bytes) -> bytes:
     >>> text_payload("txt", b"a"), text_payload(b"n01.txt.gz", b"a")[:3], text_payload(b"GZ", b"no field")
     (b'a', b'\x1f\x8b\x08', b'no field')
     """
-    codec = unpacked(field if isinstance(field, str) else os.fsdecode(split_path(field)[1]))[1]
+    codec = without_codec(field if isinstance(field, str) else os.fsdecode(split_path(field)[1]))[1]
     return text if codec is None else _compressed(codec, text)
 
 
 @lru_cache(1000)
-def unpacked(field: str) -> tuple[str, Codec | None]:
+def without_codec(field: str) -> tuple[str, Codec | None]:
     """Return *field* without the suffix of a codec, and that codec."""
     inner, codec = split_packed(f".{field}")
     return inner[1:], codec

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tartools.tar.compression import CODECS
 
-FIRST = 16  # bytes of a payload that `type_of` looks at
+FIRST = 16  # bytes of a payload that `type_of_file` looks at
 
 PICTURE, SOUND, VIDEO, ARRAY, OTHER = "picture", "sound", "video", "array", "other"
 
@@ -26,7 +26,7 @@ def suffix_of(field: str) -> str:
 class FileType(NamedTuple):
     """A type of files: *what* one is, its *kind*, the *suffixes* of fields that promise it, and its *magics*.
 
-    Magics are first bytes, one of which each such file has; RIFF and MPEG-4 have theirs further on, see `type_of`.
+    Magics are first bytes, one of which each such file has; RIFF and MPEG-4 have theirs further on, see `type_of_file`.
     A PICTURE is one that Pillow decodes itself. What tarshow calls one is *brief*.
     """
 
@@ -99,10 +99,10 @@ def is_picture_field(field: str) -> bool:
     return suffix_of(field) in PICTURES
 
 
-def type_of(head: bytes) -> FileType | None:
+def type_of_file(head: bytes) -> FileType | None:
     """Return the type of a file that begins with *head*, its first 16 bytes or more; None if it is not known.
 
-    >>> type_of(b"GIF89a...").what, type_of(b"RIFF....WAVEfmt ").suffixes, type_of(b"hello")
+    >>> type_of_file(b"GIF89a...").what, type_of_file(b"RIFF....WAVEfmt ").suffixes, type_of_file(b"hello")
     ('a GIF picture', ('wav',), None)
     """
     if head[4:8] in BOXES:
@@ -114,5 +114,5 @@ def type_of(head: bytes) -> FileType | None:
 
 def is_picture(suffix: str, head: bytes) -> bool:
     """Tell whether what begins with *head*, in a field that ends in *suffix*, is a picture, or should be one."""
-    found = type_of(head)
+    found = type_of_file(head)
     return suffix in PICTURES or (found is not None and found.kind == PICTURE and not head.startswith(_SHORT))

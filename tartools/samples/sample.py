@@ -286,7 +286,7 @@ class Batch:
 
         A run is the label, a batch, and the numbers of its first sample in that and of the one behind its last.
         """
-        for first, last, label in runs(labels):
+        for first, last, label in runs_of_labels(labels):
             if label != skipped:
                 yield label, self, first, last
 
@@ -298,10 +298,10 @@ class Batch:
             writer.add_range(self.groups.source, self.groups.starts[first], self.groups.starts[last])
 
 
-def runs(labels: Iterable[Label]) -> Iterator[tuple[int, int, Label]]:
+def runs_of_labels(labels: Iterable[Label]) -> Iterator[tuple[int, int, Label]]:
     """Yield begin, end (exclusive) and value of each run of equal *labels*.
 
-    >>> list(runs([True, True, False]))
+    >>> list(runs_of_labels([True, True, False]))
     [(0, 2, True), (2, 3, False)]
     """
     first = 0

@@ -131,8 +131,8 @@ def directed(encoded: bytes, order: Order) -> bytes:
 def decoder(order: Order) -> Callable[[bytes], bytes]:
     """Return a function that decodes the sort key of a text."""
     if order.reverse:
-        return lambda sort_key: text_of(directed(sort_key[1:], order))
-    return lambda sort_key: text_of(sort_key[1:])
+        return lambda sort_key: text_of_key(directed(sort_key[1:], order))
+    return lambda sort_key: text_of_key(sort_key[1:])
 
 
 def text_bytes(value: bytes) -> bytes:
@@ -144,7 +144,7 @@ def text_bytes(value: bytes) -> bytes:
     return value.replace(b"\0", b"\0\xff") + b"\0\0"
 
 
-def text_of(encoded: bytes) -> bytes:
+def text_of_key(encoded: bytes) -> bytes:
     """Return the text that `text_bytes` encoded."""
     return encoded[:-2].replace(b"\0\xff", b"\0")
 

@@ -74,7 +74,7 @@ class DataSet:
         from tartools.shards import shardrows
         from tartools.tables import schema
 
-        schema.check_installed()
+        schema.check_pyarrow()
         shardrows.check_stored(self.urls)
         self.lists = True
         return shardrows.table_destination(url, force, self.rows)
@@ -83,10 +83,10 @@ class DataSet:
         """Return what writes the shard *destination*, of samples or of those that rows list."""
         if not self.lists:
             return SampleWriter(destination)
-        from tartools.shards.shardrows import RowWriter, shards_of
+        from tartools.shards.shardrows import RowWriter, listed_shards
 
         reading = self.reading._replace(ranges=True, listed=False)
-        return RowWriter(destination, shards_of(self.rows(), self.account, reading))
+        return RowWriter(destination, listed_shards(self.rows(), self.account, reading))
 
     @property
     def are_tables(self) -> bool:
@@ -169,9 +169,9 @@ class DataSet:
         Whoever takes them counts them.
         """
         if self.lists:
-            from tartools.shards.shardrows import row_batches
+            from tartools.shards.shardrows import all_rows
 
-            return row_batches(self.rows())
+            return all_rows(self.rows())
         return self._checked(self.read())
 
     def _checked(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -238,14 +238,14 @@ class DataSet:
                 for batch in batches:
                     yield batch, answers(batch)
             return
-        from tartools.shards.shardrows import row_batches
+        from tartools.shards.shardrows import all_rows
         from tartools.storage.checks import changed_since
 
         if of_keys is None:
             self.keep()
         rows = self.rows()
         if of_keys is not None and rows.have_keys:
-            for each in row_batches(rows):
+            for each in all_rows(rows):
                 said = of_keys(each.keys)
                 if len(said) < len(each):
                     raise changed_since(self.urls[0])
@@ -257,7 +257,7 @@ class DataSet:
         quiet = Account(lambda _: None)  # what is to be said of the shards was said when they were indexed
         with closing_upstream(again := self._checked(self.read(quiet, reading))):
             found = chain.from_iterable(map(answers, again))
-            for each in row_batches(rows):
+            for each in all_rows(rows):
                 said = list(islice(found, len(each)))
                 if len(said) == len(each):  # otherwise *again* has raised why
                     yield each, said

@@ -70,10 +70,10 @@ def deliver_order(data: DataSet, positions: Iterable[int], destination: Destinat
 
     All *positions* are taken before anything is written. Raises: StorageError if a sample is not as its row says.
     """
-    write_batches(in_order(data, positions, account), destination, account)
+    write_batches(in_order_of(data, positions, account), destination, account)
 
 
-def in_order(data: DataSet, positions: Iterable[int], account: Account) -> Iterator[Batches]:
+def in_order_of(data: DataSet, positions: Iterable[int], account: Account) -> Iterator[Batches]:
     """Return the samples that the rows of *data* at *positions* list, in that order; or these rows, if it lists them.
 
     All *positions* are read before this returns.

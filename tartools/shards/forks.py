@@ -199,10 +199,10 @@ class ForkedStream(Stream):
         self._ended = True
         child.end()
         if failure is None:
-            from tartools.storage.children import describe  # only now: importing subprocess costs 5 ms
+            from tartools.storage.children import how_it_ended  # only now: importing subprocess costs 5 ms
 
             why = " (there may be too little memory)" if child.status == -signal.SIGKILL else ""
-            raise StorageError(f"the process that reads this {describe(child.status)}{why}", url=self._url)
+            raise StorageError(f"the process that reads this {how_it_ended(child.status)}{why}", url=self._url)
         if self._last & ALL_READ:
             self._source.readinto(memoryview(bytearray()))  # raises if the source ended too early
         if failure:

@@ -16,7 +16,7 @@ from tartools import storage
 from tartools.errors import StorageError, byte_size
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample, Value, build
-from tartools.shards.numbering import check_outputs, existing_shards, parse_numbering, replace_set
+from tartools.shards.numbering import check_numbered, existing_shards, parse_numbering, replace_set
 from tartools.shards.reading import Reading, closing_upstream, read_batches
 from tartools.shards.series import Limits, Series
 from tartools.shards.writing import Destination, SampleWriter, check_shard_name, codec_for
@@ -224,7 +224,7 @@ class ShardWriter(_Writing):
         codec_for(names.name(0), gzip)
         check_shard_name(names.name(0))
         old = existing_shards(names)
-        check_outputs(names, 0, old, (), force)
+        check_numbered(names, 0, old, (), force)
 
         def remove_old(account: Account) -> None:
             if force:

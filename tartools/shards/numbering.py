@@ -163,7 +163,7 @@ def existing_shards(names: Numbering) -> dict[int, str]:
     return {number: name for name in found if (number := names.number(name)) is not None}
 
 
-def check_outputs(names: Numbering, start: int, old: dict[int, str], urls: Sequence[str], force: bool) -> None:
+def check_numbered(names: Numbering, start: int, old: dict[int, str], urls: Sequence[str], force: bool) -> None:
     """Raise StorageError if a shard in *old* exists and may not be replaced, or if an input could be overwritten.
 
     Not every store can be listed, so the first shard and the inputs are checked by name.

@@ -13,7 +13,7 @@ from tartools import storage, tar
 from tartools.errors import NotFoundError, StorageError, TarFormatError, TarToolsError, option, printable, shown
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Batch, Sample
-from tartools.storage.streams import Input, Stream, check_unchanged, skip
+from tartools.storage.streams import Input, Stream, check_input_file, skip
 from tartools.tables import schema
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special
 from tartools.tar.compression import Decompressed, StoredBytes, decompressed, head_of
@@ -343,7 +343,7 @@ class ShardStream:
         if self._failure is not None:
             raise self._failure
         if self._input is not None:
-            check_unchanged(self._input.file)
+            check_input_file(self._input.file)
 
     def skip(self, count: int, /) -> None:
         """Skip *count* bytes of a plain file, which count as read."""

@@ -8,7 +8,7 @@ from typing import NamedTuple, NoReturn
 from tartools import storage, tar
 from tartools.errors import SampleError, UsageError, several
 from tartools.samples.account import Account
-from tartools.shards.numbering import PartNames, check_outputs, existing_shards, replace_set
+from tartools.shards.numbering import PartNames, check_numbered, existing_shards, replace_set
 from tartools.shards.reading import closing_upstream
 from tartools.shards.writing import Batches, BatchWriter, Destination
 from tartools.storage.interrupts import deferred_signals
@@ -203,7 +203,7 @@ class Spread:
 # ---- a series for each part: where they go, and what is said of them ----
 
 
-def changed() -> SampleError:
+def other_samples() -> SampleError:
     """Return the failure of an input that has other samples when it is read again."""
     return SampleError("the input has changed: keys or values are not those that it had when they were counted")
 
@@ -261,7 +261,7 @@ class PartShards:
             self._old[part] = {0: names.name(0)} if there else {}
         else:
             self._old[part] = existing_shards(names)
-        check_outputs(names, self._first, self._old[part], self._urls, self._wanted.force)
+        check_numbered(names, self._first, self._old[part], self._urls, self._wanted.force)
 
     def spread(self, counts: Mapping[str, int]) -> None:
         """Spread the *counts* of samples of each part evenly over its shards. Raises: SampleError for too few."""
@@ -273,7 +273,7 @@ class PartShards:
         if part not in self._old:
             self._check_outputs(part)
         if self._wanted.even and part not in self._spreads:
-            raise changed()
+            raise other_samples()
         names, limits = self._wanted.names.of(part), self._wanted.limits
         if self._wanted.even:
             limits = Limits(self._spreads[part].samples)

@@ -1,6 +1,6 @@
 """Many URLs, of shards and of tables, to the rows of their samples: what a table of them is made of.
 
-Where shards have changed, a table is made anew (`updated`): the rows of all others are taken over.
+Where shards have changed, a table is made anew (`updated_rows`): the rows of all others are taken over.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tartools.storage.checks import Look, check_unchanged, looks
 from tartools.storage.url import Url
 from tartools.tables import rows, schema, source
 from tartools.tables.facts import WantedFacts
-from tartools.tables.inputs import ROW, RowInputs, RowSource, TablePart, in_order, unified_piece
-from tartools.tables.rowplaces import KnownShards, Listing, runs
+from tartools.tables.inputs import ROW, RowInputs, RowSource, TablePart, rows_in_order, unified_piece
+from tartools.tables.rowplaces import KnownShards, Listing, runs_of_equal
 from tartools.tables.rows import RowSpool
 from tartools.tables.tablesamples import Shards
 from tartools.tables.tablewriter import RowBatch, TableWriter
@@ -89,7 +89,7 @@ def row_inputs_apart(
     *sources* are URLs. As `row_inputs`.
     """
     urls = [url for each in sources for url in each]
-    schema.check_installed()
+    schema.check_pyarrow()
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # the others keep 30 MB more
     check_stored(urls)
     check_shards(urls, account)
@@ -103,7 +103,7 @@ def row_inputs_apart(
             if is_table:
                 for url in group:
                     table = TablePart(url, shards)
-                    if column := lacking(table, indexing.wanted):
+                    if column := lacking_column(table, indexing.wanted):
                         what = f"this table has no column {column!r}; name its shards, to look into samples"
                         raise UsageError(what, url=url)
                     parts.append(table)
@@ -133,7 +133,7 @@ def shard_versions(urls: Sequence[str]) -> dict[str, str]:
     return {url: found.known(url) for url, found in looked.items()}
 
 
-def blocks(urls: Sequence[str], account: Account, indexing: Indexing) -> Generator[bytes, None, None]:
+def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) -> Generator[bytes, None, None]:
     """Return the rows of the shards *urls*, in order, in blocks (see `rows.blocks`).
 
     Whoever takes them counts the samples. Raises: SampleError, and what `gather` raises.
@@ -155,14 +155,14 @@ def indexed(
     versions = {url: looked[url].known(url) for url in urls}
     wanted = indexing.wanted
     spool = RowSpool(wanted.known if wanted is not None else (), versions, shards, indexing.reading.tmpdir)
-    with closing(blocks(urls, account, indexing)) as found:
+    with closing(blocks_of_shards(urls, account, indexing)) as found:
         for block in found:
             spool.add(block)
     check_unchanged(versions)
     return spool
 
 
-def lacking(table: TablePart, wanted: WantedFacts | None) -> str | None:
+def lacking_column(table: TablePart, wanted: WantedFacts | None) -> str | None:
     """Return a column that is *wanted* and that *table* has not; None if it has all."""
     if wanted is None:
         return None
@@ -178,7 +178,7 @@ def check_seen(inputs: RowInputs, wanted: WantedFacts | None) -> None:
         wanted.check_seen(schema.fields_of(inputs.schema))
 
 
-def row_batches(inputs: RowInputs) -> Iterator[RowBatch]:
+def all_rows(inputs: RowInputs) -> Iterator[RowBatch]:
     """Return all rows of *inputs*, in order."""
     import numpy as np
 
@@ -189,8 +189,8 @@ def row_batches(inputs: RowInputs) -> Iterator[RowBatch]:
 
 
 def rows_at(inputs: RowInputs, positions: Iterable[int], tmpdir: str | None) -> Iterator[RowBatch]:
-    """Return the rows of *inputs* at *positions*, in that order; see `inputs.in_order`."""
-    return (RowBatch(rows.drop_columns([ROW])) for rows in in_order(inputs, positions, tmpdir))
+    """Return the rows of *inputs* at *positions*, in that order; see `inputs.rows_in_order`."""
+    return (RowBatch(rows.drop_columns([ROW])) for rows in rows_in_order(inputs, positions, tmpdir))
 
 
 def write_rows(
@@ -198,7 +198,7 @@ def write_rows(
 ) -> None:
     """Write the rows of *inputs*, or only *batches* of them, to the table *url*."""
     destination = table_destination(url, force, lambda: inputs)
-    write_batches(row_batches(inputs) if batches is None else batches, destination, account or Account())
+    write_batches(all_rows(inputs) if batches is None else batches, destination, account or Account())
 
 
 def samples_at(inputs: RowInputs, positions: Iterable[int], account: Account, reading: Reading) -> Iterator[Batch]:
@@ -206,17 +206,17 @@ def samples_at(inputs: RowInputs, positions: Iterable[int], account: Account, re
 
     All *positions* are read before this returns. Raises: StorageError if a sample is not as its row says.
     """
-    return _samples_of(inputs, in_order(inputs, positions, reading.tmpdir, PLACES), account, reading)
+    return _samples_of(inputs, rows_in_order(inputs, positions, reading.tmpdir, PLACES), account, reading)
 
 
 def _samples_of(inputs: RowInputs, found: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
-    with closing(shards_of(inputs, account, reading)) as shards:
+    with closing(listed_shards(inputs, account, reading)) as shards:
         for rows in found:
             yield from samples_of(shards, rows.drop_columns([ROW]), rows.column(ROW).to_numpy())
         shards.check()
 
 
-def shards_of(inputs: RowInputs, account: Account, reading: Reading) -> Shards:
+def listed_shards(inputs: RowInputs, account: Account, reading: Reading) -> Shards:
     """Return the shards whose samples rows of *inputs* list, for samples that are read as *reading* says."""
     names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.shards.urls[0]]
     table = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
@@ -244,7 +244,7 @@ class Update(NamedTuple):
     dropped: int
 
 
-def updated(urls: Sequence[str], old: str, account: Account, indexing: Indexing) -> Update:
+def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Indexing) -> Update:
     """Return the rows of the shards *urls* (none: those of the table *old* that still exist), in this order.
 
     Rows of *old* are taken over if they are all rows of a shard that has not changed. The other shards are read.
@@ -263,7 +263,7 @@ def updated(urls: Sequence[str], old: str, account: Account, indexing: Indexing)
         raise UsageError("named twice, which --update does not allow", url=twice)
     looked = looks(urls)
     versions = {(same_name(url), version): number for number, (url, version) in enumerate(shards.since(0))}
-    fits = not lacking(table, indexing.wanted)
+    fits = not lacking_column(table, indexing.wanted)
     found: dict[str, Runs] = {}
     for url, name in zip(urls, names, strict=True):
         number = versions.get((name, looked[url].version)) if looked[url].version is not None else None
@@ -300,7 +300,7 @@ def whole_shards(table: TablePart) -> dict[int, Runs]:
         numbers = some.column(schema.SHARD).to_numpy()
         index = some.column(schema.INDEX) if schema.INDEX in some.schema.names else None
         indexes = None if index is None or index.null_count else index.to_numpy()
-        for low, high in runs(numbers):
+        for low, high in runs_of_equal(numbers):
             number = int(numbers[low])
             start = following.get(number, 0)
             following[number] = start + high - low

@@ -282,7 +282,7 @@ def tasks(urls: Sequence[str], size: int | None, sharing: Sharing) -> Iterator[S
     held = 0
     for number, url in enumerate(urls):
         size = remote_size if sharing.remote and storage.is_far(url) else storage.plain_size(url)
-        if size is not None and sharing.plain and is_compressed(url):
+        if size is not None and sharing.plain and is_compressed_file(url):
             size = None
         if size is not None and size <= PART:
             small.append(ShardPart(number, url))
@@ -314,7 +314,7 @@ def cut_up(number: int, url: str, part: int) -> Iterator[ShardTask]:
         yield ShardTask([ShardPart(number, url, begin, None, known)], True)
 
 
-def is_compressed(url: str) -> bool:
+def is_compressed_file(url: str) -> bool:
     """Return whether the local file *url* is compressed."""
     with closing(storage.open_read(url)) as stream:
         return stream.file is not None and compression.codec_of(compression.head_of(stream.file)) is not None

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tartools.errors import in_units, printable, several, shown
-from tartools.show.sections import Part, Section, share, shortened
+from tartools.show.sections import Part, Section, share_of, shortened
 
 Facts = Mapping[str, Any]
 Row = dict[str, Any]
@@ -164,7 +164,7 @@ def row_tables(facts: Facts) -> Iterator[Section]:
             rounded(row["samples_per_second"]),
             rounded(row["bytes_per_second"] / 1e6),
             f"{1e3 * row['cpu_seconds']:.2f}",
-            share(row["samples_per_second"], most),
+            share_of(row["samples_per_second"], most),
             brief(row, alone[row["name"]]),
         )
         for row in found

@@ -22,7 +22,7 @@ FIRST = 5  # places of a finding in a table
 COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 
 
-def facts_of(
+def check_facts(
     found: Summary, shards: int, where: Where, words: Words, decoded: bool, profile: str | None
 ) -> dict[str, Any]:
     """Return what was *found* in so many *shards*, of whose samples each should have *words*, in the shape of --json.
@@ -82,10 +82,10 @@ def plain_lines(facts: Facts) -> Iterator[str]:
         if found["reader"]:
             yield f"{start} {facts['profile']}: {found['reader']}"
         for place in found["places"][:LISTED]:
-            yield f"{start} in: {words_of(place)}"
+            yield f"{start} in: {place_in_words(place)}"
 
 
-def words_of(place: Facts) -> str:
+def place_in_words(place: Facts) -> str:
     """Return the *place* of a finding in words."""
     words = [shown(place["shard"])]
     if place["byte"] is not None:
@@ -112,7 +112,7 @@ def parts(facts: Facts) -> Iterator[Part]:
         places = found["places"][:FIRST]
         yield "", ""
         yield f"{found['code']}: {found['means']}", COLOURS[found["weight"]]
-        yield from ((f"  {words_of(place)}", "") for place in places)
+        yield from ((f"  {place_in_words(place)}", "") for place in places)
         if found["count"] > len(places):
             yield f"  and {found['count'] - len(places):,} more; --json lists them", "dim"
         if found["reader"]:

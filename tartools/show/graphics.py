@@ -110,7 +110,7 @@ def _bands(few: Image) -> str:
     return tokens.tobytes().translate(None, b"\0").decode().removeprefix("$") + "-"
 
 
-def blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list[str]:
+def half_blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list[str]:
     """Return *picture* as *rows* lines of *columns* half blocks, each with a colour above and one below.
 
     Colours are *exact*, or the nearest of the 256 of xterm. Every line ends with the default colours.

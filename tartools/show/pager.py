@@ -192,7 +192,7 @@ class Pager:
         if self._grid:
             drawn = self._drawn_grid(room)
         else:
-            drawn, whole = sheet.page(self._seen[self._number], room)
+            drawn, whole = sheet.sheet_page(self._seen[self._number], room)
         foot = help_lines or [self._status(screen, HINT if whole else f"more below  {HINT}")]
         forget = graphics.KITTY_FORGET if screen.protocol == KITTY else ""
         self._keyboard.write(f"{forget}{CLEAR}{drawn}{self._foot(*foot)}".encode())

@@ -73,7 +73,7 @@ class Section(NamedTuple):
 Part = Section | tuple[str, str]  # of a report: a section, or a line and its style
 
 
-def drawn(parts: Iterable[Part], screen: Screen) -> str:
+def drawn_report(parts: Iterable[Part], screen: Screen) -> str:
     """Return the *parts* of a report as wide as *screen*, in colours if it takes escape codes."""
     from rich.console import Console
     from rich.text import Text
@@ -108,7 +108,7 @@ def shortened(text: str, width: int = LONG) -> str:
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
-def share(part: float, whole: float) -> float:
+def share_of(part: float, whole: float) -> float:
     """Return *part* of *whole*, from 0 to 1; 0 of nothing."""
     return part / max(whole, 1)
 

@@ -60,7 +60,7 @@ class Block(NamedTuple):
         return max(tiles, cells(self.title), *map(cells, self.lines))
 
 
-def rows(
+def rows_of_pictures(
     samples: Iterable[Sample], screen: Screen, note: Callable[[Sample, bool], object] = lambda _sample, _broken: None
 ) -> Iterator[tuple[str, int, int]]:
     """Yield (text that shows samples side by side on *screen*, count of these samples, lines that the text takes).
@@ -71,7 +71,7 @@ def rows(
     """
     if screen.protocol == NONE:
         for sample in samples:
-            found = described(sample, screen)
+            found = described_members(sample, screen)
             note(sample, is_broken(found))
             shown = text.block(sample, found, bold=screen.codes)
             yield shown, 1, sum(max(1, -(-len(line) // screen.columns)) for line in shown[:-1].split("\n"))
@@ -80,21 +80,21 @@ def rows(
     high = min(HIGH, screen.rows - AROUND)
     waiting: list[Block] = []
     for sample in samples:
-        found = described(sample, screen)
+        found = described_members(sample, screen)
         blocks = laid_out(sample, found, screen, wide, high)
         note(sample, is_broken(found) or any(tile.broken for block in blocks for tile in block.tiles))
         lone = len(blocks) > 1 or not blocks[0].tiles
         taken = sum(block.width + GAP for block in waiting)
         if waiting and (lone or taken + blocks[0].width > screen.columns):
-            yield row(waiting) + "\n", len(waiting), height(waiting, screen.columns) + 1
+            yield drawn_row(waiting) + "\n", len(waiting), height(waiting, screen.columns) + 1
             waiting = []
         if lone:
             lines = sum(height([block], screen.columns) for block in blocks)
-            yield "".join(row([block]) for block in blocks) + "\n", 1, lines + 1
+            yield "".join(drawn_row([block]) for block in blocks) + "\n", 1, lines + 1
         else:
             waiting += blocks
     if waiting:
-        yield row(waiting) + "\n", len(waiting), height(waiting, screen.columns) + 1
+        yield drawn_row(waiting) + "\n", len(waiting), height(waiting, screen.columns) + 1
 
 
 def is_broken(found: Described) -> bool:
@@ -109,12 +109,12 @@ def height(blocks: Sequence[Block], columns: int) -> int:
     return bool(blocks[0].title) + tallest + below
 
 
-def page(sample: Sample, screen: Screen) -> tuple[str, bool]:
+def sheet_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
     """Return text that fills *screen*, without its last row, with *sample*; and whether all of the sample fits.
 
     Pictures get the rows that the text leaves, but at least half of them. The rest is cut or left out.
     """
-    found = described(sample, screen)
+    found = described_members(sample, screen)
     count = sum(description.kind == "picture" for _, description in found) if screen.protocol != NONE else 0
     words = sum(1 + len(description.lines) for _, description in found) - count
     room = screen.rows - 1
@@ -131,7 +131,7 @@ def page(sample: Sample, screen: Screen) -> tuple[str, bool]:
             return shown, False
         whole = len(lines) <= room
         lines = lines[:room]
-        shown += row([Block(title, block.tiles, lines)], codes=screen.codes)
+        shown += drawn_row([Block(title, block.tiles, lines)], codes=screen.codes)
     return shown, whole
 
 
@@ -149,14 +149,14 @@ def grid(samples: Sequence[Sample], chosen: int, screen: Screen) -> str:
     across, down = grid_size(screen)
     wide, high = (screen.columns + GAP) // across - GAP, max(1, (screen.rows - 1) // down - 2)
     blocks = [thumbnail(sample, screen, wide, high, marked=number == chosen) for number, sample in enumerate(samples)]
-    return "".join(row(blocks[n : n + across], codes=screen.codes) for n in range(0, len(blocks), across))
+    return "".join(drawn_row(blocks[n : n + across], codes=screen.codes) for n in range(0, len(blocks), across))
 
 
 def thumbnail(sample: Sample, screen: Screen, wide: int, high: int, *, marked: bool) -> Block:
     """Return *sample* as a block of *wide* columns and at most *high* rows below its key."""
     from rich.cells import set_cell_size
 
-    found = described(sample, screen)
+    found = described_members(sample, screen)
     key = printable(sample.key)
     while cells(key) > wide - 2:  # neighbours differ in the end of their keys
         key = "…" + key[2:]
@@ -164,13 +164,13 @@ def thumbnail(sample: Sample, screen: Screen, wide: int, high: int, *, marked: b
     title = styled(title, REVERSE if marked and screen.codes else "")
     first = next((member for member, description in found if description.kind == "picture"), None)
     if first is None or screen.protocol == NONE:
-        return Block(title, (), [*(fit(line, wide) for line in text.rows(found)[:high]), ""])
+        return Block(title, (), [*(fit(line, wide) for line in text.described_fields(found)[:high]), ""])
     drawn = tile(first, "", screen, wide, high)
     lines = drawn.lines[:high]  # a message can be longer
     return Block(title, [drawn._replace(lines=lines, rows=min(drawn.rows, high), label="")], ())
 
 
-def described(sample: Sample, screen: Screen) -> Described:
+def described_members(sample: Sample, screen: Screen) -> Described:
     """Return the members of *sample* with their descriptions. Pictures that *screen* can't draw are decoded here."""
     return [(member, text.describe(member, decode=screen.protocol == NONE)) for member in sample.members]
 
@@ -192,7 +192,7 @@ def laid_out(sample: Sample, found: Described, screen: Screen, wide: int, high: 
         bands[-1].append(another)
     blocks = [Block("", band, ()) for band in bands]
     blocks[0] = blocks[0]._replace(title=printable(sample.key))
-    blocks[-1] = blocks[-1]._replace(lines=text.rows(described))
+    blocks[-1] = blocks[-1]._replace(lines=text.described_fields(described))
     return blocks
 
 
@@ -210,7 +210,7 @@ def tile(member: Member, what: str, screen: Screen, wide: int, high: int) -> Til
     label = fit(f"  {name}  {member.size:,} B  {what}", wide)
     columns, height = in_cells(picture.size, wide, high)
     if screen.protocol == BLOCKS:
-        lines = graphics.blocks(picture, columns, height, exact=screen.exact)
+        lines = graphics.half_blocks(picture, columns, height, exact=screen.exact)
         return Tile(columns, height, lines, "", label)
     if screen.protocol == KITTY:
         drawing = graphics.kitty(picture, columns, height)
@@ -234,20 +234,20 @@ def in_cells(size: tuple[int, int], wide: int, high: int) -> tuple[int, int]:
     return columns, max(1, min(high, round(columns * height / width / 2)))
 
 
-def row(blocks: Sequence[Block], *, codes: bool = True) -> str:
+def drawn_row(blocks: Sequence[Block], *, codes: bool = True) -> str:
     """Return the text that draws *blocks* side by side, from the start of a line on; the cursor ends below them.
 
     Pictures are drawn after the lines that make room for them, so that the screen has scrolled before.
     """
     tallest = max((tile.rows for block in blocks for tile in block.tiles), default=0)
-    columns = [written(block, tallest, codes) for block in blocks]
+    columns = [written_block(block, tallest, codes) for block in blocks]
     widths = [block.width for block in blocks]
-    lines = [beside(widths, parts) + "\n" for parts in zip_longest(*columns, fillvalue="")]
+    lines = [in_columns(widths, parts) + "\n" for parts in zip_longest(*columns, fillvalue="")]
     top = tallest + bool(blocks[0].title)
     return "".join([*lines[:top], drawings(blocks, tallest), *lines[top:]])
 
 
-def written(block: Block, tallest: int, codes: bool) -> list[str]:
+def written_block(block: Block, tallest: int, codes: bool) -> list[str]:
     """Return the lines of *block*, empty where pictures will be drawn; styled, if escape *codes* are wanted.
 
     All labels are below the *tallest* picture of the neighbours.
@@ -258,7 +258,7 @@ def written(block: Block, tallest: int, codes: bool) -> list[str]:
         for tile in block.tiles
     ]
     widths = [tile.width for tile in block.tiles]
-    lines += [beside(widths, parts) for parts in zip(*columns, strict=True)]
+    lines += [in_columns(widths, parts) for parts in zip(*columns, strict=True)]
     return [*lines, *block.lines]
 
 
@@ -276,7 +276,7 @@ def drawings(blocks: Sequence[Block], tallest: int) -> str:
     return drawn
 
 
-def beside(widths: Sequence[int], parts: Sequence[str]) -> str:
+def in_columns(widths: Sequence[int], parts: Sequence[str]) -> str:
     """Return *parts* on one line, padded to *widths* columns, without blanks at the end."""
     padded = (part + " " * (width - cells(part)) for width, part in zip(widths, parts, strict=True))
     return (" " * GAP).join(padded).rstrip(" ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tartools.samples.filetypes import FIRST, SOUNDS, type_of
+from tartools.samples.filetypes import FIRST, SOUNDS, type_of_file
 from tartools.tar import Member
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def is_sound(kind: str, head: bytes) -> bool:
 
 
 def _begins(head: bytes) -> bool:
-    found = type_of(head)
+    found = type_of_file(head)
     return found is not None and not KINDS.isdisjoint(found.suffixes)
 
 
-def read(member: Member, columns: int = COLUMNS) -> tuple[str, Sequence[float]]:
+def read_sound(member: Member, columns: int = COLUMNS) -> tuple[str, Sequence[float]]:
     """Return the description of the sound *member*, and the peaks of its first 8192 frames in each of *columns*.
 
     Peaks are from 0 to 1, the loudest being 1; there are none if it is empty.

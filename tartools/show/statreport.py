@@ -11,7 +11,7 @@ from typing import Any
 
 from tartools.errors import in_units, printable, several, shown
 from tartools.samples.account import TOGETHER
-from tartools.show.sections import LISTED, Part, Section, percent, share, shortened, skyline
+from tartools.show.sections import LISTED, Part, Section, percent, share_of, shortened, skyline
 from tartools.stages.summary import DIGITS, Distribution, FieldSummary, Summary
 
 Facts = Mapping[str, Any]
@@ -102,7 +102,7 @@ def spread(numbers: Distribution) -> dict[str, int | None]:
 
 def histogram(numbers: Distribution) -> list[int]:
     """Return how many *numbers* fall into each of at most 12 equally wide steps of buckets, from least to greatest."""
-    places = {place(low): count for low, count in numbers.buckets.items()}
+    places = {bucket_number(low): count for low, count in numbers.buckets.items()}
     first, buckets = min(places), max(places) - min(places) + 1
     counts = [0] * min(STEPS, buckets)
     for where, count in places.items():
@@ -110,10 +110,10 @@ def histogram(numbers: Distribution) -> list[int]:
     return counts
 
 
-def place(low: int) -> int:
+def bucket_number(low: int) -> int:
     """Return how many buckets of numbers there are before the one that begins at *low*.
 
-    >>> place(255), place(256), place(512)
+    >>> bucket_number(255), bucket_number(256), bucket_number(512)
     (255, 256, 384)
     """
     shift = max(0, low.bit_length() - DIGITS)
@@ -181,13 +181,13 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
     if pictures := field.get("pictures"):
         formats = ", ".join(f"{count} {form}" for form, count in pictures["formats"].items())
         if formats:
-            yield f"pictures {name}: {formats}, {sides(pictures)}"
+            yield f"pictures {name}: {formats}, {sides_in_words(pictures)}"
         if pictures["sizes"] is None:
             yield f"picture sizes {name}: {MANY}"
         for size, count in list((pictures["sizes"] or {}).items())[:MOST]:
             yield f"picture size {name} {size}: {count}"
         if pictures["broken"]:
-            yield f"broken {name}: {broken(pictures)}"
+            yield f"broken {name}: {broken_in_words(pictures)}"
             yield from (f"broken {name} in: {key}" for key in keys(pictures["broken_keys"]))
     if classes := field.get("classes"):
         yield f"classes {name}: {MANY if classes['values'] is None else classes['values']}"
@@ -197,7 +197,7 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
             yield f"no classes {name}: {classes['long']} values longer than 256 bytes"
 
 
-def sides(pictures: Facts) -> str:
+def sides_in_words(pictures: Facts) -> str:
     """Return the widths and heights of *pictures* in words."""
     return ", ".join(
         f"{what} {one['min']} to {one['max']}, median {one['median']}"
@@ -207,7 +207,7 @@ def sides(pictures: Facts) -> str:
     )
 
 
-def broken(pictures: Facts) -> str:
+def broken_in_words(pictures: Facts) -> str:
     """Return in words how many of *pictures* could not be read."""
     return f"{pictures['broken']}, first {shortened(pictures['broken_in'])} ({pictures['why']})"
 
@@ -242,7 +242,7 @@ def parts(facts: Facts) -> Iterator[Part]:
     )
     whole = size["archives"]
     rows = [
-        (what, in_units(size[what]), percent(size[what], whole), share(size[what], whole))
+        (what, in_units(size[what]), percent(size[what], whole), share_of(size[what], whole))
         for what in ("payloads", "headers", "padding", "other")
     ]
     yield Section("", ("<Archives", ">bytes", ">share", "|"), rows)
@@ -268,7 +268,7 @@ def field_tables(facts: Facts) -> Iterator[Section]:
             f"{field['missing']:,}" if field["missing"] else "-",
             in_units(field["bytes"]),
             percent(field["bytes"], whole),
-            share(field["bytes"], whole),
+            share_of(field["bytes"], whole),
         )
         for name, field in shown
     ]
@@ -299,13 +299,13 @@ def picture_table(name: str, pictures: Facts) -> Section:
     """Return the table about the *pictures* of a field: formats, widths and heights, and the most frequent sizes."""
     sizes = list((pictures["sizes"] or {}).items())
     whole = sum(pictures["formats"].values())
-    rows = [(size.replace("x", " x "), f"{count:,}", share(count, whole)) for size, count in sizes[:MOST]]
+    rows = [(size.replace("x", " x "), f"{count:,}", share_of(count, whole)) for size, count in sizes[:MOST]]
     formats = [f"{count:,} {form}" for form, count in pictures["formats"].items()]
-    notes = [", ".join(formats), sides(pictures)] if formats else []
+    notes = [", ".join(formats), sides_in_words(pictures)] if formats else []
     if pictures["sizes"] is None or len(sizes) > MOST:
         notes.append(f"{MANY if pictures['sizes'] is None else f'{len(sizes):,}'} different sizes")
     if pictures["broken"]:
-        notes.append(f"broken: {broken(pictures)}")
+        notes.append(f"broken: {broken_in_words(pictures)}")
     return Section("\n".join(notes), (f"<Pictures {name}", ">count", "|"), rows)
 
 
@@ -322,7 +322,7 @@ def class_tables(facts: Facts) -> Iterator[Section]:
             if classes["long"]:
                 notes.append(f"{classes['long']:,} values longer than 256 bytes")
             most = counts[0][1] if counts else 1
-            rows = [(shortened(value, 2 * NAME), f"{n:,}", share(n, most)) for value, n in counts[:MOST]]
+            rows = [(shortened(value, 2 * NAME), f"{n:,}", share_of(n, most)) for value, n in counts[:MOST]]
             yield Section("\n".join(notes), (f"<Classes {shortened(field['field'], NAME)}", ">count", "|"), rows)
 
 
@@ -331,7 +331,7 @@ def combination_tables(facts: Facts) -> Iterator[Section]:
     found = facts["combinations"]
     if found is None or len(found) > 1:
         rows = [
-            (f"{each['samples']:,}", share(each["samples"], facts["samples"]), together(each["fields"]))
+            (f"{each['samples']:,}", share_of(each["samples"], facts["samples"]), together(each["fields"]))
             for each in (found or ())[:MOST]
         ]
         more = f"{MANY} combinations" if found is None else f"{len(found):,} combinations" if found[MOST:] else ""

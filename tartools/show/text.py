@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
-from tartools.samples.filetypes import FIRST, PICTURES, SOUND, is_picture, suffix_of, type_of
+from tartools.samples.filetypes import FIRST, PICTURES, SOUND, is_picture, suffix_of, type_of_file
 from tartools.samples.sample import Sample, field_name
 from tartools.show import sound
 from tartools.tar import Member
@@ -50,10 +50,10 @@ def block(sample: Sample, described: Iterable[tuple[Member, Description]], *, bo
     Control characters in keys, fields and texts are escaped, so that a file cannot control the terminal.
     """
     title = printable(sample.key)
-    return "\n".join([f"\x1b[1m{title}\x1b[0m" if bold else title, *rows(described)]) + "\n\n"
+    return "\n".join([f"\x1b[1m{title}\x1b[0m" if bold else title, *described_fields(described)]) + "\n\n"
 
 
-def rows(described: Iterable[tuple[Member, Description]]) -> list[str]:
+def described_fields(described: Iterable[tuple[Member, Description]]) -> list[str]:
     """Return the lines of the *described* fields: name, size and description, in columns."""
     named = [(printable(field_name(member)) or "-", f"{member.size:,} B", found) for member, found in described]
     names, sizes = (max((len(row[column]) for row in named), default=0) for column in (0, 1))
@@ -78,20 +78,20 @@ def describe(member: Member, *, decode: bool = False) -> Description:
     if not head:
         return Description("empty", kind="broken" if kind in PICTURES or kind in sound.KINDS else "")
     if head.startswith(ARRAY):
-        return array(head, member)
+        return array_in_words(head, member)
     if is_picture(kind, head):
-        return picture(member, decode=decode)
+        return picture_in_words(member, decode=decode)
     if sound.is_sound(kind, head):
         return heard(member, kind)
     if kind == "json" and member.size <= JSON_LIMIT:
         return document(member)
-    return text(head, whole=member.size <= HEAD) or guess(head)
+    return cut_text(head, whole=member.size <= HEAD) or guess_type(head)
 
 
 def may_sound(member: Member) -> bool:
     """Return whether *member* is or should be a sound, by its first bytes and its field."""
     kind, head = _first_look(member)
-    return sound.is_sound(kind, head) or guess(head).kind == "sound"
+    return sound.is_sound(kind, head) or guess_type(head).kind == "sound"
 
 
 def may_be_picture(member: Member) -> bool:
@@ -104,7 +104,7 @@ def _first_look(member: Member) -> tuple[str, bytes]:
         return suffix_of(field_name(member)), file.read(FIRST)
 
 
-def picture(member: Member, *, decode: bool) -> Description:
+def picture_in_words(member: Member, *, decode: bool) -> Description:
     """Return format, size and mode of a picture, from its header; or why it is broken."""
     header, why = decoding.described(member, decode)
     if header is None or why is not None:
@@ -115,7 +115,7 @@ def picture(member: Member, *, decode: bool) -> Description:
 def heard(member: Member, kind: str) -> Description:
     """Return length, rate, channels and waveform of a sound, whose field ends in *kind*."""
     try:
-        what, peaks = sound.read(member)
+        what, peaks = sound.read_sound(member)
     except (TarToolsError, MemoryError):
         raise
     except Exception as error:  # the library does not document all its exceptions
@@ -129,7 +129,7 @@ def heard(member: Member, kind: str) -> Description:
     return Description(what, [sound.line(peaks)] if any(peaks) else (), kind="sound")
 
 
-def array(head: bytes, member: Member) -> Description:
+def array_in_words(head: bytes, member: Member) -> Description:
     """Return dtype, shape and range of values of the .npy file *member*, which begins with *head*.
 
     The header is parsed as a literal, and numpy gets plain numbers only, never the pickles that an array may hold.
@@ -159,14 +159,14 @@ def array(head: bytes, member: Member) -> Description:
     if found != expected:
         return Description(f"{what}, but it has {found:,} bytes of data instead of {expected:,}")
     if found and found <= ARRAY_LIMIT and numeric[1] in "iuf":
-        what += extent(member.read()[start + length :], kind)
+        what += extent_in_words(member.read()[start + length :], kind)
     return Description(what)
 
 
-def extent(data: bytes, kind: str) -> str:
+def extent_in_words(data: bytes, kind: str) -> str:
     """Return in words the minimum and maximum of *data*, numbers of the dtype *kind*.
 
-    >>> extent(bytes([3, 0, 9]), "|u1")
+    >>> extent_in_words(bytes([3, 0, 9]), "|u1")
     ', from 0 to 9'
     """
     import numpy as np
@@ -203,9 +203,9 @@ def document(member: Member) -> Description:
     payload = member.read()
     try:
         value = json.loads(payload)
-        lines, more = beginning(json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value))
+        lines, more = first_lines(json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value))
     except (ValueError, RecursionError) as error:
-        shown = text(payload[:HEAD], whole=len(payload) <= HEAD) or guess(payload)
+        shown = cut_text(payload[:HEAD], whole=len(payload) <= HEAD) or guess_type(payload)
         return Description(f"not JSON ({printable(str(error))[:WIDTH]}), {shown.what}", shown.lines)
     if len(lines) == 1 and len(lines[0]) <= WIDTH:
         return Description(f"JSON: {printable(lines[0])}")
@@ -213,7 +213,7 @@ def document(member: Member) -> Description:
     return Description("JSON", [*cut(lines, whole=True), *rest])
 
 
-def beginning(parts: Iterable[str]) -> tuple[list[str], int]:
+def first_lines(parts: Iterable[str]) -> tuple[list[str], int]:
     """Return the first lines of the text in *parts*, each cut to the width shown, and the count of further lines.
 
     Counting stops at a limit, because each line of nested JSON takes time.
@@ -236,7 +236,7 @@ def beginning(parts: Iterable[str]) -> tuple[list[str], int]:
     return lines, more + 1
 
 
-def text(head: bytes, *, whole: bool) -> Description | None:
+def cut_text(head: bytes, *, whole: bool) -> Description | None:
     """Return the text that begins with *head*, cut; None if it is not text. *whole*: *head* is all of it."""
     try:
         found = codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)
@@ -261,7 +261,7 @@ def cut(lines: Sequence[str], *, whole: bool) -> list[str]:
     return shown
 
 
-def guess(head: bytes) -> Description:
+def guess_type(head: bytes) -> Description:
     """Return what a file that begins with *head* probably is."""
-    found = type_of(head)
+    found = type_of_file(head)
     return Description(found.brief if found else "binary", kind="sound" if found and found.kind == SOUND else "")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
-from tartools.samples.sortkeys import text_bytes, text_of
+from tartools.samples.sortkeys import text_bytes, text_of_key
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import Picked
 from tartools.shards.gathering import gather, to_the_end, without_output
@@ -60,12 +60,12 @@ class DiffSide(NamedTuple):
 
 
 def digest(urls: Sequence[str], account: Account, reading: Reading, most: int) -> int:
-    """Return the digest of the data set *urls*: see `digest_of`."""
+    """Return the digest of the data set *urls*: see `digest_of_batch`."""
 
     def work(batches: Iterator[Batch]) -> int:
         total = 0
         for batch in batches:
-            total += digest_of(batch)
+            total += digest_of_batch(batch)
             account.samples_in += len(batch)
             account.samples_out += len(batch)
         return total
@@ -114,7 +114,7 @@ def content_records(batch: Batch, position: int) -> list[bytes]:
     return found
 
 
-def digest_of(batch: Batch) -> int:
+def digest_of_batch(batch: Batch) -> int:
     """Return the sum of the digests of the samples of *batch*, modulo 2**256.
 
     The digest of a sample is the BLAKE2b digest of its key, and of the name of each field and the BLAKE2b digest of its
@@ -193,13 +193,13 @@ def changes(
     while key is not None or other is not None:
         if other is not None and (key is None or other < key):
             counts.added += 1
-            yield Change(ADDED, text_of(other), place)
+            yield Change(ADDED, text_of_key(other), place)
             other, place, found = next(of_b)
             continue
         assert key is not None
         if key != other:
             counts.removed += 1
-            yield Change(REMOVED, text_of(key))
+            yield Change(REMOVED, text_of_key(key))
             key, position, content = next(of_a)
             continue
         pair(position + place + key)
@@ -210,7 +210,7 @@ def changes(
             fields = differing(content, found)
             for field in fields:
                 counts.fields[field] = counts.fields.get(field, 0) + 1
-            yield Change(CHANGED, text_of(key), place, fields)
+            yield Change(CHANGED, text_of_key(key), place, fields)
         key, position, content = next(of_a)
         other, place, found = next(of_b)
 
@@ -255,5 +255,5 @@ def reordered(
     for record in sort(after()):
         if record[NUMBER : 2 * NUMBER] != last:
             counts.reordered += 1
-            yield Change(REORDERED, text_of(record[2 * NUMBER :]), record[:NUMBER])
+            yield Change(REORDERED, text_of_key(record[2 * NUMBER :]), record[:NUMBER])
         last = record[:NUMBER]

@@ -129,10 +129,10 @@ def write_run(records: Iterable[bytes], file: io.FileIO) -> SortedRun:
 
 def pack_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
     """Yield *records* in blocks, for `unpack_block`."""
-    return map(marshal.dumps, parts_of(records, RECORDS, BLOCK))
+    return map(marshal.dumps, in_parts(records, RECORDS, BLOCK))
 
 
-def parts_of(records: Iterable[bytes], most: int, large: int) -> Iterator[list[bytes]]:
+def in_parts(records: Iterable[bytes], most: int, large: int) -> Iterator[list[bytes]]:
     """Yield *records* in parts of *most* records, or fewer of *large* bytes, or one record."""
     part: list[bytes] = []
     size = 0

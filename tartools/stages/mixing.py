@@ -103,9 +103,9 @@ class MixedSource(Generic[Item]):
 
 def is_plain(url: Url) -> bool:
     """Tell whether *url* is a local file that is not compressed."""
-    from tartools.shards.workers import is_compressed
+    from tartools.shards.workers import is_compressed_file
 
-    return storage.plain_size(url) is not None and not is_compressed(url)
+    return storage.plain_size(url) is not None and not is_compressed_file(url)
 
 
 class Mixing(Generic[Item]):

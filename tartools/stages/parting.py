@@ -20,11 +20,11 @@ from tartools.samples.sample import Batch, failure_of
 from tartools.samples.sortkeys import text_bytes
 from tartools.samples.values import Column, field_list
 from tartools.shards.dataset import DataSet
-from tartools.shards.series import changed
+from tartools.shards.series import other_samples
 from tartools.shards.writing import Batches
 from tartools.stages import shares
 from tartools.stages.externalsort import NUMBER, TURN, Spool, external_sort, pack_blocks, records_of
-from tartools.tables.listed import ListedBatch, keys_of, texts
+from tartools.tables.listed import ListedBatch, keys_of, texts_of_column
 
 MOST = 1000  # values, each of which has an output that is open
 MEMORY = 32 << 20  # bytes of records, three times
@@ -125,7 +125,7 @@ class ByKey:
 
 def values_of(batch: Batch, column: Column) -> list[str]:
     """Return the value of *column*, as text, of each sample of *batch*. Raises: SampleError, naming one without any."""
-    found = texts(batch, column)
+    found = texts_of_column(batch, column)
     if None in found:
         sample = batch[found.index(None)]
         if isinstance(batch, ListedBatch) and batch.columns.values(column.name) is not None:
@@ -209,7 +209,7 @@ class StratifiedPlan:
         for each in entries:
             found = next(self._assigned, None)
             if found is None or found[NUMBER : 2 * NUMBER] != _digest(each):
-                raise changed()
+                raise other_samples()
             parts.append(self._part(found))
         return parts
 
@@ -223,7 +223,7 @@ class StratifiedPlan:
     def end(self) -> None:
         """Raise SampleError if there were more samples when the records were made."""
         if next(self._assigned, None) is not None:
-            raise changed()
+            raise other_samples()
 
 
 def _digest(entry: bytes) -> bytes:

@@ -24,7 +24,7 @@ from tartools.samples.columnfields import ChosenColumns, PackedFields, RowFormat
 from tartools.samples.sample import Batch, failure_of, join_path
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, ShardStream, closing_upstream, read_batches
-from tartools.stages.externalsort import external_sort, parts_of, unpack_block
+from tartools.stages.externalsort import external_sort, in_parts, unpack_block
 from tartools.stages.samplefiles import LOCATION, Entry, SampleFiles
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import stream_file
@@ -145,7 +145,7 @@ class Spilled:
         first = list(islice(records, 1))  # now all are counted
         most = min(max(LEAST, self._count * PLACE * 4 // self._memory), MOST)
         last: tuple[bytes, int] | None = None
-        for block in parts_of(chain(first, records), most, LARGE):
+        for block in in_parts(chain(first, records), most, LARGE):
             for record in block:
                 key = record[: record.index(b"\0")]
                 number = int.from_bytes(record[len(key) + 1 : len(key) + 1 + NUMBER], "big")
@@ -261,7 +261,7 @@ def read_second(
     return FoundPartners(partners, source)
 
 
-def check_shards(urls: Sequence[str]) -> None:
+def check_no_rows(urls: Sequence[str]) -> None:
     """Raise UsageError if one of *urls*, of A, is a file of rows by its name."""
     for url in urls:
         if form := form_by_name(url):

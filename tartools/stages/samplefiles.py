@@ -42,7 +42,7 @@ class Entry(NamedTuple):
     flags: int
 
 
-def unpacked(records: Iterable[bytes], text_of: Callable[[bytes], bytes]) -> Iterator[Entry]:
+def entries_of(records: Iterable[bytes], text_of: Callable[[bytes], bytes]) -> Iterator[Entry]:
     """Yield *records* as entries, in their order. *text_of* gives the key that a sort key implies."""
     unpack, make, size = LOCATION.unpack_from, tuple.__new__, LOCATION.size  # half of what Entry(...) costs
     for packed in records:

@@ -61,7 +61,7 @@ def count(samples: Iterable[Item], most: int) -> Iterator[Item]:
                 return
 
 
-def part(samples: Iterable[Item], chosen: slice, account: Account) -> Iterator[Item]:
+def sliced(samples: Iterable[Item], chosen: slice, account: Account) -> Iterator[Item]:
     """Yield the samples whose numbers are in the slice *chosen*, which has no negatives; leave out the others."""
     numbers = range(*chosen.indices(sys.maxsize))
     last = numbers[-1] if numbers else -1

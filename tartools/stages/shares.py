@@ -82,16 +82,16 @@ class Part(NamedTuple):
     weight: int
 
 
-def parts(text: str) -> tuple[Part, ...]:
+def parsed_parts(text: str) -> tuple[Part, ...]:
     """Return the parts in *text*, such as `train:0.9,val:0.1` or, in percent, `train:90,val:10`. Raises: ValueError.
 
     The last one takes what the others leave, because digits of shares such as 0.333 end somewhere.
 
-    >>> parts("train:0.9,val:0.1")
+    >>> parsed_parts("train:0.9,val:0.1")
     (Part(name='train', weight=9), Part(name='val', weight=1))
-    >>> [part.weight for part in parts("a:0.333,b:0.333,c:0.333")]
+    >>> [part.weight for part in parsed_parts("a:0.333,b:0.333,c:0.333")]
     [333, 333, 334]
-    >>> parts("train:90,val:10") == parts("train:0.9,val:0.1")
+    >>> parsed_parts("train:90,val:10") == parsed_parts("train:0.9,val:0.1")
     True
     """
     names, ratios = [], []
@@ -133,7 +133,7 @@ def apportioned(count: int, found: Sequence[Part]) -> list[int]:
 
     Those with the largest remainders are rounded up, of equal ones the first.
 
-    >>> apportioned(5, parts("a:0.5,b:0.25,c:0.25")), apportioned(1, parts("a:0.1,b:0.9"))
+    >>> apportioned(5, parsed_parts("a:0.5,b:0.25,c:0.25")), apportioned(1, parsed_parts("a:0.1,b:0.9"))
     ([3, 1, 1], [0, 1])
     """
     whole = sum(part.weight for part in found)

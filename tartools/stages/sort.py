@@ -26,7 +26,7 @@ from tartools.shards.dataset import DataSet
 from tartools.shards.gathering import WORKERS
 from tartools.stages import samplefiles
 from tartools.stages.externalsort import TURN, external_sort, pack_blocks, position_in, records_of
-from tartools.stages.samplefiles import LOCATION, LONE, POSITION, Entry, PartMember, SampleFiles, unpacked
+from tartools.stages.samplefiles import LOCATION, LONE, POSITION, Entry, PartMember, SampleFiles, entries_of
 from tartools.storage.openfiles import OPEN_FILES
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema
@@ -62,7 +62,7 @@ def sorted_batches(
     records = external_sort(index, memory, tmpdir)
     arrange = join_equal_keys if order.by_key else choose_equal_values
     last = None
-    for batch in gather(arrange(unpacked(records, sortkeys.decoder(order)), order, account), order, account, files):
+    for batch in gathered(arrange(entries_of(records, sortkeys.decoder(order)), order, account), order, account, files):
         if last is not None:
             yield last
         last = batch
@@ -74,7 +74,7 @@ def sorted_batches(
     files.check()
 
 
-def gather(found: Iterable[list[Entry]], order: Order, account: Account, files: SampleFiles) -> Iterator[Batch]:
+def gathered(found: Iterable[list[Entry]], order: Order, account: Account, files: SampleFiles) -> Iterator[Batch]:
     """Yield samples, given the entries of their parts: small samples in batches read into memory, others alone.
 
     Holds: 1 MiB, and up to 16 MiB of a joined sample.
@@ -285,7 +285,7 @@ def sorted_rows(
     Raises: UntoldError if rows have one key and different fields; what *records* raises.
     """
     arrange = join_equal_keys if order.by_key else choose_equal_values
-    entries = unpacked(external_sort(records, memory, tmpdir), sortkeys.decoder(order))
+    entries = entries_of(external_sort(records, memory, tmpdir), sortkeys.decoder(order))
     for parts in arrange(entries, order, account):
         yield (parts[0] if len(parts) == 1 else _one_of(parts, order, account)).start
 
@@ -351,14 +351,14 @@ def from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[
         if encode_key is not None:
             sort_keys = map(encode_key, keys, numbers, shards)
         else:
-            sort_keys = map(encode_value, texts(rows, name, row, shards), keys, shards, repeat(lambda: columns))
+            sort_keys = map(encode_value, texts_of_rows(rows, name, row, shards), keys, shards, repeat(lambda: columns))
         for sort_key, number, key, kind in zip(sort_keys, numbers, keys, fields, strict=False):
             yield row_record(sort_key, number, key, kind, order, lone=not kind)
         account.samples_in += len(rows)
         row += len(rows)
 
 
-def texts(rows: Any, name: str, first: int, shards: Sequence[str]) -> Iterable[str | None]:
+def texts_of_rows(rows: Any, name: str, first: int, shards: Sequence[str]) -> Iterable[str | None]:
     """Return the values of the column *name* of *rows* as text, None for null; *first* is the number of the first."""
     if name == INDEX:
         return map(str, range(first, first + len(rows)))
@@ -367,7 +367,7 @@ def texts(rows: Any, name: str, first: int, shards: Sequence[str]) -> Iterable[s
     if name == "__size__":
         places = (rows.column(bound).to_pylist() for bound in (schema.END, schema.BEGIN))
         return (str(end - begin) for end, begin in zip(*places, strict=True))
-    return (None if value is None else as_text(value) for value in schema.plain(rows.column(name)))
+    return (None if value is None else as_text(value) for value in schema.plain_values(rows.column(name)))
 
 
 def kinds_of(rows: Any, known: dict[bytes, int]) -> Iterable[int]:
@@ -427,10 +427,10 @@ def sorted_positions(data: DataSet, order: Order, account: Account, memory: int)
     counts: list[int] = []  # samples of each task
     records = from_samples(data, order, counts)
     account.samples_in += inputs.rows
-    return numbered(sorted_rows(records, order, account, memory, tmpdir), counts)
+    return row_numbers(sorted_rows(records, order, account, memory, tmpdir), counts)
 
 
-def numbered(rows: Iterator[int], counts: Sequence[int]) -> Iterator[int]:
+def row_numbers(rows: Iterator[int], counts: Sequence[int]) -> Iterator[int]:
     """Yield the numbers of *rows*, which have the number of their task in the high bits; *counts* are rows of tasks."""
     begins: list[int] = []
     for row in rows:

@@ -19,7 +19,7 @@ from tartools.stages.combinations import Combination, by_combination, heads_of, 
 from tartools.stages.summary import Distribution, FieldSummary, PictureCounts, PictureSize, Summary
 from tartools.tables import schema, source
 from tartools.tables.listed import ListedBatch, TableColumns
-from tartools.tables.rowplaces import runs
+from tartools.tables.rowplaces import runs_of_equal
 from tartools.tables.schema import is_table
 from tartools.tar import BLOCK, Member
 from tartools.tar.groups import Alike
@@ -232,7 +232,7 @@ def count_listed(batch: ListedBatch, kinds: FieldKinds, listed: int, fields: int
             found.add(count_batch(part, kinds, listed), found.samples)
         return found
     places = places_of(columns, *members)
-    for low, high in runs(places.described):
+    for low, high in runs_of_equal(places.described):
         if places.described[low]:
             found.add(_count(columns, places.part(low, high), low, kinds, listed, fields), found.samples)
         else:

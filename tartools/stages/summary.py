@@ -114,7 +114,7 @@ class PictureCounts:
 
     def add(self, other: PictureCounts) -> None:
         """Add the counts of *other*, a later part of the input."""
-        self.formats, self.sizes = joined(self.formats, other.formats), joined(self.sizes, other.sizes)
+        self.formats, self.sizes = sum_of_counts(self.formats, other.formats), sum_of_counts(self.sizes, other.sizes)
         self.widths.add(other.widths)
         self.heights.add(other.heights)
         self.why = other.why if self.why is None else self.why
@@ -144,7 +144,7 @@ class FieldSummary:
         self.samples += other.samples
         self.lacking = other.lacking if self.lacking is None else self.lacking
         self.sizes.add(other.sizes)
-        self.classes = joined(self.classes, other.classes)
+        self.classes = sum_of_counts(self.classes, other.classes)
         self.long += other.long
         if self.pictures and other.pictures:
             self.pictures.add(other.pictures)
@@ -256,7 +256,7 @@ def bounded(counts: Counts) -> Counts:
     return None if counts is None or len(counts) > MOST else counts
 
 
-def joined(one: Counts, other: Counts) -> Counts:
+def sum_of_counts(one: Counts, other: Counts) -> Counts:
     """Return the sum of two counts. Neither of them must be used any more."""
     if one is None or other is None:
         return None

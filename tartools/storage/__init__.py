@@ -30,8 +30,8 @@ from tartools.storage.checks import (
 )
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.local import make_directory, sync_folder
-from tartools.storage.streams import FileSink, Input, OutputStream, Sink, named, stream_file
-from tartools.storage.url import Url, loaded
+from tartools.storage.streams import FileSink, Input, OutputStream, Sink, naming, stream_file
+from tartools.storage.url import Url, loaded_module
 
 __all__ = [
     "OutputStream",
@@ -69,11 +69,11 @@ def open_read(url: str) -> Input:
     store is requested at the first read.
     """
     url = Url(url)
-    with named(url):
+    with naming(url):
         if template := url.read_command:
             from tartools.storage import pipe
 
-            return pipe.CommandInput(pipe.fill(template, url), url, {**os.environ, pipe.SHARD: url})
+            return pipe.CommandInput(pipe.fill_template(template, url), url, {**os.environ, pipe.SHARD: url})
         stream: Input = _opener(url, "read").open_read(url)
         return stream
 
@@ -84,7 +84,7 @@ def open_write(url: str, force: bool = False) -> OutputStream:
     Raises: StorageError if *url* exists (unless *force*) or can't be written.
     """
     url = Url(url)
-    with named(url):
+    with naming(url):
         output: OutputStream = _opener(url, "write").open_write(url, force)
         return output
 
@@ -100,7 +100,7 @@ def sync(output: OutputStream) -> None:
 
 def _opener(url: Url, verb: str) -> Any:
     """Return the module that opens *url*, by the table of schemes; for all stores that is `objects`."""
-    return loaded(url.module(verb).partition(".")[0])
+    return loaded_module(url.module(verb).partition(".")[0])
 
 
 @contextmanager
@@ -184,7 +184,7 @@ def cached() -> str:
         return ""
     from tartools.storage.objects import cache
 
-    counts = cache.counts()
+    counts = cache.bytes_read()
     there, fetched, kept = map(in_units, counts)
     return f"cache: {there} were there, {fetched} fetched, {kept} of them kept" if any(counts) else ""
 

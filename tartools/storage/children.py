@@ -250,7 +250,7 @@ def _signal(number: int, signum: int) -> None:
         os.kill(number, signum)
 
 
-def describe(status: int) -> str:
+def how_it_ended(status: int) -> str:
     """Return in words how a command ended; a negative *status* is a signal, and a shell's may be 128 and a signal."""
     names = {number.value: number.name for number in signal.Signals}
     if status < 0:

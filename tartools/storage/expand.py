@@ -22,13 +22,13 @@ def expand(patterns: Sequence[str], lists: Sequence[str] = (), separator: str = 
     """
     if not patterns and not lists:
         return [Url("-")]
-    urls = list(expand_each(named(patterns, lists, separator)))
+    urls = list(expand_each(with_lists(patterns, lists, separator)))
     if (*urls, *lists).count("-") > 1:  # a list on stdin that names stdin
         raise UsageError("stdin can be read only once")
     return urls
 
 
-def named(patterns: Sequence[str], lists: Sequence[str], separator: str = "\n") -> list[str]:
+def with_lists(patterns: Sequence[str], lists: Sequence[str], separator: str = "\n") -> list[str]:
     """Return *patterns*, and then the lines of the files *lists*.
 
     Raises: StorageError for a list without a line, or one that can't be read; UsageError if stdin is named twice.
@@ -61,7 +61,7 @@ def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
             else:
                 from tartools.storage import listing
 
-                yield from (Url(found.url) for found in listing.matching(url))
+                yield from (Url(found.url) for found in listing.matching_objects(url))
 
 
 def _settled(url: Url) -> Url:

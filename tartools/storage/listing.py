@@ -21,7 +21,7 @@ from tartools.storage.objects import REQUESTS, fetched, object_at, requests_at_o
 from tartools.storage.objects.contract import ListedObject, Page, Store
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.pool import Threads
-from tartools.storage.streams import FileVersion, named
+from tartools.storage.streams import FileVersion, naming
 from tartools.storage.url import Url
 
 FEW = 10  # objects that are looked up one by one
@@ -45,7 +45,7 @@ def ls(name: str) -> Iterator[ListedObject]:
         if url.is_local:
             yield from _files(url)
         elif url.is_listed:
-            yield from matching(url) if has_wildcards(url) else listed(url)
+            yield from matching_objects(url) if has_wildcards(url) else listed(url)
         elif url.is_stored:
             yield from _one_object(url)
         else:
@@ -97,7 +97,7 @@ def _in_order(names: Sequence[str]) -> bool:
     return not any(map(ge, names, names[1:]))
 
 
-def matching(url: str) -> Iterator[ListedObject]:
+def matching_objects(url: str) -> Iterator[ListedObject]:
     """Yield the objects that match the wildcards of *url*; only the object *url*, if there is one.
 
     Raises: StorageError if none matches.
@@ -150,7 +150,7 @@ def _below(folder: str, start: str = "", above: tuple[os.stat_result, ...] = ())
 
     Links are followed, except to a directory that contains them.
     """
-    with named(local_url(folder)):
+    with naming(local_url(folder)):
         this = os.stat(folder or ".")
         with os.scandir(folder or ".") as found:
             names = [entry.name + "/" * entry.is_dir() for entry in found if entry.name.startswith(start)]
@@ -249,7 +249,7 @@ def content_of(entry: ListedObject) -> bytes:
         if (entry.size or 0) > LARGE and look(entry.url).version == version:
             return _in_ranges(entry.url, entry.size or 0, version)
         return fetched(entry.url, 0, entry.size or 0, version, REPLACED, listed=True)
-    with named(entry.url), open(path_of(entry.url), "rb", buffering=0) as file:
+    with naming(entry.url), open(path_of(entry.url), "rb", buffering=0) as file:
         before = str(FileVersion.of(file))
         data = file.readall()
         after = str(FileVersion.of(file))

@@ -14,7 +14,7 @@ from functools import cache
 
 from tartools.errors import ExistsError, StorageError, UsageError, shown
 from tartools.storage.interrupts import handled_signals
-from tartools.storage.streams import FileSink, InputFile, enlarge, named, sync, wait_until_ready
+from tartools.storage.streams import FileSink, InputFile, enlarge, naming, sync_file, wait_until_ready
 from tartools.storage.url import FILE, Url
 
 LONGEST = 100  # bytes of the output's name in that of the temporary file; file systems allow 255
@@ -101,7 +101,7 @@ def check_readable(url: str) -> int | None:
     """
     path = path_of(url)
     try:
-        with named(url):
+        with naming(url):
             found = os.stat(path)
     except ValueError as error:
         raise StorageError(f"not a file name: {error}", url=url) from error
@@ -153,11 +153,11 @@ def _stat(url: str, fd: int) -> os.stat_result | None:
 def open_append(url: str) -> FileSink:
     """Return the local file *url*, opened for appending; if it does not exist it is made, for this user alone."""
     path = path_of(url)
-    with named(url):
+    with naming(url):
         if not os.path.lexists(os.path.dirname(path) or "."):
             make_directory(os.path.dirname(path))
         sink = FileSink(path, url, os.O_CREAT | os.O_APPEND, 0o600)
-        sync(os.path.dirname(path))
+        sync_file(os.path.dirname(path))
         return sink
 
 
@@ -170,7 +170,7 @@ class OpenOutput:
 
     def commit(self) -> None:
         """Close. Raises: StorageError if that fails."""
-        with named(self.sink.url):
+        with naming(self.sink.url):
             self.sink.close()
 
     def abort(self) -> None:
@@ -186,13 +186,13 @@ def open_text() -> OpenOutput:
 def sync_folder(url: str) -> None:
     """Bring the names in the folder of *url*, if it is a local file, to the disk. Raises: StorageError."""
     if Url(url).is_local:
-        with named(url):
-            sync(os.path.dirname(os.path.realpath(path_of(url))))
+        with naming(url):
+            sync_file(os.path.dirname(os.path.realpath(path_of(url))))
 
 
 def remove(url: str) -> None:
     """Remove a local file; it is no failure if it does not exist. Raises: StorageError."""
-    with named(url), suppress(FileNotFoundError):
+    with naming(url), suppress(FileNotFoundError):
         os.unlink(path_of(url))
         sync_folder(url)
 
@@ -236,10 +236,10 @@ def make_directory(url: str) -> list[str]:
     while above and not os.path.isdir(above):
         made.append(above)
         above = os.path.dirname(above)
-    with named(url):
+    with naming(url):
         os.makedirs(path, exist_ok=True)
         for each in made:
-            sync(os.path.dirname(each))
+            sync_file(os.path.dirname(each))
     return made[::-1]
 
 
@@ -269,7 +269,7 @@ def open_in_place(path: str, url: str) -> OpenOutput:
 class FileOutput:
     """A file that is written under a temporary name beside its own, which it takes at `commit`.
 
-    Its bytes are on the disk before its name is; see `streams.sync`.
+    Its bytes are on the disk before its name is; see `streams.sync_file`.
     """
 
     def __init__(self, path: str, url: str, force: bool, mode: int | None) -> None:
@@ -298,7 +298,7 @@ class FileOutput:
         synced = self._synced
         if not synced:
             self.sync()
-        with named(self.sink.url):
+        with naming(self.sink.url):
             lock = os.dup(self.sink.fileno())  # until the file has its name
             try:
                 self.sink.close()

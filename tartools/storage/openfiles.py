@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 
-from tartools.storage.streams import check_unchanged
+from tartools.storage.streams import check_input_file
 
 OPEN_FILES = 128  # at once; macOS allows 256
 COLD = 20e-6  # seconds to read a place from disk; from the page cache it takes 2e-6
@@ -37,13 +37,13 @@ class OpenFiles:
             file = self._open.pop(number, None)
             self._open[number] = file = opened() if file is None else file
             if len(self._open) > self._most:
-                check_unchanged(self._open.pop(next(iter(self._open))))
+                check_input_file(self._open.pop(next(iter(self._open))))
         return file
 
     def check(self) -> None:
         """Raise StorageError if one of the open files has changed since it was opened."""
         for file in list(self._open.values()):
-            check_unchanged(file)
+            check_input_file(file)
 
     def read(self, files: Sequence[io.FileIO], begins: Sequence[int], sizes: Sequence[int]) -> bytes:
         """Return *sizes* bytes of each of *files* from *begins* on, one after the other; less if a read has less."""

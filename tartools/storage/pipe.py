@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from tartools.errors import StorageError, UsageError, concealed
-from tartools.storage.children import PATIENCE, Child, describe, end_all, readers
+from tartools.storage.children import PATIENCE, Child, end_all, how_it_ended, readers
 from tartools.storage.streams import FileSink, Input, enlarge
 from tartools.storage.url import PIPE
 
@@ -29,13 +29,13 @@ PLACE = "{}"
 SHARD = "TAR_SHARD"  # the variable with the name that replaces {}
 
 
-def fill(template: str, word: str) -> str:
+def fill_template(template: str, word: str) -> str:
     r"""Return *template* with each `{}`, its quotes included, replaced by *word* as one shell word.
 
     A word of harmless characters may stand anywhere but behind a $. Any other may not become part of a quoted string:
     it could end the string, or the shell could run commands in it.
 
-    >>> fill("gsutil cat '{}'", "gs://b/it's.tar")
+    >>> fill_template("gsutil cat '{}'", "gs://b/it's.tar")
     'gsutil cat \'gs://b/it\'"\'"\'s.tar\''
 
     Raises: UsageError for such a word inside a quoted string.
@@ -68,12 +68,12 @@ def _refused(template: str, word: str) -> UsageError:
     )
 
 
-def run(template: str, word: str) -> None:
+def run_template(template: str, word: str) -> None:
     """Run *template*, with *word* for its `{}` and in `$TAR_SHARD`; what it prints goes to stderr.
 
     Raises: StorageError if it fails.
     """
-    command = ["sh", "-c", fill(template, word)]
+    command = ["sh", "-c", fill_template(template, word)]
     child = Child(command, stdin=subprocess.DEVNULL, stdout=2, env={**os.environ, SHARD: word})
     try:
         status = child.wait()
@@ -81,7 +81,7 @@ def run(template: str, word: str) -> None:
         child.end()
         raise
     if status:
-        raise StorageError(f"the command for this shard {describe(status)}: {concealed(template)}", url=word)
+        raise StorageError(f"the command for this shard {how_it_ended(status)}: {concealed(template)}", url=word)
 
 
 class CommandInput(Input):
@@ -98,7 +98,7 @@ class CommandInput(Input):
         """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if the command failed."""
         count = self._output.readinto(view) or 0
         if not count and (status := self._child.wait()):
-            raise StorageError(f"the command {describe(status)}", url=self._url)
+            raise StorageError(f"the command {how_it_ended(status)}", url=self._url)
         return count
 
     def fileno(self) -> int:
@@ -142,7 +142,7 @@ class CommandOutput:
         """Close the pipe and wait. Raises: StorageError if the command failed."""
         self.sink.close()
         if status := self._child.wait():
-            raise StorageError(f"the command {describe(status)}", url=self.sink.url)
+            raise StorageError(f"the command {how_it_ended(status)}", url=self.sink.url)
         self._open = False
 
     def abort(self) -> None:

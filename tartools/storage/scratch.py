@@ -135,7 +135,7 @@ def create_file(path: bytes) -> FileSink:
     return FileSink(fd, f"temporary file in {os.fsdecode(os.path.dirname(path))}")
 
 
-def identity(path: bytes) -> Identity:
+def identity_of_file(path: bytes) -> Identity:
     """Return what *path* is: permissions, inode, links, owner, and the names of its extended attributes.
 
     Raises: OSError.
@@ -181,7 +181,7 @@ def remove_files(paths: Iterable[bytes]) -> bool:
     return done
 
 
-def remove(path: bytes) -> None:
+def remove_tree(path: bytes) -> None:
     """Remove a file, or a directory with its content, whatever the permissions. A missing *path* is no failure."""
     import shutil
 

@@ -17,7 +17,7 @@ from tartools.storage.objects.contract import Object
 from tartools.storage.objects.ranges import RangedInput
 from tartools.storage.outputs import ClosedByBlock, Pending
 from tartools.storage.scratch import copied
-from tartools.storage.streams import BUFFER, FileVersion, Input, SeekableFile, Sink, check_whole, named, stream_file
+from tartools.storage.streams import BUFFER, FileVersion, Input, SeekableFile, Sink, check_whole, naming, stream_file
 from tartools.storage.url import Url
 
 FIRST = 256 << 10  # bytes of the first range after a seek; ranges double up to 8 MiB
@@ -34,7 +34,7 @@ def reading(url: str) -> io.BufferedReader:
     """
     url = Url(url)
     if url.is_local:
-        with named(url):
+        with naming(url):
             return open(path_of(url), "rb")
     if not url.is_stored or url.read_command:
         return stream_file(storage.open_read(url), url)

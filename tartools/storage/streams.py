@@ -19,7 +19,7 @@ CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY, errno.EROFS)  # pipes,
 
 
 @contextmanager
-def named(url: str) -> Iterator[None]:
+def naming(url: str) -> Iterator[None]:
     """Raise StorageError with *url* for an error of the system: no such file, too many open files."""
     try:
         yield
@@ -140,7 +140,7 @@ class InputFile(SharedFile):
             return True
 
 
-def check_unchanged(file: object) -> None:
+def check_input_file(file: object) -> None:
     """Raise StorageError if *file* is an input that may have changed since it was opened; see `InputFile.check`."""
     if isinstance(file, InputFile):
         file.check()
@@ -210,12 +210,12 @@ class FileSink(SharedFile):
         return len(data)
 
     def sync(self) -> None:
-        """Bring what was written to the disk, as `sync` does. Raises: StorageError."""
-        with named(self.url):
-            sync(self)
+        """Bring what was written to the disk, as `sync_file` does. Raises: StorageError."""
+        with naming(self.url):
+            sync_file(self)
 
 
-def sync(file: io.FileIO | str) -> None:
+def sync_file(file: io.FileIO | str) -> None:
     """Bring the open *file*, or the names in the folder *file*, to the disk: what is there then outlives a power cut.
 
     Does nothing with `TARTOOLS_FSYNC=0`, and where the file system can't. Raises: OSError.

@@ -187,7 +187,7 @@ def _scheme_of(text: str) -> str:
     return found[1]
 
 
-def loaded(module: str) -> object:
+def loaded_module(module: str) -> object:
     """Return a *module* of the table, imported."""
     name = f"tartools.storage.{module}"
     __import__(name)  # what import_module does, without importing importlib: 0.3 ms of each start

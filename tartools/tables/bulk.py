@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
-from tartools.storage.streams import check_unchanged
+from tartools.storage.streams import check_input_file
 from tartools.tar import BLOCK
-from tartools.tar.runs import plain, sizes_in
+from tartools.tar.runs import are_plain, sizes_in
 
 NAME = 100  # bytes
 LONGEST = 32  # bytes of the name of a field
@@ -104,7 +104,7 @@ def in_files(
         found.fields = [found.fields[n] for n in chosen]
         found.offsets, found.sizes = np.where(offsets < 0, -1, packed), sizes
     for file in set(files):
-        check_unchanged(file)
+        check_input_file(file)
     return found if count == sizes.sum() else None
 
 
@@ -136,7 +136,7 @@ def arranged(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> B
             break
     headers = np.concatenate([one[0] for one in rounds]) if len(rounds) > 1 else rounds[0][0]
     who = np.concatenate([one[1] for one in rounds])
-    named = _named(headers[:, :NAME], who, count) if plain(headers).all() else None
+    named = _named(headers[:, :NAME], who, count) if are_plain(headers).all() else None
     if named is None:
         return None
     names, keys, fields = named

@@ -85,7 +85,7 @@ class WantedFacts(NamedTuple):
                 raise no_sample_has(lost, have)
 
 
-def wanted(specs: Iterable[str], hashed: Iterable[str] = (), likened: Iterable[str] = ()) -> WantedFacts:
+def wanted_facts(specs: Iterable[str], hashed: Iterable[str] = (), likened: Iterable[str] = ()) -> WantedFacts:
     """Return the facts that options name: *specs* are words for columns, the others names of fields, in any number.
 
     Raises: UsageError for a word that is no column, and if two columns would have one name.

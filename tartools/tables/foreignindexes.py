@@ -1,4 +1,4 @@
-"""Indexes that other tools read in place of shards' headers. Begin reading at `write`.
+"""Indexes that other tools read in place of shards' headers. Begin reading at `write_index`.
 
 - NVIDIA DALI (`fn.readers.webdataset`, `index_paths`), as its wds2idx makes them: text, a file a shard. The first line
   is `v1.2 SAMPLES`; the others are samples, with four words for each member: field, offset of the payload, its size,
@@ -36,7 +36,7 @@ from tartools.samples.account import Account
 from tartools.samples.sample import join_path
 from tartools.storage import seekable
 from tartools.storage.checks import check_unchanged
-from tartools.storage.scratch import private_directory, remove
+from tartools.storage.scratch import private_directory, remove_tree
 from tartools.storage.url import Url
 from tartools.tables import schema
 from tartools.tar.header import BLOCK, padded
@@ -234,7 +234,7 @@ def refused(url: str, key: bytes, field: bytes, why: str) -> SampleError:
     return SampleError(f"the member {name!r} {why}", url=url)
 
 
-def text(url: str, path: bytes) -> str:
+def index_text(url: str, path: bytes) -> str:
     """Return *path*, of the shard *url*, as text. Raises: SampleError if it is not UTF-8."""
     try:
         return path.decode()
@@ -253,7 +253,7 @@ class Format(NamedTuple):
     write: Callable[[Iterable[Shard], IndexPlaces], None]
 
 
-def check_outputs(name: str, places: IndexPlaces) -> None:
+def check_index_files(name: str, places: IndexPlaces) -> None:
     """Check the files of the index *name* before anything is read.
 
     Raises: UsageError, StorageError.
@@ -264,7 +264,7 @@ def check_outputs(name: str, places: IndexPlaces) -> None:
         storage.check_output(url, places.force, places.urls, single=False)
 
 
-def write(
+def write_index(
     name: str, blocks: Iterable[bytes], versions: Mapping[str, str], places: IndexPlaces, account: Account
 ) -> None:
     """Write the index *name* of the shards that *blocks* of rows are of; each file appears when it is complete.
@@ -328,7 +328,7 @@ def _write_wids(shards: Iterable[Shard], places: IndexPlaces) -> None:
 def _check_webshart(url: str, row: IndexedSample) -> None:
     """Raise SampleError if the index can't hold *row* of the shard *url*: names are UTF-8."""
     for part in row.parts:
-        text(url, row.path(part))
+        index_text(url, row.path(part))
 
 
 def _write_webshart(shards: Iterable[Shard], places: IndexPlaces) -> None:
@@ -336,7 +336,7 @@ def _write_webshart(shards: Iterable[Shard], places: IndexPlaces) -> None:
     for shard in shards:
         name = json.dumps(Url(shard.url).name.rpartition("/")[2])
         files = [
-            f'{json.dumps(text(shard.url, row.path(part)))}: {{"offset": {part.offset}, "length": {part.size}}}'
+            f'{json.dumps(index_text(shard.url, row.path(part)))}: {{"offset": {part.offset}, "length": {part.size}}}'
             for row in shard.rows
             for part in row.parts
         ]
@@ -357,10 +357,10 @@ def _energon_files(places: IndexPlaces) -> list[str]:
 
 def _check_energon(url: str, row: IndexedSample) -> None:
     """Raise SampleError if the index can't hold *row* of the shard *url*, or Energon would pass over it."""
-    text(url, row.key)
+    index_text(url, row.key)
     first, slash, _ = row.key.partition(b"/")
     for part in row.parts:
-        text(url, part.field)
+        index_text(url, part.field)
         if slash and first.startswith(b"__") and first.endswith(b"__") and len(first) >= len(b"____"):
             raise refused(url, row.key, part.field, "has a name that Energon passes over")
     if not row.parts and row.key.endswith(b"."):
@@ -386,7 +386,7 @@ def _write_energon(shards: Iterable[Shard], places: IndexPlaces) -> None:
         with seekable.reading(kept) as file, storage.writing(together.below(SQLITE), places.force) as sink:
             shutil.copyfileobj(file, sink)
     finally:
-        remove(os.fsencode(scratch))
+        remove_tree(os.fsencode(scratch))
     places.write(together.below(UUID), str(uuid.UUID(bytes=digest.digest(), version=4)).encode())
     places.write(together.below(INFO), json.dumps({"shard_counts": counts}, indent=2).encode() + b"\n")
     parts: dict[str, list[str]] = {"train": [*counts], "val": [], "test": []}

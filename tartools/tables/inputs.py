@@ -178,7 +178,7 @@ def conforming(rows: Any, wanted: Any) -> Any:
             continue
         column = rows.column(field.name)
         if pa.types.is_string(field.type) and not pa.types.is_string(column.type):
-            values = schema.plain(column)
+            values = schema.plain_values(column)
             column = pa.array([None if value is None else as_text(value) for value in values], field.type)
         columns.append(column if column.type == field.type else column.cast(field.type, safe=False))
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
@@ -267,7 +267,7 @@ def table_rows(rows: Any, shards: Sequence[tuple[str, str | None]]) -> Any:
 # ---- rows in another order, however many: they are spread over parts of the output, then each part is sorted ----
 
 
-def in_order(
+def rows_in_order(
     inputs: RowInputs, positions: Iterable[int], tmpdir: str | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[Any]:
     """Yield the rows of *inputs* at *positions*, in that order, in record batches.

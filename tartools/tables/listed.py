@@ -134,7 +134,7 @@ class TableColumns:
         try:
             if name == schema.KEY:
                 return [raw.decode("utf-8", "surrogateescape") for raw in schema.raw(column).to_pylist()]
-            return schema.plain(column)
+            return schema.plain_values(column)
         except (UnicodeDecodeError, pa.ArrowException):
             raise StorageError(f"the column {name} is not text", url=self.url) from None
 
@@ -220,7 +220,7 @@ def known(columns: TableColumns, name: str) -> Sequence[Any] | None:
     return found
 
 
-def texts(batch: Batch, column: Column) -> list[str | None]:
+def texts_of_column(batch: Batch, column: Column) -> list[str | None]:
     """Return the value of *column* for each sample of *batch* as text, None where there is none; not for INDEX.
 
     Raises: as `values.lookup`.
@@ -228,11 +228,11 @@ def texts(batch: Batch, column: Column) -> list[str | None]:
     read = getter(column)
     if not isinstance(batch, ListedBatch):
         return [read(sample, 0) for sample in batch]
-    answers = answers_of(column, batch.columns, False, range(len(batch)))
+    answers = column_answers(column, batch.columns, False, range(len(batch)))
     told = told_by(answers, None)
     if told is not None:
         return list(told)  # type: ignore[arg-type]
-    return [first(answers, number, sample, 0, None) for number, sample in enumerate(batch)]  # type: ignore[misc]
+    return [first_answer(answers, number, sample, 0, None) for number, sample in enumerate(batch)]  # type: ignore[misc]
 
 
 def told_by(answers: Sequence[Answer], nothing: object) -> Sequence[object] | None:
@@ -243,7 +243,7 @@ def told_by(answers: Sequence[Answer], nothing: object) -> Sequence[object] | No
     return lists[0] if len(lists) == 1 else [_first(each, nothing) for each in zip(*lists, strict=True)]
 
 
-def first(answers: Iterable[Answer], number: int, sample: Sample, index: int, nothing: object) -> object:
+def first_answer(answers: Iterable[Answer], number: int, sample: Sample, index: int, nothing: object) -> object:
     """Return what *answers* have for *sample*, which is *number* of its batch and *index* of all; or *nothing*."""
     return _first((answer(sample, index) if callable(answer) else answer[number] for answer in answers), nothing)
 
@@ -253,7 +253,7 @@ def _first(values: Iterable[object], nothing: object) -> object:
     return next((value for value in values if value is not nothing), nothing)
 
 
-def answers_of(column: Column, columns: TableColumns, typed: bool, indexes: range) -> list[Answer]:
+def column_answers(column: Column, columns: TableColumns, typed: bool, indexes: range) -> list[Answer]:
     """Return where the values of *column* are: the first of these that has one, for samples with these *indexes*.
 
     They are text, or None; if *typed*, they have their types in JSON, and are ABSENT if there is none.
@@ -294,7 +294,7 @@ def _of_choice(column: Column, name: str) -> str:
 
 
 def _cells(found: Sequence[Any], typed: bool) -> Sequence[object]:
-    """Return the values *found* in a column of a table, as `answers_of` tells them."""
+    """Return the values *found* in a column of a table, as `column_answers` tells them."""
     if typed:
         return [ABSENT if value is None else value for value in found]
     return [value if value is None or isinstance(value, str) else as_text(value) for value in found]

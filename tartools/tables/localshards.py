@@ -14,7 +14,7 @@ from tartools import storage
 from tartools.errors import StorageError
 from tartools.samples.sample import Batch
 from tartools.storage.openfiles import OPEN_FILES, OpenFiles
-from tartools.storage.streams import FileVersion, Stream, check_unchanged, size_of
+from tartools.storage.streams import FileVersion, Stream, check_input_file, size_of
 from tartools.tables.rowplaces import Checker, Listing, Piece
 
 RUN = 1 << 18  # bytes; samples side by side in a file that are more than these are read as one piece
@@ -90,7 +90,7 @@ class LocalShards:
             else:
                 done += self.places.read_into(files, begins[some], sizes[some], room[done:])
             for file in set(files):
-                check_unchanged(file)
+                check_input_file(file)
         if room is not None:
             return room if done == sum(sizes) else None
         data = b"".join(parts)
@@ -142,7 +142,7 @@ class FileSpan:
         """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if the file has changed."""
         assert self.file is not None
         count = os.preadv(self.file.fileno(), [view], self._position) if len(view) else 0
-        check_unchanged(self.file)
+        check_input_file(self.file)
         self._position += count
         return count
 

@@ -75,7 +75,7 @@ class Piece:
         return int(self.numbers[index]), int(self.begins[index]), int(self.ends[index])
 
 
-def runs(values: Any) -> Iterator[tuple[int, int]]:
+def runs_of_equal(values: Any) -> Iterator[tuple[int, int]]:
     """Return where each run of equal *values*, an array, begins, and where it ends, in pairs."""
     import numpy as np
 
@@ -324,7 +324,7 @@ class Checker:
         """Yield the samples of *rows* from *at* on, up to the first that is not as its row says; return its number."""
         with suppress(TarFormatError):  # who reads this sample alone finds out what is wrong
             for part in self._read(stream_of(at), url=self._listing.table, begin=bounds[at], until=bounds[-1]):
-                found = matching(part, rows, at, bounds)
+                found = rows_in_part(part, rows, at, bounds)
                 if not found:
                     break
                 self._count(bounds[at + found] - bounds[at])
@@ -344,7 +344,7 @@ class Checker:
             except TarFormatError as error:
                 raise self._listing.failure(rows, index, error.message) from error
             row = replace(rows.part(index, index + 1), keys=None)
-            if len(parts) != 1 or matching(parts[0], row, 0, [begin, end]) != 1:
+            if len(parts) != 1 or rows_in_part(parts[0], row, 0, [begin, end]) != 1:
                 raise self._listing.failure(rows, index, "this is not one sample")
             batch = Batch(parts[0], self._urls(rows, index, index + 1))  # type: ignore[arg-type]
             if rows.keys is not None and batch.keys[0] != rows.keys[index]:
@@ -368,7 +368,7 @@ class Checker:
         self._account.unpacked += size
 
 
-def matching(part: Parsed, rows: Piece, at: int, bounds: list[int]) -> int:
+def rows_in_part(part: Parsed, rows: Piece, at: int, bounds: list[int]) -> int:
     """Return how many samples *part* has, if they are those of *rows* from *at* on, which begin at *bounds*; else 0."""
     if isinstance(part, ContiguousGroups):
         keys, starts, base = part.keys, part.starts, getattr(part.source, "base", 0)

@@ -264,7 +264,7 @@ class RowSpool:
 
 
 def _type_of(fact: Fact, values: Sequence[object]) -> Any:
-    return schema.named_type(fact[1]) if fact[1] else schema.type_of(values)
+    return schema.named_type(fact[1]) if fact[1] else schema.json_type(values)
 
 
 def _numbered(begins: Any, ends: Any, first: int, end: int) -> Any:

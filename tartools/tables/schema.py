@@ -48,7 +48,7 @@ def is_table(url: str) -> bool:
     return look(url).first == MAGIC
 
 
-def check_installed() -> None:
+def check_pyarrow() -> None:
     """Raise StorageError if there is no pyarrow, without importing it, which takes 0.3 s."""
     from importlib.util import find_spec
 
@@ -169,12 +169,12 @@ class _MixedError(Exception):
     """Values that no type but text holds."""
 
 
-def type_of(values: Sequence[Any]) -> Any:
+def json_type(values: Sequence[Any]) -> Any:
     """Return the type of a column of *values* of JSON: null without any, text for values of several kinds.
 
     It does not depend on how values are cut into blocks: `joined_type` of the types of blocks is that of the whole.
 
-    >>> print(type_of([1, None, 2.5]), type_of([[1], []]), type_of([{"a": 1}, {"b": True}]), type_of([1, True]))
+    >>> print(json_type([1, None, 2.5]), json_type([[1], []]), json_type([{"a": 1}, {"b": True}]), json_type([1, True]))
     double list<item: int64> struct<a: int64, b: bool> string
     """
     try:
@@ -217,7 +217,7 @@ def _encodable(name: str) -> bool:
 def joined_type(one: Any, other: Any) -> Any:
     """Return a type that holds the values of both types: the same, a number, lists or objects of such, or text.
 
-    `pyarrow.unify_schemas` says the same of the types that `type_of` finds. Of others it promises what can't be kept:
+    `pyarrow.unify_schemas` says the same of the types that `json_type` finds. Of others it promises what can't be kept:
     int64 for uint64 and int64.
     """
     try:
@@ -300,7 +300,7 @@ def _fitting(value: Any, type_: Any) -> Any:
     return value
 
 
-def plain(column: Any) -> Sequence[Any]:
+def plain_values(column: Any) -> Sequence[Any]:
     """Return the values of *column* as str, int, float, bool, list or dict; None for null.
 
     Bytes are written in hex. A single-precision number is the one with the fewest digits. Anything else (dates,

@@ -21,7 +21,7 @@ from tartools.tables import schema, source
 from tartools.tables.bulk import Bulk, RoomOf, in_buffer, in_files
 from tartools.tables.listed import ListedBatch, TableColumns
 from tartools.tables.localshards import LocalShards
-from tartools.tables.rowplaces import Checker, Listing, Piece, runs
+from tartools.tables.rowplaces import Checker, Listing, Piece, runs_of_equal
 
 if TYPE_CHECKING:
     from tartools.tables.remote import RemoteShards
@@ -145,7 +145,7 @@ class Shards:
         import numpy as np
 
         far = np.array(self.listing.far)[rows.numbers]
-        for low, high in runs(far):
+        for low, high in runs_of_equal(far):
             yield from (self._servers() if far[low] else self._local).samples(rows.part(low, high))
 
     def bulk(self, rows: Piece, room_of: RoomOf | None, fields: Collection[str] | None) -> Bulk | None:

@@ -5,7 +5,7 @@ import os
 from typing import NamedTuple
 
 from tartools.errors import StorageError
-from tartools.storage.streams import SeekableFile, Stream, check_unchanged
+from tartools.storage.streams import SeekableFile, Stream, check_input_file
 from tartools.tar.header import padded
 
 VIEWED = 1 << 12  # bytes; to copy fewer twice is faster than to slice them through a view
@@ -101,7 +101,7 @@ def read_range(source: Source, start: int, end: int) -> bytes:
         return bytes(source[start:end]) if end - start < VIEWED else bytes(memoryview(source)[start:end])
     part = os.pread(source.fileno(), end - start, start)
     if len(part) == end - start:
-        check_unchanged(source)
+        check_input_file(source)
         return part
     parts = [part]
     start += len(part)
@@ -111,7 +111,7 @@ def read_range(source: Source, start: int, end: int) -> bytes:
             raise StorageError("the file became shorter while it was read", url=str(source.name), offset=start)
         parts.append(part)
         start += len(part)
-    check_unchanged(source)
+    check_input_file(source)
     return b"".join(parts)
 
 

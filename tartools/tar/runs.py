@@ -59,7 +59,7 @@ def take_run(reader: Any) -> int:
         return 0
     headers = blocks[at]
     sizes, sound = sizes_in(headers)
-    sound &= plain(headers)
+    sound &= are_plain(headers)
     ends = at + 1 + (sizes + BLOCK - 1) // BLOCK
     sound[1:] &= ends[:-1] == at[1:]
     sound &= ends <= (reader.available() - position) // BLOCK
@@ -208,7 +208,7 @@ def sizes_in(headers: Any) -> tuple[Any, Any]:
     return sizes, right
 
 
-def plain(headers: Any) -> Any:
+def are_plain(headers: Any) -> Any:
     """Return which *headers* are of regular files with short names, and have right checksums.
 
     Sums are compared modulo 65536; the largest is not twice that.

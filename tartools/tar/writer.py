@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tartools.errors import SampleError, StorageError
-from tartools.storage.streams import Sink, check_unchanged
+from tartools.storage.streams import Sink, check_input_file
 from tartools.tar.header import (
     BLOCK,
     CHKSUM,
@@ -158,7 +158,7 @@ def copy_range(source: io.FileIO, start: int, end: int, sink: Sink) -> None:
     """
     if isinstance(sink, io.FileIO) and hasattr(os, "sendfile") and os.environ.get("TARTOOLS_COPY") != "1":
         start = _send(source, start, end, sink)
-        check_unchanged(source)
+        check_input_file(source)
     while start < end:
         part = read_range(source, start, min(end, start + COPY))
         sink.write(part)

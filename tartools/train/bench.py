@@ -285,7 +285,7 @@ def _processor_seconds() -> float:
     return sum(used.ru_utime + used.ru_stime for used in both)
 
 
-def measured(row: BenchRow) -> dict[str, Any]:
+def measured_row(row: BenchRow) -> dict[str, Any]:
     """Return what *row* takes, see `MeasuredPasses.facts`; or the error that ended it."""
     try:
         passes = MeasuredPasses(row)
@@ -302,7 +302,7 @@ def answers(lines: Iterable[str | bytes]) -> None:
     """Write to stdout what came of the row of each of *lines*."""
     for line in lines:
         try:
-            write_all(1, memoryview(json.dumps(measured(BenchRow(**json.loads(line)))).encode() + b"\n"))
+            write_all(1, memoryview(json.dumps(measured_row(BenchRow(**json.loads(line)))).encode() + b"\n"))
         except BrokenPipeError:  # tarbench was killed
             return
 

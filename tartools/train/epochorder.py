@@ -69,7 +69,7 @@ def permuted(positions: Any, count: int, key: int) -> Any:
     return found.astype(np.int64)
 
 
-def drawn(positions: Any, bounds: Any, key: int) -> Any:
+def drawn_by_share(positions: Any, bounds: Any, key: int) -> Any:
     """Return for each of *positions* a number drawn with repetition; number n has the share bounds[n] - bounds[n-1].
 
     *bounds* are sums of weights, up to each number.
@@ -155,13 +155,13 @@ class WeightedOrder:
     """Rows drawn with repetition, each as often as its weight says, on average. Holds: 8 bytes a row."""
 
     def __init__(self, mixture: Weighting, length: int) -> None:
-        self.length, self.kind = length, kind_of(mixture, length) | {"replacement": True, "per_batch": 0}
+        self.length, self.kind = length, identity_of_mixture(mixture, length) | {"replacement": True, "per_batch": 0}
         source, weights, ((_, shares),) = mixture
         self._bounds = np.cumsum((shares / np.bincount(source, weights, len(shares)))[source] * weights)
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
         """Return the rows at *positions*."""
-        return drawn(positions, self._bounds, key_of(seed, epoch))
+        return drawn_by_share(positions, self._bounds, key_of(seed, epoch))
 
 
 class ShareOrder:
@@ -176,7 +176,7 @@ class ShareOrder:
 
     def __init__(self, mixture: Weighting, length: int, batch: int = 0) -> None:
         self.length = length - length % (batch or 1)
-        self.kind = kind_of(mixture, self.length) | {"replacement": False, "per_batch": batch}
+        self.kind = identity_of_mixture(mixture, self.length) | {"replacement": False, "per_batch": batch}
         self._batch, self._schedule = batch, mixture.schedule
         count = len(mixture.source)
         order = permuted(np.arange(count), count, key_of(count))  # so that no pattern of the table meets the distances
@@ -192,7 +192,7 @@ class ShareOrder:
         for number, (begin, end, shares) in enumerate(self._parts(epoch)):
             here = np.flatnonzero((positions >= begin) & (positions < end))
             at = positions[here] - begin
-            each, turns, turn = apportioned(shares, self._batch or end - begin), 1, np.int64(0)
+            each, turns, turn = in_ratio(shares, self._batch or end - begin), 1, np.int64(0)
             if self._batch:
                 turns = (end - begin) // self._batch
                 turn, at = np.divmod(at, self._batch)
@@ -227,10 +227,10 @@ class ShareOrder:
 RowOrder = PlainOrder | BlockOrder | WeightedOrder | ShareOrder
 
 
-def apportioned(shares: Any, count: int) -> Any:
+def in_ratio(shares: Any, count: int) -> Any:
     """Return whole numbers in the ratio of *shares* that add up to *count*; the largest remainders are rounded up.
 
-    >>> apportioned(np.array([0.7, 0.2, 0.1]), 12).tolist()
+    >>> in_ratio(np.array([0.7, 0.2, 0.1]), 12).tolist()
     [9, 2, 1]
     """
     exact = shares * (count / np.cumsum(shares)[-1])
@@ -239,7 +239,7 @@ def apportioned(shares: Any, count: int) -> Any:
     return found
 
 
-def kind_of(mixture: Weighting, length: int) -> dict[str, Any]:
+def identity_of_mixture(mixture: Weighting, length: int) -> dict[str, Any]:
     """Return what tells orders of *mixture* in epochs of *length* from others."""
     check = zlib.crc32(mixture.source.tobytes(), zlib.crc32(mixture.weights.tobytes()))
     check = zlib.crc32(repr([(first, shares.tolist()) for first, shares in mixture.schedule]).encode(), check)

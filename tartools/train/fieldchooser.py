@@ -13,7 +13,7 @@ from typing import Any
 
 from tartools import storage
 from tartools.errors import SampleError, TarToolsError
-from tartools.samples.encoding import unpacked
+from tartools.samples.encoding import without_codec
 from tartools.samples.sample import Sample, field_name
 from tartools.samples.values import field_list
 from tartools.storage.url import Name, name_of
@@ -89,7 +89,7 @@ class FieldChooser:
         known = (name for one in self.fields or () for name in one)
         self.needed = None if self.fields is None else {name.lower() for name in known}
         if self.needed is not None:
-            there = self.needed | {unpacked(name)[0] for name in self.needed}
+            there = self.needed | {without_codec(name)[0] for name in self.needed}
             for what, some in (("decode", dict(given)), ("classes", self.classes)):
                 if lost := [name for name in some if name.lower() not in there]:
                     names = ", ".join(sorted(self.needed))

@@ -15,7 +15,7 @@ from tartools.storage.url import Name
 from tartools.tables.table import Table
 from tartools.train.epochorder import is_schedule
 from tartools.train.fieldchooser import Classes, Decode, Fields, Size
-from tartools.train.sampler import StatefulSampler, log, parts_of
+from tartools.train.sampler import StatefulSampler, datasets_in, log
 from tartools.train.sending import GUARD, check_guarded, check_sendable, start_method
 from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers, keep_freed_memory
 from tartools.train.tabledataset import Columns, TableBatch, TableDataset, TableSource
@@ -249,7 +249,7 @@ class _TableBatches(Dataset[Any]):
 def _by_pillow(data: Any) -> int:
     """Return how many JPEGs Pillow has decoded for *data*, and for the datasets of which it is made."""
     mine: int = data.chooser.by_pillow if hasattr(data, "chooser") else 0
-    return mine + sum(map(_by_pillow, parts_of(data)))
+    return mine + sum(map(_by_pillow, datasets_in(data)))
 
 
 def _killed(batches: Any) -> bool:

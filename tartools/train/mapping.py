@@ -22,7 +22,7 @@ from tartools.storage.pool import Engine, Threads, windowed
 from tartools.storage.url import Name, names_of
 from tartools.tables.table import Table
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields
-from tartools.train.mapwork import MapSource, MapWork, chunks_of, sources_of
+from tartools.train.mapwork import MapSource, MapWork, chunks_of, sources_of_urls
 from tartools.train.ranks import this_rank
 from tartools.train.slices import shard_identity
 
@@ -148,7 +148,7 @@ class StreamMap(IterableDataset[Any]):
             self._names, self._sources = ["the table"], [source]
         else:
             urls = expand(names) if (names := [*filter(None, names_of(source))]) else []
-            self._names, self._sources = [*map(shown, urls)], sources_of(urls)
+            self._names, self._sources = [*map(shown, urls)], sources_of_urls(urls)
         if not self._sources:
             raise ValueError("there are no shards to read")
         self._function, self._chooser, self._options = function, chooser, options

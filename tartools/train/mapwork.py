@@ -15,7 +15,7 @@ from tartools.tables import schema
 from tartools.tables.table import Table
 from tartools.tar import compression
 from tartools.train.fieldchooser import KEY, URL, FieldChooser, as_dict
-from tartools.train.slices import ShardSlice, SliceReader, numbered
+from tartools.train.slices import ShardSlice, SliceReader, by_number
 
 SIZE = 8_000_000  # bytes of a chunk
 FAR = 32_000_000  # of a shard in a store: each cut takes several requests, and up to 8 MB that are read twice
@@ -35,7 +35,7 @@ class MapChunk(NamedTuple):
         return f"{self.name}: rows {begin} to {end - 1}" if end else f"{self.name}: chunk {number + 1} of {slices}"
 
 
-def sources_of(urls: Sequence[str]) -> list[MapSource]:
+def sources_of_urls(urls: Sequence[str]) -> list[MapSource]:
     """Return the shards and tables *urls*. Raises: UsageError for stdin and fifos; StorageError."""
     for url in urls:
         if not is_repeatable(url) and Url(url).scheme != "pipe":
@@ -109,4 +109,4 @@ class MapWork:
             return (as_dict(sample, wanted) for sample in source[part.begin : part.end])
         if chunk.version is not None and look(source).version != chunk.version:
             raise StorageError("was replaced since the epoch began", url=source)
-        return iter(SliceReader([source], numbered([part._replace(shard=0)]), wanted=wanted))
+        return iter(SliceReader([source], by_number([part._replace(shard=0)]), wanted=wanted))

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, TarToolsError, UsageError, byte_size, shown
 from tartools.samples.account import Account
-from tartools.samples.encoding import FORMATS, as_python, encode, encode_picture, text_payload, unpacked
+from tartools.samples.encoding import FORMATS, as_python, encode, encode_picture, text_payload, without_codec
 from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import Sample, build, raw_bytes
 from tartools.samples.sortkeys import shuffled
@@ -80,7 +80,7 @@ def pack(
     names = parse_numbering(output, gzip=False)
     if codec_for(names.name(0), False) is not None:
         raise UsageError("samples of compressed shards can't be read alone: name .tar", url=output)
-    schema.check_installed()
+    schema.check_pyarrow()
     packing = _Packing(EncodedItems(dataset, encode), names, max_size, max_count, workers, seed)
     table = table_url(output, names)
     if storage.exists(table) and (found := len(Table(table))) != len(packing.order):
@@ -274,7 +274,7 @@ class EncodedItems(Dataset[Any]):
 
     def _named(self, name: str, value: Any) -> tuple[str, bytes]:
         """Return the field *name* of a dict and its payload; a suffix is added to a name that does not say the kind."""
-        last = suffix_of(unpacked(name)[0])
+        last = suffix_of(without_codec(name)[0])
         if last in FORMATS:
             return name, encode(name, value)
         kind = self._kind(value)

@@ -117,17 +117,17 @@ class PictureDecoder:
         self._refused[number] += 1
 
     def __call__(self, field: str, data: bytes) -> Any:
-        """Return the picture *data*; None if *field* is no picture. Raises: as `decoding.picture`."""
+        """Return the picture *data*; None if *field* is no picture. Raises: as `decoding.decoded_picture`."""
         if re.sub(r".*[.]", "", field).lower() not in self._suffixes:
             return None
         return self.picture(data)
 
     def picture(self, data: bytes) -> Any:
-        """Return the picture *data*. Raises: as `decoding.picture`."""
+        """Return the picture *data*. Raises: as `decoding.decoded_picture`."""
         if self._resize is not None:
             return self._resized(data, self._resize)
         if self._made == "pil":
-            return decoding.picture(data, self._mode, self._refuse)
+            return decoding.decoded_picture(data, self._mode, self._refuse)
         is_torch = self._made == "torch"
         found = decoding.array(data, self._mode, first=is_torch, floats=self._floats, refused=self._refuse)
         if not is_torch:
@@ -141,7 +141,7 @@ class PictureDecoder:
         import torch
 
         if self._mode == "RGBA":  # Pillow weighs colours by how opaque they are
-            picture = decoding.picture(data, self._mode, self._refuse)
+            picture = decoding.decoded_picture(data, self._mode, self._refuse)
             high, wide = resize.wanted(picture.height, picture.width)
             made = resize.resized(torch.from_numpy(np.array(picture.resize((wide, high)))))
         else:

@@ -104,7 +104,7 @@ class StatefulSampler(Sampler[Any]):
         self._seed, self._epoch, self._done = seed, 0, 0
         self._running: _Iteration | None = None  # the iteration that was begun last
         table, count = getattr(dataset, "table", dataset), len(dataset)
-        self._digest = partial(digest_of, dataset)
+        self._digest = partial(digest_of_dataset, dataset)
         self._kind: dict[str, Any] = {"shuffle": "global" if shuffle is True else shuffle, "samples": count}
         mixing = weights, length, replacement, (batch_size or 0) * per_batch
         self._rows: epochorder.RowOrder | BatchedOrder = order_of(dataset, shuffle, block, window, *mixing)
@@ -290,7 +290,7 @@ def order_of(
     return epochorder.PlainOrder(count, bool(shuffle))
 
 
-def parts_of(dataset: Any) -> list[Any]:
+def datasets_in(dataset: Any) -> list[Any]:
     """Return the datasets of which *dataset* is made, if it is torch's Subset, ConcatDataset or StackDataset."""
     if isinstance(dataset, Subset):
         return [dataset.dataset]
@@ -298,13 +298,13 @@ def parts_of(dataset: Any) -> list[Any]:
     return list(found.values() if isinstance(found, dict) else found)
 
 
-def digest_of(dataset: Any) -> str | None:
+def digest_of_dataset(dataset: Any) -> str | None:
     """Return what tells the samples of *dataset*, in their order, from others; None if only their number does."""
     if hasattr(dataset, "digest"):
         found: str = dataset.digest()
         return found
-    if not (parts := parts_of(dataset)):
+    if not (parts := datasets_in(dataset)):
         return None
     indices = list(map(int, dataset.indices)) if isinstance(dataset, Subset) else []
-    about = [(len(part), digest_of(part)) for part in parts]
+    about = [(len(part), digest_of_dataset(part)) for part in parts]
     return blake2b(repr((type(dataset).__name__, indices, about)).encode(), digest_size=16).hexdigest()

@@ -21,7 +21,7 @@ from tartools.storage.expand import expand
 from tartools.storage.url import Name, names_of
 from tartools.train import slices
 from tartools.train.ranks import ReaderId, SharedEpoch, this_rank
-from tartools.train.slices import NumberedSlices, Position, ShardSlice, SliceReader, numbered
+from tartools.train.slices import NumberedSlices, Position, ShardSlice, SliceReader, by_number
 
 State = dict[str, Any]
 
@@ -85,7 +85,7 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         if self.resampled:
             count, name = len(self.urls), f"resampled {self.seed} {epoch} {reader}"
             return lambda number: ShardSlice(Random(f"{name} {number}").randrange(count))
-        return numbered(self.dealt(epoch, reader))
+        return by_number(self.dealt(epoch, reader))
 
     def dealt(self, epoch: tuple[int, int], reader: ReaderId) -> list[ShardSlice]:
         """Return all that *reader* reads in *epoch*, if shards are not resampled."""
@@ -117,7 +117,7 @@ class Remainder(NamedTuple):
         return json.loads(json.dumps(self))
 
 
-def loaded(given: Any) -> list[State]:
+def states_of_readers(given: Any) -> list[State]:
     """Return the states of readers in *given*, all of one epoch; none if nothing was read."""
     states = [*_states(given)]
     if len({state["epoch"] for state in states}) > 1:

@@ -225,7 +225,7 @@ class Position(NamedTuple):
         return cls(number, None if rest is None else ShardSlice(*rest))
 
 
-def numbered(pieces: Sequence[ShardSlice]) -> NumberedSlices:
+def by_number(pieces: Sequence[ShardSlice]) -> NumberedSlices:
     """Return what gives *pieces* by their number."""
     return lambda number: pieces[number] if number < len(pieces) else None
 

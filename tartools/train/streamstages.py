@@ -60,7 +60,7 @@ class ShuffleBuffer:
 
     def iterated(self, samples: Iterator[Any]) -> Iterator[Any]:
         """Yield *samples*, which begin where `begin` is. What is yielded is not held any more."""
-        self._samples = numbered_samples(samples, self._read, self._numbers)
+        self._samples = with_numbers(samples, self._read, self._numbers)
         size, initial = self._stage.size, self._stage.initial
         while self._take(samples):
             if len(self._samples) < size:
@@ -113,7 +113,7 @@ class ShuffleBuffer:
         return self._samples.pop()
 
 
-def numbered_samples(samples: Iterator[Any], count: int, numbers: Sequence[int]) -> list[Any]:
+def with_numbers(samples: Iterator[Any], count: int, numbers: Sequence[int]) -> list[Any]:
     """Return those with these *numbers* of the next *count* of *samples*, in this order."""
     wanted = {*numbers}
     found = {number: one for number, one in enumerate(islice(samples, count)) if number in wanted}
@@ -234,7 +234,7 @@ class DecodeStage:
             raise UndecodableError(failure.message, url=failure.url) from error.__cause__
 
 
-def refused(_: object) -> Any:
+def refuse_pickle(_: object) -> Any:
     """Raise SampleError, in the place of a function that unpickles."""
     raise SampleError("this would be unpickled, and could run any code; give xdecode a function of your own for it")
 

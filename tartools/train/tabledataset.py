@@ -18,7 +18,7 @@ from tartools.errors import ExistsError, StorageError, TarFormatError
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading
-from tartools.shards.shardrows import Indexing, row_inputs, rows_at, updated, write_rows
+from tartools.shards.shardrows import Indexing, row_inputs, rows_at, updated_rows, write_rows
 from tartools.storage import seekable
 from tartools.storage.expand import expand
 from tartools.storage.objects import OUTDATED
@@ -206,7 +206,7 @@ def _kept(urls: Sequence[str], kept: str) -> Table:
         with suppress(ExistsError):  # a rank on another machine was faster: its table is looked at
             write_rows(inputs, kept)
             return Table(kept)
-    update = updated(urls, kept, Account(), INDEXING)
+    update = updated_rows(urls, kept, Account(), INDEXING)
     table = Table(kept)
     rows = np.fromiter(update.rows, np.int64)
     if np.array_equal(rows, np.arange(len(table))):

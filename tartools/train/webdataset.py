@@ -25,8 +25,8 @@ from tartools.train.ranks import SharedEpoch
 from tartools.train.samplestream import Remainder, SampleStream, State
 from tartools.train.sending import CacheSetting, check_sent
 from tartools.train.sharedmemory import with_sent_lists
-from tartools.train.slices import Position, SliceReader, numbered
-from tartools.train.streamstages import BatchStage, ChooseStage, ShuffleBuffer, ShuffleStage, numbered_samples
+from tartools.train.slices import Position, SliceReader, by_number
+from tartools.train.streamstages import BatchStage, ChooseStage, ShuffleBuffer, ShuffleStage, with_numbers
 
 HELD = 1000  # samples that shuffle=True holds
 UNNEEDED = {"detshuffle", "url_to_name", "verbose"}  # arguments of webdataset: chance always follows from the seed
@@ -212,7 +212,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         kw.setdefault(
             "defaults",
             [
-                (pattern, streamstages.refused if pattern.rpartition(".")[2] in UNPICKLED else function)
+                (pattern, streamstages.refuse_pickle if pattern.rpartition(".")[2] in UNPICKLED else function)
                 for pattern, function in filters.default_decoders
             ],
         )
@@ -241,7 +241,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         Raises: UsageError if it is that of other data. The iterator raises UsageError if states are missing, or if the
         pipeline goes on with the same number only: with `with_epoch`, `repeat`, `resampled`, or unknown stages.
         """
-        states = samplestream.loaded(state)
+        states = samplestream.states_of_readers(state)
         if any(one["data"] != self.digest() for one in states):
             raise UsageError("this state is that of other shards, another seed or another shuffle: start without it")
         self._given, self._loaded = state, states
@@ -390,7 +390,7 @@ class StreamEpoch:
         start = Position.of(*state["position"]) if state and skipping else None
         first = next((step for step in steps if not isinstance(step, ShuffleStage)), None)
         wanted = first.wanted if isinstance(first, ChooseStage) else None
-        pieces = source.slices(epoch, self._me) if self._left is None else numbered(self._left.pieces)
+        pieces = source.slices(epoch, self._me) if self._left is None else by_number(self._left.pieces)
         self._reader = SliceReader(source.urls, pieces, start, wanted, self._failed)
         found: Iterator[Any] = iter(self._reader)
         for number, step in enumerate(steps):
@@ -415,11 +415,11 @@ class StreamEpoch:
         while rest:
             numbers, pieces = rest[0]
             found: Iterator[Any] = iter(
-                SliceReader(self._data.source.urls, numbered(pieces), None, wanted, self._failed)
+                SliceReader(self._data.source.urls, by_number(pieces), None, wanted, self._failed)
             )
             for step in steps:
                 found = self._through(step, found)
-            samples = numbered_samples(found, max(numbers, default=-1) + 1, numbers)
+            samples = with_numbers(found, max(numbers, default=-1) + 1, numbers)
             while numbers:
                 numbers.pop()
                 yield samples.pop()

@@ -15,7 +15,7 @@ from zipfile import ZipInfo
 from torch.utils.data import Dataset
 
 from tartools.errors import SampleError, StorageError
-from tartools.formats.zipfiles import LOCAL, ZipSamples, path_of
+from tartools.formats.zipfiles import LOCAL, ZipSamples, path_of_member
 from tartools.samples.account import Account
 from tartools.storage import seekable
 from tartools.storage.checks import version_of
@@ -135,12 +135,12 @@ class _Zip:
         infos = zipped[number]
         begin, end = _span(infos, zipped.start)
         window = cast(BinaryIO, _Window(self._read, begin, self._read(begin, end)))
-        key, _ = split_path(path_of(infos[0]))
+        key, _ = split_path(path_of_member(infos[0]))
 
         def payload(info: ZipInfo) -> bytes:
             return b"".join(zipped.chunks(window, info))
 
-        fields = [(path_of(info)[len(key) + 1 :].decode(), partial(payload, info)) for info in infos]
+        fields = [(path_of_member(info)[len(key) + 1 :].decode(), partial(payload, info)) for info in infos]
         return dict_of(key.decode(), self.url, fields, needed)
 
     def _read(self, begin: int, end: int) -> bytes:

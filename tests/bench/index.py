@@ -19,7 +19,7 @@ from tartools.samples.sample import Batch
 from tartools.samples.sortkeys import Order, decoder, key_encoder
 from tartools.samples.values import parse_column
 from tartools.stages.externalsort import external_sort
-from tartools.stages.samplefiles import SampleFiles, unpacked
+from tartools.stages.samplefiles import SampleFiles, entries_of
 from tartools.stages.sort import MEMORY, index_records, join_equal_keys
 from tartools.tar import ContiguousGroups, Member
 
@@ -46,7 +46,7 @@ def microseconds(count: int) -> float:
         files = SampleFiles(None)
         records = external_sort(index_records(batches(count, file), order, files), MEMORY, None)
         found, last = 0, b""
-        for parts in join_equal_keys(unpacked(records, decoder(order)), order, Account()):
+        for parts in join_equal_keys(entries_of(records, decoder(order)), order, Account()):
             assert parts[0].key > last
             found, last = found + 1, parts[0].key
         assert found == count

@@ -52,12 +52,12 @@ def made() -> cli.Command:
 
 
 def test_everything_generated_is_fresh() -> None:
-    assert manual.stale(ROOT, _manual.generated()) == []
+    assert manual.stale(ROOT, _manual.generated_here()) == []
 
 
 def test_check_names_what_is_stale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert start(sys.executable, "-m", "tartools.commands._manual", tmp_path).status == 0
-    files, folder = _manual.generated(), str(tmp_path)
+    files, folder = _manual.generated_here(), str(tmp_path)
     assert manual.main([folder, "--check"], files) == 0
     (tmp_path / "man/man1/tarcat.1").write_text("old")
     (tmp_path / "completions/zsh/_tarold").write_text("of a command that has gone")

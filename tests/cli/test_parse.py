@@ -47,7 +47,7 @@ def full(command: Command, line: list[str]) -> dict[str, Any] | int | str:
     """Return what Typer gives, or says."""
     every = command.parameters.values()
     try:
-        return typer_app.values(command.name, line, command.manual, every, interspersed=command.interspersed)
+        return typer_app.option_values(command.name, line, command.manual, every, interspersed=command.interspersed)
     except UsageError as error:
         return str(error)
 

@@ -181,7 +181,7 @@ def test_progress_knows_no_number_of_shards_that_are_read_again(folder: Path, mo
             output=cli.Output(url=f"{stop}.tar"),
             wanted=MixingOptions(stop=stop),
         )
-        assert drawing.counts(account, 1.0).startswith(said)
+        assert drawing.counts_in_words(account, 1.0).startswith(said)
 
 
 def test_fifty_sources_with_few_open_files(run: Run, shell: Run, tmp_path: Path) -> None:

@@ -184,13 +184,13 @@ PLAIN = ["a", "00147", "in/train-01.tar.gz", "s3://bucket/x_1+y.tar", "a=b,c:d@e
     ],
 )
 def test_places(item: str, expected: tuple[str, str, str]) -> None:
-    assert tuple(tasks.fill(f"{place}", item) for place in ("{.}", "{/}", "{/.}")) == expected
-    assert tasks.fill("x-{}-{}={.}", item) == f"x-{item}-{item}={expected[0]}"
+    assert tuple(tasks.fill_pattern(f"{place}", item) for place in ("{.}", "{/}", "{/.}")) == expected
+    assert tasks.fill_pattern("x-{}-{}={.}", item) == f"x-{item}-{item}={expected[0]}"
 
 
 def test_places_as_in_gnu_parallel() -> None:
     """Of its manual: {} {.} {/} {/.}, and nothing else in braces."""
-    assert tasks.fill("{..}{//}{#}{1}", "a/b.c") == "{..}{//}{#}{1}"
+    assert tasks.fill_pattern("{..}{//}{#}{1}", "a/b.c") == "{..}{//}{#}{1}"
 
 
 @pytest.mark.parametrize(
@@ -262,13 +262,13 @@ def test_items_that_are_accepted_mean_nothing_to_a_shell(item: str, shell: str) 
         pytest.skip(f"{shell} is not installed")
     tasks.check_item(item, ["printf '%s' {}"])
     for line in ("printf -- %s {}", "printf -- %s '{}'", 'printf -- %s "{}"', 'printf -- %s "$(printf -- %s {})"'):
-        done = subprocess.run([shell, "-c", tasks.fill(line, item)], capture_output=True, check=True)
+        done = subprocess.run([shell, "-c", tasks.fill_pattern(line, item)], capture_output=True, check=True)
         assert os.fsdecode(done.stdout) == item
 
 
 def test_the_last_record_of_an_item_counts() -> None:
     task = Task("ä\udcff\n", ("true",), "out")
-    lines = logs.record(task, TaskResult(1, "failed", stderr="x"), 0) + logs.record(task, TaskResult(0), 1)
+    lines = logs.log_line(task, TaskResult(1, "failed", stderr="x"), 0) + logs.log_line(task, TaskResult(0), 1)
     assert lines.count(b"\n") == 2
     (said,) = logs.last_records(lines, "log").values()
     assert (said["item"], said["status"], said["time"]) == (task.item, "done", 1)
@@ -276,15 +276,15 @@ def test_the_last_record_of_an_item_counts() -> None:
 
 @pytest.mark.parametrize("length", range(1, 60, 7))
 def test_a_record_that_was_cut_is_passed_over(length: int) -> None:
-    one = logs.record(Task("a", ("true",)), TaskResult(0), 0)
-    two = logs.record(Task("b", ("true",)), TaskResult(0), 0)
+    one = logs.log_line(Task("a", ("true",)), TaskResult(0), 0)
+    two = logs.log_line(Task("b", ("true",)), TaskResult(0), 0)
     assert set(logs.last_records(one + two[:length], "log")) == {("a", "", "")}
     assert set(logs.last_records(two[:length] + b"\n" + one, "log")) == {("a", "", "")}
 
 
 def altered(old: str, new: str) -> bytes:
     """Return a record with *new* in place of *old*."""
-    line = logs.record(Task("a", ("true",)), TaskResult(0), 0).decode()
+    line = logs.log_line(Task("a", ("true",)), TaskResult(0), 0).decode()
     assert old in line
     return line.replace(old, new).encode()
 
@@ -302,14 +302,14 @@ def altered(old: str, new: str) -> bytes:
     ],
 )
 def test_what_is_no_log(line: bytes) -> None:
-    good = logs.record(Task("a", ("true",)), TaskResult(0), 0)
+    good = logs.log_line(Task("a", ("true",)), TaskResult(0), 0)
     with pytest.raises(StorageError, match="log: line 2 is not a record of tarjob --log"):
         logs.last_records(good + line + b"\n", "log")
 
 
 def test_a_report() -> None:
     def record(item: str, seconds: float, failure: str = "", said: str = "") -> dict[str, object]:
-        return json.loads(logs.record(Task(item, ("x",)), TaskResult(1, failure, seconds, 2, "here", said), 0))
+        return json.loads(logs.log_line(Task(item, ("x",)), TaskResult(1, failure, seconds, 2, "here", said), 0))
 
     records = [
         record("a", 1),
@@ -317,7 +317,7 @@ def test_a_report() -> None:
         record("c", 2),
         record("d", 0),
     ]
-    assert logs.report(records) == [
+    assert logs.report_of_log(records) == [
         "4 items: 3 done, 1 failed, 8 tries",
         "8.0 s in all; an item 2.0 s (median), 5.0 s at most",
         "hosts: here 4",
@@ -326,7 +326,7 @@ def test_a_report() -> None:
         "slowest: a: 1.0 s",
         "failed: b: was ended by SIGKILL: last",
     ]
-    assert logs.report([]) == ["0 items: 0 done, 0 failed, 0 tries"]
+    assert logs.report_of_log([]) == ["0 items: 0 done, 0 failed, 0 tries"]
 
 
 SEEN = (

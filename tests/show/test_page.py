@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tartools import storage
 from tartools.samples.account import Account
 from tartools.shards.reading import read_samples
-from tartools.show.html.page import Choice, write
+from tartools.show.html.page import Choice, write_page
 from tests.archives import encoded, photograph
 from tests.conftest import Run, make_tar
 from tests.tiers import by_turns
@@ -205,7 +205,7 @@ def test_progress_knows_how_many_samples_are_drawn(tmp_path: Path) -> None:
         account = Account()
         samples = read_samples([str(tmp_path / "a.tar")], account)
         with storage.writing(str(tmp_path / f"{total}.html")) as sink:
-            write(samples, sink, "a", Choice(first, drawn, 0), 384, 1, account)
+            write_page(samples, sink, "a", Choice(first, drawn, 0), 384, 1, account)
         phase = account.progress.phase
         assert (phase.name, phase.total, phase.done()) == (name, total, total)
 

@@ -21,7 +21,7 @@ from tartools import tar
 from tartools.samples import decoding
 from tartools.show import benchreport, broken, sound, text
 from tartools.show.html import tile
-from tartools.show.sections import drawn
+from tartools.show.sections import drawn_report
 from tartools.show.terminal import Screen
 from tests.archives import END, encoded, header, npy, photograph
 from tests.conftest import BIN, Run, make_tar
@@ -254,7 +254,7 @@ def test_other_programs_are_told() -> None:
 def test_the_report_of_measurements_stays_as_it_is() -> None:
     facts = facts_of(LOOSE, with_workers(LOOSE, 2, 2, 3e-3), with_workers(LOOSE, 4, 2.1, 3e-3), TABLE)
     words = [json.dumps(facts, indent=2), *benchreport.plain_lines(facts)]
-    words += [drawn(benchreport.parts(facts), Screen(columns=columns, codes=True)) for columns in (50, 100)]
+    words += [drawn_report(benchreport.parts(facts), Screen(columns=columns, codes=True)) for columns in (50, 100)]
     assert "\n".join(words) == (REPORTS / "bench.txt").read_text()
 
 
@@ -383,7 +383,7 @@ def test_tarshow_lists_samples_without_a_field_that_most_have(run: Run) -> None:
     [
         decoding.described,
         decoding.hash_and_colours,
-        lambda member: text.picture(member, decode=True),
+        lambda member: text.picture_in_words(member, decode=True),
         lambda member: text.heard(member, "wav"),
         lambda member: broken.why_broken("jpg", member) or broken.why_broken("wav", member),
         lambda member: tile.field(member, False, 64),
@@ -400,7 +400,7 @@ def test_too_little_memory_is_not_what_is_wrong_with_a_payload(
 
     for name in ("_opened", "header_of"):
         monkeypatch.setattr(decoding, name, exhausted)
-    monkeypatch.setattr(sound, "read", exhausted)
+    monkeypatch.setattr(sound, "read_sound", exhausted)
     with pytest.raises(MemoryError):
         look(tar.new_member(b"a.png", encoded(Image.new("RGB", (8, 8)), "PNG")))
 

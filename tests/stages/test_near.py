@@ -93,4 +93,4 @@ def test_many_blank_pictures_are_one() -> None:
 def test_numpy_1_has_no_function_that_counts_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(np, "bitwise_count", raising=False)
     numbers = np.array([[0, 1], [3 << 40, (1 << 64) - 1]], np.uint64)
-    assert near.bits(numbers).tolist() == [[0, 1], [2, 64]]
+    assert near.bits_set(numbers).tolist() == [[0, 1], [2, 64]]

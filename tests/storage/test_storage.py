@@ -16,8 +16,8 @@ from tartools.errors import StorageError, UsageError, shown
 from tartools.storage import objects
 from tartools.storage.expand import expand
 from tartools.storage.local import path_of
-from tartools.storage.pipe import fill
-from tartools.storage.url import SCHEMES, Url, loaded
+from tartools.storage.pipe import fill_template
+from tartools.storage.url import SCHEMES, Url, loaded_module
 from tests.conftest import Run, make_samples, make_tar, members_of, open_descriptors
 from tests.tiers import by_turns
 
@@ -159,7 +159,7 @@ def test_the_object_that_was_checked_is_the_one_that_is_read(scheme: str) -> Non
 @pytest.mark.parametrize("module", sorted(set(SCHEMES.values())))
 def test_the_table_of_schemes_names_modules(module: str) -> None:
     wanted = {"object_at", "page"} if module.startswith("objects.") else {"open_read", "open_write"}
-    assert wanted <= {*dir(loaded(module))}
+    assert wanted <= {*dir(loaded_module(module))}
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_query_is_no_part_of_new_keys(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("template", ["cat {}", "cat '{}'", 'cat "{}"'])
 @pytest.mark.parametrize("name", ["a.tar", 'it\'s a "name" $x.tar'])
 def test_gopen(template: str, name: str, run: Run, tmp_path: Path) -> None:
-    quoted = fill(template, f"foo://{name}")
+    quoted = fill_template(template, f"foo://{name}")
     assert subprocess.check_output(["sh", "-c", quoted.replace("cat", "printf %s")]).decode() == f"foo://{name}"
     (tmp_path / "foo:").mkdir()
     (tmp_path / "foo:" / name).write_bytes(TAR)
@@ -263,7 +263,7 @@ def test_the_name_is_in_the_environment_of_templates(name: str, run: Run, tmp_pa
 def test_templates_that_would_run_a_name_are_refused(template: str, name: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(TAR)
     if template not in DOLLAR:  # a harmless name may stand anywhere else
-        assert fill(template, "gs://b/a-1.tar") == re.sub("""'{}'|"{}"|{}""", "gs://b/a-1.tar", template)
+        assert fill_template(template, "gs://b/a-1.tar") == re.sub("""'{}'|"{}"|{}""", "gs://b/a-1.tar", template)
     said = run("tarcat", f"foo://{name}", env={"GOPEN_FOO": template}).failure(2)
     assert 'write "$TAR_SHARD" instead of {}, or have {} stand alone, or alone in quotes: ' in said
     assert said.count("\n") == 1

@@ -13,7 +13,7 @@ import pytest
 import tartools
 from tartools.errors import SampleError
 from tartools.train import StatefulSampler as Sampler
-from tartools.train.epochorder import drawn, key_of, permuted
+from tartools.train.epochorder import drawn_by_share, key_of, permuted
 from tests.conftest import Run, make_tar
 from tests.train.conftest import be_rank
 
@@ -33,7 +33,7 @@ def test_permutations_are_the_same_everywhere() -> None:
     assert permuted(np.arange(8), 1000, key_of(7, 2)).tolist() == [265, 784, 512, 826, 34, 355, 397, 129]
     few = permuted(np.array([0, 1, 10**11]), 10**12, key_of(7, 2))
     assert few.tolist() == [621521091832, 173622542360, 330786940269]
-    assert drawn(np.arange(6), np.cumsum([1.0, 2.0, 4.0]), key_of(7, 2)).tolist() == [2, 0, 0, 2, 2, 1]
+    assert drawn_by_share(np.arange(6), np.cumsum([1.0, 2.0, 4.0]), key_of(7, 2)).tolist() == [2, 0, 0, 2, 2, 1]
     assert next(iter(Sampler(range(1000), seed=3, batch_size=5))) == [196, 654, 70, 163, 324]
     for count in (0, 1, 2, 3, 10, 17, 1000):
         for key in range(20):

@@ -21,7 +21,7 @@ from tartools.show.sections import Section
 from tartools.show.statreport import by_count
 from tartools.stages.combinations import by_combination
 from tartools.stages.statistics import FieldKinds, count_fields
-from tartools.stages.summary import MOST, Counts, Distribution, PictureSize, Summary, Tally, joined
+from tartools.stages.summary import MOST, Counts, Distribution, PictureSize, Summary, Tally, sum_of_counts
 from tartools.tar import Member
 
 LISTED = 1000  # broken members whose keys are listed
@@ -65,7 +65,7 @@ class Overview:
             self.counts.note(BROKEN, each)
 
     def count(self, samples: Sequence[Sample]) -> None:
-        """Add the counts of *samples*, one of the groups that `grouped` makes."""
+        """Add the counts of *samples*, one of the groups that `grouped_samples` makes."""
         keys: list[bytes] = []
         members: list[Member] = []
         firsts: list[int] = []
@@ -78,14 +78,14 @@ class Overview:
             if slash:
                 folders[printable(folder)] = folders.get(printable(folder), 0) + 1
         self.sizes.add(Distribution.of(sum(member.size for member in sample.members) for sample in samples))
-        self.folders = joined(self.folders, folders)
+        self.folders = sum_of_counts(self.folders, folders)
         part = Summary(LISTED)
         part.samples, part.first = len(samples), samples[0].key
         count_fields(by_combination(keys, members, firsts), KINDS, part)
         self.counts.add(part)
 
 
-def grouped(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
+def grouped_samples(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
     """Yield *samples* in groups: up to 256, of up to 1 MiB or one larger, all in one buffer or file."""
     group: list[Sample] = []
     size = 0
@@ -120,10 +120,10 @@ def broken_pictures(samples: Sequence[Sample]) -> list[Broken]:
 
 def cards(found: Overview, shown: Container[str]) -> Iterator[str]:
     """Yield the cards of *found*; the keys *shown* are those of samples on the page."""
-    yield from map(table, fields(found.counts))
-    yield histogram(found.sizes)
+    yield from map(table, field_cards(found.counts))
+    yield svg_histogram(found.sizes)
     yield from map(table, classes(found))
-    yield from map(table, broken(found.broken, shown))
+    yield from map(table, broken_list(found.broken, shown))
 
 
 def card(title: str, body: str) -> str:
@@ -155,12 +155,12 @@ def item(signs: Sequence[str], cells: Sequence[str | float], query: str | None) 
         if isinstance(cell, str):
             parts.append(f'<span class="{"number" if sign == ">" else "why"}">{safe(cell)}</span>')
         else:
-            parts.append(bar(cell))
+            parts.append(html_bar(cell))
     row = "".join(parts)
     return f"<li>{button}{row}</button></li>" if whole else f"<li>{row}</li>"
 
 
-def bar(share: float) -> str:
+def html_bar(share: float) -> str:
     """Return a bar filled to *share*, from 0 to 1."""
     return (
         '<svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
@@ -168,7 +168,7 @@ def bar(share: float) -> str:
     )
 
 
-def fields(found: Summary) -> Iterator[Section]:
+def field_cards(found: Summary) -> Iterator[Section]:
     """Yield the list of fields, with the count of samples that have each, and the mean size."""
     columns = ("<Fields and mean sizes", "|", ">")
     if found.many_fields:
@@ -188,7 +188,7 @@ def fields(found: Summary) -> Iterator[Section]:
 def classes(found: Overview) -> Iterator[Section]:
     """Yield, for folders and each field with few values, the count of each value, with buttons that filter by it."""
     fields = {} if found.counts.many_fields else found.counts.fields
-    counts = {mark(printable(name)): texts(each.classes or {}) for name, each in fields.items()}
+    counts = {mark(printable(name)): short_texts(each.classes or {}) for name, each in fields.items()}
     if found.folders:
         counts[FOLDER] = found.folders
     for name in sorted(counts, key=lambda name: (name != "cls", name)):
@@ -202,26 +202,26 @@ def classes(found: Overview) -> Iterator[Section]:
         yield Section("", (f"<{title}", "|", ">"), rows, [query(name, value) for value in ranked])
 
 
-def texts(counts: Mapping[str, int]) -> dict[str, int]:
+def short_texts(counts: Mapping[str, int]) -> dict[str, int]:
     r"""Return of the *counts* of values those of short texts on one line, as a tile has them.
 
-    >>> texts({"cat": 2, "": 1, "two\nlines": 1})
+    >>> short_texts({"cat": 2, "": 1, "two\nlines": 1})
     {'cat': 2}
     """
     described = (
-        (text.text(value.encode("utf-8", "surrogateescape"), whole=True), count)
+        (text.cut_text(value.encode("utf-8", "surrogateescape"), whole=True), count)
         for value, count in counts.items()
         if "\n" not in value
     )
     return {found.value: count for found, count in described if found and found.value}
 
 
-def broken(found: Tally, shown: Container[str]) -> Iterator[Section]:
+def broken_list(found: Tally, shown: Container[str]) -> Iterator[Section]:
     """Yield the list of broken members, with buttons that filter by the keys of those that are *shown*."""
     if found.count:
         rows = [(each.key, f"{each.field}: {each.why}") for each in found.first]
         more = f"and {found.count - len(rows):,} more" if found.count > len(rows) else ""
-        filters = [quoted(each.key) if each.key in shown else None for each in found.first]
+        filters = [quoted_word(each.key) if each.key in shown else None for each in found.first]
         yield Section(more, (f"<Broken ({found.count:,})", "<"), rows, filters)
 
 
@@ -231,16 +231,16 @@ def query(name: str, value: str) -> str:
     >>> query("cls", "5"), query("label", "sea lion")
     ('cls==5', '"label==sea lion"')
     """
-    return quoted(f"{name}=={value}")
+    return quoted_word(f"{name}=={value}")
 
 
-def quoted(words: str) -> str:
+def quoted_word(words: str) -> str:
     """Return *words* for the filter as one word: in quotes if it has blanks."""
     plain = words.replace('"', "")
     return f'"{plain}"' if any(map(str.isspace, plain)) else plain
 
 
-def histogram(sizes: Distribution) -> str:
+def svg_histogram(sizes: Distribution) -> str:
     """Return the histogram of *sizes*, in bytes, as SVG."""
     if sizes.least is None or sizes.greatest is None:
         return ""

@@ -23,7 +23,7 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample, raw_bytes
 from tartools.show import text
 from tartools.show.html import cards
-from tartools.show.html.cards import Overview, broken_pictures, grouped
+from tartools.show.html.cards import Overview, broken_pictures, grouped_samples
 from tartools.show.html.tile import BROKEN, IS, PageTile, make_tile, safe
 from tartools.stages import select, shuffle
 from tartools.stages.duplicates import AGAINST, INPUT
@@ -49,7 +49,7 @@ class Choice(NamedTuple):
     seed: int
 
 
-def write(
+def write_page(
     samples: Iterator[Sample],
     sink: Sink,
     title: str,
@@ -74,10 +74,10 @@ def write(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata; warning filters are shared by all threads
         if choice.first is not None:
-            samples = beginning(samples, choice.first, found, account)
+            samples = first_samples(samples, choice.first, found, account)
         if choice.drawn is None:
             account.progress.phase = Phase("", choice.first, lambda: account.samples_out)
-            samples = counted(samples, found)
+            samples = tallied(samples, found)
         else:
             account.progress.phase = Phase("reading")
             samples = shuffle.draw(checked(samples, found, workers), choice.drawn, choice.seed, account)
@@ -93,11 +93,11 @@ def write(
                 account.samples_out += 1
                 found.add_broken(each for each in tile.broken if choice.drawn is None or each.sound)
     found.shown = len(tiles)
-    sink.write(page(tiles, title, found).encode())
+    sink.write(html_page(tiles, title, found).encode())
     return found
 
 
-def beginning(samples: Iterator[Sample], most: int, found: Overview, account: Account) -> Iterator[Sample]:
+def first_samples(samples: Iterator[Sample], most: int, found: Overview, account: Account) -> Iterator[Sample]:
     """Yield the first *most* of *samples*, and find out whether there are more."""
     yield from select.count(samples, most)
     try:
@@ -111,20 +111,20 @@ def beginning(samples: Iterator[Sample], most: int, found: Overview, account: Ac
     found.more = True
 
 
-def counted(samples: Iterable[Sample], found: Overview) -> Iterator[Sample]:
+def tallied(samples: Iterable[Sample], found: Overview) -> Iterator[Sample]:
     """Yield *samples* in their order, and count them in *found*. Holds: up to 1 MiB of them."""
-    for group in grouped(samples):
+    for group in grouped_samples(samples):
         found.count(group)
         yield from group
 
 
 def checked(samples: Iterable[Sample], found: Overview, workers: int) -> Iterator[Sample]:
-    """Yield *samples* as `counted` does; decode their pictures in *workers* threads, and tell *found* which are broken.
+    """Yield *samples* as `tallied` does; decode their pictures in *workers* threads, and tell *found* which are broken.
 
     Holds: up to 16 MiB of samples, or 16 larger ones.
     """
     decoders = Threads(workers, broken_pictures)
-    with closing(windowed(grouped(samples), decoders, max(AHEAD, workers), busy=2 * workers)) as decoded:
+    with closing(windowed(grouped_samples(samples), decoders, max(AHEAD, workers), busy=2 * workers)) as decoded:
         for group, broken in decoded:
             found.count(group)
             found.add_broken(broken())
@@ -142,9 +142,9 @@ def audible(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
             room -= size
 
 
-def page(tiles: Sequence[PageTile], title: str, found: Overview) -> str:
+def html_page(tiles: Sequence[PageTile], title: str, found: Overview) -> str:
     """Return the page of *tiles*; *found* has the counts of all samples."""
-    style, script = part("css"), part("js")
+    style, script = part_of_page("css"), part_of_page("js")
     policy = "; ".join(
         (
             "default-src 'none'",
@@ -156,7 +156,7 @@ def page(tiles: Sequence[PageTile], title: str, found: Overview) -> str:
             "form-action 'none'",
         )
     )
-    return Template(part("html")).substitute(
+    return Template(part_of_page("html")).substitute(
         policy=policy,
         title=safe(title),
         style=style,
@@ -167,7 +167,7 @@ def page(tiles: Sequence[PageTile], title: str, found: Overview) -> str:
     )
 
 
-def part(kind: str) -> str:
+def part_of_page(kind: str) -> str:
     """Return the file `page.KIND` beside this module."""
     return (pkgutil.get_data(__name__, f"page.{kind}") or b"").decode()
 
@@ -215,7 +215,7 @@ def write_pairs(
         positions = sorted(wanted)
         known.update(zip(((side.number, at) for at in positions), side.data.samples_at(positions), strict=True))
     both = (
-        beside(known[INPUT, pair.position], known[pair.side, pair.kept], pair, comparison)
+        beside_kept(known[INPUT, pair.position], known[pair.side, pair.kept], pair, comparison)
         for pair in sorted(chosen, key=lambda pair: (-pair.distance, pair.position))
     )
     title = f"{several(total, 'sample')} left out, beside the one that is kept"
@@ -223,10 +223,10 @@ def write_pairs(
         title += f": the {PAIRS} that differ most"
     with storage.writing(url, force) as sink:
         choice = Choice(None, None, 0)
-        write(both, sink, title, choice, SMALL, workers, Account(lambda _: None), faces=2)
+        write_page(both, sink, title, choice, SMALL, workers, Account(lambda _: None), faces=2)
 
 
-def beside(out: Sample, kept: Sample, pair: Pair, comparison: Comparison) -> Sample:
+def beside_kept(out: Sample, kept: Sample, pair: Pair, comparison: Comparison) -> Sample:
     """Return one sample with the members of both that were compared first, then the others; for a page."""
     where = " (--against)" if pair.side == AGAINST else ""
     words = f", distance {pair.distance}{where}"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
-from tartools.samples.filetypes import FIRST, type_of
+from tartools.samples.filetypes import FIRST, type_of_file
 from tartools.samples.sample import Sample, field_name
 from tartools.show import sound, text
 from tartools.tar import Member
@@ -100,7 +100,7 @@ def make_tile(sample: Sample, audible: bool, side: int, faces: int = 1) -> PageT
         f'<span class="key">{key}</span></button>',
         *(f.player for f in fields),
         '<dl class="fields">',
-        *(row(f, drawn=f not in shown) for f in fields),
+        *(field_row(f, drawn=f not in shown) for f in fields),
         "</dl></li>",
     ]
     return PageTile(printable(sample.key), "".join(parts), broken)
@@ -120,7 +120,7 @@ def safe_lines(lines: Sequence[str]) -> str:
     return "\n".join(map(safe, lines))
 
 
-def row(shown: PageField, drawn: bool) -> str:
+def field_row(shown: PageField, drawn: bool) -> str:
     """Return the row of the field *shown* in the list of fields; *drawn* adds its picture or waveform."""
     what = safe(shown.found.value or shown.found.what)
     parts = [f'<div><dt>{safe(shown.name)}</dt><dd class="what">{what}</dd><dd class="size">{shown.size:,} B</dd>']
@@ -138,7 +138,7 @@ def field(member: Member, audible: bool, side: int) -> PageField:
     if found.kind == "picture":
         words = f"{known.name}: {found.what}"
         try:
-            return known._replace(face=picture(member, words, side))
+            return known._replace(face=picture_for_page(member, words, side))
         except (TarToolsError, MemoryError):
             raise
         except decoding.TooLargeError as error:
@@ -161,12 +161,12 @@ def wrong(words: str) -> str:
     return f'<span class="wrong">{safe(words)}</span>'
 
 
-def picture(member: Member, words: str, side: int) -> str:
+def picture_for_page(member: Member, words: str, side: int) -> str:
     """Return the picture *member*, described by *words*, encoded as WebP, and its size in pixels.
 
     It is reduced to at most *side* by *side* pixels. Raises: any exception that Pillow raises for a damaged picture.
     """
-    known = decoding.read_header(member)
+    known = decoding.picture_header(member)
     decoded = decoding.decoded(member, side, side)
     width, height = decoded.size
     tiny = max(decoded.size) <= TINY
@@ -184,7 +184,7 @@ def picture(member: Member, words: str, side: int) -> str:
 
 def waveform(member: Member) -> str:
     """Return the waveform of the sound *member* as SVG."""
-    _, peaks = sound.read(member, COLUMNS)
+    _, peaks = sound.read_sound(member, COLUMNS)
     heights = (max(1, 50 * peak) for peak in peaks)  # half of each; silence is still visible
     bars = "".join(f"M{place} {50 - height:.0f}h.7v{2 * height:.0f}h-.7z" for place, height in enumerate(heights))
     return (
@@ -196,7 +196,7 @@ def waveform(member: Member) -> str:
 def player(member: Member, name: str) -> str:
     """Return the player of the sound *member* of field *name*; empty if browsers do not know its format."""
     payload = member.read()
-    found = type_of(payload[:FIRST])
+    found = type_of_file(payload[:FIRST])
     kind = MEDIA.get(found.suffixes[0]) if found and found.suffixes else None
     if kind is None:
         return ""

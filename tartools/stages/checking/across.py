@@ -15,7 +15,7 @@ from statistics import median_low
 from struct import Struct
 
 from tartools.errors import in_units, shown
-from tartools.samples.sortkeys import text_bytes, text_of
+from tartools.samples.sortkeys import text_bytes, text_of_key
 from tartools.stages.checking.codes import Place
 from tartools.stages.combinations import text
 from tartools.stages.summary import Summary, Tally
@@ -30,7 +30,7 @@ FORGOTTEN = 40_000  # places of samples that are part of others, which are taken
 MOST = 100_000  # samples with one key that are looked at together
 
 
-def names(combination: str) -> list[str]:
+def names_of_fields(combination: str) -> list[str]:
     """Return the names of the fields of *combination*, in small letters: case makes no difference."""
     return combination.removeprefix(DOUBTFUL).lower().split("/")
 
@@ -61,22 +61,22 @@ def repeated(records: Iterator[bytes], combinations: dict[bytes, str], dead: fro
         same = iter(found)
         group = list(islice(same, MOST))
         while len(group) > 1:
-            yield [unpacked(each, combinations) for each in group]
+            yield [unpacked_combination(each, combinations) for each in group]
             group = [group[0], *islice(same, MOST - 1)]
 
 
-def unpacked(record: bytes, combinations: dict[bytes, str]) -> Keyed:
+def unpacked_combination(record: bytes, combinations: dict[bytes, str]) -> Keyed:
     """Return input, byte, key and fields of *record*."""
     shard, byte, number = TAIL.unpack(record[-TAIL.size :])
-    return shard >> 1, byte, text_of(record[: -TAIL.size]), combinations.get(number, "")
+    return shard >> 1, byte, text_of_key(record[: -TAIL.size]), combinations.get(number, "")
 
 
 def judged(group: Sequence[Keyed], where: Where) -> Iterator[tuple[str, int]]:
     """Yield, for each of *group* but the first, its code, and the number of the sample that it belongs to."""
-    fields = set(names(group[0][3]))
+    fields = set(names_of_fields(group[0][3]))
     shards = {where(*group[0][:2])[0]}
     for number, byte, _, combination in group[1:]:
-        own = set(names(combination))
+        own = set(names_of_fields(combination))
         shard = where(number, byte)[0]
         same = shard in shards
         if fields.isdisjoint(own):
@@ -157,7 +157,7 @@ def expected_fields(combinations: Mapping[str, Tally]) -> Words:
     known: Counter[frozenset[str]] = Counter()
     for each, tally in combinations.items():
         if each and not each.startswith(DOUBTFUL):
-            known[frozenset(names(each))] += tally.count
+            known[frozenset(names_of_fields(each))] += tally.count
     wanted: frozenset[str] = frozenset()
     while True:
         having = {fields: count for fields, count in known.items() if wanted <= fields}
@@ -170,16 +170,16 @@ def expected_fields(combinations: Mapping[str, Tally]) -> Words:
         wanted = more
 
 
-def lacking(fields: Sequence[str], words: Words) -> list[str]:
+def lacking_words(fields: Sequence[str], words: Words) -> list[str]:
     """Return which of *words* a sample with *fields* lacks.
 
     A field such as v2.jpg is taken for jpg, since its name has a dot too many.
     """
-    have = {*fields, *(field.rpartition(".")[2] for field in fields if not wanted(field, words))}
+    have = {*fields, *(field.rpartition(".")[2] for field in fields if not is_among(field, words))}
     return [";".join(word) for word in words if have.isdisjoint(each.lower() for each in word)]
 
 
-def wanted(field: str, words: Words) -> bool:
+def is_among(field: str, words: Words) -> bool:
     """Tell whether *field* is among *words*."""
     return any(field == each.lower() for word in words for each in word)
 
@@ -190,9 +190,9 @@ def compare_fields(summary: Summary, words: Words) -> None:
     for combination, tally in list(summary.combinations.items()):
         if not combination or combination.startswith(DOUBTFUL) or tally.count <= 0:
             continue
-        fields, count = names(combination), tally.count
-        more = [field for field in fields if not wanted(field, usual)]
-        found = [("missing-field", field) for field in lacking(fields, words)]
+        fields, count = names_of_fields(combination), tally.count
+        more = [field for field in fields if not is_among(field, usual)]
+        found = [("missing-field", field) for field in lacking_words(fields, words)]
         found += [("dotted-name" if "." in field else "unexpected-field", field) for field in more]
         for code, field in found:
             places = tally.first[:count]

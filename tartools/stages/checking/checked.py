@@ -17,7 +17,14 @@ from tartools.shards.reading import OddShards, Reading, ShardStream, shard_batch
 from tartools.stages.checking.across import Repeated, combination_number, compare_keys, repeated
 from tartools.stages.checking.codes import SPECIAL, Place
 from tartools.stages.checking.listedrows import TableRows, WrongRows
-from tartools.stages.checking.samples import Decode, Rows, look, nothing_found, rows_of, rows_of_lists
+from tartools.stages.checking.samples import (
+    Decode,
+    Rows,
+    look_at_samples,
+    nothing_found,
+    rows_of_lists,
+    samples_listed_by,
+)
 from tartools.stages.checking.walk import MemberGroup, Trouble, Walk
 from tartools.stages.combinations import text
 from tartools.stages.externalsort import records_of, sorted_blocks
@@ -74,7 +81,7 @@ class CheckedShards:
             file = stream.file
             if file is None or stream.start:
                 file = scratch_file(reading.tmpdir)  # closed when no sample is in it any more
-                wrong = copied(stream, file)
+                wrong = copy_and_check(stream, file)
             if wrong is not None:
                 yield wrong
             for found in Walk(file, reading.lax, wrong is None):
@@ -101,7 +108,7 @@ def checked_shards(urls: Sequence[str], reading: Reading) -> CheckedShards:
     return CheckedShards(urls, reading, tables, missing)
 
 
-def copied(stream: ShardStream, file: io.FileIO) -> Trouble | None:
+def copy_and_check(stream: ShardStream, file: io.FileIO) -> Trouble | None:
     """Copy *stream* to *file*; return what is wrong with it, if it is compressed."""
     try:
         for chunk in chunks(stream):
@@ -226,7 +233,7 @@ class Checking:
         """Yield the records of each of *batches*; add what is wrong with them to *found*."""
         for batch in batches:
             number = self._numbers[batch.shard]
-            rows = rows_of(batch, number)
+            rows = samples_listed_by(batch, number)
             if rows is None:
                 self._odd.add(number)  # it is read again
                 continue
@@ -234,7 +241,7 @@ class Checking:
                 if self._here:
                     self._fold(number)
                 found[number] = nothing_found()
-            yield look(rows, found[number], self.decode)
+            yield look_at_samples(rows, found[number], self.decode)
 
     def _walked(self, number: int, summary: Summary) -> Iterator[bytes]:
         """Yield the records of a shard that is not sound; add to *summary* what is wrong with it."""
@@ -244,12 +251,12 @@ class Checking:
                 summary.note(found.code, Place(number, found.byte, text(found.key), found.what))
                 continue
             if held and (found.doubtful or held[-1].doubtful or len(held) == TOGETHER):
-                yield from look(rows_from(number, held), summary, self.decode)
+                yield from look_at_samples(rows_from(number, held), summary, self.decode)
                 held = []
             if found.members:
                 held.append(found)
         if held:
-            yield from look(rows_from(number, held), summary, self.decode)
+            yield from look_at_samples(rows_from(number, held), summary, self.decode)
 
     def _listed(self, number: int) -> Iterator[bytes]:
         """Yield the records of the samples that a table lists; add what is wrong with them and the table."""
@@ -259,9 +266,9 @@ class Checking:
                     self.summary.note(found.code, Place(number, -1, found.key, found.what))
                 continue
             row, batch = found
-            rows = rows_of(batch, number, row)
+            rows = samples_listed_by(batch, number, row)
             assert rows is not None
-            yield from look(rows, self.summary, self.decode)
+            yield from look_at_samples(rows, self.summary, self.decode)
 
 
 def rows_from(number: int, groups: Sequence[MemberGroup]) -> Rows:

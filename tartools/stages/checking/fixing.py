@@ -14,11 +14,11 @@ from tartools.samples.sample import Batch, Sample, field_name
 from tartools.shards.numbering import parse_numbering
 from tartools.shards.reading import shard_batches
 from tartools.shards.writing import Destination, SampleWriter, check_shard_name, shard_writer
-from tartools.stages.checking.across import Repeated, Words, beside, lacking, names
+from tartools.stages.checking.across import Repeated, Words, beside, lacking_words, names_of_fields
 from tartools.stages.checking.checked import CheckedShards
 from tartools.stages.checking.codes import CODES, NOTE
 from tartools.stages.checking.listedrows import WrongRows
-from tartools.stages.checking.samples import Decode, Rows, codes_of, look, nothing_found, rows_of
+from tartools.stages.checking.samples import Decode, Rows, codes_of, look_at_samples, nothing_found, samples_listed_by
 from tartools.stages.checking.walk import MemberGroup
 from tartools.stages.combinations import text
 from tartools.storage.names import has_number
@@ -152,7 +152,7 @@ class Fix:
             url, quiet = self.shards.urls[number], Account(lambda _: None)
             stream = self.shards.stream(number, quiet)
             with closing(shard_batches(url, quiet, self.shards.reading, stream)) as batches:
-                self._write_batches(((batch, rows_of(batch, number)) for batch in batches), number, writer)
+                self._write_batches(((batch, samples_listed_by(batch, number)) for batch in batches), number, writer)
                 quiet.check()
 
     def _listed(self, number: int) -> Iterator[tuple[Batch, Rows | None]]:
@@ -165,7 +165,7 @@ class Fix:
                 self.account.omit(f"{shown(self.shards.urls[number])}: {many}{printable(found.what)}")
             else:
                 row, batch = found
-                yield batch, rows_of(batch, number, row)
+                yield batch, samples_listed_by(batch, number, row)
 
     def _write_batches(self, batches: Iterable[tuple[Batch, Rows | None]], number: int, writer: SampleWriter) -> None:
         for batch, rows in batches:
@@ -183,14 +183,14 @@ class Fix:
         if self.pending.place is not None and self.pending.place <= (rows.shard, rows.begins[-1]):
             return False
         summary = nothing_found()
-        for _ in look(rows, summary, self.decode):
+        for _ in look_at_samples(rows, summary, self.decode):
             pass
         return all(CODES[code].weight == NOTE or code in self.ignored for code in summary.findings) and not any(
-            combination and self._lacks(names(combination)) for combination in summary.combinations
+            combination and self._lacks(names_of_fields(combination)) for combination in summary.combinations
         )
 
     def _lacks(self, fields: Sequence[str]) -> list[str]:
-        return [] if "missing-field" in self.ignored else lacking(fields, self.words)
+        return [] if "missing-field" in self.ignored else lacking_words(fields, self.words)
 
     def _write_walked(self, number: int, writer: SampleWriter) -> None:
         url = self.shards.urls[number]

@@ -15,7 +15,7 @@ from tartools.storage.checks import look
 from tartools.storage.local import identity
 from tartools.tables import schema, source, tablesamples
 from tartools.tables.listed import TableColumns
-from tartools.tables.rowplaces import Listing, Piece, RowError, runs
+from tartools.tables.rowplaces import Listing, Piece, RowError, runs_of_equal
 from tartools.tables.rows import RowBlock
 
 TOGETHER, FAR = 1024, 256  # rows that are read together, and of shards on servers, whose payloads are held meanwhile
@@ -104,7 +104,7 @@ class TableRows:
         self._members = TableColumns(rows, first, self._listing, self._table).members()
         self._firsts.append(first)
         self._places.append((piece.numbers, piece.begins))
-        for part in itertools.starmap(piece.part, runs(piece.numbers)):
+        for part in itertools.starmap(piece.part, runs_of_equal(piece.numbers)):
             number = part.place(0)[0]
             if code := self._wrong_with(number):
                 again = number in self._said

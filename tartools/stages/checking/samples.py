@@ -9,7 +9,7 @@ from itertools import accumulate, chain
 from operator import itemgetter
 from typing import NamedTuple
 
-from tartools.samples.filetypes import BY_SUFFIX, FIRST, NUMBERS, PICKLES, TEXTS, TYPES, suffix_of, type_of
+from tartools.samples.filetypes import BY_SUFFIX, FIRST, NUMBERS, PICKLES, TEXTS, TYPES, suffix_of, type_of_file
 from tartools.samples.sample import Batch, Sample
 from tartools.stages.checking.across import DOUBTFUL, combination_number, key_records
 from tartools.stages.checking.codes import CODES, NOTE, Place
@@ -45,7 +45,7 @@ class Rows(NamedTuple):
     walked: bool = False  # by `walk`, not by the reader
 
 
-def rows_of(batch: Batch, shard: int, row: int | None = None) -> Rows | None:
+def samples_listed_by(batch: Batch, shard: int, row: int | None = None) -> Rows | None:
     """Return the samples of *batch*, which rows from *row* on list; None if it is not known where they are.
 
     Without a *row* it is asked where in the shard, with one that is known.
@@ -73,11 +73,11 @@ def rows_of_lists(
 
 
 def nothing_found() -> Summary:
-    """Return a summary of no samples, for `look`."""
+    """Return a summary of no samples, for `look_at_samples`."""
     return Summary(LISTED, USUAL)
 
 
-def look(rows: Rows, summary: Summary, decode: Decode | None) -> Iterator[bytes]:
+def look_at_samples(rows: Rows, summary: Summary, decode: Decode | None) -> Iterator[bytes]:
     """Add to *summary* what is wrong with the samples *rows*; return a record of the key of each that has fields.
 
     Of payloads the first bytes are looked at; with *decode* all of them. Raises: StorageError.
@@ -102,7 +102,7 @@ def look_at(
     read: Callable[[Sequence[Member]], Iterable[bytes]],
     decode: Decode | None,
 ) -> Iterable[bytes]:
-    """As `look`, for the samples *group* of *rows*, which have the same fields and begin at *begins*."""
+    """As `look_at_samples`, for the samples *group* of *rows*, which have the same fields and begin at *begins*."""
     count = len(group.keys)
 
     def place(number: int, what: str) -> Place:
@@ -201,7 +201,7 @@ def codes_of(sample: Sample, decode: Decode | None) -> list[tuple[str, str]]:
     """Return the findings of weight about *sample* alone: codes, and what they are about."""
     summary = nothing_found()
     rows = Rows(0, [sample.raw_key], [0], sample.members, [0], 0)
-    for _ in look(rows, summary, decode):
+    for _ in look_at_samples(rows, summary, decode):
         pass
     return [(code, found.first[0].what) for code, found in summary.findings.items() if CODES[code].weight != NOTE]
 
@@ -281,7 +281,7 @@ def lie(suffix: str, head: bytes) -> str:
     if suffix in TEXTS:
         clear = next((what for magic, what in CLEAR if head.startswith(magic)), "")
         return f"it is {clear}, not text" if clear else ""
-    said, found = BY_SUFFIX.get(suffix), type_of(head)
+    said, found = BY_SUFFIX.get(suffix), type_of_file(head)
     if said is None or not head or head.startswith(said.magics) or (found and found.what == said.what):
         return ""
     return f"it is {found.what}, not {said.what}" if found else f"it does not begin as {said.what}"

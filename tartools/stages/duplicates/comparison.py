@@ -68,7 +68,7 @@ class Comparison(NamedTuple):
         if self.near is not None:
             return list(map(self.picture, batch))
         each = (self.members(sample) for sample in batch) if self.by else ()
-        found = [joined(payload_digests(m, DIGEST)) if m else b"" for m in each] if self.by else whole_digests(batch)
+        found = [combined(payload_digests(m, DIGEST)) if m else b"" for m in each] if self.by else whole_digests(batch)
         sizes = (sample.size.to_bytes(NUMBER, "big") for sample in batch)
         return [digest and digest + size for digest, size in zip(found, sizes, strict=True)]
 
@@ -135,7 +135,7 @@ class Comparison(NamedTuple):
         for number, size in enumerate((ends - begins).tolist()):
             known = (filter(None, (values[f"{name}.blake2b"][number] for name in choices)) for choices in self.by)
             digests = [next(digest, b"") for digest in known]
-            found.append(b"" if b"" in digests else joined(digests) + size.to_bytes(NUMBER, "big"))
+            found.append(b"" if b"" in digests else combined(digests) + size.to_bytes(NUMBER, "big"))
         return found
 
     def _hashes(self, values: dict[str, list[Any]], url: str) -> list[bytes]:
@@ -241,7 +241,7 @@ def whole_digests(batch: Batch) -> list[bytes]:
     return found
 
 
-def joined(digests: Sequence[bytes]) -> bytes:
+def combined(digests: Sequence[bytes]) -> bytes:
     """Return the digest of several payloads with these *digests*."""
     return digests[0] if len(digests) == 1 else blake2b(b"".join(digests), digest_size=DIGEST).digest()
 

@@ -80,13 +80,13 @@ def near_pairs(
     found = first_near(pictures, fixed, distance)
     out = np.flatnonzero(found >= 0)
     out = out[np.argsort(order[out])]
-    apart = bits(pictures.hashes[out] ^ pictures.hashes[found[out]])
+    apart = bits_set(pictures.hashes[out] ^ pictures.hashes[found[out]])
     for position, kept, far in zip(order[out].tolist(), order[found[out]].tolist(), apart.tolist(), strict=True):
         side = AGAINST if kept < begin else INPUT
         yield position - begin, side, kept - begins[side], far
 
 
-def bits(numbers: Any) -> Any:
+def bits_set(numbers: Any) -> Any:
     """Return how many bits are set in each of *numbers*, uint64."""
     if hasattr(np, "bitwise_count"):
         return np.bitwise_count(numbers)
@@ -144,7 +144,7 @@ def all_pairs(pictures: PictureHashes, numbers: Any, distance: int) -> Iterator[
     """Yield the pairs of *numbers* that are near, in order."""
     hashes = pictures.hashes[numbers]
     for first in range(0, len(numbers), ROWS):
-        near = bits(hashes[first : first + ROWS, None] ^ hashes[None, first:]) <= distance
+        near = bits_set(hashes[first : first + ROWS, None] ^ hashes[None, first:]) <= distance
         left, right = (first + side for side in np.nonzero(np.triu(near, 1)))
         alike = pictures.alike(numbers[left], numbers[right])
         yield from zip(numbers[left[alike]].tolist(), numbers[right[alike]].tolist(), strict=True)
@@ -156,7 +156,7 @@ def nearest(pictures: PictureHashes, numbers: Any, kept: Any, distance: int) -> 
     if len(numbers) and len(kept):
         for some, candidates in candidate_pairs(pictures, numbers, kept, distance):
             apart = pictures.hashes[numbers[some]] ^ pictures.hashes[candidates]
-            near = np.flatnonzero(bits(apart) <= distance)
+            near = np.flatnonzero(bits_set(apart) <= distance)
             near = near[pictures.alike(numbers[some[near]], candidates[near])]
             np.minimum.at(found, some[near], candidates[near])
     return np.where(found == len(pictures.hashes), -1, found)
@@ -184,7 +184,7 @@ def candidate_pairs(pictures: PictureHashes, numbers: Any, kept: Any, distance: 
             least, most = np.maximum(sums_near - MEAN * COLOURS, 0), np.minimum(sums_near + MEAN * COLOURS, SUMS - 1)
             begins[large] = np.searchsorted(keys, groups[large] * SUMS + least, "left")
             ends[large] = np.searchsorted(keys, groups[large] * SUMS + most, "right")
-            for some in chunks(ends - begins):
+            for some in slices_of_counts(ends - begins):
                 lengths = (ends - begins)[some]
                 steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
                 yield np.repeat(places[some], lengths), grouped[np.repeat(begins[some], lengths) + steps]
@@ -207,7 +207,7 @@ def in_band(hashes: Any, band: int) -> Any:
     return np.packbits(every[:, band::BANDS], axis=1).view(np.uint16)[:, 0].astype(np.int64)
 
 
-def chunks(counts: Any) -> Iterator[slice]:
+def slices_of_counts(counts: Any) -> Iterator[slice]:
     """Yield slices of *counts* whose sums are up to a million, or that are one count."""
     ends = np.cumsum(counts)
     first = 0

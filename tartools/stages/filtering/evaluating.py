@@ -82,7 +82,7 @@ class Evaluator:
         self._matching = 0.0  # seconds of the processor
 
     def evaluate(self, node: ast.expr) -> Any:
-        """Return the value of *node*, of `expression.parsed`.
+        """Return the value of *node*, of `expression.parsed_expression`.
 
         Raises: LimitError; what functions and *value_of* raise; any exception, for values of the wrong kind.
         """

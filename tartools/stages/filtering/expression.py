@@ -56,7 +56,7 @@ class Expression:
         self._verbatim = verbatim
         self._described = described or _described
         self._evaluator = Evaluator(self._value, functions)
-        self._node = parsed(text, self._evaluator.functions)
+        self._node = parsed_expression(text, self._evaluator.functions)
         self.asks = _asks(self._node)
         self._known: Mapping[Ask, Any] = {}
         self._read: Callable[[], Sample] = lambda: Sample(b"")
@@ -287,7 +287,7 @@ STATEMENTS = {  # what is meant by those that are no expressions
 }
 
 
-def parsed(text: str, functions: Iterable[str]) -> ast.expr:
+def parsed_expression(text: str, functions: Iterable[str]) -> ast.expr:
     """Return the syntax tree of the expression *text*, which may call *functions*. Raises: UsageError if it is none."""
     try:
         body = ast.parse(text.strip(), mode="exec").body

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from tartools.storage.objects.contract import NoPermissionError, Object, Store
 from tartools.storage.objects.pinned import Pinned, Range
 from tartools.storage.objects.retry import setting, with_retries
-from tartools.storage.url import Url, loaded
+from tartools.storage.url import Url, loaded_module
 
 if TYPE_CHECKING:
     from tartools.storage.streams import Input, OutputStream
@@ -26,7 +26,7 @@ OUTDATED = "was replaced since the table was made, or the table was made elsewhe
 
 def store_of(url: str) -> Store:
     """Return the store that *url* is in. Imports its library, which takes up to 0.2 seconds."""
-    return cast(Store, loaded(Url(url).module("read")))
+    return cast(Store, loaded_module(Url(url).module("read")))
 
 
 def object_at(url: str) -> Object:

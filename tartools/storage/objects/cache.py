@@ -57,7 +57,7 @@ class CachedVersion(NamedTuple):
     folder: str
 
 
-def counts() -> tuple[int, ...]:
+def bytes_read() -> tuple[int, ...]:
     """Return what this process and its forks have read so far, in bytes: what was there, fetched, kept."""
     return tuple(map(sum, zip(*SLOT.iter_unpack(_counted), strict=True)))
 

@@ -30,9 +30,9 @@ from tartools.storage.objects.http import (
     REPLIES,
     Client,
     Response,
+    body_of,
     connections,
     escaped,
-    payload,
     range_header,
     read_all,
 )
@@ -209,7 +209,7 @@ class _Resumable:
     def put(self, data: bytearray) -> None:
         again, self._doubtful = self._doubtful, True
         wanted, sent = ((*DONE, 412) if again else DONE), {"Content-Type": TYPE}
-        response = _request("POST", self._address("media"), self.url, "write", wanted, body=payload(data), headers=sent)
+        response = _request("POST", self._address("media"), self.url, "write", wanted, body=body_of(data), headers=sent)
         response.drain()
         if response.status == 412 and read_all(self._made.get(0, len(data) + 1, "").body, self.url) != data:
             raise ExistsError(self.url)  # by others: not by an earlier attempt that had no response
@@ -244,7 +244,7 @@ class _Resumable:
             if not offset <= kept <= end:
                 raise StorageError("the server has lost a part of the upload", url=self.url)
             before = kept
-            body = payload(memoryview(data)[before - offset :])
+            body = body_of(memoryview(data)[before - offset :])
             kept = self._kept(body, f"bytes {before}-{end - 1}/{size}" if len(body) else f"bytes */{size}")
             if kept == before:
                 self._doubtful = True

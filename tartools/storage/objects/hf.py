@@ -55,7 +55,7 @@ class HubPath(NamedTuple):
         return f"{server()}/api/datasets/{quote(self.repo)}/{kind}/{escaped(revision)}{rest}"
 
 
-def parsed(url: str) -> HubPath:
+def parsed_hub_url(url: str) -> HubPath:
     """Return the parts of *url*. Raises: UsageError if it names no data set."""
     found = re.fullmatch(_PARTS, url, re.DOTALL)
     if not found or found[3] == "":
@@ -95,7 +95,7 @@ def _credentials(address: str, moved: bool) -> Mapping[str, str]:
 CLIENT = Client(_credentials)
 
 
-def refusal(status: int, headers: Mapping[str, str], place: HubPath, url: str) -> Exception | None:
+def refusal_of_hub(status: int, headers: Mapping[str, str], place: HubPath, url: str) -> Exception | None:
     """Return what the hub's response of *status* and *headers* means, if that is not what HTTP says anyway.
 
     Without a token it answers 401 for what is private, gated or not there. It tells by a draft of the IETF, RateLimit,
@@ -120,9 +120,9 @@ def refusal(status: int, headers: Mapping[str, str], place: HubPath, url: str) -
     return None
 
 
-def failure(response: Response, place: HubPath, what: str = "read") -> Exception:
+def failure_of_hub(response: Response, place: HubPath, what: str = "read") -> Exception:
     """Return the failure that *response* reports, and close it."""
-    known = refusal(response.status, response.headers, place, response.url) if is_hub(response.address) else None
+    known = refusal_of_hub(response.status, response.headers, place, response.url) if is_hub(response.address) else None
     if known is None:
         return http.status_error(response, what)
     response.close()
@@ -135,7 +135,7 @@ def ask(address: str, place: HubPath, url: str, what: str = "read", form: Any = 
     headers = {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
     response = CLIENT.request("GET" if form is None else "POST", address, url, headers=headers, body=body)
     if response.status != 200:
-        raise failure(response, place, what)
+        raise failure_of_hub(response, place, what)
     return response
 
 
@@ -169,7 +169,7 @@ def commit_of(place: HubPath, url: str) -> str:
 
 def pinned(url: str) -> str:
     """Return *url* with a commit in place of its revision: see `commit_of`."""
-    place = parsed(url)
+    place = parsed_hub_url(url)
     commit = with_retries(lambda: commit_of(place, url), url)
     return f"hf://datasets/{place.repo}@{commit}/{place.path}"
 
@@ -196,7 +196,7 @@ def listed_file(about: Mapping[str, Any], url: str) -> ListedObject:
 
 def object_at(url: str) -> Object:
     """Return the object *url*. Raises: UsageError if it does not name one."""
-    place = parsed(url)
+    place = parsed_hub_url(url)
     if not place.path or place.path.endswith("/"):
         raise UsageError(f"write {FORM}", url=url)
     return _HubObject(url, place)
@@ -251,7 +251,7 @@ class _HubObject:
 
     def _reply(self, response: Response, start: int, version: str) -> Reply:
         if response.status not in REPLIES:
-            raise failure(response, self._place)
+            raise failure_of_hub(response, self._place)
         return http.reply(response.status, response.headers, response, self.url, start, version)
 
     def head(self) -> ListedObject | None:
@@ -274,7 +274,7 @@ class _HubObject:
 
 def page(prefix: str, token: str, flat: bool) -> Page:
     """Return a page of the files whose URLs begin with *prefix*, at one commit; see `contract.Store`."""
-    place = parsed(prefix)
+    place = parsed_hub_url(prefix)
     folder = place.path.rpartition("/")[0]
     address = token
     if not address:
@@ -430,7 +430,7 @@ def _library(place: HubPath, url: str) -> Iterator[Any]:
         response = next((cause.response for cause in causes if isinstance(cause, HfHubHTTPError)), None)
         if response is None:
             raise TransientError(f"huggingface_hub: {type(error).__name__}") from None
-        known = refusal(response.status_code, response.headers, place, url)
+        known = refusal_of_hub(response.status_code, response.headers, place, url)
         if known is not None:
             raise known from None
         if response.status_code in (409, 412):

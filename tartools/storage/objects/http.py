@@ -64,7 +64,7 @@ class Payload:
             yield self._read(start, min(start + CHUNK, self._size))
 
 
-def payload(data: bytearray | memoryview) -> Payload:
+def body_of(data: bytearray | memoryview) -> Payload:
     """Return *data* as the body of a request, without copying it."""
     view = memoryview(data)
     return Payload(len(view), lambda start, end: view[start:end])

@@ -14,7 +14,7 @@ import pytest
 from tartools.errors import how_to_install
 from tartools.train.mapwork import MapChunk, chunks_of
 from tartools.train.ranks import ReaderId
-from tartools.train.slices import ShardSlice, SliceReader, deal, numbered
+from tartools.train.slices import ShardSlice, SliceReader, by_number, deal
 from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar, python
 from tests.storage.objects.wire import Answer, Connection, Request, Wire
 from tests.tiers import by_turns, exhaustive
@@ -179,11 +179,11 @@ def test_training_reads_a_shard_whole(web: WebHdfs) -> None:
     """It is not cut for several workers, and who goes on in the middle reads what is before once more."""
     web.files = {"/a.tar": BIG}
     url = url_of(web, "a.tar")
-    read = [[*SliceReader([url], numbered(deal([ShardSlice(0)], ReaderId(n, 3))))] for n in range(3)]
+    read = [[*SliceReader([url], by_number(deal([ShardSlice(0)], ReaderId(n, 3))))] for n in range(3)]
     assert [[sample["__key__"] for sample in share] for share in read] == [["00", "01", "02", "03", "04"], [], []]
-    begun = SliceReader([url], numbered([ShardSlice(0)]))
+    begun = SliceReader([url], by_number([ShardSlice(0)]))
     assert [*itertools.islice(begun, 2)] == read[0][:2]
-    assert [*SliceReader([url], numbered([ShardSlice(0)]), begun.position())] == read[0][2:]
+    assert [*SliceReader([url], by_number([ShardSlice(0)]), begun.position())] == read[0][2:]
     assert [*chunks_of([url], [url], 1 << 20)] == [MapChunk(ShardSlice(0), url)]  # of stream_map
 
 
