@@ -19,7 +19,7 @@ FAILURE, USAGE = 1, 2
 PAGE = "man/man7/tartools.7"
 
 
-def run_named() -> NoReturn:
+def run() -> NoReturn:
     """Run as a process: arguments from `sys.argv`, exit."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # commands set it for themselves
     sys.exit(main(sys.argv[1:]))
@@ -129,4 +129,4 @@ def unknown(name: str) -> str:
 
 
 if __name__ == "__main__":
-    run_named()
+    run()

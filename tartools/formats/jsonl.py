@@ -129,8 +129,8 @@ def payload_of_json(value: Any) -> bytes:
 def compact(value: Any, ascii: bool = False) -> str:
     """Return *value* as JSON without blanks, its numbers as they were written; if *ascii*, with escapes.
 
-    >>> from tartools.formats.textrows import parsed
-    >>> compact(parsed(b'{"a": [1.50, null]}', exact=True))
+    >>> from tartools.formats.textrows import parsed_object
+    >>> compact(parsed_object(b'{"a": [1.50, null]}', exact=True))
     '{"a":[1.50,null]}'
     """
     if isinstance(value, Number):
