@@ -522,8 +522,9 @@ def test_a_name_stands_for_one_thing() -> None:
     """No two modules have one name, no two classes, and no two functions but those that kinds of modules share."""
     paths = [path for path in PACKAGE.rglob("*.py") if path.stem not in ("__init__", "__main__")]
     modules = Counter(path.stem for path in paths)
-    defined = [node for path in paths for node in parsed(path).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    names = Counter(node.name for node in defined if node.name not in SHARED and node.name[0] != "_")
+    kinds = ast.ClassDef | ast.FunctionDef
+    defined = {(node.name, path) for path in paths for node in parsed(path).body if isinstance(node, kinds)}
+    names = Counter(name for name, _ in defined if name not in SHARED and name[0] != "_")
     assert [name for name, count in [*modules.items(), *names.items()] if count > 1] == []
 
 

@@ -71,7 +71,7 @@ from tartools.storage.expand import expand
 FARTHEST = 15  # bits; from 16 on, bands that differ in 4 bits would have to be looked up, which are 2,517: see `near`
 
 
-def distance(text: str) -> int:
+def bits_apart(text: str) -> int:
     """Return the distance *text*. Raises: ValueError."""
     if not text.isascii() or not text.isdecimal() or int(text) > FARTHEST:
         raise ValueError(f"not a number of bits from 0 to {FARTHEST}: {text!r}")
@@ -84,7 +84,8 @@ class AlikeOptions(cli.Group):
     by: Annotated[str | None, Option("--equal NAMES", "Samples with equal payloads of these fields: 'jpg txt'.")] = None
     near: Annotated[str | None, Option("--near FIELD", "Samples whose pictures in this field look alike.")] = None
     distance: Annotated[
-        int | None, Option("--distance BITS", "How many bits of 64 may differ, up to 15.", parser=distance, default="6")
+        int | None,
+        Option("--distance BITS", "How many bits of 64 may differ, up to 15.", parser=bits_apart, default="6"),
     ] = None
     keep: Annotated[Literal["first", "largest"], Option("--keep", "Which sample is kept of those alike.")] = "first"
     against: Annotated[

@@ -217,7 +217,8 @@ class FaultServer(Wire):
             connection.wfile.write(b"%x\r\n" % len(data) + data + b"\r\n" if fault.framing == "chunked" else data)
         if fault.stall:
             self._released.wait()
-        if fault.cut is not None or fault.stall or fault.framing == "close":
+        whole = fault.cut is None or fault.cut > len(answer.body)  # so a connection with a short answer is used again
+        if not whole or fault.stall or fault.framing == "close":
             connection.cut(fault.reset)
         elif fault.framing == "chunked":
             connection.wfile.write(b"0\r\n\r\n")
