@@ -62,6 +62,12 @@ class Inputs(Group, shared=True):
         return Reading(self.lax, self.skip_special)
 
 
+class DescribedInputs(Inputs, shared=True):
+    """The inputs of a command whose description says what each word is."""
+
+    inputs: Annotated[list[str] | None, Option("[SHARD]...", "What to read: see above; - is stdin.")] = None
+
+
 Force = Annotated[bool, Option("--force", "Replace outputs that already exist.", envvar="TARTOOLS_FORCE")]
 Gzip = Annotated[bool, Option("-z --gzip", "Compress with gzip; OUTPUT may not end in another compression's suffix.")]
 Url = Annotated[

@@ -90,7 +90,7 @@ class DiffOptions(cli.Group):
 
 
 @cli.command(__doc__, trouble=2)
-def tardiff(account: Account, source: cli.Inputs, wanted: DiffOptions, means: cli.Means) -> int:
+def tardiff(account: Account, source: cli.DescribedInputs, wanted: DiffOptions, means: cli.Means) -> int:
     """Run the command."""
     most = means.parallel or min(cli.workers(0), WORKERS)
     reading = source.reading._replace(tmpdir=means.tmpdir, forks=True)
@@ -119,7 +119,7 @@ def tardiff(account: Account, source: cli.Inputs, wanted: DiffOptions, means: cl
     return int(counts.differ)
 
 
-def check_options(wanted: DiffOptions, source: cli.Inputs) -> None:
+def check_options(wanted: DiffOptions, source: cli.DescribedInputs) -> None:
     """Raise UsageError if options do not go together, or if there are not two sides."""
     given = [
         f"--{name.replace('_', '-')}"

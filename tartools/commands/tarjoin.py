@@ -97,7 +97,7 @@ class JoinOptions(cli.Group):
 @cli.command(__doc__)
 def tarjoin(
     account: Account,
-    source: cli.Inputs,
+    source: cli.DescribedInputs,
     wanted: JoinOptions,
     output: cli.Output,
     memory: cli.Memory = 256 << 20,
@@ -154,7 +154,7 @@ def words_of_fields(wanted: JoinOptions) -> list[select.Word] | None:
     return words
 
 
-def urls_of_sides(source: cli.Inputs, wanted: JoinOptions) -> tuple[list[Url], list[Url]]:
+def urls_of_sides(source: cli.DescribedInputs, wanted: JoinOptions) -> tuple[list[Url], list[Url]]:
     """Return the URLs of A and of B. Raises: UsageError if it is not clear which are which; as `expand`."""
     patterns, lists, separator = source.named
     second = wanted.second

@@ -86,7 +86,7 @@ class MixingOptions(cli.Group):
 
 
 @cli.command(__doc__)
-def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: MixingOptions) -> None:
+def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wanted: MixingOptions) -> None:
     """Run the command."""
     shares, groups = zip(*sources_in(with_lists(*source.named)), strict=True)
     urls = list(chain.from_iterable(groups))
