@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -259,7 +260,7 @@ def test_retries(tarjob: Run, tmp_path: Path) -> None:
     done = tarjob("--retries", 2, "--log", "log", *ONE, "-s", "{0..3}", "--", "bash", "-c", line)
     assert done == (1, b"\n1\n1\n", "tarjob: 3: ended with status 1 after 3 tries: bad\n")
     said = [(said["item"], said["tries"], said["status"]) for said in records(tmp_path / "log")]
-    assert said == [
+    assert sorted(said, key=itemgetter(0)) == [  # the next item may have failed once before a result is taken
         ("0", 1, "done"),
         *(("1", 1, "failed"), ("1", 2, "done")),
         *(("2", 1, "failed"), ("2", 2, "failed"), ("2", 3, "done")),
