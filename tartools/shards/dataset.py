@@ -127,8 +127,7 @@ class DataSet:
 
         storage.check_inputs(self.urls)
         once = {at: url for at, url in enumerate(self.urls) if not storage.is_repeatable(url)}
-        urls = map(Url, filter(storage.is_repeatable, self.urls))
-        again = [url for url in urls if not url.read_command and (url.is_local or url.is_stored)]
+        again = [Url(url) for url in self.urls if storage.is_seekable(url)]
         self._versions = {url: found.version for url, found in looks(again).items()}
         if once:
             from tartools.storage.scratch import Copy

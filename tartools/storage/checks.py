@@ -107,7 +107,7 @@ def is_seekable(url: str) -> bool:
     Raises: StorageError if it is a local file that does not exist.
     """
     url = Url(url)
-    return not url.read_command and (url.is_stored or (url.is_local and local.check_readable(url) is not None))
+    return is_far(url) or (url.is_local and not url.read_command and local.check_readable(url) is not None)
 
 
 def is_missing(error: StorageError) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, overload
 from torch.utils.data import Dataset, IterableDataset
 
 from tartools.errors import StorageError
-from tartools.storage import listing, seekable
+from tartools.storage import is_far, listing, seekable
 from tartools.storage.listing import ls
 from tartools.storage.names import is_literal, unfolded
 from tartools.storage.objects import object_at, requests_at_once
@@ -273,7 +273,7 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
 
 def _beginning(url: str) -> bytes | None:
     """Return all bytes of *url*; None if it is no object, of more than 4 MiB, or the server does not say how many."""
-    if not Url(url).is_stored or Url(url).read_command:
+    if not is_far(url):
         return None
 
     def attempt() -> bytes | None:

@@ -314,7 +314,7 @@ def sample_in_ranges(table: Table, row: int, files: Set[str], wanted: Set[str] |
     (numbers, begins, ends), row = table.places(), row % len(table)
     number, begin, end = (int(column[row]) for column in (numbers, begins, ends))
     url, version = Url(table.shards()[number]), table.versions()[number]
-    if end - begin < LEAST or not url.is_stored or url.read_command or version is None:
+    if end - begin < LEAST or not storage.is_far(url) or version is None:
         return None
     file = seekable.reading(url)
     if seekable.version(file) != version:
