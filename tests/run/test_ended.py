@@ -162,7 +162,8 @@ def test_commands_have_time_to_clean_up(start: Started, tmp_path: Path) -> None:
 def test_what_a_command_leaves_in_the_background_ends_with_it(start: Started, tmp_path: Path) -> None:
     """The second item is begun when the first has ended, and looks for what that has left."""
     first = "sleep 1000 & echo $! > left"
-    second = "grep -qs '^State:.[^Z]' /proc/$(cat left)/status && exit 1"  # one read: it may go at any time
+    runs = "grep -qs '^State:.[^Z]' /proc/$(cat left)/status"  # one read: it may go at any time
+    second = f"for look in $(seq 300); do {runs} || exit 0; sleep .1; done; exit 1"  # what is killed ends a bit later
     with start(
         "-j", 1, "-s", "{1..2}", "--", "bash", "-c", f"if test {{}} = 1; then {first}; else {second}; fi; true"
     ) as process:

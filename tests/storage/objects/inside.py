@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tartools.storage.objects import http, ranges, retry, s3
+from tartools.storage.objects import gs, http, ranges, retry, s3
 from tests.commands.test_every_command import command
 from tests.conftest import Result
 from tests.storage.objects.faults import FaultServer
@@ -70,7 +70,7 @@ class Inside:
         self._forget()
 
     def _forget(self) -> None:
-        for cached in (s3._client_of, http._connections):  # they know the environment of before
+        for cached in (s3._client_of, http._connections, gs._credentials_for):  # they know the environment of before
             cached.cache_clear()
 
     def ahead(self) -> None:
