@@ -230,12 +230,15 @@ class Batch:
     def __init__(self, found: ContiguousGroups | ScatteredGroup | Sample, shard: str | Sequence[str]) -> None:
         self.shard = shard if isinstance(shard, str) else ""
         self._shards = None if isinstance(shard, str) else shard
-        self.groups = found if isinstance(found, ContiguousGroups) else None
-        self.offset = found.offset if isinstance(found, ScatteredGroup) else None
+        self.groups: ContiguousGroups | None = None
+        self.offset: int | None = None
+        if isinstance(found, ContiguousGroups):
+            self.groups, self.keys = found, found.keys
+            return
         if isinstance(found, ScatteredGroup):
+            self.offset = found.offset
             found = Sample(found.key, found.members, self.shard)
-        self._lone = found if isinstance(found, Sample) else None
-        self.keys = [found.raw_key] if isinstance(found, Sample) else found.keys
+        self._lone, self.keys = found, [found.raw_key]
 
     @classmethod
     def of(cls, sample: Sample) -> Batch:
@@ -257,7 +260,6 @@ class Batch:
 
     def __getitem__(self, number: int) -> Sample:
         if self.groups is None:
-            assert self._lone is not None
             return self._lone
         source, keys, starts, *_ = self.groups
         shard = self.shard if self._shards is None else self._shards[number]

@@ -16,7 +16,7 @@ from tartools.samples.sample import Batch, Sample
 from tartools.storage.streams import Input, Stream, check_input_file, skip
 from tartools.tables import schema
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special
-from tartools.tar.compression import Decompressed, StoredBytes, decompressed, head_of
+from tartools.tar.compression import Decompressed, StoredBytes, decompressed
 
 if TYPE_CHECKING:
     from tartools.shards.forks import ForkedStream
@@ -315,8 +315,6 @@ class ShardStream:
 
         To be called before anything was read. Raises what reading raises.
         """
-        if self.file is not None:
-            return head_of(self.file, self.start).startswith(schema.MAGIC)
         self._opened()
         assert self._stored is not None
         return self._stored.head.startswith(schema.MAGIC)
@@ -333,7 +331,7 @@ class ShardStream:
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end."""
-        count = self._opened().readinto(view)
+        count = (self._stream or self._opened()).readinto(view)
         self._count(count)
         self._ended = not count
         return count

@@ -53,7 +53,7 @@ def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
     """Yield the URLs that the braces and wildcards of each of *patterns* stand for."""
     for pattern in map(Url, patterns):
         literal = is_literal(pattern) or not any(character in pattern for character in "{*?[")
-        for url in map(_settled, map(Url, [pattern] if literal else unfolded(pattern))):
+        for url in map(_settled, [pattern] if literal else map(Url, unfolded(pattern))):
             if literal or not (url.is_local or url.is_listed) or not has_wildcards(url) or is_literal(url):
                 yield url
             elif url.is_local:

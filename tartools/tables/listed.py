@@ -148,7 +148,7 @@ class ListedBatch(Batch):
         self.columns = columns
         self._count = count
         self._read = read
-        self._shards = self.groups = self._lone = self.offset = None
+        self._shards = self.groups = self.offset = None
         self.shard = ""
 
     @property

@@ -172,18 +172,19 @@ def split_packed(name: str) -> tuple[str, Codec | None]:
     return name, None
 
 
-def decompressed(stream: Stream, url: str) -> Stream:
-    """Return the tar stream in *stream*: decompressed if it begins with a codec's magic number, else as it is.
+def decompressed(stored: "StoredBytes", url: str) -> Stream:
+    """Return the tar stream in *stored*: decompressed if it begins with a codec's magic number, else as it is.
 
     Its first bytes are read now, unless it is an open file. Reading it raises TruncatedError and TarFormatError, with
     *url* and the byte offset in the compressed file, and StorageError if there is too little memory.
     """
-    if stream.file is not None:
-        head = head_of(stream.file, stream.start)
+    stream: Stream = stored
+    if stored.file is not None:
+        stored.head = head_of(stored.file, stored.start)
     else:
-        head = first_bytes(stream, MAGIC)
-        stream = Pushed(stream, head)
-    codec = codec_of(head)
+        stored.head = first_bytes(stored, MAGIC)
+        stream = Pushed(stored, stored.head)
+    codec = codec_of(stored.head)
     return stream if codec is None else Decompressed(stream, codec, url)
 
 
@@ -202,20 +203,21 @@ def first_bytes(stream: Stream, count: int) -> bytes:
 
 
 class StoredBytes:
-    """The bytes of a shard as they are stored: how many were read, the first of them, and whether all were read."""
+    """The bytes of a shard as they are stored: how many were read, and whether all were.
+
+    *head* are the first of them, as many as `codec_of` looks at, once `decompressed` has looked.
+    """
 
     def __init__(self, stream: Stream) -> None:
         self.file, self.start = stream.file, stream.start
         self._stream = stream
         self.count = 0
-        self.head = b""  # as many as `codec_of` looks at
+        self.head = b""
         self.ended = False  # the last `readinto` returned 0
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end."""
         count = self._stream.readinto(view)
-        if self.count < MAGIC:
-            self.head += bytes(view[: min(count, MAGIC - self.count)])
         self.count += count
         self.ended = not count
         return count
