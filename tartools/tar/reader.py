@@ -67,15 +67,13 @@ def read_members(
     members without an end of archive: a `Special` of kind "missing end" is yielded.
     """
     reader = Reader(stream, url, scratch, ranges, listed, alike, begin, until)
-    while True:
+    while reader.refill():
         reader.take_run()
         failure = reader.parse()
         reader.note_groups()
         yield from reader.groups.taken(reader.position)
         if failure is not None:
             raise failure
-        if not reader.refill():
-            break
     if until is not None:
         reader.end_piece(until)
         yield from reader.groups.taken(reader.position)
