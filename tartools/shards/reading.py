@@ -302,7 +302,7 @@ class ShardStream:
             return self._stream
         assert self._stored is not None
         self._stream = decompressed(self._stored, self._url)
-        self.compressed = isinstance(self._stream, Decompressed)
+        self.compressed = type(self._stream) is Decompressed
         fileno = getattr(self._input, "fileno", None)  # remote objects have no descriptor
         if self._forks and self.compressed and fileno is not None:
             from tartools.shards.forks import ForkedStream  # most inputs are plain files

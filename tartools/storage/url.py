@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tartools.errors import StorageError, UsageError
@@ -187,6 +188,7 @@ def _scheme_of(text: str) -> str:
     return found[1]
 
 
+@cache
 def loaded_module(module: str) -> object:
     """Return a *module* of the table, imported."""
     name = f"tartools.storage.{module}"
