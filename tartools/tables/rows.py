@@ -165,7 +165,8 @@ def begin_of(sample: Sample, batch: Batch, number: int) -> int:
     members = sample.members
     file = members[0].source
     together = all(a.source is b.source and a.end == b.start for a, b in pairwise(members))
-    if together and isinstance(file, io.FileIO) and not file.writable():
+    own = all(member.head is None for member in members)
+    if together and own and isinstance(file, io.FileIO) and not file.writable():
         return members[0].start
     raise SampleError(
         f"sample {sample.key!r}, with {field_name(members[0])!r}, is not in one piece with its own headers, so a "

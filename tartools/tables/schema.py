@@ -7,7 +7,7 @@ values is known only when all values are: JSON's, for lists and objects too, or 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -110,6 +110,14 @@ def relative(shard: str, folder: str) -> str:
         return os.path.abspath(path)
     inside = os.path.relpath(path, folder or ".")
     return path if os.path.isabs(path) and inside.startswith("..") else inside
+
+
+def check_names(names: Iterable[str], folder: str) -> None:
+    """Raise StorageError if one of *names*, as `relative` gives them, can't be read from a table in *folder*."""
+    if folder and not Url(folder).is_local:
+        for name in names:
+            if os.path.isabs(name):
+                raise StorageError("a table on a server can't list a shard that is on this machine", url=name)
 
 
 def resolved(name: str, folder: str) -> str:

@@ -358,16 +358,20 @@ class Table:
         """Write the rows as the table *url*, which appears when it is complete.
 
         Names of shards are relative to its folder where both can be moved together.
-        Holds: all columns of the rows. Raises: StorageError if it exists, unless *force*.
+        Holds: all columns of the rows.
+        Raises: StorageError if it exists, unless *force*, or is on a server and lists local shards.
         """
+        from tartools.tables.tablewriter import SinkFile
+
         url = name_of(url)
         folder = schema.folder_of(url)
         rows = self._named(self._read(None), lambda name: schema.relative(name, folder))
+        schema.check_names(rows.column(schema.SHARD).unique().to_pylist(), folder)
         pa = schema.arrow()
         with (
             storage.writing(url, force) as sink,
             pa.parquet.ParquetWriter(
-                pa.PythonFile(sink, "w"), rows.schema, compression="zstd", write_page_checksum=True
+                pa.PythonFile(SinkFile(sink), "w"), rows.schema, compression="zstd", write_page_checksum=True
             ) as writer,
         ):
             writer.write_table(rows, row_group_size=schema.ROW_GROUP)

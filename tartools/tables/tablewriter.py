@@ -133,8 +133,14 @@ class TableWriter:
         return self._file.written
 
     def write_batch(self, batch: Any, first: int, last: int) -> None:
-        """Add the rows *first* to *last* - 1 of *batch*, a `RowBatch`."""
-        self._held.append(batch.rows.slice(first, last - first))
+        """Add the rows *first* to *last* - 1 of *batch*, a `RowBatch`.
+
+        Raises: StorageError if the table can't list one of their shards.
+        """
+        added = batch.rows.slice(first, last - first)
+        used = added.column(schema.SHARD).unique().to_pylist()
+        schema.check_names((schema.relative(self._shards.urls[number], self._folder) for number in used), self._folder)
+        self._held.append(added)
         self._count += last - first
         self.samples += last - first
         self.size += batch.size(first, last)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tartools.errors import how_to_install, shown
-from tests.archives import END, entry, header
+from tests.archives import END, entry, header, pax
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of, python
 from tests.tables.conftest import Indexed, replaced
 
@@ -239,8 +239,16 @@ def test_a_parquet_file_that_is_no_table(run: Run, tmp_path: Path) -> None:
     assert "this Parquet file is not a table of samples: it has no column __shard__" in said
 
 
-def test_members_apart_are_refused(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(entry(b"a.jpg") + header(b"d/", kind=b"5") + entry(b"a.cls") + END)
+@pytest.mark.parametrize(
+    "members",
+    [
+        entry(b"a.jpg") + header(b"d/", kind=b"5") + entry(b"a.cls"),
+        pax((b"uname", b"me"), kind=b"g") + entry(b"a.jpg", b"1") + entry(b"a.cls", b"2"),
+    ],
+    ids=["a folder between them", "a global header before them"],
+)
+def test_members_apart_or_governed_are_refused(members: bytes, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(members + END)
     done = run("tarindex", "a.tar", "-o", "t.parquet")
     assert (done.status, done.stderr.count("\n")) == (1, 1)
     assert "a.tar: sample 'a', with 'jpg', is not in one piece with its own headers" in done.stderr

@@ -74,6 +74,24 @@ def test_a_table_on_the_server(scheme: str, inside: Inside) -> None:
 
 
 @each
+def test_a_table_on_the_server_lists_no_local_shards(scheme: str, inside: Inside) -> None:
+    """Whoever writes it: nobody could read it."""
+    url = inside.server.url(scheme, "t.parquet")
+    index(inside, scheme)
+    Path("a.tar").write_bytes(WHOLE)
+    inside.run("tarcat", "-c", "3", "t.parquet", "a.tar", "-o", url).output()  # these three are on the server
+    said = "a.tar: a table on a server can't list a shard that is on this machine\n"
+    for line in (["tarindex"], ["tarsort", "-r"], ["tarcat", "t.parquet"]):
+        assert inside.run(*line, "a.tar", "-o", url, "--force").failure().endswith(said)
+    inside.run("tarindex", "t.parquet", "a.tar", "-o", "both.parquet").output()
+    both = tartools.Table("both.parquet")
+    with pytest.raises(StorageError, match=said[:-1]):
+        both.write(url, force=True)
+    both.take(range(COUNT)).write(url, force=True)
+    assert inside.run("tarcat", url).stdout == WHOLE
+
+
+@each
 def test_only_what_is_needed_is_requested(scheme: str, inside: Inside) -> None:
     pq.write_table(index(inside, scheme).take([2, 9]), "two.parquet")
     inside.server.requests.clear()
