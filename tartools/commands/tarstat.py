@@ -72,9 +72,8 @@ from tartools.shards.gathering import WORKERS, gather, to_the_end, without_outpu
 from tartools.show import sections, statreport
 from tartools.show.statreport import facts_of
 from tartools.stages.statistics import FieldKinds, classes_in, columns_of_tables, summarize
-from tartools.stages.summary import LISTED, PictureSize, Summary
+from tartools.stages.summary import LISTED, Summary
 from tartools.tables.schema import is_table
-from tartools.tar import Member
 
 
 class Looks(cli.Group):
@@ -92,7 +91,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     """Run the command."""
     urls = source.urls()
     named = (looks.classes or "").split()
-    kinds = FieldKinds(classes_in(named), is_picture_field, partial(measured_picture, decode=looks.decode))
+    kinds = FieldKinds(classes_in(named), is_picture_field, partial(decoding.facts, decode=looks.decode))
     columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, named, kinds, account)
     if looks.decode and (hint := decoding.leniency()):
         account.warn(hint)
@@ -110,12 +109,6 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     if columns:
         account.unpacked = found.stored
     print_facts(facts_of(found, shards_of(urls, found.shards), account.unpacked, account.torn), looks.json, statreport)
-
-
-def measured_picture(member: Member, *, decode: bool) -> PictureSize:
-    """Return what the header of the picture *member* says, or why it is broken; *decode* looks at all of it."""
-    header, broken = decoding.described(member, decode, strict=True)
-    return PictureSize(*header[:3]) if header is not None and broken is None else PictureSize(broken=broken or "")
 
 
 def shards_of(urls: Sequence[str], found: Collection[str]) -> Sequence[str]:

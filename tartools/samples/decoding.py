@@ -96,7 +96,7 @@ def leniency() -> str | None:
     return f"JPEGs whose data are damaged in the middle are found only with simplejpeg: {how_to_install('simplejpeg')}"
 
 
-def facts(member: Member, decode: bool) -> tuple[int | None, int | None, str | None, str | None, str | None]:
+def facts(member: Member, decode: bool = False) -> tuple[int | None, int | None, str | None, str | None, str | None]:
     """Return width, height, format and mode of the picture *member*, and why it is broken, as `described`."""
     header, broken = described(member, decode, strict=True)
     if header is None:

@@ -60,10 +60,9 @@ def _array(member: Member) -> None:
     from numpy.lib import format as npy
 
     with member.open() as file:
-        version = npy.read_magic(file)
-        read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+        first = npy.read_magic(file) == (1, 0)  # 3.0 is 2.0 with names in UTF-8
         try:
-            shape, _, dtype = read(file) if read else npy._read_array_header(file, version)  # type: ignore[attr-defined]
+            shape, _, dtype = npy.read_array_header_1_0(file) if first else npy.read_array_header_2_0(file)
         except MemoryError:  # the header is short: this is of Python's parser, whose stack is full
             raise ValueError("its header is nested too deeply") from None
         if dtype.hasobject:

@@ -16,7 +16,7 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.stages import summary
 from tartools.stages.combinations import Combination, by_combination, heads_of, text
-from tartools.stages.summary import Distribution, FieldSummary, PictureCounts, PictureSize, Summary
+from tartools.stages.summary import Distribution, FieldSummary, PictureCounts, Summary
 from tartools.tables import schema, source
 from tartools.tables.listed import ListedBatch, TableColumns
 from tartools.tables.rowplaces import runs_of_equal
@@ -28,11 +28,11 @@ LONGEST = 256  # bytes of a value that counts as a class
 
 
 class FieldKinds(NamedTuple):
-    """Which fields hold *classes*, which hold *pictures*, and the function that measures a picture."""
+    """Which fields hold *classes*, which hold *pictures*, and a function such as `decoding.facts`."""
 
     classes: Callable[[str], bool]
     pictures: Callable[[str], bool]
-    measure: Callable[[Member], PictureSize]
+    measure: Callable[[Member], tuple[Any, ...]]
 
 
 def classes_in(named: Sequence[str]) -> Callable[[str], bool]:
@@ -172,7 +172,7 @@ def count_classes(payloads: Iterable[bytes]) -> summary.Counts:
 
 
 FEW = 1000  # keys that are always listed
-PICTURE = ("format", "width", "height", "broken")  # columns of a table for each field of pictures
+PICTURE = ("width", "height", "format", "broken")  # columns of a table for each field of pictures
 NOWHERE = 1 << 62  # offset of a member that a sample lacks
 
 
@@ -345,8 +345,8 @@ def _pictures(columns: TableColumns, name: str, rows: Any) -> PictureCounts | No
     keys = dict(zip(broken, columns.keys(rows[broken].tolist()), strict=True))
     return PictureCounts.of(
         [
-            (keys.get(number, ""), PictureSize(str(form), width, height, str(why or "-") if number in keys else ""))
-            for number, (form, width, height, why) in enumerate(pictures)
+            (keys.get(number, ""), (width, height, str(form), None, str(why or "-") if number in keys else None))
+            for number, (width, height, form, why) in enumerate(pictures)
             if number in keys or (isinstance(width, int) and isinstance(height, int))
         ]
     )

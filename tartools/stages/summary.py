@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 MOST = 1000  # distinct fields, combinations of fields, classes or sizes of pictures; more are not listed
 LISTED = 1_000_000  # keys of broken pictures, or of samples without a field; more are counted, and not listed
@@ -78,15 +78,6 @@ class Tally:
         self.first += first[: max(0, most - len(self.first))]
 
 
-class PictureSize(NamedTuple):
-    """Format and size in pixels from the header of a picture, or why it is *broken*."""
-
-    form: str = ""
-    width: int = 0
-    height: int = 0
-    broken: str = ""
-
-
 @dataclass
 class PictureCounts:
     """Formats and sizes of pictures; the keys of those that are *broken*, and why the first of these is."""
@@ -99,15 +90,15 @@ class PictureCounts:
     why: str | None = None
 
     @classmethod
-    def of(cls, measured: Sequence[tuple[str, PictureSize]]) -> PictureCounts:
-        """Count *measured* pictures, given as (key, size) in the order of the input."""
-        sound = [found for _, found in measured if not found.broken]
-        broken = [(key, found.broken) for key, found in measured if found.broken]
+    def of(cls, pictures: Sequence[tuple[str, tuple[Any, ...]]]) -> PictureCounts:
+        """Count *pictures*, given as (key, `decoding.facts`) in the order of the input."""
+        sound = [found for _, found in pictures if found[-1] is None]
+        broken = [(key, found[-1]) for key, found in pictures if found[-1] is not None]
         return cls(
-            dict(Counter(found.form for found in sound)),
-            bounded(dict(Counter(f"{found.width}x{found.height}" for found in sound))),
-            Distribution.of(found.width for found in sound),
-            Distribution.of(found.height for found in sound),
+            dict(Counter(form for _, _, form, *_ in sound)),
+            bounded(dict(Counter(f"{width}x{height}" for width, height, *_ in sound))),
+            Distribution.of(width for width, *_ in sound),
+            Distribution.of(height for _, height, *_ in sound),
             Tally(len(broken), [key for key, _ in broken]),
             broken[0][1] if broken else None,
         )

@@ -6,17 +6,16 @@ import io
 import os
 import resource
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from tartools import storage
 from tartools.errors import StorageError
 from tartools.samples.sample import Batch
 from tartools.storage.openfiles import OPEN_FILES, OpenFiles
-from tartools.storage.streams import FileVersion, Stream, check_input_file, size_of
+from tartools.storage.streams import FileVersion, check_input_file, size_of
 from tartools.tables.rowplaces import Checker, Listing, Piece
 
+WINDOW = 1 << 22  # bytes of small samples that are read together
 RUN = 1 << 18  # bytes; samples side by side in a file that are more than these are read as one piece
 WALKED = 1 << 16  # bytes; of a larger sample that lies alone only the headers are read
 BEHIND = "the shard ends before this sample does"
@@ -66,9 +65,13 @@ class LocalShards:
         return self._checker.samples(rows, bounds, lambda index: FileSpan(file, bounds[index]))
 
     def _gathered(self, rows: Piece) -> Iterator[Batch]:
-        """Return the samples of *rows*, which are small."""
-        bounds = rows.bounds()
-        return self._checker.samples(rows, bounds.tolist(), lambda index: JoinedRows(self, rows, bounds, index))
+        """Yield the samples of *rows*, which are small."""
+        room = memoryview(bytearray(min(int(rows.bounds()[-1]), WINDOW)))  # for all of them, since the reader copies
+        for part in rows.windows(WINDOW):
+            data = self.whole(part, room[: int(part.bounds()[-1])])
+            if data is None:
+                raise self.too_short(part)
+            yield from self._checker.in_memory(part, data)
 
     def whole(self, rows: Piece, room: memoryview | None) -> bytes | memoryview | None:
         """Return the bytes of *rows*, one after the other, in *room* if there is one; None if a shard ends before."""
@@ -149,31 +152,3 @@ class FileSpan:
     def skip(self, count: int, /) -> None:
         """Skip *count* bytes."""
         self._position += count
-
-
-class JoinedRows(Stream):
-    """The bytes of *rows* from row *index* on, wherever they are in *shards*, one after the other as a stream.
-
-    *bounds* are `rows.bounds()`.
-    """
-
-    def __init__(self, shards: LocalShards, rows: Piece, bounds: Any, index: int) -> None:
-        self._shards = shards
-        self._rows = rows
-        self._bounds = bounds
-        self._position = int(bounds[index])
-
-    def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if a shard ends before, or has changed."""
-        begin, bounds = self._position, self._bounds
-        end = min(begin + len(view), int(bounds[-1]))
-        if begin < end:
-            low, high = int(bounds.searchsorted(begin, "right")) - 1, int(bounds.searchsorted(end, "left"))
-            rows = self._rows.part(low, high)
-            begins, ends = rows.begins.copy(), rows.ends.copy()
-            begins[0] += begin - bounds[low]
-            ends[-1] -= bounds[high] - end
-            if self._shards.whole(replace(rows, begins=begins, ends=ends), view[: end - begin]) is None:
-                raise self._shards.too_short(rows)
-            self._position = end
-        return end - begin

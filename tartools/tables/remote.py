@@ -18,7 +18,7 @@ from tartools.storage.objects.ranges import RANGE, RangedInput
 from tartools.storage.pool import Threads
 from tartools.tables.rowplaces import Checker, Listing, Piece
 
-LARGE = 16 << 20  # bytes; a larger sample is read as a stream
+LARGE = 16 << 20  # bytes; a larger sample that is alone in its window is read as a stream
 WINDOW = 32 << 20  # bytes of samples that are requested together
 WINDOWS = 3  # that are under way
 WHOLE = 4  # windows; more samples are not read into one buffer
@@ -103,7 +103,7 @@ class RemoteShards:
     def samples(self, rows: Piece) -> Iterator[Batch]:
         """Yield the samples of *rows*, in batches."""
         waiting: deque[_Asked] = deque()
-        for part in self._windows(rows):
+        for part in rows.windows(self._window):
             large = len(part) == 1 and int(part.ends[0] - part.begins[0]) > LARGE
             if not large:
                 waiting.append(_Asked(part, None, max(self._at_once // WINDOWS, 1)))
@@ -114,16 +114,6 @@ class RemoteShards:
                 yield from self._streamed(part)
         while waiting:
             yield from self._checker.in_memory(waiting[0].rows, self._answered(waiting.popleft()))
-
-    def _windows(self, rows: Piece) -> Iterator[Piece]:
-        """Yield *rows* in parts that are requested together; a large sample is alone."""
-        low = held = before = 0
-        for index, size in enumerate((rows.ends - rows.begins).tolist()):
-            if index > low and (held + size > self._window or max(size, before) > LARGE):
-                yield rows.part(low, index)
-                low, held = index, 0
-            held, before = held + size, size
-        yield rows.part(low, len(rows))
 
     def whole(self, rows: Piece, room: memoryview | None) -> Any:
         """Return the bytes of *rows*, one after the other, in *room* if there is one; None if they are very many.

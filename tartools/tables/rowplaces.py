@@ -50,6 +50,14 @@ class Piece:
 
         return np.concatenate(([0], (self.ends - self.begins).cumsum()))
 
+    def windows(self, most: int) -> Iterator[Piece]:
+        """Yield these rows in parts whose samples have *most* bytes together, or that are one row."""
+        bounds, low = self.bounds(), 0
+        while low < len(self):
+            high = max(int(bounds.searchsorted(bounds[low] + most, "right")) - 1, low + 1)
+            yield self.part(low, high)
+            low = high
+
     def part(self, low: int, high: int) -> Piece:
         """Return rows *low* to *high* of these."""
         return Piece(

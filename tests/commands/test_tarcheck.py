@@ -6,6 +6,7 @@ import bz2
 import contextlib
 import gc
 import gzip
+import io
 import json
 import lzma
 import shutil
@@ -481,6 +482,17 @@ def test_nothing_is_found_in_archives_of_webdataset(check: Check, tmp_path: Path
             writer.write({"__key__": f"{n:03}", "jpg": JPEG, "json": {"n": n}, "cls": n, "npy": array, "txt": "é"})
     found = check("--decode", "--expect", "jpg json cls npy txt", "s.tar")
     assert (found["findings"], found["samples"]) == ([], 20)
+
+
+def test_arrays_whose_header_is_in_utf_8_are_sound(check: Check, tmp_path: Path) -> None:
+    import numpy as np
+    from numpy.lib import format as numpy_format
+
+    file = io.BytesIO()
+    numpy_format.write_array(file, np.zeros(3, [("é", "<i4")]), version=(3, 0))
+    archives = [sample("a", npy=payload) + END for payload in (file.getvalue(), file.getvalue()[:-1])]
+    sound, cut = (check("--decode", name)["findings"] for name in written(tmp_path, archives))
+    assert sound == [] and [each["code"] for each in cut] == ["broken-array"]
 
 
 def test_lax_and_skip_special(check: Check, tmp_path: Path) -> None:

@@ -21,13 +21,13 @@ from tartools.show.sections import Section
 from tartools.show.statreport import by_count
 from tartools.stages.combinations import by_combination
 from tartools.stages.statistics import FieldKinds, count_fields
-from tartools.stages.summary import MOST, Counts, Distribution, PictureSize, Summary, Tally, sum_of_counts
+from tartools.stages.summary import MOST, Counts, Distribution, Summary, Tally, sum_of_counts
 from tartools.tar import Member
 
 LISTED = 1000  # broken members whose keys are listed
 GROUP, GROUP_SIZE = 256, 1 << 20  # samples, and bytes, that are counted at once
 NO_CLASSES = {"json", *PICTURES, *SOUNDS}  # the last parts of fields that hold no classes
-KINDS = FieldKinds(lambda field: suffix_of(field) not in NO_CLASSES, lambda _: False, lambda _: PictureSize())
+KINDS = FieldKinds(lambda field: suffix_of(field) not in NO_CLASSES, lambda _: False, decoding.facts)
 CLASSES = 100  # distinct values; a field with more has no classes
 BINS = 24  # of the histogram
 EVEN = 32  # greatest / least size; beyond this ratio, the steps of the histogram grow

@@ -26,7 +26,6 @@ Where = Callable[[int, int], tuple[str, int]]  # input and byte of a sample -> i
 
 DOUBTFUL = "\0"  # precedes the fields of a sample next to damage, which may lack some that it had
 TAIL = Struct(">IQ8s")
-FORGOTTEN = 40_000  # places of samples that are part of others, which are taken out of a summary together
 MOST = 100_000  # samples with one key that are looked at together
 
 
@@ -43,9 +42,7 @@ def combination_number(combination: str) -> bytes:
 def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number: bytes) -> list[bytes]:
     """Return a record for each of *keys*, whose samples begin at *begins*; *shard* is twice the number of the input."""
     tails = map(TAIL.pack, repeat(shard), begins, repeat(number))
-    if any(b"\0" in key for key in keys[:1]) or b"\0" in b"".join(keys):
-        return [text_bytes(key) + tail for key, tail in zip(keys, tails, strict=False)]
-    return [key + b"\0\0" + tail for key, tail in zip(keys, tails, strict=False)]
+    return [text_bytes(key) + tail for key, tail in zip(keys, tails, strict=False)]
 
 
 def repeated(records: Iterator[bytes], combinations: dict[bytes, str], dead: frozenset[int]) -> Iterator[list[Keyed]]:
@@ -93,8 +90,9 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) 
     *where* returns URL and byte of the sample at the byte of an input.
     Samples that are members of one are counted as one from now on.
     """
-    wrong: dict[str, set[tuple[int, int]]] = {}
-    for group in groups:
+    known: set[tuple[int, int]] = set()
+    for group in groups:  # with the first one, all have been read
+        known = known or {(place.shard, place.byte) for each in summary.combinations.values() for place in each.first}
         verdicts = list(judged(group, where))
         parts = [group[0]]
         for (code, other), each in zip(verdicts, group[1:], strict=True):
@@ -105,17 +103,15 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) 
                 parts.append(each)
         if len(parts) > 1:
             for shard, byte, _, combination in parts:
-                if combination in summary.combinations:
-                    summary.combinations[combination].count -= 1
-                wrong.setdefault(combination, set()).add((shard, byte))
-                if len(wrong[combination]) > FORGOTTEN:
-                    forget(summary, wrong)
+                if tally := summary.combinations.get(combination):
+                    tally.count -= 1
+                    if (shard, byte) in known:
+                        tally.first = [each for each in tally.first if (each.shard, each.byte) != (shard, byte)]
             doubt = DOUBTFUL if any(each[3].startswith(DOUBTFUL) for each in parts) else ""
             whole = doubt + "/".join(each[3].removeprefix(DOUBTFUL) for each in parts)
             summary.combined(whole, 1, [Place(*parts[0][:2], text(parts[0][2]))])
             summary.samples -= len(parts) - 1
         yield group, verdicts
-    forget(summary, wrong)
 
 
 def beside(place: tuple[str, int], own: tuple[str, int]) -> str:
@@ -127,14 +123,6 @@ def beside(place: tuple[str, int], own: tuple[str, int]) -> str:
     if place == own:
         return "in another row of a table"
     return f"at byte {place[1]}" + ("" if place[0] == own[0] else f" of {shown(place[0])}")
-
-
-def forget(summary: Summary, wrong: dict[str, set[tuple[int, int]]]) -> None:
-    """Remove the *wrong* places of samples from the combinations of *summary*."""
-    for combination, places in wrong.items():
-        if known := summary.combinations.get(combination):
-            known.first = [each for each in known.first if (each.shard, each.byte) not in places]
-    wrong.clear()
 
 
 # ---- fields and sizes that are unlike the rest ----

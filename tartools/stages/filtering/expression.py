@@ -265,7 +265,7 @@ def _patterns(node: ast.expr) -> list[str]:
 def _described(member: Member) -> tuple[Any, ...]:
     from tartools.samples import decoding
 
-    return decoding.facts(member, decode=False)
+    return decoding.facts(member)
 
 
 # ---- what may stand in one ----
