@@ -57,7 +57,7 @@ def check_pyarrow() -> None:
 
 
 def arrow() -> Any:
-    """Return pyarrow, with `pyarrow.parquet` imported. Raises: StorageError, which says how to install what is missing."""
+    """Return pyarrow, with `pyarrow.parquet` imported. Raises: StorageError, which says what to install."""
     from tartools.tar.runs import one_thread
 
     try:
