@@ -218,6 +218,8 @@ def _taken_over(rows: Any, field: Any, first: int, url: str) -> Any:
         elif pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         return column if column.type == field.type else column.cast(field.type)
+    except pa.ArrowMemoryError:
+        raise
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise StorageError(
             f"rows {first} to {first + len(column) - 1}: {field.name} has values that are not "

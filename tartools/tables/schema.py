@@ -57,15 +57,17 @@ def check_pyarrow() -> None:
 
 
 def arrow() -> Any:
-    """Return pyarrow, with `pyarrow.parquet` imported. Raises: StorageError that says how to install it."""
+    """Return pyarrow, with `pyarrow.parquet` imported. Raises: StorageError, which says what to install."""
     from tartools.tar.runs import one_thread
 
     try:
         with one_thread():
             import pyarrow
             import pyarrow.parquet
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise _missing() from error
+    except ImportError as error:  # such as no memory for its libraries
+        raise StorageError(f"pyarrow can't be imported: {error}") from error
     return pyarrow
 
 

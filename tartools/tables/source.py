@@ -191,6 +191,6 @@ def _arrow_errors(url: str, what: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, EOFError, UnicodeDecodeError, OSError) as error:
-        if getattr(error, "errno", None) is not None:
+        if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
             raise
         raise TarFormatError(f"this {what} is damaged: {str(error).splitlines()[0]}", url=url) from error

@@ -18,6 +18,7 @@ from tartools.train.fieldchooser import KEY, URL, FieldChooser, as_dict
 from tartools.train.slices import ShardSlice, SliceReader, by_number
 
 SIZE = 8_000_000  # bytes of a chunk
+LEAST = 1024  # bytes of a sample: header and payload
 FAR = 32_000_000  # of a shard in a store: each cut takes several requests, and up to 8 MB that are read twice
 
 MapSource = str | Table  # a shard, or a table
@@ -66,7 +67,7 @@ def _looked_at(url: str, size: int) -> tuple[str | None, int]:
     version, first = look(url)
     if version is None or first == b"PAR1" or compression.codec_of(first):
         return version, 1
-    return version, -(-int(version.split()[0]) // size) or 1
+    return version, -(-int(version.split()[0]) // max(size, LEAST)) or 1
 
 
 def _rows_of(table: Table, number: int, size: int) -> Iterator[ShardSlice]:

@@ -273,6 +273,34 @@ def test_without_pyarrow(line: list[str], indexed: Indexed, tmp_path: Path) -> N
     assert not (tmp_path / "u.parquet").exists()
 
 
+NO_LIBRARY = """
+import sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "pyarrow":
+            raise ImportError("libarrow.so: failed to map segment")
+sys.meta_path.insert(0, Finder())
+"""
+NO_ROWS = """
+import pyarrow.parquet
+def fail(*_, **__):
+    raise pyarrow.ArrowMemoryError("malloc of size 64000 failed")
+pyarrow.parquet.ParquetFile.iter_batches = fail
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [(NO_LIBRARY, "pyarrow can't be imported: libarrow.so: failed to map segment"), (NO_ROWS, "out of memory")],
+    ids=["the library", "rows"],
+)
+def test_too_little_memory(before: str, said: str, indexed: Indexed, tmp_path: Path) -> None:
+    """It is neither a package that is missing, nor a table that is damaged."""
+    indexed(SHARDS)
+    program = before + "from tartools.commands.tarcat import tarcat; tarcat()"
+    assert python(program, "t.parquet", folder=tmp_path) == (1, b"", f"tarcat: {said}\n")
+
+
 # ---- `tarfirst -k` and `-i` of tables: what they write is what they write of the shards; nothing else is read ----
 
 

@@ -23,6 +23,7 @@ import tartools
 from tartools.errors import SampleError, StorageError, TruncatedError, UsageError
 from tartools.storage.pool import Threads
 from tartools.train import samples, stream_map
+from tartools.train.mapwork import chunks_of
 from tests.conftest import Result, Run, clean_environment, make_tar, start
 from tests.processes import until
 from tests.storage.objects.faults import FaultServer
@@ -62,6 +63,12 @@ def test_each_result_comes_once(ordered: bool, left: Callable[[], list[Any]]) ->
             found = list(stream_map(mixed, urls, workers=workers, chunk_size=part, ordered=ordered))
             assert found == wanted if ordered else sorted(map(repr, found)) == sorted(map(repr, wanted))
     assert left() == []
+
+
+def test_no_chunk_is_smaller_than_a_sample() -> None:
+    """Whoever takes `chunk_size` for a number of samples gets one, not a chunk for each byte."""
+    assert 45 < len([*chunks_of(["b.tar"], ["b.tar"], 1)]) <= -(-Path("b.tar").stat().st_size // 1024)
+    assert list(stream_map(mixed, "b.tar", workers=2, chunk_size=1)) == expected(list(samples("b.tar")))
 
 
 def test_a_table_gives_the_order() -> None:
