@@ -15,8 +15,8 @@ from tartools.samples.sample import Batch
 from tartools.samples.sortkeys import text_bytes, text_of_key
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import Picked
-from tartools.shards.gathering import gather, to_the_end, without_output
 from tartools.shards.reading import Reading, counted
+from tartools.shards.workers import gather, to_the_end, without_output
 from tartools.shards.writing import Batches
 from tartools.stages.combinations import alike, text
 from tartools.stages.externalsort import TURN, position_in, records_of, sorted_blocks
