@@ -15,8 +15,8 @@ from tartools.samples.sample import Batch
 from tartools.samples.sortkeys import text_bytes, text_of_key
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import Picked
-from tartools.shards.gathering import gather, to_the_end, without_output
 from tartools.shards.reading import Reading, counted
+from tartools.shards.workers import gather, to_the_end, without_output
 from tartools.shards.writing import Batches
 from tartools.stages.combinations import alike, text
 from tartools.stages.externalsort import TURN, position_in, records_of, sorted_blocks
@@ -52,12 +52,9 @@ class DiffSide(NamedTuple):
 
 def digest(urls: Sequence[str], account: Account, reading: Reading, most: int) -> int:
     """Return the digest of the data set *urls*: see `digest_of_batch`."""
-
-    def work(batches: Iterator[Batch]) -> int:
-        return sum(map(digest_of_batch, counted(batches, account, done=True)))
-
+    work = without_output(lambda batches: sum(map(digest_of_batch, counted(batches, account, done=True))))
     parts: list[int] = []
-    to_the_end(gather(urls, account, reading, without_output(work), parts.append, most=most, remote=True))
+    to_the_end(gather(urls, account, reading, work, parts.append, most=most, remote=True))
     account.check()
     return sum(parts)
 

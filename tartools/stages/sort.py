@@ -23,7 +23,7 @@ from tartools.samples.sample import Batch, Sample, field_name
 from tartools.samples.sortkeys import Order
 from tartools.samples.values import INDEX, PSEUDO, as_text
 from tartools.shards.dataset import DataSet
-from tartools.shards.gathering import WORKERS
+from tartools.shards.workers import WORKERS
 from tartools.stages import samplefiles
 from tartools.stages.externalsort import TURN, external_sort, pack_blocks, position_in, records_of
 from tartools.stages.samplefiles import LOCATION, LONE, POSITION, Entry, PartMember, SampleFiles, entries_of
@@ -61,16 +61,7 @@ def sorted_batches(
     """
     records = external_sort(index, memory, tmpdir)
     arrange = join_equal_keys if order.by_key else choose_equal_values
-    last = None
-    for batch in gathered(arrange(entries_of(records, sortkeys.decoder(order)), order, account), order, account, files):
-        if last is not None:
-            yield last
-        last = batch
-    if last is not None and last.groups is None:  # parse it now, before the files are checked
-        sample = last[0]
-        last = Batch.of(sample.with_members(sample.members))
-    if last is not None:
-        yield last
+    yield from gathered(arrange(entries_of(records, sortkeys.decoder(order)), order, account), order, account, files)
     files.check()
 
 

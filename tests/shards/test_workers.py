@@ -32,14 +32,13 @@ PROGRAM = (
 import io, json, sys
 from tartools.commands.tar2tsv import tar2tsv
 from tartools.commands.tarsort import tarsort
-from tartools.shards import gathering, workers
+from tartools.shards import workers
 
 def answer(folder, lines, size, held, way, before):
     global what
     what = way
     os.chdir(folder)
     workers.PART, workers.MOST_OUTPUT = size, held
-    gathering.SMALL = 2 * workers.PART
     workers.os.sched_getaffinity = lambda _: range(3)
     exec(before, globals())
     for name, *arguments in lines:
