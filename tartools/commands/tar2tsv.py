@@ -43,8 +43,8 @@ from tartools.formats import packed, textwrite
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.samples.values import INDEX
-from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import closing_upstream
+from tartools.shards.workers import WORKERS, gather
 from tartools.tables.listed import column_names
 
 

@@ -82,7 +82,7 @@ from tartools.cli import Option
 from tartools.commands._report import print_facts
 from tartools.errors import UsageError
 from tartools.samples.account import Account
-from tartools.shards.gathering import WORKERS
+from tartools.shards.workers import WORKERS
 from tartools.show import checkreport
 from tartools.stages import select
 from tartools.stages.checking.across import compare_fields, expected_fields, note_payloads, note_shards

@@ -65,8 +65,8 @@ from tartools.errors import UsageError, printable
 from tartools.samples.account import Account
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_flags
-from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import check_shards
+from tartools.shards.workers import WORKERS
 from tartools.stages import comparing
 from tartools.stages.comparing import ADDED, CHANGED, Counts, DiffSide, changes, reordered
 from tartools.stages.externalsort import Spool, external_sort

@@ -49,8 +49,8 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.samples.values import NUMBERS, parse_column
 from tartools.shards.dataset import DataSet
-from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import counted
+from tartools.shards.workers import WORKERS, gather
 from tartools.shards.writing import Destination, write_batches
 from tartools.stages import externalsort, sort
 from tartools.stages.samplefiles import Identities, SampleFiles

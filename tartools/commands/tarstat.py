@@ -68,7 +68,7 @@ from tartools.samples import decoding
 from tartools.samples.account import Account
 from tartools.samples.filetypes import is_picture_field
 from tartools.samples.values import no_sample_has
-from tartools.shards.gathering import WORKERS, gather, to_the_end, without_output
+from tartools.shards.workers import WORKERS, gather, to_the_end, without_output
 from tartools.show import sections, statreport
 from tartools.show.statreport import facts_of
 from tartools.stages.statistics import FieldKinds, classes_in, columns_of_tables, summarize

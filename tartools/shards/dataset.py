@@ -14,7 +14,6 @@ from tartools import storage
 from tartools.errors import StorageError, UsageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch, Sample
-from tartools.shards.gathering import WORKERS, gather, to_the_end, without_output
 from tartools.shards.reading import (
     Reading,
     ShardStream,
@@ -269,14 +268,16 @@ class DataSet:
         collect: Callable[[Result], object],
         account: Account,
         *,
-        most: int = WORKERS,
+        most: int,
         remote: bool = False,
     ) -> Generator[bytes, None, None]:
-        """Yield what *work* yields for the samples, in order, and *collect* its results: as `gathering.gather`.
+        """Yield what *work* yields for the samples, in order, and *collect* its results: as `workers.gather`.
 
         The samples can be read again afterwards, or were indexed before, and then may not have changed since. *account*
         is told of what is no sample.
         """
+        from tartools.shards.workers import gather
+
         again = self._rows is not None
         self.keep()
         if self._copies:  # which other processes can't open
@@ -291,6 +292,8 @@ class DataSet:
         self, work: Work[Result], collect: Callable[[Result], object] = lambda _: None, *, remote: bool = False
     ) -> Generator[bytes, None, None]:
         """As `gather`, for what is read to be counted, in silence."""
+        from tartools.shards.workers import WORKERS
+
         self.keep()
         silent = Account(lambda _: None)
         self.account.progress.phase = Phase("counting", account=silent)
@@ -298,10 +301,12 @@ class DataSet:
         def counting(batches: Iterator[Batch], number: int, forked: bool) -> Generator[bytes, None, Result]:
             return work(counted(batches, silent), number, forked)
 
-        return self.gather(counting, collect, silent, remote=remote)
+        return self.gather(counting, collect, silent, most=WORKERS, remote=remote)
 
     def results(self, work: Callable[[Iterator[Batch]], Result]) -> list[Result]:
         """Return what *work* returns for the samples of each task, in order. They are counted in silence."""
+        from tartools.shards.workers import to_the_end, without_output
+
         found: list[Result] = []
         to_the_end(self.counted_gather(without_output(work), found.append, remote=True))
         return found

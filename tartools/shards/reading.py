@@ -102,11 +102,12 @@ def read_batches(urls: Sequence[str], account: Account, reading: Reading) -> Ite
     return one_by_one(shard_batches(url, account, reading) for url in urls)
 
 
-def counted(batches: Iterable[Counted], account: Account) -> Iterator[Counted]:
-    """Yield *batches*, of samples or of rows that list them, and count their samples as read."""
+def counted(batches: Iterable[Counted], account: Account, *, done: bool = False) -> Iterator[Counted]:
+    """Yield *batches*, of samples or of rows that list them, and count their samples as read, and those *done* so."""
     with closing_upstream(batches):
         for batch in batches:
             account.samples_in += len(batch)
+            account.samples_out += len(batch) if done else 0
             yield batch
 
 

@@ -16,8 +16,8 @@ from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.filetypes import is_picture_field
 from tartools.samples.sample import Batch
-from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading, check_shards
+from tartools.shards.workers import WORKERS, gather
 from tartools.shards.writing import Destination, SampleWriter, write_batches
 from tartools.storage.checks import Look, check_unchanged, looks
 from tartools.storage.url import Url

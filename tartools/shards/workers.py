@@ -18,14 +18,15 @@ from tartools.errors import StorageError
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Batch
 from tartools.shards.forks import MOST, Fork, can_fork, write_all
-from tartools.shards.reading import Reading, ShardStream, first_keys, shard_batches
+from tartools.shards.reading import Reading, ShardStream, check_shards, first_keys, shard_batches
 from tartools.storage.streams import FileVersion, changed
 from tartools.tables import schema
-from tartools.tar import compression
+from tartools.tar import compression, reader, runs
 from tartools.tar.rescan import Cut, find_cut
 
-PART = 32 << 20  # bytes of a part of a shard
-MUCH = 256 << 20  # bytes; a file above this has larger parts, since each fork takes 10 ms
+WORKERS = 4  # by default; more would wait for this process, which gathers what they make
+PART = 32 << 20  # bytes of a part of a shard; for an input of less than two, no worker is started
+MUCH = 256 << 20  # bytes; a file above this has larger parts, since each fork takes 10 ms, and is worth an import
 MOST_OUTPUT = 64 << 20  # bytes of output that a worker holds
 READ = 1 << 20  # bytes of output that are read at a time
 TOGETHER = 64  # outputs that are written at a time
@@ -52,49 +53,96 @@ class ShardTask(NamedTuple):
     forkable: bool
 
 
-class Sharing(NamedTuple):
-    """How the input is shared out: among up to *most* workers at a time.
+def gather(
+    urls: Sequence[str],
+    account: Account,
+    reading: Reading,
+    work: Work[Result],
+    collect: Callable[[Result], object],
+    *,
+    most: int,
+    remote: bool = False,
+    plain: bool = False,
+) -> Generator[bytes, None, None]:
+    """Yield what *work* yields for the samples of *urls*, in order; call *collect* with each result that it returns.
 
-    With *remote*, workers read remote shards too: only for work that yields nothing. With *plain*, they do not read
-    compressed shards. Parts of large files are *times* PART.
+    All local files are checked before this returns a generator. There are up to *most* workers at a time. With
+    *remote*, they read remote shards too: only for work that yields nothing. With *plain*, they do not read compressed
+    shards.
+
+    *work* is called for each task: with its samples, which it counts in *account*, its number from 0 on, and whether
+    this is in a worker. There its result is pickled, and if it raises anything but a failure of a server, it is
+    called again in this process.
+
+    Holds 1 MiB, and each worker up to 64 MiB of output. Raises what `read_samples` raises.
     """
+    size = check_shards(urls, account)
+    if most > 1 and urls and (storage.plain_size(urls[0]) or 0) > MUCH:
+        _import_numpy(urls[0])
+    return _Gathering(urls, account, reading, work, most, remote, plain).run(size, collect)
 
-    most: int
-    remote: bool = False
-    plain: bool = False
-    times: int = 2
+
+def _import_numpy(url: str) -> None:
+    """Import numpy, so that not each worker does, if the shard *url* is of small members."""
+    with closing(storage.open_read(url)) as stream:
+        if stream.file is not None and reader.is_dense(stream.file, 0):
+            runs.imported()
+
+
+def without_output(work: Callable[[Iterator[Batch]], Result]) -> Work[Result]:
+    """Return *work*, which only has a result, as `gather` calls it; `to_the_end` takes what that returns."""
+
+    def found(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, Result]:
+        yield from ()
+        return work(batches)
+
+    return found
+
+
+def to_the_end(outputs: Generator[bytes, None, None]) -> None:
+    """Take all of *outputs*, of which there are none, so that the results are collected."""
+    with closing(outputs):
+        for _ in outputs:
+            pass
 
 
 class _UnexpectedError(Exception):
     """Something in a part needs the process that gathers: it will read the part again."""
 
 
-class Gathering(Generic[Result]):
-    """Does *work* on the samples of *urls*, by workers where that is possible: see `gathering.gather`.
+class _Gathering(Generic[Result]):
+    """Does *work* on the samples of *urls*, by workers where that is possible: see `gather`.
 
     Remembers the tasks that were started and are not gathered yet.
     """
 
     def __init__(
-        self, urls: Sequence[str], account: Account, reading: Reading, work: Work[Result], sharing: Sharing
+        self,
+        urls: Sequence[str],
+        account: Account,
+        reading: Reading,
+        work: Work[Result],
+        most: int,
+        remote: bool,
+        plain: bool,
     ) -> None:
         self._urls = urls
         self._account = account
         self._reading = reading
         self._work = work
-        most = min(sharing.most, MOST - 1)  # one more waits to be gathered
-        times = 4 if sharing.remote else 2  # output must be less than MOST_OUTPUT
-        self._sharing = sharing._replace(most=most, remote=sharing.remote and len(urls) > 1, times=times)
+        self._most = min(most, MOST - 1)  # one more waits to be gathered
+        self._remote = remote and len(urls) > 1
+        self._plain = plain
+        self._part = (4 if remote else 2) * PART  # of a large file; output must be less than MOST_OUTPUT
         self._started: deque[tuple[int, ShardTask, Fork | None]] = deque()
         self._first: FirstKeys | None = None  # of the shard whose part was gathered last
 
     def run(self, size: int | None, collect: Callable[[Result], object]) -> Generator[bytes, None, None]:
         """Do all tasks, in order; yield their outputs and *collect* their results. *size* is that of all shards."""
-        size = size if self._sharing.most > 1 and can_fork() else 0
-        numbered = enumerate(tasks(self._urls, size, self._sharing))
+        numbered = enumerate(self._tasks(size if self._most > 1 and can_fork() else 0))
         try:
             while True:
-                while len(self._started) <= self._sharing.most and (started := next(numbered, None)):
+                while len(self._started) <= self._most and (started := next(numbered, None)):
                     self._started.append((*started, self._start(*started)))
                 if not self._started:
                     return
@@ -116,6 +164,32 @@ class Gathering(Generic[Result]):
                 collect((yield from self._work(batches, number, False)))
         finally:
             self._close()
+
+    def _tasks(self, size: int | None) -> Iterator[ShardTask]:
+        """Yield the tasks that the input is shared out to, in order: only one if *size*, its bytes, is too small."""
+        urls = self._urls
+        if size is not None and size < 2 * PART:
+            yield ShardTask([ShardPart(number, url) for number, url in enumerate(urls)], False)
+            return
+        remote_size = -(-PART // min(REMOTE_SHARDS, -(-len(urls) // self._most)))  # assumed, since a request takes time
+        small: list[ShardPart] = []
+        held = 0
+        for number, url in enumerate(urls):
+            size = remote_size if self._remote and storage.is_far(url) else storage.plain_size(url)
+            if size is not None and self._plain and is_compressed_file(url):
+                size = None
+            if size is not None and size <= PART:
+                small.append(ShardPart(number, url))
+                held += size
+            if small and (held >= PART or small[-1].number != number):
+                yield ShardTask(small, True)
+                small, held = [], 0
+            if size is None:
+                yield ShardTask([ShardPart(number, url)], False)
+            elif size > PART:
+                yield from cut_up(number, url, self._part if size > MUCH else PART)
+        if small:
+            yield ShardTask(small, True)
 
     def _close(self) -> None:
         """Kill the workers whose results are not wanted."""
@@ -173,8 +247,8 @@ class Gathering(Generic[Result]):
         """
         reports: list[str] = []
         self._account.reset(reports.append)
-        if self._sharing.remote:
-            storage.share_memory(self._sharing.most + 1)
+        if self._remote:
+            storage.share_memory(self._most + 1)
         seen: list[_ListedKeys] = []
 
         def listed(_part: ShardPart) -> FirstKeys:
@@ -270,32 +344,6 @@ def _batches(
         account.check()
         if cut is not None and last in (b"", cut.key):
             raise _UnexpectedError
-
-
-def tasks(urls: Sequence[str], size: int | None, sharing: Sharing) -> Iterator[ShardTask]:
-    """Yield the tasks that *urls* are shared out to, in order: only one if *size*, the bytes of all, is too small."""
-    if size is not None and size < 2 * PART:
-        yield ShardTask([ShardPart(number, url) for number, url in enumerate(urls)], False)
-        return
-    remote_size = -(-PART // min(REMOTE_SHARDS, -(-len(urls) // sharing.most)))  # assumed, since a request takes time
-    small: list[ShardPart] = []
-    held = 0
-    for number, url in enumerate(urls):
-        size = remote_size if sharing.remote and storage.is_far(url) else storage.plain_size(url)
-        if size is not None and sharing.plain and is_compressed_file(url):
-            size = None
-        if size is not None and size <= PART:
-            small.append(ShardPart(number, url))
-            held += size
-        if small and (held >= PART or small[-1].number != number):
-            yield ShardTask(small, True)
-            small, held = [], 0
-        if size is None:
-            yield ShardTask([ShardPart(number, url)], False)
-        elif size > PART:
-            yield from cut_up(number, url, sharing.times * PART if size > MUCH else PART)
-    if small:
-        yield ShardTask(small, True)
 
 
 def cut_up(number: int, url: str, part: int) -> Iterator[ShardTask]:

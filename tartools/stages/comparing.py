@@ -7,7 +7,7 @@ and so on. In the digest of a data set the order of the samples does not count. 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import accumulate, compress, islice, repeat, tee
+from itertools import accumulate, compress, count, islice, repeat, tee
 from typing import NamedTuple
 
 from tartools.samples.account import Account
@@ -15,8 +15,8 @@ from tartools.samples.sample import Batch
 from tartools.samples.sortkeys import text_bytes, text_of_key
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import Picked
-from tartools.shards.gathering import gather, to_the_end, without_output
-from tartools.shards.reading import Reading
+from tartools.shards.reading import Reading, counted
+from tartools.shards.workers import gather, to_the_end, without_output
 from tartools.shards.writing import Batches
 from tartools.stages.combinations import alike, text
 from tartools.stages.externalsort import TURN, position_in, records_of, sorted_blocks
@@ -42,18 +42,9 @@ class DiffSide(NamedTuple):
         """
 
         def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
-            samples = 0
-
-            def records() -> Iterator[list[bytes]]:
-                nonlocal samples
-                for batch in batches:
-                    yield content_records(batch, (number << TURN) + samples)
-                    samples += len(batch)
-
-            yield from sorted_blocks(records())
-            account.samples_in += samples
-            account.samples_out += samples
-            return samples
+            positions = count(number << TURN)
+            yield from sorted_blocks(content_records(each, positions) for each in counted(batches, account, done=True))
+            return next(positions) - (number << TURN)
 
         yield from records_of(gather(self.urls, account, self.reading, work, self.counts.append, most=self.most))
         account.check()
@@ -63,12 +54,7 @@ def digest(urls: Sequence[str], account: Account, reading: Reading, most: int) -
     """Return the digest of the data set *urls*: see `digest_of_batch`."""
 
     def work(batches: Iterator[Batch]) -> int:
-        total = 0
-        for batch in batches:
-            total += digest_of_batch(batch)
-            account.samples_in += len(batch)
-            account.samples_out += len(batch)
-        return total
+        return sum(map(digest_of_batch, counted(batches, account, done=True)))
 
     parts: list[int] = []
     to_the_end(gather(urls, account, reading, without_output(work), parts.append, most=most, remote=True))
@@ -100,17 +86,17 @@ def wanted_flags(
     return data.answered(lambda batch: flags(batch.keys), flags, plainly)
 
 
-def content_records(batch: Batch, position: int) -> list[bytes]:
-    """Return a record for each sample of *batch*, of which the first is at *position*; they sort by key and position.
+def content_records(batch: Batch, positions: Iterator[int]) -> list[bytes]:
+    """Return a record for each sample of *batch*, which have the next *positions*; they sort by key and position.
 
     A record is the key, as `sortkeys.text_bytes` encodes it, the position, and the fields with their digests.
     """
     found: list[bytes] = []
+    places = [position.to_bytes(NUMBER, "big") for position in islice(positions, len(batch))]
     for numbers, keys, fields, columns in alike(batch, DIGEST):
         names = b"".join(len(field).to_bytes(NUMBER, "big") + field for field in fields)
         head = len(names).to_bytes(NUMBER, "big") + names
-        positions = [(position + number).to_bytes(NUMBER, "big") for number in numbers]
-        found += map(b"".join, zip(map(text_bytes, keys), positions, repeat(head), *columns))
+        found += map(b"".join, zip(map(text_bytes, keys), map(places.__getitem__, numbers), repeat(head), *columns))
     return found
 
 

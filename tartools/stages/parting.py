@@ -90,18 +90,9 @@ def _counts(data: DataSet, parts: Sequence[shares.Part], route: ByKey | ByValue)
 def _plan(data: DataSet, column: Column, parts: Sequence[shares.Part]) -> StratifiedPlan:
     """Return the part of each sample, so that each part has its share of each value."""
 
-    def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
-        position = number << TURN
-
-        def records() -> Iterator[bytes]:
-            nonlocal position
-            for batch in batches:
-                for each in entries(batch, column):
-                    yield each + position.to_bytes(NUMBER, "big")
-                    position += 1
-
-        yield from pack_blocks(records())
-        return position
+    def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, None]:
+        found = enumerate(chain.from_iterable(entries(batch, column) for batch in batches), number << TURN)
+        yield from pack_blocks(entry + position.to_bytes(NUMBER, "big") for position, entry in found)
 
     return StratifiedPlan(records_of(data.counted_gather(work)), parts, data.reading.tmpdir)
 

@@ -15,7 +15,7 @@ import marshal
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain, count, islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError, UsageError, several
@@ -32,9 +32,6 @@ from tartools.storage.url import Url
 from tartools.tables.schema import is_table
 from tartools.tar import Member, read_range
 from tartools.tar.compression import split_packed, split_suffix
-
-if TYPE_CHECKING:
-    pass
 
 Pairs = Generator[
     tuple[Sequence[bytes], Sequence[Any]], None, None

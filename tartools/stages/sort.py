@@ -23,7 +23,7 @@ from tartools.samples.sample import Batch, Sample, field_name
 from tartools.samples.sortkeys import Order
 from tartools.samples.values import INDEX, PSEUDO, as_text
 from tartools.shards.dataset import DataSet
-from tartools.shards.gathering import WORKERS
+from tartools.shards.workers import WORKERS
 from tartools.stages import samplefiles
 from tartools.stages.externalsort import TURN, external_sort, pack_blocks, position_in, records_of
 from tartools.stages.samplefiles import LOCATION, LONE, POSITION, Entry, PartMember, SampleFiles, entries_of

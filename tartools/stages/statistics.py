@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tartools.errors import printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
+from tartools.shards.reading import counted
 from tartools.stages import summary
 from tartools.stages.combinations import Combination, by_combination, heads_of, text
 from tartools.stages.summary import Distribution, FieldSummary, PictureCounts, Summary
@@ -204,15 +205,13 @@ def summarize(batches: Iterable[Batch], kinds: FieldKinds, listed: int, fields: 
     Holds: the counts. Raises: what *batches* raise; StorageError.
     """
     found = Summary(listed)
-    for batch in batches:
+    for batch in counted(batches, account, done=True):
         part = (
             count_listed(batch, kinds, listed, fields)
             if isinstance(batch, ListedBatch)
             else count_batch(batch, kinds, listed)
         )
         found.add(part, found.samples)
-        account.samples_in += len(batch)
-        account.samples_out += len(batch)
     return found
 
 

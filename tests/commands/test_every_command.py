@@ -316,7 +316,9 @@ def test_progress_goes_to_stderr_only(name: str, run: Run, given: Callable[[str]
     plain = run(name, *line)
     for path in tmp_path.glob("part*"):
         path.unlink()
-    assert run(name, "--progress", *line) == (0, plain.stdout, "")
+    done = run(name, "--progress", *line)
+    assert (done.status, done.stdout) == (0, plain.stdout)
+    assert re.fullmatch(rf"({name}: [^\n]+\n)*", done.stderr), done.stderr  # from the second second on
 
 
 @each_reader

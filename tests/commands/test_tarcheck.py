@@ -174,7 +174,7 @@ DAMAGE: dict[str, tuple[str, list[bytes], list[str]]] = {
     ),
     "a small shard": (
         "shard-size",
-        [b"".join(sample(f"{shard}{n:02}") for n in range(1 if shard == 2 else 30)) + END for shard in range(5)],
+        [b"".join(sample(f"{shard}{n:02}") for n in range(1 if shard in (2, 5) else 30)) + END for shard in range(6)],
         [],
     ),
     "a cut JPEG": ("broken-picture", [field_of_all("jpg", JPEG, JPEG[: len(JPEG) // 2])], ["--decode"]),
@@ -227,6 +227,8 @@ def test_each_damage_has_one_code(name: str, check: Check, tmp_path: Path) -> No
     (finding,) = found["findings"]
     assert finding["places"] and {place["shard"] for place in finding["places"]} <= {*names}
     assert finding["weight"] == CODES[code].weight and finding["count"] >= 1
+    if code == "shard-size":  # the last has what was left
+        assert [place["shard"] for place in finding["places"]] == [names[2]]
     if len(shards) == 1:
         assert check(*options, stdin=shards[0])["findings"][0]["places"][0]["byte"] == finding["places"][0]["byte"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
-from tartools.shards import gathering, workers
+from tartools.shards import workers
 from tests.archives import BLOCK, END, entry, pax
 from tests.commands.conftest import Inside
 from tests.commands.test_tarcheck import KEYS, OTHERS, SAMPLES, SIZE, SOUND, changed, sample, with_one, written
@@ -195,8 +195,7 @@ def test_every_row_is_written_or_reported(
     else:
         gone = 3
     results, counts = set(), set()
-    monkeypatch.setattr(gathering, "SMALL", 0)  # workers for small shards too
-    monkeypatch.setattr(workers, "PART", 1)
+    monkeypatch.setattr(workers, "PART", 1)  # workers for small shards too
     for parallel in ("1", "2"):
         done = inside("tarcheck", "-p", parallel, "--fix", "--force", "-v", "-o", "o.tar", "t.parquet", "c.tar")
         read, out = in_out(done)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands.test_conservation import FEED, peak_memory
 from tests.conftest import BIN, Run, clean_environment, has_end, keys_in, make_samples, make_tar, members_of
 from tests.processes import PATIENCE, alive, until
 from tests.tiers import by_turns
@@ -161,6 +162,8 @@ def test_many_and_large_results(run: Run, work: Path) -> None:
     found = members_of(out)
     assert [len(payload) for _, payload in found] == [1, *70 * [1100000], *70 * [400000]]
     assert not any(payload.strip(b"\0") for _, payload in found[1:])
+    line = ["tarproc", "-c", "for n in {100..169}; do head -c 900000 /dev/zero > sample.$n; done"]
+    assert peak_memory(line, FEED.format(sizes="[5]"), work) < 60_000_000
 
 
 def test_base_and_script(run: Run, tmp_path: Path, ten: bytes) -> None:

@@ -59,6 +59,7 @@ def test_same_bytes_at_any_memory(run: Run, tmp_path: Path, options: list[str]) 
     [
         ("text", "b a10 a2 B", "B a10 a2 b"),
         ("int", "10 9 -3 +4 0 -20 123456789012345678901234567890", "-20 -3 0 +4 9 10 123456789012345678901234567890"),
+        ("int", f"{10**127} 0 {10**126}", f"0 {10**126} {10**127}"),
         ("float", "1e3 2.5 -inf -1 .5 inf -1e-3", "-inf -1 -1e-3 .5 2.5 1e3 inf"),
         ("version", "v10 v9 v9.1 w1 v v09", "v v09 v9 v9.1 v10 w1"),
     ],

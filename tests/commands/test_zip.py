@@ -235,6 +235,7 @@ FIRST = len(zipped([("a.jpg", b"1")])) - 22 - 51  # bytes of the first member
         (sharing(), f"at byte {FIRST + 1}: the directory is damaged: it says that 'b.jpg' begins here"),
         (ending(2, 1 << 31, 0), "the directory of this zip file is damaged: Bad offset"),
         (WHOLE + b"\n", f"at byte {len(WHOLE) - 21}: the end of this zip file is damaged, or other bytes follow it"),
+        (WHOLE[:-2] + b"\3\0ab", f"at byte {len(WHOLE) - 22}: the end of this zip file is damaged"),  # cut in it
         (ending(2, 102, 2 * FIRST + 1, b"PK\5\6" + bytes(40)), ": the end of this zip file is damaged"),
         (with_extra(struct.pack("<2HQ", 1, 8, 1 << 63)), "the directory is damaged: members reach into it"),
         (with_extra(struct.pack("<2HQ", 1, 8, (1 << 64) - 1)), "the directory is damaged: members reach into it"),
@@ -243,7 +244,7 @@ FIRST = len(zipped([("a.jpg", b"1")])) - 22 - 51  # bytes of the first member
         (with_extra(b"", 1), "the directory is damaged: members reach into it"),
         (zipped([("ä.jpg", b"1")]).replace("ä".encode(), b"\xff\xff"), "this zip file is damaged: 'utf-8' codec"),
     ],
-    ids=range(16),
+    ids=range(17),
 )  # fmt: skip
 def test_a_damaged_directory(content: bytes, said: str, run: Run, tmp_path: Path) -> None:
     """Also where members are not listed: they are not left out silently."""

@@ -333,14 +333,15 @@ SEEN = (
     "ps -o pid=,sid=,pgid= -p $$ | xargs -n1 | uniq | wc -l; grep -E 'Sig(Blk|Ign)' /proc/self/status;"
     'ls /proc/self/fd > "$0.fds"; xargs < "$0.fds"; printf "<%s>" "$TARJOB_ITEM" "$@"'
 )
+WITH_BLOCKED = "import os, signal as s, sys; s.pthread_sigmask(s.SIG_BLOCK, [15]); os.execvp(sys.argv[1], sys.argv[1:])"
 LAST = 0x180000000  # two signals of the C library, which a program resets before it uses them
 
 
 def test_what_a_command_inherits(shell: Run, tmp_path: Path) -> None:
-    """It inherits neither descriptors nor signals that Python ignores, and leads a session and a group."""
+    """It inherits neither descriptors nor signals that Python ignores or we block, and leads a session and a group."""
     (tmp_path / "seen.sh").write_text(SEEN)
     fds = "exec 7</dev/null 8>&1 9<&0"
-    out = shell(f"{fds}; TMPDIR=$PWD tarjob -s 'a b' -- bash seen.sh {{}} é").output()
+    out = shell(f"{fds}; TMPDIR=$PWD python3 -c '{WITH_BLOCKED}' tarjob -s 'a b' -- bash seen.sh {{}} é").output()
     ours = out.decode().splitlines()
     assert (ours[0], ours[-1]) == ("1", "<a b><a b><é>")
     masks = [int(line.split()[1], 16) & ~LAST for line in ours[1:3]]

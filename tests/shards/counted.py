@@ -39,9 +39,8 @@ if what == "thread":
     import threading
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 if what.startswith("pieces "):
-    from tartools.shards import gathering, workers
+    from tartools.shards import workers
     workers.PART = int(what.split()[1])
-    gathering.SMALL = 2 * workers.PART
     workers.os.sched_getaffinity = lambda _: range(3)
 if what == "break":
     from tartools.tar import compression

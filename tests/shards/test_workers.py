@@ -32,14 +32,13 @@ PROGRAM = (
 import io, json, sys
 from tartools.commands.tar2tsv import tar2tsv
 from tartools.commands.tarsort import tarsort
-from tartools.shards import gathering, workers
+from tartools.shards import workers
 
 def answer(folder, lines, size, held, way, before):
     global what
     what = way
     os.chdir(folder)
     workers.PART, workers.MOST_OUTPUT = size, held
-    gathering.SMALL = 2 * workers.PART
     workers.os.sched_getaffinity = lambda _: range(3)
     exec(before, globals())
     for name, *arguments in lines:
@@ -231,8 +230,11 @@ def test_archives_in_payloads_are_no_samples(alike: Alike) -> None:
 def test_global_headers_govern_what_is_behind(alike: Alike) -> None:
     samples = texts(60)
     archive = b"".join([*samples[:10], pax((b"comment", b"no more"), kind=b"g"), *samples[10:]]) + END
-    renamed = b"".join([*samples[:10], pax((b"path", b"all.cls"), kind=b"g"), *samples[10:]]) + END
-    alike([archive, renamed], "-f", "cls", "--fill", "none", size=4096)
+    renamed = [
+        b"".join([*samples[:10], pax((b"path", path), kind=b"g"), *samples[10:]]) + END
+        for path in (b"all.cls", b"all.txt")
+    ]
+    alike([archive, *renamed], "-f", "cls", "--fill", "none", size=4096)
 
 
 @pytest.mark.parametrize("format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])

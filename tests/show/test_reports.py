@@ -373,9 +373,9 @@ def test_tarshow_lists_samples_without_a_field_that_most_have(run: Run) -> None:
     assert done.status == 0
     assert done.stderr == f"tarshow: without txt: {listed}\ntarshow: without x\\x1b: {listed}\n"
     assert run("tarshow", "-q", stdin=make_tar(members)).stderr == ""
-    few = [("1.jpg", b""), ("1.cls", b"1"), ("2.cls", b"2")]
-    assert run("tarshow", "-f", "cls", stdin=make_tar(few)).stderr == ""
-    assert run("tarshow", "-c", "1", "-f", "cls", stdin=make_tar(few)).stderr == ""
+    half = make_tar([("1.txt", b""), ("1.cls", b"1"), ("2.cls", b"2")])
+    for options in ((), ("-f", "cls"), ("-c", "1", "-f", "cls")):
+        assert run("tarshow", *options, stdin=half).stderr == ""
 
 
 @pytest.mark.parametrize(

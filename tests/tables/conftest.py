@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tartools.shards import gathering, workers
+from tartools.shards import workers
 from tests.commands.conftest import Inside, inside
 from tests.conftest import Result, Run, make_tar
 from tests.tiers import exhaustive
@@ -56,5 +56,4 @@ def replaced(table: pa.Table, name: str, values: Any, kind: pa.DataType | None =
 @pytest.fixture
 def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have small shards read in parts, by several workers, as large ones are."""
-    monkeypatch.setattr(gathering, "SMALL", 0)
     monkeypatch.setattr(workers, "PART", 100_000)

@@ -165,6 +165,12 @@ def test_numbers_that_cannot_be(run: Run, tmp_path: Path) -> None:
     ends[4] = 512
     pq.write_table(replaced(table, "__end__", ends, pa.uint64()), tmp_path / "t.parquet")
     assert "the sample cannot begin at 4096 and end at 512" in run("tarstat", "t.parquet").failure(lines=1)
+    places = table.column("__members__").to_pylist()
+    for offset, size in ((4096, 1), (4608, 513)):
+        places[4]["txt"] = {"offset": offset, "size": size}
+        pq.write_table(replaced(table, "__members__", places), tmp_path / "t.parquet")
+        said = run("tarstat", "t.parquet").failure(lines=1)
+        assert "not all members of the sample are in bytes 4096 to 5120 (row 4 of t.parquet" in said
 
 
 JSON = (b'{"w": 3, "tags": ["x", "y"], "on": true}', b'{"w": 4.5, "tags": []}', b'{"w": 5, "on": false}')

@@ -12,8 +12,8 @@ from tartools import storage
 from tartools.errors import StorageError, TarFormatError, TruncatedError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
-from tartools.shards.gathering import gather
 from tartools.shards.reading import OddShards, Reading, ShardStream, shard_batches
+from tartools.shards.workers import gather
 from tartools.stages.checking.across import Repeated, combination_number, compare_keys, repeated
 from tartools.stages.checking.codes import SPECIAL, Place
 from tartools.stages.checking.listedrows import TableRows, WrongRows

@@ -20,7 +20,7 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch, Sample, failure_of
 from tartools.samples.values import blanks, field_list, payload_digests
 from tartools.shards.dataset import DataSet
-from tartools.shards.reading import closing_upstream
+from tartools.shards.reading import counted
 from tartools.stages.combinations import alike
 from tartools.stages.duplicates import AGAINST, INPUT
 from tartools.stages.externalsort import Spool, pack_blocks, records_of
@@ -195,14 +195,10 @@ class DedupSide:
 
 def _records(batches: Iterator[Batch], comparison: Comparison, account: Account, named: bool) -> Iterator[bytes]:
     """Yield a record of each sample: the length of its content, the content, and its name if it is *named*."""
-    with closing_upstream(batches):
-        for batch in batches:
-            contents = comparison.contents(batch)
-            account.samples_in += len(batch)
-            account.samples_out += len(batch)
-            names = _names(batch) if named else repeat(b"")
-            for content, name in zip(contents, names, strict=False):
-                yield bytes([len(content)]) + content + name
+    for batch in counted(batches, account, done=True):
+        names = _names(batch) if named else repeat(b"")
+        for content, name in zip(comparison.contents(batch), names, strict=False):
+            yield bytes([len(content)]) + content + name
 
 
 def _names(batch: Batch) -> Iterator[bytes]:

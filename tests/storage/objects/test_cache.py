@@ -190,6 +190,7 @@ def test_it_is_listed_and_cleared(run: Run, faulty: FaultServer, env: dict[str, 
     assert listed.status == 0 and set(lines) == {a, b}
     assert re.fullmatch(r" +4\.8 MB +4\.8 MB  \d{4}-\d\d-\d\d \d\d:\d\d", lines[a])
     assert re.fullmatch(r"tartools cache: 4\.8 MB of 1\.\d GB in \S+/cache/tartools-cache-1\n", listed.stderr)
+    assert "cache: 0 B removed\n" in run("tartools", "cache", "--clear", b[:-1], env=env).stderr  # not what begins so
     assert run("tartools", "cache", "--clear", b, env=env).status == 0
     assert run("tartools", "cache", env=env).stdout.decode().split()[-1] == a
     assert run("tartools", "cache", "--clear", env=env).stderr == "tartools cache: 4.8 MB removed\n"

@@ -144,12 +144,15 @@ def test_the_largest_object(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- how much at once ----
 
 
-def test_parts_are_sent_side_by_side() -> None:
-    """Three workers meet, which they do only if they all run at once."""
+def test_parts_are_sent_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three workers meet, which they do only if they all run at once; no further part waits for one of them."""
     target, meeting = Memory(3), threading.Barrier(3, timeout=PATIENCE)
     target.on_part = lambda number: meeting.wait()
-    begun(target, text(7 * PART)).commit()
-    assert (target.made, target.most) == (text(7 * PART), 3)
+    upload, held = Upload(target), list[int]()
+    monkeypatch.setattr(upload, "_start", lambda work: (Upload._start(upload, work), held.append(upload._running)))
+    upload.write(text(7 * PART))
+    upload.commit()
+    assert (target.made, target.most, max(held)) == (text(7 * PART), 3, 3)
 
 
 # ---- trouble ----
