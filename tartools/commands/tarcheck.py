@@ -91,6 +91,7 @@ from tartools.stages.checking.codes import CODES, WEIGHTS
 from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
 from tartools.stages.checking.samples import Decode
 from tartools.stages.externalsort import external_sort
+from tartools.stages.samplefiles import SampleFiles
 
 MANUAL = __doc__ or ""
 for weight in WEIGHTS:
@@ -167,7 +168,8 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
     print_facts(facts, wanted.json, checkreport)
     if places and pending:
         account.samples_in = account.samples_out = 0
-        Fix(shards, places, pending, words, fixed.unique, ignored, checking.decode, account).run()
+        files = SampleFiles(means.tmpdir)
+        Fix(shards, places, pending, words, fixed.unique, ignored, checking.decode, account, files).run()
         return 0
     return int(facts["errors"] + facts["warnings"] > 0)
 

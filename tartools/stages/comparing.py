@@ -52,12 +52,9 @@ class DiffSide(NamedTuple):
 
 def digest(urls: Sequence[str], account: Account, reading: Reading, most: int) -> int:
     """Return the digest of the data set *urls*: see `digest_of_batch`."""
-
-    def work(batches: Iterator[Batch]) -> int:
-        return sum(map(digest_of_batch, counted(batches, account, done=True)))
-
+    work = without_output(lambda batches: sum(map(digest_of_batch, counted(batches, account, done=True))))
     parts: list[int] = []
-    to_the_end(gather(urls, account, reading, without_output(work), parts.append, most=most, remote=True))
+    to_the_end(gather(urls, account, reading, work, parts.append, most=most, remote=True))
     account.check()
     return sum(parts)
 

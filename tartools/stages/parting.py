@@ -71,18 +71,12 @@ def labelled(
 
 
 def _counts(data: DataSet, parts: Sequence[shares.Part], route: ByKey | ByValue) -> Counter[str]:
-    def count(batches: Iterator[Batch]) -> dict[str, int]:
-        found: Counter[str] = Counter()
-        for batch in batches:
-            found.update(route.parts(batch))
-        return dict(found)
-
     total = Counter({part.name: 0 for part in parts})
     if data.lists and isinstance(route, ByKey):
         for _, found in data.answered(route.parts, route.of_keys):
             total.update(found)
         return total
-    for each in data.results(count):
+    for each in data.results(lambda batches: dict(Counter(chain.from_iterable(map(route.parts, batches))))):
         total.update(each)
     return total
 

@@ -61,16 +61,7 @@ def sorted_batches(
     """
     records = external_sort(index, memory, tmpdir)
     arrange = join_equal_keys if order.by_key else choose_equal_values
-    last = None
-    for batch in gathered(arrange(entries_of(records, sortkeys.decoder(order)), order, account), order, account, files):
-        if last is not None:
-            yield last
-        last = batch
-    if last is not None and last.groups is None:  # parse it now, before the files are checked
-        sample = last[0]
-        last = Batch.of(sample.with_members(sample.members))
-    if last is not None:
-        yield last
+    yield from gathered(arrange(entries_of(records, sortkeys.decoder(order)), order, account), order, account, files)
     files.check()
 
 

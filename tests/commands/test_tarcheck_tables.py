@@ -57,10 +57,8 @@ def test_rows_are_compared_with_their_shards(check: Check, inside: Inside, tmp_p
     assert found[""] == (14, [2]) and found["table-row"][0] == 1
     assert "(row 3 of lie.parquet" in found["table-row"][1][0]["what"]
     (tmp_path / "s1.tar").unlink()
-    assert check("t.parquet")["missing-shard"] == (
-        1,
-        [{"shard": "t.parquet", "byte": None, "key": "", "what": "missing-shard: s1.tar"}],
-    )
+    place = {"shard": "t.parquet", "byte": None, "key": "", "what": "missing-shard: s1.tar"}
+    assert check("t.parquet")["missing-shard"] == (1, [place])
     (tmp_path / "s1.tar").write_bytes(OTHERS + bytes(512))
     found = check("t.parquet")
     assert found[""] == (12, [2]) and found["table-stale"][0] == 1

@@ -44,10 +44,9 @@ def test_recorded_sets_of_keys(run: Run) -> None:
     """As any other machine and release of Python finds them; in any order of the samples."""
     for keys in (KEYS, KEYS[::-1]):
         archive = make_tar([(f"{key}.cls", b"1") for key in keys])
-        assert sorted(keys_in(run("tarfilter", "--share", "0.5:0.75", stdin=archive).output())) == sorted(HALF)
-        assert sorted(keys_in(run("tarfilter", "--sample", "0.2", "--seed", "7", stdin=archive).output())) == sorted(
-            FIFTH
-        )
+        for options, found in (("--share 0.5:0.75", HALF), ("--sample 0.2 --seed 7", FIFTH)):
+            chosen = run("tarfilter", *options.split(), stdin=archive).output()
+            assert sorted(keys_in(chosen)) == sorted(found)
 
 
 def test_columns_that_only_the_table_has(run: Run, tmp_path: Path) -> None:
@@ -130,16 +129,11 @@ def test_missing_false_takes_every_failure_of_values_as_false(run: Run) -> None:
 
 def test_what_no_sample_had_is_told(run: Run, tmp_path: Path) -> None:
     archive = make_tar(make_samples(3))
-    done = run("tarfilter", "--fields-present", "jgp", stdin=archive)
-    assert (done.status, done.stderr) == (
-        0,
-        "tarfilter: none of 3 samples was chosen; no sample had jgp; the fields were: cls jpg\n",
-    )
-    done = run("tarfilter", "-S", "csl == '1' or has('txt')", "--ignore-errors", stdin=archive)
-    assert (done.status, done.stderr) == (
-        0,
-        "tarfilter: none of 3 samples was chosen; no sample had csl; the fields were: cls jpg\n",
-    )
+    lines = {"jgp": ["--fields-present", "jgp"], "csl": ["-S", "csl == '1' or has('txt')", "--ignore-errors"]}
+    for lost, options in lines.items():
+        done = run("tarfilter", *options, stdin=archive)
+        said = f"tarfilter: none of 3 samples was chosen; no sample had {lost}; the fields were: cls jpg\n"
+        assert (done.status, done.stderr) == (0, said)
     (tmp_path / "keys").write_text("000001\nz\ny\n")
     done = run("tarfilter", "--keys", "keys", stdin=archive)
     assert done.stderr == "tarfilter: no sample had 2 of the 3 keys; the first is 'y'\n"

@@ -361,6 +361,8 @@ def test_how_a_start_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with closing(localjobs.Sessions()) as starts:
         why = {name: starts.run([name], {}).failure for name in ("plain", "other", "barred", "none", "./none", "a\0b")}
         assert starts.run(["true", "x" * 3_000_000], {}).failure == "can't be run: true: Argument list too long"
+        assert starts.run(["true"], {}).status == 0
+        assert not os.pread(starts._guard._list.fileno(), 99, 0).strip()  # it ends nothing that has another's number
     assert why == {
         "plain": "can't be run: plain: Exec format error",
         "other": "can't be run: other: No such file or directory",

@@ -169,10 +169,8 @@ def test_a_missing_value_that_is_elsewhere(run: Run, tmp_path: Path, apart: int)
     )
     if apart == 1:  # what a pipe has brought is looked at, and it is not waited for more
         done = run("tar2tsv", "-f", "cls", stdin=torn)
-        assert (done.status, done.stderr) == (
-            1,
-            "tar2tsv" + WHAT.format("stdin", "1") + failed.format("stdin") + ELSEWHERE,
-        )
+        expected = "tar2tsv" + WHAT.format("stdin", "1") + failed.format("stdin") + ELSEWHERE
+        assert (done.status, done.stderr) == (1, expected)
 
 
 def test_a_missing_value_that_was_before(run: Run, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tartools.errors import SampleError, StorageError, UsageError
 from tartools.train import WebDataset, samples, sharedmemory
 from tartools.train.ranks import ReaderId
 from tartools.train.sharedmemory import SentList
-from tartools.train.slices import SliceReader
+from tartools.train.slices import ShardSlice, SliceReader, by_number
 from tests.archives import END, entry
 from tests.conftest import Run, make_samples, make_tar
 from tests.storage.objects.faults import FaultServer
@@ -136,6 +136,14 @@ def test_a_global_header_keeps_a_shard_whole(folder: Path) -> None:
     record = b"17 comment=hello\n"
     Path("g.tar").write_bytes(entry(b"pax_global_header", record, b"g") + varied(1))
     assert [len(share) for share in shares("g.tar", 3)] == [60, 0, 0]
+
+
+def test_a_shard_that_changes_while_a_slice_of_it_is_read(folder: Path) -> None:
+    begun = iter(SliceReader(["0.tar"], by_number([ShardSlice(0, 0, 2)])))
+    next(begun)
+    os.utime("0.tar", ns=(0, 1))
+    with pytest.raises(StorageError, match=r"0\.tar: this file changed while it was read"):
+        list(begun)
 
 
 def test_objects_are_cut_too(server: FaultServer) -> None:

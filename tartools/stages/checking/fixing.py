@@ -21,10 +21,9 @@ from tartools.stages.checking.listedrows import WrongRows
 from tartools.stages.checking.samples import Decode, Rows, codes_of, look_at_samples, nothing_found, samples_listed_by
 from tartools.stages.checking.walk import MemberGroup
 from tartools.stages.combinations import text
+from tartools.stages.samplefiles import Entry, SampleFiles
 from tartools.storage.names import has_number
-from tartools.storage.scratch import scratch_file
 from tartools.tar import Member
-from tartools.tar import Writer as TarWriter
 
 ACTION = Struct(">IQBIQ")  # input and byte of a sample, what to do with it, and those of the sample it belongs to
 WAIT, JOIN, LAST, AGAIN = range(4)  # join it to others: the first, another, the last; it has the key of another
@@ -94,7 +93,7 @@ class Fix:
 
     Each sample has to have the fields *words*. With *unique*, the first sample of a key is kept, and of a field that a
     sample has twice the first member. Findings with codes *ignored* don't matter. *pending* are samples that share a
-    key. Holds: nothing of samples whose other members have not come, which wait in a scratch file.
+    key. Holds: nothing of samples whose other members have not come: *files* have them.
     """
 
     shards: CheckedShards
@@ -105,8 +104,8 @@ class Fix:
     ignored: Container[str]
     decode: Decode | None
     account: Account
-    _waiting: dict[tuple[int, int], list[Sample]] = field(default_factory=dict)
-    _scratch: TarWriter | None = None
+    files: SampleFiles
+    _waiting: dict[tuple[int, int], list[Entry]] = field(default_factory=dict)
 
     def run(self) -> None:
         """Write all. An output appears when it is complete; one for all shards, after the last of them.
@@ -133,7 +132,7 @@ class Fix:
             for number in numbers:
                 self._write(number, writer)
             for parts in self._waiting.values() if last else ():  # samples whose other members have not come
-                key = text(parts[0].raw_key)
+                key = text(parts[0].key)
                 self.account.omit(f"sample {key!r} is not written: its members changed meanwhile")
             self.account.check()
         self.account.bytes_out += writer.written
@@ -228,12 +227,12 @@ class Fix:
             why = f"an earlier sample has this key, {where} (--drop-duplicates drops this one)"
         elif action is not None:
             parts = self._waiting.setdefault(first, [])
-            parts.append(self._kept(sample))
+            parts.append(Entry(b"", sample.raw_key, *self.files.store(sample)))
             if action != LAST:
                 account.joined += 1
                 return
             del self._waiting[first]
-            sample = sample.with_members([member for part in parts for member in part.members])
+            sample = sample.with_members(member for part in map(self.files.sample, parts) for member in part.members)
         if self.unique:
             sample = first_members(sample)
         if why := why or self._why_not(sample, lost, doubtful):
@@ -260,12 +259,3 @@ class Fix:
     def _at(self, place: tuple[int, int]) -> str:
         shard, byte = self.shards.where(*place)
         return f"{shown(shard)}: at byte {byte}"
-
-    def _kept(self, sample: Sample) -> Sample:
-        if self._scratch is None:
-            self._file = scratch_file(self.shards.reading.tmpdir)
-            self._scratch = TarWriter(self._file)
-        begin = self._scratch.size
-        self._scratch.add(sample.members)
-        self._scratch.flush()
-        return Sample.at(sample.raw_key, self._file, begin, self._scratch.size, sample.shard)

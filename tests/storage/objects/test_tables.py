@@ -113,11 +113,8 @@ def test_columns_are_read_without_the_shard(scheme: str, inside: Inside) -> None
     inside.server.requests.clear()
     found = inside.run("tarstat", table)
     differing = [line.split()[0] for line, other in zip(found.stdout.splitlines(), whole, strict=True) if line != other]
-    assert (found.status, found.stderr, set(differing)) == (
-        0,
-        "",
-        {b"archives:", b"payloads:", b"headers:", b"padding:", b"other:"},
-    )
+    assert (found.status, found.stderr) == (0, "")
+    assert set(differing) == {b"archives:", b"payloads:", b"headers:", b"padding:", b"other:"}
     assert inside.run("tar2tsv", "-f", "cls __size__ __shard__", table) == rows
     assert inside.server.asked(name=OBJECT) == [] and inside.server.asked(name="t.parquet") != []
 
@@ -369,12 +366,7 @@ def test_indexes_beside_the_shards(name: str, site: Site, run: Run, tmp_path: Pa
 @pytest.mark.parametrize("skip", [1, 2, 3])
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", ["dali", "wids", "webshart", "energon"])
-def test_a_shard_that_is_replaced(
-    name: str,
-    scheme: str,
-    skip: int,
-    empty: Inside,
-) -> None:
+def test_a_shard_that_is_replaced(name: str, scheme: str, skip: int, empty: Inside) -> None:
     faulty = empty.server
     url = faulty.url(scheme, OBJECT)
     faulty.objects[OBJECT] = make_tar(FIRST)
