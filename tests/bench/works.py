@@ -468,9 +468,7 @@ def scaling() -> list[Work]:
         few = Line("1 M samples", line["M1"], of="M1")
         many = Line("5 M samples", line["M5"], of="M5")
         works.append(Work(f"{name}-1m", few, (), (), SAME_SIZE.format("M1"), by_name=True))
-        works.append(
-            Work(f"{name}-5m", many, (few,), (Goal(1.5, few.name),), SAME_SIZE.format("M5"), by_name=True),
-        )
+        works.append(Work(f"{name}-5m", many, (few,), (Goal(1.5, few.name),), SAME_SIZE.format("M5"), by_name=True))
     return works
 
 

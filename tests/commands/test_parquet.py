@@ -86,11 +86,7 @@ contents = st.lists(payloads, max_size=6)
 @given(contents, st.integers(1, 3), st.booleans())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_fields(
-    inside: Inside,
-    monkeypatch: pytest.MonkeyPatch,
-    samples: list[dict[str, bytes]],
-    rows: int,
-    from_table: bool,
+    inside: Inside, monkeypatch: pytest.MonkeyPatch, samples: list[dict[str, bytes]], rows: int, from_table: bool
 ) -> None:
     """All keys, names of fields and payloads come back, in the order of the columns; from shards or from a table."""
     monkeypatch.setattr(parquetread, "MOST_ROWS", rows)

@@ -325,8 +325,7 @@ def test_older_shards(run: Run, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"old")
     archive = make_tar(some(200))
     line = ["tarsplit", *PARTS, "-o", "{part}-{shard:06d}.tar"]
-    done = run(*line, stdin=archive)
-    assert (done.status, done.stderr) == (1, "tarsplit: train-000000.tar: already exists; --force replaces it\n")
+    assert run(*line, stdin=archive).failure() == "tarsplit: train-000000.tar: already exists; --force replaces it\n"
     done = run(*line, "--force", stdin=archive)
     gone = "".join(
         f"tarsplit: {p}-000007.tar: removed, because this run did not write it\n" for p in ("train", "val", "test")
@@ -369,8 +368,7 @@ def test_an_input_is_never_an_output(run: Run, tmp_path: Path) -> None:
         ["--parts", "2:0.5,3:0.5", "-o", "{part}.tar"],
         ["-n", 10, "--start", 2, "-o", "%d.tar"],
     ):
-        done = run("tarsplit", "--force", *line, "3.tar")
-        assert done.status == 1 and "3.tar: this output is also the input 3.tar" in done.stderr
+        assert "3.tar: this output is also the input 3.tar" in run("tarsplit", "--force", *line, "3.tar").failure()
         assert os.listdir(tmp_path) == ["3.tar"] and (tmp_path / "3.tar").read_bytes() == archive
 
 

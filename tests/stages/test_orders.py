@@ -16,14 +16,7 @@ from hypothesis import strategies as st
 from tartools.errors import StorageError
 from tartools.samples.account import Account
 from tartools.stages import externalsort, shares
-from tartools.stages.externalsort import (
-    BLOCK,
-    SortedRun,
-    external_sort,
-    mergeable,
-    pack_blocks,
-    unpack_block,
-)
+from tartools.stages.externalsort import BLOCK, SortedRun, external_sort, mergeable, pack_blocks, unpack_block
 from tartools.stages.mixing import MixedSource, Mixing, Stop
 from tartools.stages.shuffle import shuffle_buffer
 from tartools.storage.url import Url

@@ -49,12 +49,7 @@ def scratch_files(tmp_path: Path) -> Iterator[list[io.FileIO]]:
 
 
 def parse(
-    stream: Stream,
-    made: list[io.FileIO] | None = None,
-    *,
-    lax: bool = False,
-    ranges: bool = False,
-    listed: bool = True,
+    stream: Stream, made: list[io.FileIO] | None = None, *, lax: bool = False, ranges: bool = False, listed: bool = True
 ) -> list[Member | Special | Mark]:
     """Return all that is in *stream*; the members that are *listed* are those that are found later."""
 

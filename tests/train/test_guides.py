@@ -177,11 +177,7 @@ def shards() -> list[str]:
         members = [
             (f"{number:06d}.{field}", data)
             for number in range(50 * shard, 50 * shard + 50)
-            for field, data in (
-                ("jpg", picture(number)),
-                ("cls", b"%d" % (number % 10)),
-                ("json", b'{"width": 32}'),
-            )
+            for field, data in (("jpg", picture(number)), ("cls", b"%d" % (number % 10)), ("json", b'{"width": 32}'))
         ]
         Path(f"train-{shard:06d}.tar").write_bytes(make_tar(members))
     return [f"train-{shard:06d}.tar" for shard in range(4)]

@@ -259,10 +259,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"weights": [(0, 0.5)]}, "^a schedule of weights is like"),
     ({"weights": SCHEDULE, "replacement": True}, "^with replacement shares are met on average"),
     ({"weights": SHARES, "per_batch": True}, "^with per_batch weights are whole numbers whose sum is batch_size, 6: "),
-    (
-        {"weights": [(0, FIXED), (9, FIXED)], "per_batch": True},
-        "^with per_batch shares begin with a batch of 6",
-    ),
+    ({"weights": [(0, FIXED), (9, FIXED)], "per_batch": True}, "^with per_batch shares begin with a batch of 6"),
     ({"bucket": [1, 2]}, r"^bucket is one label for each of 101 samples, not \(2,\)"),
     ({"bucket": {"width": [3, 2]}}, r"^buckets of 'width' begin at ever larger numbers, not at \[3, 2\]"),
     ({"max_cost": ("tokens", 40)}, "^the sample of row 4 costs 49, and a batch may cost from 0 to 40$"),

@@ -93,10 +93,7 @@ def test_files_are_selected_and_renamed(folder: Path) -> None:
         make_tar([("x/1.jpg", b"j"), ("x/1.seg.PNG", b"p"), ("x/2.jpg", b"J"), ("x/3.txt", b"t")])
     )
     picked = WebDataset("d.tar", select_files=lambda name: not name.endswith(".jpg"))
-    assert [{*sample} for sample in picked] == [
-        {"__key__", "__url__", "seg.png"},
-        {"__key__", "__url__", "txt"},
-    ]
+    assert [{*sample} for sample in picked] == [{"__key__", "__url__", "seg.png"}, {"__key__", "__url__", "txt"}]
     renamed = WebDataset("d.tar", rename_files=lambda name: name.replace("jpg", "jpeg"), fields="jpeg")
     with pytest.raises(SampleError, match=r"sample 'x/3': has no field 'jpeg'"):
         assert [*renamed]

@@ -166,10 +166,7 @@ def test_states_of_other_data() -> None:
 def test_states_of_other_shards_of_the_same_names(run: Run) -> None:
     assert run("tarindex", "0.tar", "1.tar", "-o", "t.parquet").status == 0
     Table("t.parquet").take(slice(None, None, -1)).write("reversed.parquet")
-    for name, other in (
-        ("t.parquet", Path("reversed.parquet").read_bytes()),
-        ("0.tar", make_tar(make_samples(60))),
-    ):
+    for name, other in (("t.parquet", Path("reversed.parquet").read_bytes()), ("0.tar", make_tar(make_samples(60)))):
         begun = WebDataset(name)
         assert next(iter(begun))["__key__"] == "000000"
         state = begun.state_dict()

@@ -43,11 +43,7 @@ class Inside:
     """Runs commands in this process, in *folder*, with *server* in the environment."""
 
     def __init__(
-        self,
-        server: FaultServer,
-        folder: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capture: pytest.CaptureFixture[bytes],
+        self, server: FaultServer, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[bytes]
     ) -> None:
         self.server = server
         self._folder = folder

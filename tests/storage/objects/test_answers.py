@@ -432,10 +432,7 @@ def test_large_objects_that_do_not_come(scheme: str, faulty: FaultServer, run: R
 def test_every_command_says_what_was_cut(name: str, scheme: str, faulty: FaultServer, run: Run, tmp_path: Path) -> None:
     data = make_tar(make_samples(5))
     faulty.objects[OBJECT] = data
-    faulty.faults = [
-        Fault(OBJECT, start=0, cut=1100, times=None),
-        Fault(OBJECT, start=1100, cut=0, times=None),
-    ]
+    faulty.faults = [Fault(OBJECT, start=0, cut=1100, times=None), Fault(OBJECT, start=1100, cut=0, times=None)]
     url = faulty.url(scheme, OBJECT)
     arguments = ("-f", "nope") if name == "tarfirst" else COMMANDS[name].arguments
     done = run(name, *arguments, url, env=faulty.env | {"TARTOOLS_TRIES": "1"})

@@ -366,12 +366,7 @@ def test_indexes_beside_the_shards(name: str, site: Site, run: Run, tmp_path: Pa
 @pytest.mark.parametrize("skip", [1, 2, 3])
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", ["dali", "wids", "webshart", "energon"])
-def test_a_shard_that_is_replaced(
-    name: str,
-    scheme: str,
-    skip: int,
-    empty: Inside,
-) -> None:
+def test_a_shard_that_is_replaced(name: str, scheme: str, skip: int, empty: Inside) -> None:
     faulty = empty.server
     url = faulty.url(scheme, OBJECT)
     faulty.objects[OBJECT] = make_tar(FIRST)
