@@ -7,7 +7,7 @@ and so on. In the digest of a data set the order of the samples does not count. 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import accumulate, compress, count, islice, repeat, tee
+from itertools import compress, count, islice, repeat, tee
 from typing import NamedTuple
 
 from tartools.samples.account import Account
@@ -19,7 +19,7 @@ from tartools.shards.reading import Reading, counted
 from tartools.shards.workers import gather, to_the_end, without_output
 from tartools.shards.writing import Batches
 from tartools.stages.combinations import alike, text
-from tartools.stages.externalsort import TURN, position_in, records_of, sorted_blocks
+from tartools.stages.externalsort import TURN, positions_of, records_of, sorted_blocks
 from tartools.storage.checks import changed_since
 
 NUMBER = 8  # bytes of a number
@@ -66,11 +66,10 @@ def wanted_flags(
 
     *counts* are the samples of each task. Raises: StorageError if they are other samples than those compared.
     """
-    begins = list(accumulate(counts, initial=0))
-    data.samples = begins[-1]
+    data.samples = sum(counts)
     places, keys = tee(wanted)
     numbers = (int.from_bytes(record[:NUMBER], "big") for record in places)
-    picked = Picked((position_in(number, begins) for number in numbers), True)
+    picked = Picked(positions_of(numbers, counts), True)
     known = (record[NUMBER:] for record in keys)
 
     def flags(found: Sequence[bytes]) -> list[bool]:

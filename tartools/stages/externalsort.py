@@ -4,6 +4,7 @@ import io
 import marshal
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from itertools import accumulate
 from typing import NamedTuple
 
 from tartools.storage.scratch import scratch_file
@@ -92,12 +93,12 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
             runs[0].file.close()
 
 
-def position_in(number: int, begins: Sequence[int]) -> int:
-    """Return the position in the input of what is *number*, in its task, if the samples of each task begin at *begins*.
-
-    The bits of *number* from TURN on are that of the task.
-    """
-    return begins[number >> TURN] + (number & ((1 << TURN) - 1))
+def positions_of(numbers: Iterable[int], counts: Sequence[int]) -> Iterator[int]:
+    """Yield the positions in the input of *numbers*, whose bits from TURN on tell the task; *counts* are of tasks."""
+    begins: list[int] = []
+    for number in numbers:
+        begins = begins or list(accumulate(counts, initial=0))  # complete once the first number is there
+        yield begins[number >> TURN] + (number & ((1 << TURN) - 1))
 
 
 def mergeable(runs: list[SortedRun]) -> list[list[SortedRun]]:

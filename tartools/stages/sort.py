@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import accumulate, count, groupby, islice, repeat
+from itertools import count, groupby, islice, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from tartools.samples.values import INDEX, PSEUDO, as_text
 from tartools.shards.dataset import DataSet
 from tartools.shards.workers import WORKERS
 from tartools.stages import samplefiles
-from tartools.stages.externalsort import TURN, external_sort, pack_blocks, position_in, records_of
+from tartools.stages.externalsort import TURN, external_sort, pack_blocks, positions_of, records_of
 from tartools.stages.samplefiles import LOCATION, LONE, POSITION, Entry, PartMember, SampleFiles, entries_of
 from tartools.storage.openfiles import OPEN_FILES
 from tartools.storage.scratch import scratch_file
@@ -418,15 +418,7 @@ def sorted_positions(data: DataSet, order: Order, account: Account, memory: int)
     counts: list[int] = []  # samples of each task
     records = from_samples(data, order, counts)
     account.samples_in += inputs.rows
-    return row_numbers(sorted_rows(records, order, account, memory, tmpdir), counts)
-
-
-def row_numbers(rows: Iterator[int], counts: Sequence[int]) -> Iterator[int]:
-    """Yield the numbers of *rows*, which have the number of their task in the high bits; *counts* are rows of tasks."""
-    begins: list[int] = []
-    for row in rows:
-        begins = begins or list(accumulate(counts, initial=0))  # complete once the first row is there
-        yield position_in(row, begins)
+    return positions_of(sorted_rows(records, order, account, memory, tmpdir), counts)
 
 
 def _one_of(parts: list[Entry], order: Order, account: Account) -> Entry:
