@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from io import FileIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 from tests.forkserver import NUMBER
@@ -58,7 +58,7 @@ class Forks:
 
     def folder(self, line: str) -> str:
         """Return a folder that has all our commands as forks, for the PATH of a shell that runs *line*."""
-        return self._server(kind_of(line.split())).folder.name
+        return str(self._server(kind_of(line.split())).folder)
 
     def _server(self, kind: str) -> Server:
         """Return the server of *kind*, which is started if need be."""
@@ -83,8 +83,7 @@ class Server:
     """A process that forks. It lives as long as this one, at most."""
 
     def __init__(self, kind: str, environment: Environment) -> None:
-        self.folder = TemporaryDirectory(prefix="forks")
-        place = Path(self.folder.name)
+        self.folder = place = Path(mkdtemp(prefix="forks"))  # the process removes it
         names = [entry.name for entry in entry_points(group="console_scripts") if entry.value.startswith("tartools.")]
         (place / "inherited").write_bytes(marshal.dumps((str(Path(sys.executable).parent), inherited(environment))))
         (place / names[0]).write_text(f"#!{sys.executable} -IS\n{START.read_text()}")
@@ -96,7 +95,7 @@ class Server:
             listener.bind(str(place / "socket"))
             listener.listen(100)
             self._process = subprocess.Popen(
-                [sys.executable, SERVER, str(theirs.fileno()), kind, str(listener.fileno())],
+                [sys.executable, SERVER, str(theirs.fileno()), kind, str(listener.fileno()), place],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), listener.fileno()],
                 env=environment,
@@ -145,7 +144,6 @@ class Server:
         """End it."""
         self._control.close()
         self._process.wait()
-        self.folder.cleanup()
 
 
 def exchange(into: FileIO, data: bytes, outputs: Sequence[FileIO], limit: float) -> list[bytes]:

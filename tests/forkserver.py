@@ -1,6 +1,6 @@
 """A process that has imported the commands, and forks for each one that a test runs: `tests.forkclient` starts it.
 
-    python tests/forkserver.py SOCKET KIND LISTENER
+    python tests/forkserver.py SOCKET KIND LISTENER FOLDER
 
 To start an interpreter and import a command takes 80 to 500 ms, a fork 2 ms. What a test sees is the same: the fork is
 a process with a number, standard streams, a working directory, an environment and signals of its own, in which all
@@ -12,7 +12,8 @@ KIND is a key of `LATER`: what else is imported. The more that is, the longer a 
 SOCKET is the number of a descriptor. Each byte that comes through it brings another socket, and that one brings the
 length of a request, the three standard streams, and the request: arguments, environment, directory and umask. The
 answer is the number of the process at once, and later how it ended, as waitpid tells it. LISTENER is the number of a
-socket that listens: who connects to it asks in the same way (`tests.forkstart`).
+socket that listens: who connects to it asks in the same way (`tests.forkstart`). FOLDER is removed when SOCKET ends,
+also if that is because the tests were killed.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ def serve(control: socket.socket, listener: socket.socket) -> Request:
         if control in ready:
             message, fds, _, _ = socket.recv_fds(control, 1, 1)
             if not message:
+                remove(sys.argv[4])
                 os._exit(0)
             come = [socket.socket(fileno=fds[0])]
         else:
@@ -98,6 +100,13 @@ def serve(control: socket.socket, listener: socket.socket) -> Request:
                     os.close(stream)
                 clients[pid] = client
                 answer(client, pid)
+
+
+def remove(folder: str) -> None:
+    """Remove *folder*, which has no folders; not by shutil, which commands would find imported."""
+    for name in os.listdir(folder):
+        os.unlink(os.path.join(folder, name))
+    os.rmdir(folder)
 
 
 def receive(client: socket.socket) -> Request | None:

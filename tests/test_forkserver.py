@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.commands.test_every_command import COMMANDS
-from tests.conftest import BIN, Result, Run, clean_environment, make_tar
+from tests.conftest import BIN, ROOT, Result, Run, clean_environment, make_tar, python
 from tests.forkclient import Forks
+from tests.processes import until
 from tests.tiers import also
 
 # What a command hands on to a shell: numbers of descriptors, signals, limits, groups, variables, directory, umask.
@@ -153,3 +154,17 @@ def test_what_needs_a_start(forks: Forks) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert forks.can([BIN / "tarcat"], environment)
+
+
+def test_nothing_is_left_of_tests_that_are_killed(tmp_path: Path) -> None:
+    program = """
+import os
+from tests.conftest import clean_environment
+from tests.forkclient import Forks
+forks = Forks(clean_environment())
+print(forks.folder("tarcat"), flush=True)
+os.kill(os.getpid(), 9)
+"""
+    killed = python(program, folder=ROOT, env={"TMPDIR": str(tmp_path)})
+    assert killed.status == -signal.SIGKILL and killed.stdout.startswith(os.fsencode(tmp_path))
+    until(lambda: not any(tmp_path.iterdir()), "the folder is removed")

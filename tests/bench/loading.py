@@ -101,6 +101,7 @@ def serve(lines: Iterable[str], answers: Any, seconds: float) -> None:
     """Answer each of *lines*."""
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as servers:
+        tempfile.tempdir = place  # MosaicML streaming leaves locks behind
         known: dict[str, str] = {}
         for line in lines:
             words = shlex.split(line)

@@ -9,7 +9,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise, zip_longest
+from itertools import accumulate, pairwise, zip_longest
 
 from tartools.errors import in_units, printable, several
 from tartools.samples import decoding
@@ -22,7 +22,6 @@ from tartools.show.statreport import by_count
 from tartools.stages.combinations import by_combination
 from tartools.stages.statistics import FieldKinds, count_fields
 from tartools.stages.summary import MOST, Counts, Distribution, Summary, Tally, sum_of_counts
-from tartools.tar import Member
 
 LISTED = 1000  # broken members whose keys are listed
 GROUP, GROUP_SIZE = 256, 1 << 20  # samples, and bytes, that are counted at once
@@ -66,17 +65,10 @@ class Overview:
 
     def count(self, samples: Sequence[Sample]) -> None:
         """Add the counts of *samples*, one of the groups that `grouped_samples` makes."""
-        keys: list[bytes] = []
-        members: list[Member] = []
-        firsts: list[int] = []
-        folders: dict[str, int] = {}
-        for sample in samples:
-            keys.append(sample.raw_key)
-            firsts.append(len(members))
-            members += sample.members
-            folder, slash, _ = sample.key.rpartition("/")
-            if slash:
-                folders[printable(folder)] = folders.get(printable(folder), 0) + 1
+        keys = [sample.raw_key for sample in samples]
+        members = [member for sample in samples for member in sample.members]
+        firsts = list(accumulate((len(sample.members) for sample in samples[:-1]), initial=0))
+        folders = Counter(printable(sample.key.rpartition("/")[0]) for sample in samples if "/" in sample.key)
         self.sizes.add(Distribution.of(sum(member.size for member in sample.members) for sample in samples))
         self.folders = sum_of_counts(self.folders, folders)
         part = Summary(LISTED)
