@@ -348,6 +348,9 @@ def test_what_a_command_inherits(shell: Run, tmp_path: Path) -> None:
     assert masks == [0, 0]
     assert ours[3] == "0 1 2 3"  # the last is the folder that ls reads
     assert len(ours) == 5
+    mask = "python3 -c 'import signal as s; exit(s.SIGTERM in s.pthread_sigmask(s.SIG_BLOCK, []))'"
+    line = f"""python3 -c '{WITH_BLOCKED}' tarproc -c "{mask}" """
+    assert shell(line, stdin=make_tar([("a.txt", b"1")])).output() == make_tar([("a.txt", b"1")])
 
 
 def test_how_a_start_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
