@@ -93,12 +93,12 @@ SUFFIXES = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
 def format_of(name: str) -> str:
     """Return the format of the plan *name*: by its suffix; that of stdin is TSV.
 
-    >>> format_of("a.CSV"), format_of("-"), format_of("https://host/a.jsonl?sig=x.y"), format_of("a.jsonl.gz")
-    ('csv', 'tsv', 'jsonl', 'jsonl')
+    >>> [format_of(name) for name in ("a?.CSV", "-", "https://host/a.jsonl?sig=x.y", "a.jsonl.gz")]
+    ['csv', 'tsv', 'jsonl', 'jsonl']
     """
     if name == "-":
         return "tsv"
-    return SUFFIXES.get(split_packed(name.partition("?")[0])[0].rpartition(".")[2].lower(), "recipe")
+    return SUFFIXES.get(split_packed(Url(name).name)[0].rpartition(".")[2].lower(), "recipe")
 
 
 def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, template: str) -> Iterable[PlannedSample]:
