@@ -155,7 +155,7 @@ def hints(of: Any) -> dict[str, Any]:
     """Return the annotations of the function or group *of*, and of what the group is derived from, as types."""
     found: dict[str, Any] = {}
     for each in reversed(getattr(of, "__mro__", (of,))):
-        found |= vars(each).get("__annotations__", {}) if isinstance(each, type) else each.__annotations__
+        found |= getattr(each, "__annotations__", {})  # of a class, its own
     if any(isinstance(hint, str) for hint in found.values()):
         return get_type_hints(of, include_extras=True)
     return found

@@ -3,8 +3,6 @@
 Also move members out of memory to scratch files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
