@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
@@ -30,6 +30,7 @@ GOOD = {
     "PARTS": "a:0.9,b:0.1",
     "LIST": "0 2",
 }
+COUNT = Annotated[int, declare.Option("-c N", "Stop after N samples.")]
 ODD = [
     "",
     " 7",
@@ -179,6 +180,13 @@ def test_whole_numbers(text: str, number: int) -> None:
 def test_no_whole_numbers(text: str) -> None:
     with pytest.raises(ValueError, match="not a whole number: '"):
         declare.whole_number(text)
+
+
+def test_annotations_may_be_made_when_they_are_asked_for() -> None:
+    """From Python 3.14 on a class has them so (PEP 649), and not among its variables."""
+    lazy = type("Lazy", (type,), {"__annotations__": property(lambda _: {"count": COUNT})})
+    group = lazy("Some", (declare.Group,), {"count": None})
+    assert "__annotations__" not in vars(group) and declare.hints(group) == {"count": COUNT}
 
 
 @pytest.mark.parametrize("name", ["tarcat", "tarsort", "tarsplit", "tar2tsv"])
