@@ -13,7 +13,6 @@ function __tartools_fields
 end
 complete -c tarcheck -l expect -x -a '(__tartools_fields)' -d 'Fields that each sample must have: \'jpg;png cls\'.'
 complete -c tarcheck -l decode -d 'Decode pictures, JSON, arrays, sounds and text, to find those that are broken.'
-complete -c tarcheck -l profile -x -a 'webdataset hf dali energon' -d 'Say what this reader does with what was found, where that is known.'
 complete -c tarcheck -l ignore -x -d 'Kinds of findings that don\'t matter: \'suffix-lies upper-case\'.'
 complete -c tarcheck -l json -d 'Print one JSON object.'
 complete -c tarcheck -l fix -d 'Write the samples that can be saved to OUTPUT.'

@@ -31,9 +31,6 @@ size that 5 % stay below; a shard, if it is 10 times larger or smaller than the 
 Bytes are counted in the tar stream, after decompression; in damaged compressed data, in the file. Stdin and commands
 are copied to a temporary file. Keys are compared with all others, in temporary files if they exceed the memory of -M.
 
---profile says what a reader does with each finding: webdataset, hf (datasets of Hugging Face), dali (the index for it),
-energon. It tells only what we have seen them do; for webdataset (1.0.2) that is nearly everything.
-
 --fix writes the samples that can be saved to -o OUTPUT, with the bytes that they had and in their order: one shard, or
 one for each input if OUTPUT has a number. It goes on after damage; brings the members of a sample together, where the
 last of them is; and leaves out samples with an error or a warning: cut, without a field that they should have, with a
@@ -50,11 +47,9 @@ other errors and warnings. Inputs are read twice.
   notes              how many findings of each weight
   expected           the fields that each sample should have; a;b is either
   undecoded          fields of which only the first bytes were looked at
-  profile            of --profile, or null
   findings           the heaviest first; of each: code, weight, count, means,
-                     todo, reader (what that of --profile does, or null),
-                     places: the first 1,000 (shard, byte, key, what); byte
-                     is null for rows of tables
+                     todo, places: the first 1,000 (shard, byte, key, what);
+                     byte is null for rows of tables
 
 Examples:
   Check shards before training:
@@ -63,8 +58,6 @@ Examples:
     tarcheck -q train.tar > findings.txt || exit 1
   Check that each sample has a picture and a label, and decode all:
     tarcheck --expect 'jpg;png cls' --decode 'train-*.tar'
-  Find out what webdataset would lose, and how:
-    tarcheck --profile webdataset 'train-*.tar' | grep webdataset:
   Save what can be saved of shards of which some were cut:
     tarcheck --fix 'train-*.tar' -o 'fixed-{shard:06d}.tar'
   Bring members together, and keep the first sample of each key:
@@ -75,7 +68,7 @@ Examples:
 
 import textwrap
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 from tartools import cli
 from tartools.cli import Option
@@ -112,10 +105,6 @@ class CheckOptions(cli.Group):
     decode: Annotated[
         bool, Option("--decode", "Decode pictures, JSON, arrays, sounds and text, to find those that are broken.")
     ] = False
-    profile: Annotated[
-        Literal["webdataset", "hf", "dali", "energon"] | None,
-        Option("--profile", "Say what this reader does with what was found, where that is known."),
-    ] = None
     ignore: Annotated[
         str | None, Option("--ignore CODES", "Kinds of findings that don't matter: 'suffix-lies upper-case'.")
     ] = None
@@ -164,7 +153,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
     for code in ignored:
         found.findings.pop(code, None)
     account.samples_in = account.samples_out = found.samples
-    facts = checkreport.check_facts(found, shards.count, shards.where, words, wanted.decode, wanted.profile)
+    facts = checkreport.check_facts(found, shards.count, shards.where, words, wanted.decode)
     print_facts(facts, wanted.json, checkreport)
     if places and pending:
         account.samples_in = account.samples_out = 0

@@ -13,7 +13,7 @@ from tartools.samples.filetypes import suffix_of
 from tartools.show.broken import is_decoded
 from tartools.show.sections import LISTED, Part, Section, shortened
 from tartools.stages.checking.across import Where, Words
-from tartools.stages.checking.codes import CODES, READERS, WEIGHTS
+from tartools.stages.checking.codes import CODES, WEIGHTS
 from tartools.stages.summary import Summary, Tally
 
 Facts = Mapping[str, Any]
@@ -22,12 +22,10 @@ FIRST = 5  # places of a finding in a table
 COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 
 
-def check_facts(
-    found: Summary, shards: int, where: Where, words: Words, decoded: bool, profile: str | None
-) -> dict[str, Any]:
+def check_facts(found: Summary, shards: int, where: Where, words: Words, decoded: bool) -> dict[str, Any]:
     """Return what was *found* in so many *shards*, of whose samples each should have *words*, in the shape of --json.
 
-    Payloads were *decoded*, or only their first bytes looked at. *profile* is a reader.
+    Payloads were *decoded*, or only their first bytes looked at.
     """
     counts = dict.fromkeys(WEIGHTS, 0)
     for code, tally in found.findings.items():
@@ -40,12 +38,11 @@ def check_facts(
         **{f"{weight}s": count for weight, count in counts.items()},
         "expected": [";".join(word) for word in words],
         "undecoded": [] if decoded else sorted(name for name in found.fields if is_decoded(suffix_of(name))),
-        "profile": profile,
-        "findings": [finding(code, found.findings[code], where, profile) for code in codes],
+        "findings": [finding(code, found.findings[code], where) for code in codes],
     }
 
 
-def finding(code: str, found: Tally, where: Where, profile: str | None) -> dict[str, Any]:
+def finding(code: str, found: Tally, where: Where) -> dict[str, Any]:
     """Return what was *found* of *code*, in the shape of --json."""
     about = CODES[code]
     places = [(*where(place.shard, place.byte), place) for place in sorted(found.first)]
@@ -55,7 +52,6 @@ def finding(code: str, found: Tally, where: Where, profile: str | None) -> dict[
         "count": found.count,
         "means": about.means,
         "todo": about.todo,
-        "reader": READERS.get(profile or "", {}).get(code),
         "places": [
             {
                 "shard": without_query(shard),
@@ -79,8 +75,6 @@ def plain_lines(facts: Facts) -> Iterator[str]:
         start = f"{found['weight']} {found['code']}"
         yield f"{start}: {found['count']}: {found['means']}"
         yield f"{start} todo: {found['todo']}"
-        if found["reader"]:
-            yield f"{start} {facts['profile']}: {found['reader']}"
         for place in found["places"][:LISTED]:
             yield f"{start} in: {place_in_words(place)}"
 
@@ -115,6 +109,4 @@ def parts(facts: Facts) -> Iterator[Part]:
         yield from ((f"  {place_in_words(place)}", "") for place in places)
         if found["count"] > len(places):
             yield f"  and {found['count'] - len(places):,} more; --json lists them", "dim"
-        if found["reader"]:
-            yield f"  {facts['profile']}: {found['reader']}", ""
         yield f"  {found['todo']}", "cyan"

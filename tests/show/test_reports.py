@@ -100,11 +100,11 @@ LINES = {
     "stat-unsound": "tarstat -q --json torn.tar digits.tar",
     "check": "tarcheck a.tar b.tar",
     "check-json": "tarcheck --json a.tar b.tar",
-    "check-decode": "tarcheck --json --decode b.tar a.tar --profile webdataset",
+    "check-decode": "tarcheck --json --decode b.tar a.tar",
     "check-digits": "tarcheck --json digits.tar",
     "check-table": "tarcheck --json --expect cls.kind t.parquet b.tar torn.tar",
     "check-unsound": "tarcheck --json torn.tar cut.tar damaged.tar link.tar none.tar empty.tar lost.tar b.tar",
-    "check-lines": "tarcheck --profile hf torn.tar cut.tar damaged.tar",
+    "check-lines": "tarcheck torn.tar cut.tar damaged.tar",
     "check-fix": "tarcheck --fix --drop-duplicates torn.tar cut.tar damaged.tar t.parquet b.tar -o fixed.tar",
     "show": "tarshow -c 200 a.tar torn.tar",
 }
@@ -121,7 +121,7 @@ def test_reports_stay_as_they_are(name: str, shards: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize("columns", [50, 100])
-@pytest.mark.parametrize("line", ["tarstat -q a.tar b.tar", "tarcheck --profile hf torn.tar cut.tar a.tar"])
+@pytest.mark.parametrize("line", ["tarstat -q a.tar b.tar", "tarcheck torn.tar cut.tar a.tar"])
 def test_tables_on_a_terminal_stay_as_they_are(line: str, columns: int, shards: Path) -> None:
     command, *arguments = line.split()
     done = on_terminal([BIN / command, *arguments], shards, columns=columns)
