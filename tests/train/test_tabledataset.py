@@ -147,6 +147,7 @@ def test_other_processes(method: str, table_of: Callable[..., str]) -> None:
     found = list(raw)
     assert all(isinstance(batch, TableBatch) and isinstance(batch.bulk.data, memoryview) for batch in found)
     assert [int(number) for batch in found for (number,) in batch] == list(range(COUNT))
+    assert list(pickle.loads(pickle.dumps(found[0]))) == list(found[0])
 
 
 def test_states_of_other_data_are_refused(table_of: Callable[..., str], tmp_path: Path) -> None:
