@@ -154,14 +154,20 @@ def well_formed(draw: st.DrawFn, command: Command) -> list[str]:
 @pytest.mark.parametrize("name", COMMANDS)
 @in_both
 def test_the_parser_agrees_with_typer(name: str, thorough: bool) -> None:
+    """It takes all that is well formed, or says what Typer says."""
     command = COMMANDS[name]
+    wild = st.tuples(any_line(command), st.sampled_from(["", "1", "0", "yes", "maybe"]), st.just(False))
+    good = st.tuples(well_formed(command), st.just(""), st.just(True))
 
-    @settings(max_examples=80 if thorough else 12, deadline=None)
-    @given(any_line(command), st.sampled_from(["", "1", "0", "yes", "maybe"]))
-    def agrees(line: list[str], force: str) -> None:
+    @settings(max_examples=120 if thorough else 18, deadline=None)
+    @given(wild | wild | good)
+    def agrees(case: tuple[list[str], str, bool]) -> None:
+        line, force, well = case
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TARTOOLS_FORCE", force)
-            assert same(ours(command, line), theirs(command, line))
+            found = ours(command, line)
+            assert same(found, theirs(command, line))
+        assert not well or found == "about" or not isinstance(found, str)
 
     agrees()
 
@@ -171,21 +177,6 @@ def same(found: dict[str, Any] | str, values: dict[str, Any] | str) -> bool:
     if isinstance(found, dict) and isinstance(values, dict):
         return repr(sorted(found.items())) == repr(sorted(values.items()))  # nan is nan
     return str(found).partition(" (Possible")[0] == str(values).partition(" (Possible")[0].partition(" Did you")[0]
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-@in_both
-def test_the_parser_takes_what_is_well_formed(name: str, thorough: bool) -> None:
-    command = COMMANDS[name]
-
-    @settings(max_examples=40 if thorough else 6, deadline=None)
-    @given(well_formed(command))
-    def taken(line: list[str]) -> None:
-        found = ours(command, line)
-        assert not isinstance(found, str) or found == "about"
-        assert same(found, theirs(command, line))
-
-    taken()
 
 
 def test_a_difference_would_be_seen() -> None:
