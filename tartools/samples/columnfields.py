@@ -2,7 +2,6 @@
 
 import marshal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -123,7 +122,6 @@ def npy(values: object) -> bytes | None:
     return FORMATS["npy"](array)
 
 
-@dataclass
 class RowFormat:
     """How the rows are to be read: which column has the *key* (None: one of `KEYS`), which columns are *chosen*.
 
@@ -131,10 +129,11 @@ class RowFormat:
     then its payload is what there is of a row. Else rows are their fields as `packed_row` packs them.
     """
 
-    key: str | None
-    chosen: ChosenColumns
-    alone: bool
-    single: bytes | None = None
+    def __init__(self, key: str | None, chosen: ChosenColumns, alone: bool) -> None:
+        self.key = key
+        self.chosen = chosen
+        self.alone = alone
+        self.single: bytes | None = None
 
 
 def key_column(names: Sequence[str], wanted: str | None, url: str) -> int:
