@@ -41,6 +41,9 @@ class Bulk:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | ({"data": bytes(self.data)} if isinstance(self.data, memoryview) else {})
+
     def part(self, some: slice) -> Bulk:
         """Return *some* of these samples."""
         columns = self.columns and {n: column[some] for n, column in self.columns.items()}

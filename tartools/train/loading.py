@@ -235,13 +235,12 @@ class _TableBatches(Dataset[Any]):
 
         try:
             found = self.data.batch(rows, buffer_of)
-        except BaseException:
-            _free(taken)
-            raise
-        if isinstance(found, TableBatch):
-            found.bulk.data = SentBuffer(taken.pop())
-        _free(taken)
-        return found
+            if isinstance(found, TableBatch):
+                found.bulk.data = SentBuffer(taken.pop())
+            return found
+        finally:
+            for unused in taken:
+                unused[-1] = 0
 
 
 def _by_pillow(data: Any) -> int:
@@ -262,12 +261,6 @@ def _some(values: list[Any]) -> str:
     """Return the first of *values* as text, and how many more there are."""
     more = f" and {len(values) - NAMED} more" * (len(values) > NAMED)
     return ", ".join(map(str, values[:NAMED])) + more
-
-
-def _free(buffers: list[torch.Tensor]) -> None:
-    """Give back *buffers* in which no batch is."""
-    for buffer in buffers:
-        buffer[-1] = 0
 
 
 def as_it_is(batch: Any) -> Any:
