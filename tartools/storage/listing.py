@@ -20,7 +20,6 @@ from tartools.storage.local import path_of
 from tartools.storage.names import Pattern, has_wildcards, is_literal, local_url, matches, unfolded
 from tartools.storage.objects import fetched, object_at, requests_at_once, store_of
 from tartools.storage.objects.contract import ListedObject, Page, Store
-from tartools.storage.objects.ranges import AHEAD, RANGE, RangedInput
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.pool import Threads
 from tartools.storage.streams import FileVersion, chunks, naming
@@ -261,8 +260,11 @@ def content_of(entry: ListedObject) -> bytes:
 
 def _in_ranges(entry: ListedObject) -> bytes:
     """Return all bytes of a large object, whose server has ranges and versions. Raises: as `contents`."""
+    from tartools.storage.objects.ranges import AHEAD, RangedInput
+
     data = io.BytesIO()  # gives its bytes without a copy
-    with closing(RangedInput(object_at(entry.url), 0, RANGE, entry.size, entry.version, AHEAD)) as stream:
+    source = object_at(entry.url)
+    with closing(RangedInput(source, size=entry.size, version=entry.version, ahead=AHEAD)) as stream:
         for chunk in chunks(stream):
             data.write(chunk)
     return data.getvalue()
