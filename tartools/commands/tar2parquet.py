@@ -16,8 +16,8 @@ called and read as that name says, if that says what it is; else as the field sa
 Without -f there is a column for each field that samples of the first row group have; a field that only comes later is
 an error. Columns are in the order of -f, else in that of the members. Samples without any of the fields are left out.
 
-A row group has 32 MiB of payloads, or 65,536 rows. Pages have checksums. Text and bytes are compressed by zstd,
-pictures and sounds are not. The same samples give the same bytes (with one version of pyarrow).
+A row group has 32 MiB of payloads, or 65,536 rows; memory is some 300 MB. Pages have checksums. Text and bytes are
+compressed by zstd, pictures and sounds are not. The same samples give the same bytes (with one version of pyarrow).
 
 Examples:
   Make a Parquet file from shards:

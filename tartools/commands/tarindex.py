@@ -160,8 +160,7 @@ def tarindex(
 
         if columns.named or old:
             raise UsageError("an index for another tool has no columns of values, pictures or hashes, and no --update")
-        where = foreignindexes.IndexPlaces(urls, output.url, output.force, tmpdir)
-        foreignindexes.check_index_files(output.format, where)
+        where = foreignindexes.index_places(output.format, urls, output.url, output.force, tmpdir)
         versions = shardrows.shard_versions(urls)
         with closing(shardrows.blocks_of_shards(urls, account, indexing)) as blocks:
             foreignindexes.write_index(output.format, blocks, versions, where, account)

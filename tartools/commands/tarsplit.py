@@ -64,22 +64,22 @@ Examples:
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError
-from tartools.samples.account import Account, Phase
+from tartools.samples.account import Account
 from tartools.samples.values import INDEX, Column, parse_column
 from tartools.shards import numbering
 from tartools.shards.dataset import DataSet
-from tartools.shards.reading import Reading
-from tartools.shards.series import Limits, PartOutputs, Spread, write_shards
+from tartools.shards.delivery import allow_open_files, deliver_labels
+from tartools.shards.series import Limits, PartOutputs, PartShards
 from tartools.shards.writing import codec_for
 from tartools.stages import shares
 from tartools.storage.url import Url
+from tartools.tables.listed import column_names
 
 DEFAULT_SIZE = 10**9  # bytes
 OTHER_FILES = 200  # that are open besides the outputs
@@ -137,94 +137,53 @@ class ShardOptions(cli.Group):
 @cli.command(__doc__)
 def tarsplit(account: Account, source: cli.Inputs, output: Pattern, partition: Partition, wanted: ShardOptions) -> None:
     """Run the command."""
-    force, gzip, first = wanted.force, wanted.gzip, wanted.start or 0
+    from tartools.stages.parting import MOST, labelled
+
     if wanted.remove and not wanted.post:
         raise UsageError("--remove needs a --post that copies the shards elsewhere first")
     if wanted.remove and not Url(output).is_local:
         raise UsageError("--remove removes files, and OUTPUT is not a file", url=output)
     if wanted.even and (wanted.samples or wanted.size):
         raise UsageError("--shards sets the size of shards; it excludes -n and -s")
-    reading = source.reading._replace(ranges=True, listed=False, tmpdir=wanted.tmpdir, forks=True)
-    limits = Limits(lambda _: wanted.samples, wanted.size, wanted.most)
+    column = part_column(partition, wanted.most)
+    by = column if partition.by is not None else None
+    word = by.name if by is not None else "part" if partition.parts else None
     with storage.one_commit(output):
-        if partition.parts or partition.stratify is not None or partition.by is not None:
-            column = part_column(partition, limits)
-            word = column.name if partition.by is not None and column else "part"
-            parts = numbering.PartNames(output, word, gzip)
-            outputs = PartOutputs(parts, limits, DEFAULT_SIZE, wanted.even, wanted.start, force)
-            split_in_parts(source.urls(), reading, account, partition, column, outputs, wanted)
-            return
-        names = numbering.parse_numbering(output, gzip)
-        codec_for(names.name(0), gzip)
-        urls = source.urls()
-        old = numbering.existing_shards(names)
-        numbering.check_numbered(names, first, old, urls, force)
-        data = DataSet(urls, account, reading, cli.workers(0))
-        data.sink(names.name(0), force, gzip)
-        if not (wanted.samples or wanted.size or wanted.even):
-            limits = Limits(size=DEFAULT_SIZE, shards=wanted.most)
-        spread = Spread(data.count(), wanted.even) if wanted.even else None
-        if spread is not None:
-            limits = Limits(spread.samples, None, wanted.most)
-            if not data.lists:
-                account.progress.phase = Phase("writing", spread.total, lambda: account.samples_out)
-        shards = write_shards(data.batches(), lambda k: data.sink(names.name(first + k), force, gzip), limits, account)
-        written = finished(shards, wanted)
-        if spread is not None:
-            spread.check(account.samples_in, wanted.most)
-        if wanted.most == 0:
-            return
-        if not account.samples_in:
-            account.warn("no samples in the input; no shards written")
-        if force:
-            until = None if wanted.start is None or wanted.most is None else first + wanted.most
-            numbering.replace_set(names, range(first, first + written), until, old, account)
+        names = numbering.PartNames(output, word, wanted.gzip)
+        limits = limits_of_shards(wanted, names)
+        example = names.of("x").name(0)
+        codec_for(example, wanted.gzip)
+        columns = ["__key__", *(column_names([column]) if column else [])] if word else []
+        reading = source.reading._replace(ranges=column is None, listed=column is not None, columns=columns)
+        data = DataSet(source.urls(), account, reading._replace(tmpdir=wanted.tmpdir, forks=True), cli.workers(0))
+        outputs = PartOutputs(names, limits, wanted.even, wanted.start, wanted.force, wanted.gzip)
+        shards = PartShards(outputs, [part.name for part in partition.parts or ()] if word else [""], data)
+        if by is not None:
+            allow_open_files(MOST + OTHER_FILES)
+        data.sink(example, wanted.force, wanted.gzip)
+        found = labelled(data, partition.parts or (), column, names.check, shards.spread if wanted.even else None)
+        if wanted.most != 0:
+            finished(deliver_labels(found, shards.begin), wanted)
+            shards.settle(f"values of {by.name}" if by is not None else "parts")
 
 
-def split_in_parts(
-    urls: Sequence[str],
-    reading: Reading,
-    account: Account,
-    partition: Partition,
-    column: Column | None,
-    outputs: PartOutputs,
-    wanted: ShardOptions,
-) -> None:
-    """Write the samples of *urls* in a set of shards for each part, to *outputs*, and report what each has got.
-
-    *column* has the values by which they are apart, if any.
-    """
-    from tartools.shards.delivery import allow_open_files, deliver_labels
-    from tartools.shards.series import PartShards
-    from tartools.stages.parting import MOST, labelled
-    from tartools.tables.listed import column_names
-
-    names = outputs.names
-    if names.single and (wanted.samples or wanted.size or wanted.even or wanted.start):
-        raise UsageError("OUTPUT has no number, so each part is one shard; write {shard:06d} in it for more")
-    example = names.of("x").name(0)
-    codec_for(example, wanted.gzip)
-    columns = ["__key__", *(column_names([column]) if column else [])]
-    reading = reading._replace(ranges=column is None, listed=column is not None, columns=columns)
-    data = DataSet(urls, account, reading, cli.workers(0))
-    made = partial(data.sink, force=wanted.force, gzip=wanted.gzip)
-    shards = PartShards(outputs, [part.name for part in partition.parts or ()], urls, made, account)
-    if partition.by is not None:
-        allow_open_files(MOST + OTHER_FILES)
-    made(example)
-    exact, counted = partition.stratify is not None, shards.spread if wanted.even else None
-    found = labelled(data, partition.parts or (), column, exact, names.check, counted)
-    finished((url for _, url in deliver_labels(found, shards.begin, account)), wanted)
-    shards.settle(f"values of {column.name}" if partition.by and column else "parts")
+def limits_of_shards(wanted: ShardOptions, names: numbering.PartNames) -> Limits:
+    """Return when shards are full. Raises: UsageError for options about shards if each part is one."""
+    if names.single:
+        if wanted.samples or wanted.size or wanted.even or wanted.start:
+            raise UsageError("OUTPUT has no number, so each part is one shard; write {shard:06d} in it for more")
+        return Limits()
+    size = wanted.size if wanted.samples or wanted.size or wanted.even else DEFAULT_SIZE
+    return Limits(lambda _: wanted.samples, size, wanted.most)
 
 
-def part_column(partition: Partition, limits: Limits) -> Column | None:
+def part_column(partition: Partition, most: int | None) -> Column | None:
     """Return the column by whose values samples are apart. Raises: UsageError, also if options exclude each other."""
     if partition.by is not None and (partition.parts or partition.stratify is not None):
         raise UsageError("--by makes a part of each value; it excludes --parts and --stratify")
-    if partition.by is None and not partition.parts:
+    if partition.stratify is not None and not partition.parts:
         raise UsageError("--stratify needs --parts")
-    if limits.shards is not None:
+    if most is not None and (partition.by is not None or partition.parts):
         raise UsageError(
             "--max-shards stops reading, and the parts would be cut anywhere; it excludes --parts and --by"
         )
@@ -235,12 +194,11 @@ def part_column(partition: Partition, limits: Limits) -> Column | None:
     return found
 
 
-def finished(shards: Iterator[str], wanted: ShardOptions) -> int:
+def finished(shards: Iterator[str], wanted: ShardOptions) -> None:
     """Run the command of --post for each of *shards* once it is complete, remove it with --remove, print its name.
 
-    Returns how many there were. Raises: StorageError, and what *shards* raises.
+    Raises: StorageError, and what *shards* raises.
     """
-    count = 0
     with storage.writing("-") as printed:
         for url in shards:
             if wanted.post:
@@ -250,5 +208,3 @@ def finished(shards: Iterator[str], wanted: ShardOptions) -> int:
             if wanted.remove:
                 storage.remove(url)
             printed.write(os.fsencode(url) + b"\n")
-            count += 1
-    return count

@@ -238,7 +238,7 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
         keys, values = [], []
         for number, name in enumerate(_field_values(found[key], key, url)):
             try:
-                packed = packed_row(name, ((field, column[number]) for field, column in fields), rows.packed)
+                packed = packed_row(name, ((field, column[number]) for field, column in fields))
             except SampleError as error:
                 raise SampleError(f"row {first + number}: {error.message}", url=url) from None
             keys.append(packed[0])

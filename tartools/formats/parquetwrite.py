@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -55,7 +54,7 @@ def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layou
     samples of the first row group, in the order of their members. Samples without a column are left out.
     Same samples, same bytes.
 
-    Holds: a row group, which has 32 MiB of payloads and one more sample.
+    Holds: a row group, which has 32 MiB of payloads and one more sample, several times: some 300 MB.
     Raises: SampleError for a sample that has no place in the columns; what *samples* raises; StorageError.
     """
     pa = schema.arrow()
@@ -68,11 +67,11 @@ def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layou
                 account.samples_out += 1
             else:
                 account.left_out += 1
-            if columns.size >= GROUP_BYTES or len(columns.keys) >= GROUP_ROWS:
+            if columns.size >= GROUP_BYTES or len(columns.rows) >= GROUP_ROWS:
                 writer = writer or columns.writer(pa.PythonFile(file, "w"))
                 writer.write_table(columns.taken())
         writer = writer or columns.writer(pa.PythonFile(file, "w"))
-        if columns.keys:
+        if columns.rows:
             writer.write_table(columns.taken())
         columns.check(account)
         writer.close()
@@ -82,26 +81,11 @@ def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layou
     account.bytes_out += file.written
 
 
-class PayloadColumn:
-    """One column: its *name*, what it is, and its values in the rows that are held.
+class PayloadColumn(NamedTuple):
+    """One column: its *name*, and what it is."""
 
-    Payloads are in one buffer, as Arrow has them: lists of bytes would be copied to it, and take twice the memory.
-    """
-
-    def __init__(self, name: str, kind: str) -> None:
-        self.name = name
-        self.kind = kind
-        self._begin()
-
-    def _begin(self) -> None:
-        self._data = bytearray()
-        self._offsets = array("i", [0])
-        self._known: list[bool] = []
-        self._paths: list[str | None] = []
-
-    def __len__(self) -> int:
-        """How many rows it has."""
-        return len(self._known)
+    name: str
+    kind: str
 
     @property
     def is_file(self) -> bool:
@@ -113,42 +97,17 @@ class PayloadColumn:
         """What `datasets` calls its type."""
         return {"_type": self.kind} if self.is_file else {"dtype": self.kind, "_type": "Value"}
 
-    def type(self, pa: Any) -> Any:
-        """Return its type in Arrow."""
+    @property
+    def type(self) -> Any:
+        """Its type in Arrow."""
+        pa = schema.arrow()
         if self.is_file:
             return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
         return pa.string() if self.kind == "string" else pa.binary()
 
-    def add(self, payload: bytes, path: str | None) -> None:
-        """Add a row."""
-        self._data += payload
-        self._offsets.append(len(self._data))
-        self._known.append(True)
-        self._paths.append(path)
-
-    def fill(self, rows: int) -> None:
-        """Add nulls until there are *rows*."""
-        lacking = rows - len(self)
-        self._offsets.extend([len(self._data)] * lacking)
-        self._known.extend([False] * lacking)
-        self._paths.extend([None] * lacking)
-
-    def taken(self, pa: Any) -> Any:
-        """Return the rows that are held as an array, and drop them."""
-        known = pa.array(self._known, pa.bool_())
-        buffers = [known.buffers()[1], pa.py_buffer(self._offsets), pa.py_buffer(self._data)]
-        kind = pa.binary() if self.is_file else self.type(pa)
-        payloads = pa.Array.from_buffers(kind, len(self), buffers)
-        if self.is_file:
-            parts = [payloads, pa.array(self._paths, pa.string())]
-            unknown = pa.array([not each for each in self._known], pa.bool_())
-            payloads = pa.StructArray.from_arrays(parts, fields=list(self.type(pa)), mask=unknown)
-        self._begin()
-        return payloads
-
 
 class PayloadColumns:
-    """The columns, and the rows that are held for the next row group: *size* bytes of payloads, with *keys*."""
+    """The columns, and the *rows* that are held for the next row group, with *size* bytes of payloads."""
 
     def __init__(self, layout: ParquetLayout) -> None:
         self._fold = str if layout.verbatim else str.lower
@@ -158,8 +117,8 @@ class PayloadColumns:
         self._settled = layout.words is not None  # no more columns
         self._unseen = dict.fromkeys(range(len(layout.words or ())))  # numbers of words that no sample had a field for
         self._seen: dict[str, None] = {}  # fields
-        self._rows = 0  # in row groups that are written
-        self.keys: list[str] = []
+        self._written = 0  # rows
+        self.rows: list[dict[str, object]] = []
         self.size = 0
         for choices, new in layout.words or ():
             for name in [new] if new else choices:
@@ -180,15 +139,15 @@ class PayloadColumns:
             what = ": its key is not UTF-8, which Parquet needs; --rekey of tarcat gives new keys"
             raise failure_of(sample, what) from None
         found = self._all_of(sample) if self._layout.words is None else self._chosen_of(sample)
+        row: dict[str, object] = {KEY: key}
         for column, member in found:
-            column.fill(len(self.keys))
-            if len(column) > len(self.keys):
+            if column.name in row:
                 raise failure_of(sample, f": two members are for the column {column.name!r}; -f 'new=old' renames one")
             payload = self._payload(sample, column, member)
-            column.add(payload, _text(sample, member.path) if column.is_file else None)
+            row[column.name] = {"bytes": payload, "path": _text(sample, member.path)} if column.is_file else payload
             self.size += member.size
         if found:
-            self.keys.append(key)
+            self.rows.append(row)
         return bool(found)
 
     def _all_of(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
@@ -212,7 +171,9 @@ class PayloadColumns:
             raise failure_of(sample, what)
         if self._settled:
             every = " ".join([*self._columns, name])
-            what = f": it has the field {name!r}, which none of the {self._rows:,} samples of the first row groups has"
+            what = (
+                f": it has the field {name!r}, which none of the {self._written:,} samples of the first row groups has"
+            )
             raise failure_of(sample, f"{what}, and no column can be added now: name all of them, as -f '{every}'")
 
     def _chosen_of(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
@@ -264,7 +225,7 @@ class PayloadColumns:
         return pa.parquet.ParquetWriter(
             file,
             pa.schema(
-                [(KEY, pa.string()), *((each.name, each.type(pa)) for each in columns)],
+                [(KEY, pa.string()), *((each.name, each.type) for each in columns)],
                 metadata={"huggingface": json.dumps({"info": {"features": features}}, ensure_ascii=False)},
             ),
             compression=packed,
@@ -277,13 +238,11 @@ class PayloadColumns:
     def taken(self) -> Any:
         """Return the rows that are held as a table of Arrow, and drop them."""
         pa = schema.arrow()
-        keys, count = pa.array(self.keys, pa.string()), len(self.keys)
-        for column in self._columns.values():
-            column.fill(count)
-        arrays = [keys, *(column.taken(pa) for column in self._columns.values())]
-        self.keys, self.size = [], 0
-        self._rows += count
-        return pa.Table.from_arrays(arrays, [KEY, *self._columns])
+        types = [(KEY, pa.string()), *((each.name, each.type) for each in self._columns.values())]
+        found = pa.Table.from_pylist(self.rows, pa.schema(types))
+        self._written += len(self.rows)
+        self.rows, self.size = [], 0
+        return found
 
     def check(self, account: Account) -> None:
         """Raise SampleError if there were samples, and none of them had a field for one of the words."""

@@ -7,6 +7,7 @@ quoted (RFC 4180).
 import functools
 import io
 import json
+import marshal
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ from itertools import chain, islice
 from typing import IO, Any, NamedTuple
 
 from tartools.errors import SampleError
-from tartools.samples.columnfields import RowFormat, check_keys, check_words, key_column, packed_row
+from tartools.samples.columnfields import RowFormat, check_keys, check_words, key_column, name_of_field, packed_row
 from tartools.samples.encoding import text_payload, without_codec
 
 CHUNK = 1 << 18  # bytes of a TSV that are split together
@@ -262,7 +263,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 # ---- rows that add fields to samples that exist ----
 
 
-PackedRows = tuple[Sequence[bytes], Sequence[bytes]]  # keys, and fields as `PackedFields` packs them
+PackedRows = tuple[Sequence[bytes], Sequence[bytes]]  # keys, and fields; see `RowFormat`
 
 
 def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) -> Iterator[PackedRows]:
@@ -277,10 +278,10 @@ def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) 
         return
     line, titles, below = read_table(file, form, name)
     key_at, columns = _header(titles, name, line, rows)
-    numbers = [rows.packed.number(field) for _, field in columns]
+    names = [name_of_field(field) for _, field in columns]
     compressed = any(without_codec(field)[1] for _, field in columns)
     places = range(len(columns)) if compressed else [place for place, _ in columns]
-    single = rows.packed.single = rows.alone and len(places) == 1
+    rows.single = names[0] if rows.alone and len(places) == 1 else None
     for lines, cells in below:
         keys = [row[key_at] for row in cells]
         try:
@@ -289,12 +290,11 @@ def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) 
             raise SampleError(f"line {lines[error.offset or 0]}: {error.message}", url=name) from None
         if compressed:
             cells = [[text_payload(field, row[place]) for place, field in columns] for row in cells]
-        if single:
+        if rows.single:
             at = places[0]
             yield keys, [row[at] for row in cells]
         else:
-            pack = rows.packed.pack
-            yield keys, [pack(zip(numbers, [row[at] for at in places], strict=True)) for row in cells]
+            yield keys, [marshal.dumps(list(zip(names, [row[at] for at in places], strict=True))) for row in cells]
 
 
 def _header(titles: list[str], url: str, line: int, rows: RowFormat) -> tuple[int, list[tuple[int, str]]]:
@@ -311,7 +311,7 @@ def _header(titles: list[str], url: str, line: int, rows: RowFormat) -> tuple[in
         for place, field in found:
             if fields[place][1]:
                 raise SampleError(f"the column @{field} has paths of files to read; tarcreate makes samples of these")
-            rows.packed.number(field)
+            name_of_field(field)
     except SampleError as error:
         raise SampleError(f"line {line}: {error.message}", url=url) from None
     return key_at, found
@@ -331,7 +331,7 @@ def _objects(file: io.BufferedReader, name: str, rows: RowFormat) -> Iterator[Pa
                 places = {title: place for place, title in enumerate(names) if place != key_at}
                 columns[names] = names[key_at], [(names[at], field) for at, field in rows.chosen.of(places)]
             key_name, chosen = columns[names]
-            key, packed = packed_row(found[key_name], ((f, found[n]) for n, f in chosen), rows.packed)
+            key, packed = packed_row(found[key_name], ((f, found[n]) for n, f in chosen))
         except SampleError as error:
             raise SampleError(f"line {line}: {error.message}", url=name) from None
         keys.append(key)

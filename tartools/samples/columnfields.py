@@ -1,7 +1,8 @@
 """Values of the columns of other tables as fields of samples: their names, their payloads, and both packed as bytes."""
 
+import marshal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from struct import Struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from tartools.errors import SampleError
@@ -10,52 +11,18 @@ from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import checked_path
 from tartools.samples.values import as_text, blanks, field_list
 
-FIELD = Struct("<HQ")  # number of the name, bytes of the payload, which follow
-MOST_NAMES = 1 << 16
 KEYS = ("__key__", "key")  # the column that has the keys, unless it is named
 
 
 Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification: choices, and the new name or None
 
 
-class PackedFields:
-    """Packs the fields of a sample as bytes, and unpacks them.
-
-    *names* are the names of all fields so far. If *single*, every sample has one field, the first, and its payload
-    alone is what is packed.
-    """
-
-    def __init__(self) -> None:
-        self.names: list[bytes] = []
-        self.single = False
-        self._numbers: dict[str, int] = {}
-
-    def number(self, name: str) -> int:
-        """Return the number of the field *name*. Raises: SampleError if it can be none, or there are too many."""
-        if name not in self._numbers:
-            if not name or not name.isprintable():
-                raise SampleError(f"not a name for a field: {name!r}")
-            checked_path("key", name)
-            if len(self.names) == MOST_NAMES:
-                raise SampleError(f"more than {MOST_NAMES:,} names of fields")
-            self._numbers[name] = len(self.names)
-            self.names.append(name.encode("utf-8", "surrogateescape"))
-        return self._numbers[name]
-
-    def pack(self, fields: Iterable[tuple[int, bytes]]) -> bytes:
-        """Return *fields*, (number of the name, payload), packed."""
-        return b"".join([part for number, data in fields for part in (FIELD.pack(number, len(data)), data)])
-
-    def unpack(self, packed: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (name, payload) of the fields in *packed*."""
-        if self.single:
-            yield self.names[0], packed
-            return
-        at = 0
-        while at < len(packed):
-            number, size = FIELD.unpack_from(packed, at)
-            at += FIELD.size + size
-            yield self.names[number], packed[at - size : at]
+@lru_cache(1 << 16)
+def name_of_field(name: str) -> bytes:
+    """Return *name* as that of a field in an archive. Raises: SampleError if it can be none."""
+    if not name or not name.isprintable():
+        raise SampleError(f"not a name for a field: {name!r}")
+    return checked_path("key", name)[len(b"key.") :]
 
 
 class ChosenColumns(NamedTuple):
@@ -155,16 +122,18 @@ def npy(values: object) -> bytes | None:
     return FORMATS["npy"](array)
 
 
-class RowFormat(NamedTuple):
+class RowFormat:
     """How the rows are to be read: which column has the *key* (None: one of `KEYS`), which columns are *chosen*.
 
-    *alone* tells that all rows are in one file.
+    *alone* tells that all rows are in one file. Who reads it sets *single* if each row has the one field of this name:
+    then its payload is what there is of a row. Else rows are their fields as `packed_row` packs them.
     """
 
-    key: str | None
-    chosen: ChosenColumns
-    packed: PackedFields
-    alone: bool
+    def __init__(self, key: str | None, chosen: ChosenColumns, alone: bool) -> None:
+        self.key = key
+        self.chosen = chosen
+        self.alone = alone
+        self.single: bytes | None = None
 
 
 def key_column(names: Sequence[str], wanted: str | None, url: str) -> int:
@@ -194,8 +163,8 @@ def check_keys(keys: Sequence[bytes]) -> None:
         raise SampleError(f"the key {what}", offset=number)
 
 
-def packed_row(key: object, fields: Iterator[tuple[str, object]], packed: PackedFields) -> tuple[bytes, bytes]:
-    """Return the key and the packed *fields*, (name, value), of a row. None is no field. Raises: SampleError."""
+def packed_row(key: object, fields: Iterator[tuple[str, object]]) -> tuple[bytes, bytes]:
+    """Return the key and the *fields*, (name, value), of a row, marshalled. None is no field. Raises: SampleError."""
     if key is None:
         raise SampleError("the key is null")
     name = "key"
@@ -205,10 +174,10 @@ def packed_row(key: object, fields: Iterator[tuple[str, object]], packed: Packed
         for name, value in fields:
             if value is not None:
                 field, payload = field_of(name, value)
-                found.append((packed.number(field), payload))
+                found.append((name_of_field(field), payload))
     except UnicodeEncodeError:
         raise SampleError(f"{name!r}: a lone surrogate can't be written as UTF-8") from None
     check_keys([raw])
-    if len({number for number, _ in found}) < len(found):
+    if len(dict(found)) < len(found):
         raise SampleError(f"two columns are for one field (sample {raw.decode('utf-8', 'replace')!r})")
-    return raw, packed.pack(found)
+    return raw, marshal.dumps(found)

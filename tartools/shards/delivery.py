@@ -85,13 +85,11 @@ def in_order_of(data: DataSet, positions: Iterable[int], account: Account) -> It
     return samples_at(data.rows(), positions, account, data.reading._replace(ranges=True, listed=False))
 
 
-def deliver_labels(
-    labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Callable[[str], Series], account: Account
-) -> Iterator[tuple[str, str]]:
-    """Write samples to the parts that are their labels; yield part and URL of each shard once it has its name.
+def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Callable[[str], Series]) -> Iterator[str]:
+    """Write samples to the parts that are their labels; yield the URL of each shard once it has its name.
 
     `begin(part)` gives what writes the shards of a part. The last shards of all parts are written to their ends before
-    the first of these appears.
+    the first of these appears. If the shards of a part are all that are wanted, no more samples are asked for.
 
     Order: in each part that of the input. Holds: a file for each part, and 64 MiB of samples.
     Raises what *labelled* and `begin` raise, StorageError and SampleError. Shards that were yielded stay, no other
@@ -101,25 +99,28 @@ def deliver_labels(
     held = 0
     with ExitStack() as stack:
         stack.enter_context(closing_upstream(labelled))
-        for batch, labels in labelled:
-            for part, some, first, last in batch.apart(labels):
+        try:
+            for part, some, first, last in (run for batch, labels in labelled for run in batch.apart(labels)):
                 series = parts.get(part)
                 if series is None:
                     series = parts[part] = begin(part)
                     stack.callback(series.abort)
-                for url in series.write(some, first, last):
-                    yield part, url
+                yield from series.write(some, first, last)
+                if series.done:
+                    break
                 held += some.weight(first, last)
                 if held > HELD:
                     for each in parts.values():
                         each.flush()
                     held = 0
-        account.check()
+            for series in parts.values():
+                series.finish()
+        except Exception:
+            for series in parts.values() if len(parts) == 1 else ():  # those that were full before
+                yield from series.complete()
+            raise
         for series in parts.values():
-            series.finish()
-        for part, series in parts.items():
-            for url in series.complete():
-                yield part, url
+            yield from series.complete()
 
 
 def allow_open_files(count: int) -> None:

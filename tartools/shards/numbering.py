@@ -78,7 +78,7 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
 
 
 class PartNames:
-    """The names that *pattern* stands for; *word* in braces is the part. *gzip* is that of -z.
+    """The names that *pattern* stands for; *word* in braces is the part, if there is one. *gzip* is that of -z.
 
     The name of a part may be a value of a sample, which anybody may have written. It never names anything outside of
     the folder that the pattern names, nor a command, and no two parts get the same name.
@@ -89,7 +89,12 @@ class PartNames:
     Raises: UsageError if the pattern lacks the part, or could give two parts one name.
     """
 
-    def __init__(self, pattern: str, word: str, gzip: bool) -> None:
+    def __init__(self, pattern: str, word: str | None, gzip: bool) -> None:
+        self.single = False
+        self._mark = ""
+        if word is None:
+            self._numbering = parse_numbering(pattern, gzip)
+            return
         self._pattern = Url(pattern)
         self._mark = f"{{{word}}}"
         before, found, _ = self._pattern.name.partition(self._mark)
@@ -129,11 +134,15 @@ class PartNames:
     def of(self, part: str) -> Numbering:
         """Return the names of the shards of *part*."""
         names = self._numbering
+        if not self._mark:
+            return names
         prefix, suffix = (text.replace(self._mark, part) for text in (names.prefix, names.suffix))
         return names._replace(prefix=prefix, suffix=suffix)
 
     def check(self, part: str) -> None:
         """Raise ValueError, with the reason, if *part* can't be in a name, or is too much like another one."""
+        if not self._mark:
+            return
         if not part.strip():
             raise ValueError("is empty")
         if part in (".", "..") or "/" in part:

@@ -1,15 +1,15 @@
-"""Samples to numbered shards: one series of them, or one for each part of a data set."""
+"""Samples to numbered shards: a series of them for each part of a data set."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from tartools import storage, tar
 from tartools.errors import SampleError, UsageError, several
 from tartools.samples.account import Account
+from tartools.shards.dataset import DataSet
 from tartools.shards.numbering import PartNames, check_numbered, existing_shards, replace_set
-from tartools.shards.reading import closing_upstream
 from tartools.shards.writing import Batches, BatchWriter, Destination
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.pool import Threads
@@ -29,32 +29,6 @@ class Limits(NamedTuple):
     samples: Callable[[int], int | None] = lambda _: None
     size: int | None = None
     shards: int | None = None
-
-
-def write_shards(
-    batches: Iterable[Batches], destination: Callable[[int], Destination], limits: Limits, account: Account
-) -> Iterator[str]:
-    """Write the samples of *batches* to numbered shards; yield the URL of each once it is complete and has its name.
-
-    Shard k, from 0 on, goes to `destination(k)`. After the last one no more samples are asked for. No shard is empty.
-
-    Order: input order. Holds one batch.
-    Raises what *batches* raises, StorageError and SampleError. Shards that were yielded stay, the current one does not.
-    """
-    series = Series(destination, limits, account)
-    with closing_upstream(batches):
-        try:
-            for batch in batches if not series.done else ():
-                yield from series.write(batch)
-                if series.done:
-                    break
-            series.finish()
-            yield from series.complete()
-        except Exception:
-            yield from series.complete()  # the shards that were full before it
-            raise
-        finally:
-            series.abort()
 
 
 class Series:
@@ -172,35 +146,24 @@ class Series:
         return fitting
 
 
-class Spread:
-    """*total* samples, of *part* if there are parts, spread over *shards* shards: their numbers differ by at most one.
+# ---- a series for each part: where they go, and what is said of them ----
 
-    Raises SampleError if the samples are too few.
-    """
 
-    def __init__(self, total: int, shards: int, part: str = "") -> None:
-        if total < shards:
-            of = f" of {part!r}" if part else ""
-            raise SampleError(f"{total} samples{of} are too few for {shards} shards")
-        self.total = total
-        self.shards = shards
+class Spread(NamedTuple):
+    """*total* samples that are spread over *shards* shards: their numbers differ by at most one."""
+
+    total: int
+    shards: int
 
     def samples(self, k: int) -> int:
         """Return how many samples shard *k*, from 0 on, gets. Raises SampleError if there are no more shards."""
         if k >= self.shards:
-            self._fail("more")
+            raise self.changed("more")
         return self.total // self.shards + (k < self.total % self.shards)
 
-    def check(self, count: int, most: int | None) -> None:
-        """Raise SampleError if only *count* samples were read for up to *most* shards, and that is too few."""
-        if count < self.total and (most is None or most >= self.shards):
-            self._fail("fewer")
-
-    def _fail(self, what: str) -> NoReturn:
-        raise SampleError(f"the input has changed: there were {self.total} samples when they were counted, now {what}")
-
-
-# ---- a series for each part: where they go, and what is said of them ----
+    def changed(self, what: str) -> SampleError:
+        """Return the failure of an input that has *what*, more or fewer samples, when it is read again."""
+        return SampleError(f"the input has changed: there were {self.total} samples when they were counted, now {what}")
 
 
 def other_samples() -> SampleError:
@@ -209,39 +172,30 @@ def other_samples() -> SampleError:
 
 
 class PartOutputs(NamedTuple):
-    """The shards of the parts: their names, their *limits*, *even* shards of each part, the number of the first.
+    """The shards of the parts: their names, their *limits*, or *even* shards of each part, the number of the first.
 
-    *default* are the bytes of a shard that has no other limit. *force* replaces those of an earlier run.
+    *force* replaces those of an earlier run, *gzip* compresses them.
     """
 
     names: PartNames
     limits: Limits
-    default: int
     even: int | None
     start: int | None
     force: bool
+    gzip: bool
 
 
 class PartShards:
-    """Writes a series of shards for each part, as *wanted*; `made(url)` is where a shard goes. *urls* are the inputs.
+    """Writes a series of shards for each part of *data*, as *wanted*; one part, the whole, has the name "".
 
     Those of *parts* are checked before anything is read, those of others when they begin.
     Raises: UsageError; StorageError if an output exists that may not be replaced.
     """
 
-    def __init__(
-        self,
-        wanted: PartOutputs,
-        parts: Sequence[str],
-        urls: Sequence[str],
-        made: Callable[[str], Destination],
-        account: Account,
-    ) -> None:
+    def __init__(self, wanted: PartOutputs, parts: Sequence[str], data: DataSet) -> None:
         self._wanted = wanted
         self._parts = parts
-        self._urls = urls
-        self._made = made
-        self._account = account
+        self._data = data
         self._first = wanted.start or 0
         self._old: dict[str, dict[int, str]] = {}  # shards of an earlier run
         self._series: dict[str, Series] = {}
@@ -261,45 +215,53 @@ class PartShards:
             self._old[part] = {0: names.name(0)} if there else {}
         else:
             self._old[part] = existing_shards(names)
-        check_numbered(names, self._first, self._old[part], self._urls, self._wanted.force)
+        check_numbered(names, self._first, self._old[part], self._data.urls, self._wanted.force)
 
     def spread(self, counts: Mapping[str, int]) -> None:
         """Spread the *counts* of samples of each part evenly over its shards. Raises: SampleError for too few."""
-        if self._wanted.even:
-            self._spreads = {part: Spread(count, self._wanted.even, part) for part, count in counts.items()}
+        even = self._wanted.even or 0
+        for part, count in counts.items():
+            if count < even:
+                raise SampleError(f"{count} samples{f' of {part!r}' * bool(part)} are too few for {even} shards")
+            self._spreads[part] = Spread(count, even)
 
     def begin(self, part: str) -> Series:
-        """Return what writes the shards of *part*."""
+        """Return what writes the shards of *part*. Raises: see the class; SampleError for one that was not counted."""
         if part not in self._old:
             self._check_outputs(part)
-        if self._wanted.even and part not in self._spreads:
-            raise other_samples()
-        names, limits = self._wanted.names.of(part), self._wanted.limits
-        if self._wanted.even:
-            limits = Limits(self._spreads[part].samples)
-        elif not (self._wanted.names.single or limits.size or limits.samples(0)):
-            limits = Limits(size=self._wanted.default)
-        series = Series(lambda k: self._made(names.name(self._first + k)), limits, self._account, syncing=0)
-        self._series[part] = series
-        return series
+        wanted, limits = self._wanted, self._wanted.limits
+        if wanted.even:
+            if part not in self._spreads:
+                raise other_samples()
+            limits = limits._replace(samples=self._spreads[part].samples)
+        names, syncing = wanted.names.of(part), 0 if part else SYNCING
+
+        def destination(k: int) -> Destination:
+            return self._data.sink(names.name(self._first + k), wanted.force, wanted.gzip)
+
+        self._series[part] = Series(destination, limits, self._data.account, syncing)
+        return self._series[part]
 
     def settle(self, of: str) -> None:
         """Report what each part has got, or how many there are *of* what; remove shards of an earlier run.
 
         Raises: SampleError if a part has fewer samples than were spread.
         """
+        account, limits = self._data.account, self._wanted.limits
         for part, spread in self._spreads.items():
-            spread.check(self._series[part].samples if part in self._series else 0, None)
-        account = self._account
+            found = self._series[part].samples if part in self._series else 0
+            if found < spread.total and (limits.shards is None or limits.shards >= spread.shards):
+                raise spread.changed("fewer")
         if not account.samples_in:
             account.warn("no samples in the input; no shards written")
-        else:
+        elif "" not in self._series:
             self._report(of)
+        until = None if self._wanted.start is None or limits.shards is None else self._first + limits.shards
         for part, old in self._old.items() if self._wanted.force else ():
             written = self._series[part].shards if part in self._series else 0
             if not (self._wanted.names.single and written):
                 span = range(self._first, self._first + written)
-                replace_set(self._wanted.names.of(part), span, None, old, account, bool(account.samples_in))
+                replace_set(self._wanted.names.of(part), span, until, old, account, bool(account.samples_in))
 
     def _report(self, of: str) -> None:
         """Let the account say how many samples and shards each part has; report parts without samples."""
@@ -307,11 +269,11 @@ class PartShards:
         counts = {part: (found.samples, found.shards) for part in parts if (found := self._series.get(part))}
         for part in parts:
             if part not in counts:
-                self._account.warn(f"{part}: no samples; no shards written")
+                self._data.account.warn(f"{part}: no samples; no shards written")
         if len(counts) > REPORTED:
             samples, shards = map(sum, zip(*counts.values(), strict=True))
             counts = {f"{len(counts):,} {of}": (samples, shards)}
-        self._account.progress.totals = [
+        self._data.account.progress.totals = [
             f"{part}: {several(samples, 'sample')} in {several(shards, 'shard')}"
             for part, (samples, shards) in counts.items()
         ]

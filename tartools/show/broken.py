@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
 from tartools.samples.filetypes import NUMBERS, PICTURES, TEXTS
 from tartools.show import sound
+from tartools.show.text import array_header
 from tartools.stages.checking.samples import no_number
 from tartools.tar import Member
 
@@ -57,21 +59,10 @@ def _lines(member: Member) -> None:
 
 
 def _array(member: Member) -> None:
-    from numpy.lib import format as npy
-
     with member.open() as file:
-        first = npy.read_magic(file) == (1, 0)  # 3.0 is 2.0 with names in UTF-8
-        try:
-            shape, _, dtype = npy.read_array_header_1_0(file) if first else npy.read_array_header_2_0(file)
-        except MemoryError:  # the header is short: this is of Python's parser, whose stack is full
-            raise ValueError("its header is nested too deeply") from None
-        if dtype.hasobject:
-            return  # a pickle, which is not opened
-        size = dtype.itemsize
-        for length in shape:
-            size *= length
-        left = member.size - file.tell()
-        if left != size:
+        shape, dtype = array_header(file)
+        left, size = member.size - file.tell(), math.prod(shape) * dtype.itemsize
+        if left != size and not dtype.hasobject:  # a pickle, which is not opened
             raise ValueError(f"it has {left:,} bytes of data instead of {size:,}")
 
 

@@ -9,7 +9,7 @@ import codecs
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
@@ -18,17 +18,17 @@ from tartools.samples.sample import Sample, field_name
 from tartools.show import sound
 from tartools.tar import Member
 
+if TYPE_CHECKING:
+    import numpy
+
 HEAD = 1 << 16  # bytes of a member that are read
 JSON_LIMIT = 1 << 20  # bytes; longer JSON is shown as plain text
 ARRAY_LIMIT = 16 << 20  # bytes; longer arrays are shown without their range of values
-ARRAY_HEADER = 10_000  # bytes; numpy's own limit
-DIMENSIONS = 64  # numpy's own limit
 COUNTED = 10_000  # lines of JSON that are counted
 LINES, WIDTH = 12, 100  # of a text; longer ones are cut
 
 ARRAY = b"\x93NUMPY"  # numpy.lib.format, "Format Version 1.0"
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 
 
 class Description(NamedTuple):
@@ -78,7 +78,7 @@ def describe(member: Member, *, decode: bool = False) -> Description:
     if not head:
         return Description("empty", kind="broken" if kind in PICTURES or kind in sound.KINDS else "")
     if head.startswith(ARRAY):
-        return array_in_words(head, member)
+        return array_in_words(member)
     if is_picture(kind, head):
         return picture_in_words(member, decode=decode)
     if sound.is_sound(kind, head):
@@ -129,71 +129,64 @@ def heard(member: Member, kind: str) -> Description:
     return Description(what, [sound.line(peaks)] if any(peaks) else (), kind="sound")
 
 
-def array_in_words(head: bytes, member: Member) -> Description:
-    """Return dtype, shape and range of values of the .npy file *member*, which begins with *head*.
+def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], numpy.dtype[Any]]:
+    """Return shape and dtype that the .npy *file* says it has; it stands at its data then, which may be pickles.
 
-    The header is parsed as a literal, and numpy gets plain numbers only, never the pickles that an array may hold.
+    Raises: ValueError, and what else numpy raises for a header that can't be read.
     """
-    import ast
+    from numpy.lib import format as npy
 
-    wide = head[6:7] > b"\x01"  # numpy.lib.format: from version 2.0 on the length has four bytes
-    start = 12 if wide else 10
-    length = int.from_bytes(head[8:start], "little")
+    first = npy.read_magic(file) == (1, 0)  # 3.0 is 2.0 with names in UTF-8
     try:
-        if length > ARRAY_HEADER:
-            raise ValueError(f"it has {length} bytes")
-        header = ast.literal_eval(head[start : start + length].decode("utf-8" if head[6] > 2 else "latin-1").strip())
-        kind, shape = header["descr"], tuple(int(n) for n in header["shape"])
-        if len(shape) > DIMENSIONS or not all(0 <= n < 1 << 63 for n in shape):
-            raise ValueError("its shape is not one that an array can have")
-    except (ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, MemoryError, RecursionError) as error:
-        # the header is short: MemoryError is of Python's parser, whose stack is full, and its text that of a version
-        deep = isinstance(error, MemoryError | RecursionError)
-        why = "it is nested too deeply" if deep else printable(str(error))
-        return Description(f"array whose header cannot be read: {why[:WIDTH]}")
-    what = f"array {dtype(kind)} {'x'.join(map(str, shape)) or 'scalar'}"
-    numeric = re.fullmatch(r"[<>|=]?([biufc])(\d{1,3})", kind) if isinstance(kind, str) else None
-    if numeric is None:
-        return Description(what)
-    found, expected = member.size - start - length, math.prod(shape) * int(numeric[2])
-    if found != expected:
-        return Description(f"{what}, but it has {found:,} bytes of data instead of {expected:,}")
-    if found and found <= ARRAY_LIMIT and numeric[1] in "iuf":
-        what += extent_in_words(member.read()[start + length :], kind)
+        shape, _, dtype = npy.read_array_header_1_0(file) if first else npy.read_array_header_2_0(file)
+    except (MemoryError, RecursionError):  # the header is short: this is of Python's parser, whose stack is full
+        raise ValueError("it is nested too deeply") from None
+    if not all(0 <= length < 1 << 63 for length in shape):
+        raise ValueError("its shape is not one that an array can have")
+    return shape, dtype
+
+
+def array_in_words(member: Member) -> Description:
+    """Return dtype, shape and range of values of the .npy file *member*. Pickles that it may hold are not opened."""
+    with member.open() as file:
+        try:
+            shape, dtype = array_header(file)
+        except (TarToolsError, MemoryError):
+            raise
+        except Exception as error:  # numpy does not document all of them
+            return Description(f"array whose header cannot be read: {printable(str(error))[:WIDTH]}")
+        what = f"array {dtype_in_words(dtype)} {'x'.join(map(str, shape)) or 'scalar'}"
+        if dtype.kind not in "biufc":
+            return Description(what)
+        found, expected = member.size - file.tell(), math.prod(shape) * dtype.itemsize
+        if found != expected:
+            return Description(f"{what}, but it has {found:,} bytes of data instead of {expected:,}")
+        if found and found <= ARRAY_LIMIT and dtype.kind in "iuf":
+            what += extent_in_words(file.read(), dtype)
     return Description(what)
 
 
-def extent_in_words(data: bytes, kind: str) -> str:
-    """Return in words the minimum and maximum of *data*, numbers of the dtype *kind*.
-
-    >>> extent_in_words(bytes([3, 0, 9]), "|u1")
-    ', from 0 to 9'
-    """
+def extent_in_words(data: bytes, dtype: numpy.dtype[Any]) -> str:
+    """Return in words the minimum and maximum of *data*, numbers of this *dtype*."""
     import numpy as np
 
-    try:
-        values = np.frombuffer(data, np.dtype(kind))
-    except TypeError:  # a width that this machine does not have
-        return ""
+    values = np.frombuffer(data, dtype)
     unknown = int(np.isnan(values).sum())
-    if unknown:
-        values = values[~np.isnan(values)]
-    form = ".4g" if values.dtype.kind == "f" else ""
+    values = values[~np.isnan(values)] if unknown else values
+    form = ".4g" if dtype.kind == "f" else ""
     known = f", from {values.min():{form}} to {values.max():{form}}" if values.size else ""
     return known + (f", {unknown:,} NaN" if unknown else "")
 
 
-def dtype(kind: object) -> str:
-    """Return the name of the dtype *kind* of a .npy header.
-
-    >>> dtype("<f4"), dtype(">i2"), dtype("|O")
-    ('float32', 'big-endian int16', 'of pickled objects (not opened)')
-    """
-    found = re.fullmatch(r"([<>|=]?)([biufc])(\d{1,3})", kind) if isinstance(kind, str) else None
-    if found:
-        bits = "" if found[2] == "b" else str(8 * int(found[3]))
-        return ("big-endian " if found[1] == ">" else "") + KINDS[found[2]] + bits
-    return "of pickled objects (not opened)" if kind == "|O" else printable(str(kind))[:WIDTH]
+def dtype_in_words(dtype: numpy.dtype[Any]) -> str:
+    """Return the name of *dtype*, without what Python objects would be made of."""
+    if dtype.kind in "biufc":
+        return ("big-endian " if dtype.str[0] == ">" else "") + dtype.name
+    return (
+        "of pickled objects (not opened)"
+        if dtype.kind == "O"
+        else printable(str(dtype.descr if dtype.names else dtype.str))[:WIDTH]
+    )
 
 
 def document(member: Member) -> Description:
@@ -202,38 +195,24 @@ def document(member: Member) -> Description:
 
     payload = member.read()
     try:
-        value = json.loads(payload)
-        lines, more = first_lines(json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value))
+        lines = first_lines(json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(payload)))
     except (ValueError, RecursionError) as error:
         shown = cut_text(payload[:HEAD], whole=len(payload) <= HEAD) or guess_type(payload)
         return Description(f"not JSON ({printable(str(error))[:WIDTH]}), {shown.what}", shown.lines)
     if len(lines) == 1 and len(lines[0]) <= WIDTH:
         return Description(f"JSON: {printable(lines[0])}")
-    rest = [f"… {more} more lines" if more < COUNTED else "…"] if more else []
-    return Description("JSON", [*cut(lines, whole=True), *rest])
+    return Description("JSON", cut(lines, whole=len(lines) < LINES + COUNTED))
 
 
-def first_lines(parts: Iterable[str]) -> tuple[list[str], int]:
-    """Return the first lines of the text in *parts*, each cut to the width shown, and the count of further lines.
-
-    Counting stops at a limit, because each line of nested JSON takes time.
-    """
-    lines: list[str] = []
-    line, more = "", 0
+def first_lines(parts: Iterable[str]) -> list[str]:
+    """Return the first lines of the text in *parts*, no more than are counted: each line of nested JSON takes time."""
+    text, ends = [], 0
     for part in parts:
-        *full, rest = part.split("\n")
-        for end in full:
-            if len(lines) < LINES:
-                lines.append((line + end)[: WIDTH + 1])
-                line = ""
-            else:
-                more += 1
-        line = (line + rest)[: WIDTH + 1]
-        if more >= COUNTED:
+        text.append(part)
+        ends += part.count("\n")
+        if ends >= LINES + COUNTED:
             break
-    if len(lines) < LINES:
-        return [*lines, line], more
-    return lines, more + 1
+    return "".join(text).split("\n")
 
 
 def cut_text(head: bytes, *, whole: bool) -> Description | None:

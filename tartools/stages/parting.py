@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain, groupby, islice
-from typing import NoReturn
 
 from tartools.errors import SampleError
 from tartools.samples.account import Phase
@@ -34,78 +33,94 @@ def labelled(
     data: DataSet,
     parts: Sequence[shares.Part],
     column: Column | None,
-    exact: bool,
     check: Callable[[str], None],
-    counted: Callable[[Counter[str]], None] | None,
+    spread: Callable[[Counter[str]], object] | None,
 ) -> Iterator[tuple[Batches, Sequence[str]]]:
-    """Yield the samples of *data*, or the rows that list them, each with the one of *parts* to which it goes.
+    """Return the samples of *data*, or the rows that list them, each with the name of the part to which it goes.
 
-    With *column* they go to one for each of its values, or, if that is *exact*, each part gets its share of each value.
-    *check* raises ValueError for a value that can't be the name of a part: see `ByValue`. *counted* is told before how
-    many samples each part gets, if it is given.
+    They go to *parts* by the hash of the key; with *column* too so that each part gets its share of each value; with
+    *column* alone to one part for each value, of which *check* raises ValueError if it can't be a name; and without
+    both to "". *spread* is told before how many samples each part gets, if it is given.
 
     Raises: SampleError for a value that is missing or can't be a name, and for other samples than when they were
     counted.
     """
-    if data.lists and column is not None:
-        data.keep()
     if data.lists:
+        if column is not None:
+            data.keep()
         data.rows()
-    account, progress = data.account, data.account.progress
-    phase = progress.phase
-    route = ByKey(parts) if column is None else ByValue(column, check)
-    plan = _plan(data, column, parts) if exact and column is not None else None
-    if plan is not None or counted is not None:
-        counts = plan.counts if plan is not None else _counts(data, parts, route)
-        if counted is not None:
-            counted(counts)
-        progress.phase = phase if data.lists else Phase("writing", counts.total(), lambda: account.samples_out)
-    if plan is None or column is None:
-        yield from data.answered(route.parts, route.of_keys if isinstance(route, ByKey) else None)
-        return
-    rest = plan.rest()
-    yield from data.answered(
-        lambda batch: plan.take(entries(batch, column)), lambda keys: list(islice(rest, len(keys)))
-    )
-    plan.end()
+    counts: Counter[str] | None = None
+    found: Iterator[tuple[Batches, Sequence[str]]]
+    if parts and column is not None:
+        counts, found = stratified(data, parts, column)
+    elif column is not None:
+        label = by_value(column, check)
+        counts = _counts(data, parts, label) if spread else None
+        found = data.answered(label)
+    elif parts:
+        of_keys = by_key(parts)
+        counts = _counts(data, parts, lambda batch: of_keys(keys_of(batch)), of_keys) if spread else None
+        found = data.answered(lambda batch: of_keys(keys_of(batch)), of_keys)
+    else:
+        counts = Counter({"": data.count()}) if spread else None
+        found = ((batch, [""] * len(batch)) for batch in data.batches())
+    if counts is not None:
+        account = data.account
+        account.progress.phase = Phase("writing", counts.total(), lambda: account.samples_out)
+        if spread is not None:
+            spread(counts)
+    return found
 
 
-def _counts(data: DataSet, parts: Sequence[shares.Part], route: ByKey | ByValue) -> Counter[str]:
+def _counts(
+    data: DataSet,
+    parts: Sequence[shares.Part],
+    label: Callable[[Batch], Sequence[str]],
+    of_keys: Callable[[Sequence[bytes]], Sequence[str]] | None = None,
+) -> Counter[str]:
+    """Return how many samples each part gets, as *label* says of samples, and *of_keys* of keys alone."""
     total = Counter({part.name: 0 for part in parts})
-    if data.lists and isinstance(route, ByKey):
-        for _, found in data.answered(route.parts, route.of_keys):
+    if data.lists and of_keys is not None:
+        for _, found in data.answered(label, of_keys):
             total.update(found)
         return total
-    for each in data.results(lambda batches: dict(Counter(chain.from_iterable(map(route.parts, batches))))):
+    for each in data.results(lambda batches: dict(Counter(chain.from_iterable(map(label, batches))))):
         total.update(each)
     return total
 
 
-def _plan(data: DataSet, column: Column, parts: Sequence[shares.Part]) -> StratifiedPlan:
-    """Return the part of each sample, so that each part has its share of each value."""
-
-    def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, None]:
-        found = enumerate(chain.from_iterable(entries(batch, column) for batch in batches), number << TURN)
-        yield from pack_blocks(entry + position.to_bytes(NUMBER, "big") for position, entry in found)
-
-    return StratifiedPlan(records_of(data.counted_gather(work)), parts, data.reading.tmpdir)
+def by_key(parts: Sequence[shares.Part]) -> Callable[[Sequence[bytes]], list[str]]:
+    """Return a function that returns the part of each of some keys, by their hashes: they alone decide."""
+    names, number_of = [part.name for part in parts], shares.number_of
+    ends = shares.upper_bounds([part.weight for part in parts])
+    return lambda keys: [names[bisect_right(ends, number_of(key))] for key in keys]
 
 
-class ByKey:
-    """Parts by the hash of the key: the sets depend on the keys alone."""
+def by_value(column: Column, check: Callable[[str], None]) -> Callable[[Batch], list[str]]:
+    """Return a function that returns the part of each sample of a batch: the value of *column*.
 
-    def __init__(self, parts: Sequence[shares.Part]) -> None:
-        self._names = [part.name for part in parts]
-        self._ends = shares.upper_bounds([part.weight for part in parts])
+    `check(value)` raises ValueError if it can't be a name. The function raises SampleError, naming the sample, for such
+    a value, and for one too many.
+    """
+    known: set[str] = set()
 
-    def parts(self, batch: Batch) -> list[str]:
-        """Return the part of each of the next samples, those of *batch*."""
-        return self.of_keys(keys_of(batch))
+    def label(batch: Batch) -> list[str]:
+        values = values_of(batch, column)
+        for value in dict.fromkeys(values):
+            if value in known:
+                continue
+            try:
+                check(value)
+                if len(known) == MOST:
+                    why = "the most there may be, because each has an output that is open"
+                    raise ValueError(f"is one more than {MOST} values, {why}")
+            except ValueError as error:
+                why = f": its {column.name} can't name an output: {value[:100]!r} {error}"
+                raise failure_of(batch[values.index(value)], why) from None
+            known.add(value)
+        return values
 
-    def of_keys(self, keys: Sequence[bytes]) -> list[str]:
-        """Return the part of each of *keys*."""
-        names, ends, number_of = self._names, self._ends, shares.number_of
-        return [names[bisect_right(ends, number_of(key))] for key in keys]
+    return label
 
 
 def values_of(batch: Batch, column: Column) -> list[str]:
@@ -123,37 +138,6 @@ def values_of(batch: Batch, column: Column) -> list[str]:
     return found  # type: ignore[return-value]
 
 
-class ByValue:
-    """Parts by the value of a field, which is their name. `check(value)` raises ValueError if it can't be a name."""
-
-    def __init__(self, column: Column, check: Callable[[str], None]) -> None:
-        self._column = column
-        self._check = check
-        self._known: dict[str, str] = {}  # one string for each value
-
-    def parts(self, batch: Batch) -> list[str]:
-        """Return the part of each of the next samples, those of *batch*.
-
-        Raises: SampleError, naming the sample, for a value that can't be a name, or is one too many.
-        """
-        values = values_of(batch, self._column)
-        known = self._known
-        for value in dict.fromkeys(values):
-            if value not in known:
-                try:
-                    self._check(value)
-                except ValueError as error:
-                    self._fail(batch, values.index(value), f"{value[:100]!r} {error}")
-                if len(known) == MOST:
-                    self._fail(batch, values.index(value), f"{value!r} is one more than {MOST} values, the most there "
-                               "may be, because each has an output that is open")  # fmt: skip
-                known[value] = value
-        return [known[value] for value in values]
-
-    def _fail(self, batch: Batch, number: int, why: str) -> NoReturn:
-        raise failure_of(batch[number], f": its {self._column.name} can't name an output: {why}")
-
-
 def entries(batch: Batch, column: Column) -> Iterator[bytes]:
     """Yield what sorts the next samples, those of *batch*, by the value of *column*, then by the hash of the key."""
     for value, key in zip(values_of(batch, column), keys_of(batch), strict=True):
@@ -161,55 +145,64 @@ def entries(batch: Batch, column: Column) -> Iterator[bytes]:
         yield text_bytes(value.encode("utf-8", "surrogatepass")) + number + text_bytes(key)
 
 
-class StratifiedPlan:
-    """To which of *parts* each sample of a data set goes, given a record of each: its entry, then its position.
+def stratified(
+    data: DataSet, parts: Sequence[shares.Part], column: Column
+) -> tuple[Counter[str], Iterator[tuple[Batches, Sequence[str]]]]:
+    """Return how many samples each of *parts* gets, and what `labelled` returns: see the module.
 
-    `counts` has the samples of each part. Holds: 100 MiB; the others are in unnamed files in *tmpdir*.
+    Holds: 100 MiB of records; the others are in unnamed files.
     """
+    tmpdir = data.reading.tmpdir
 
-    def __init__(self, records: Iterable[bytes], parts: Sequence[shares.Part], tmpdir: str | None) -> None:
-        self._parts = parts
-        self._tmpdir = tmpdir
-        self.counts = Counter({part.name: 0 for part in parts})
-        assigned = external_sort(self._assign(external_sort(records, MEMORY, tmpdir)), MEMORY, tmpdir)
-        self._assigned = chain([*islice(assigned, 1)], assigned)  # now all have been counted
+    def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, None]:
+        found = enumerate(chain.from_iterable(entries(batch, column) for batch in batches), number << TURN)
+        yield from pack_blocks(entry + position.to_bytes(NUMBER, "big") for position, entry in found)
 
-    def _assign(self, records: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the position of each of *records*, sorted by value and hash, a digest of its entry, and its part."""
-        for _, same in groupby(records, lambda found: found[: found.index(b"\0\0")]):
-            spool = Spool(MEMORY, self._tmpdir)
-            count = 0
-            for found in same:
-                count += 1
-                spool.add(found[-NUMBER:] + _digest(found[:-NUMBER]))
-            ranked = iter(spool)
-            for number, share in enumerate(shares.apportioned(count, self._parts)):
-                self.counts[self._parts[number].name] += share
-                for found in islice(ranked, share):
-                    yield found + number.to_bytes(NUMBER, "big")
+    counts = Counter({part.name: 0 for part in parts})
+    by_entry = external_sort(records_of(data.counted_gather(work)), MEMORY, tmpdir)
+    sorted_again = external_sort(assigned(by_entry, parts, counts, tmpdir), MEMORY, tmpdir)
+    by_position = chain([*islice(sorted_again, 1)], sorted_again)  # now all have been counted
 
-    def take(self, entries: Iterable[bytes]) -> list[str]:
-        """Return the parts of the next samples, which have *entries*. Raises: SampleError if the input has changed."""
-        parts = []
-        for each in entries:
-            found = next(self._assigned, None)
-            if found is None or found[NUMBER : 2 * NUMBER] != _digest(each):
+    def part(found: bytes) -> str:
+        return parts[int.from_bytes(found[2 * NUMBER :], "big")].name
+
+    def of_samples(batch: Batch) -> list[str]:
+        names = []
+        for each in entries(batch, column):
+            found = next(by_position, b"")
+            if found[NUMBER : 2 * NUMBER] != digest_of_entry(each):
                 raise other_samples()
-            parts.append(self._part(found))
-        return parts
+            names.append(part(found))
+        return names
 
-    def rest(self) -> Iterator[str]:
-        """Return the parts of all samples, in the order of the input."""
-        return map(self._part, self._assigned)
-
-    def _part(self, found: bytes) -> str:
-        return self._parts[int.from_bytes(found[2 * NUMBER :], "big")].name
-
-    def end(self) -> None:
-        """Raise SampleError if there were more samples when the records were made."""
-        if next(self._assigned, None) is not None:
+    def labels() -> Iterator[tuple[Batches, Sequence[str]]]:
+        yield from data.answered(of_samples, lambda keys: list(map(part, islice(by_position, len(keys)))))
+        if next(by_position, None) is not None:
             raise other_samples()
 
+    return counts, labels()
 
-def _digest(entry: bytes) -> bytes:
+
+def assigned(
+    records: Iterator[bytes], parts: Sequence[shares.Part], counts: Counter[str], tmpdir: str | None
+) -> Iterator[bytes]:
+    """Yield the position of each of *records*, sorted by value and hash, a digest of its entry, and its part.
+
+    Counts the samples of each of *parts* in *counts*. Holds: 32 MiB of records.
+    """
+    for _, same in groupby(records, lambda found: found[: found.index(b"\0\0")]):
+        spool = Spool(MEMORY, tmpdir)
+        count = 0
+        for found in same:
+            count += 1
+            spool.add(found[-NUMBER:] + digest_of_entry(found[:-NUMBER]))
+        ranked = iter(spool)
+        for number, share in enumerate(shares.apportioned(count, parts)):
+            counts[parts[number].name] += share
+            for found in islice(ranked, share):
+                yield found + number.to_bytes(NUMBER, "big")
+
+
+def digest_of_entry(entry: bytes) -> bytes:
+    """Return what tells whether a sample still has this *entry* when it is read again."""
     return blake2b(entry, digest_size=NUMBER).digest()

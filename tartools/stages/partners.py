@@ -20,7 +20,7 @@ from typing import Any
 from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError, UsageError, several
 from tartools.samples.account import Account, Phase
-from tartools.samples.columnfields import ChosenColumns, PackedFields, RowFormat
+from tartools.samples.columnfields import ChosenColumns, RowFormat
 from tartools.samples.sample import Batch, failure_of, join_path
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, ShardStream, closing_upstream, read_batches
@@ -309,8 +309,7 @@ class SecondRows:
     ) -> None:
         self._files = list(zip(urls, forms, strict=True))
         self._account = account
-        self._packed = PackedFields()
-        self._format = RowFormat(key, chosen, self._packed, len(urls) == 1)
+        self._format = RowFormat(key, chosen, len(urls) == 1)
 
     def batches(self) -> Pairs:
         """Yield keys and packed fields of adjacent rows."""
@@ -332,11 +331,13 @@ class SecondRows:
 
     def single(self) -> bytes | None:
         """Return the field that is added, if what `batches` yields is the payload of one."""
-        return self._packed.names[0] if self._packed.single else None
+        return self._format.single
 
     def members(self, key: bytes, packed: bytes) -> list[Member]:
         """Return the members for what `batches` yields."""
-        return [tar.new_member(join_path(key, field), payload) for field, payload in self._packed.unpack(packed)]
+        single = self._format.single
+        fields = marshal.loads(packed) if single is None else [(single, packed)]  # noqa: S302  # from our own process
+        return [tar.new_member(join_path(key, field), payload) for field, payload in fields]
 
     def check(self) -> None:
         """Do nothing: all rows are held, or were read to their end."""

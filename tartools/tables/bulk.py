@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any
 
@@ -22,33 +22,46 @@ RoomOf = Callable[[int], memoryview]
 
 @dataclass
 class Bulk:
-    """Samples with their payloads in *data*, or those of field f in *columns*[f].
+    """Samples with these *keys*, in the shards *urls*, and their payloads, of *fields*, whose names are in lower case.
 
-    The key of sample n is the first *keys*[n] bytes of *names*[n]. The payload of *fields*[f] is *sizes*[f, n] bytes
-    of *data* from *offsets*[f, n] on; the offset is -1 if the sample lacks it. In a sample, offsets are in the order of
-    the archive. Names of fields are in lower case. If they are *uniform*, all have all fields, in this order. The shard
-    of sample n is *urls*[*shards*[n]]. *whole* are the fields and offsets in the shards, if these are only some fields.
+    In the archive *fields*[f] of sample n is at *offsets*[f, n]; -1 says that it is not there. If they are *uniform*,
+    all have all, in this order. A payload is *columns*[f][n], or *sizes*[f, n] bytes of *data* from *places*[f, n] on.
     """
 
-    names: Any
-    keys: Any
+    keys: list[bytes]
     fields: list[str]
     offsets: Any
     sizes: Any
     uniform: bool
+    places: Any = None
     data: Any = None
     columns: dict[int, list[bytes]] | None = None
-    shards: Any = None
-    urls: Any = ()
-    whole: tuple[list[str], Any] | None = None
+    urls: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def raw_keys(self) -> list[bytes]:
-        """Return the keys as bytes."""
-        names, width = self.names.tobytes(), self.names.shape[1]
-        return [names[at : at + size] for at, size in zip(range(0, len(names), width), self.keys.tolist(), strict=True)]
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | ({"data": bytes(self.data)} if isinstance(self.data, memoryview) else {})
+
+    def part(self, some: slice) -> Bulk:
+        """Return *some* of these samples."""
+        columns = self.columns and {n: column[some] for n, column in self.columns.items()}
+        arrays = {name: getattr(self, name)[:, some] for name in ("offsets", "sizes", "places")}
+        return replace(self, keys=self.keys[some], urls=self.urls[some], columns=columns, **arrays)
+
+    def payloads(self, number: int) -> Iterable[bytes]:
+        """Return the payloads of field *number*, of each sample; what is not there is empty.
+
+        They are copied one by one, so that who drops each sample has the next one in the same memory.
+        """
+        if self.columns is not None:
+            return self.columns[number]
+        begins = self.places[number]
+        spans = map(slice, begins.tolist(), (begins + self.sizes[number]).tolist())
+        if isinstance(self.data, bytes):
+            return map(self.data.__getitem__, spans)
+        return map(bytes, map(memoryview(self.data).__getitem__, spans))
 
 
 def in_buffer(data: Any, sizes: Any) -> Bulk | None:
@@ -61,7 +74,7 @@ def in_buffer(data: Any, sizes: Any) -> Bulk | None:
     blocks = np.frombuffer(data, np.uint8).reshape(-1, BLOCK)
     found = arranged(lambda _, at: blocks[at // BLOCK], bounds[:-1], bounds[1:])
     if found is not None:
-        found.data = data
+        found.data, found.places = data, found.offsets
     return found
 
 
@@ -85,27 +98,20 @@ def in_files(
     if found is None:
         return None
     chosen = [n for n, name in enumerate(found.fields) if wanted is None or name in wanted]
-    offsets, sizes = found.offsets[chosen], found.sizes[chosen]
+    found.sizes[np.setdiff1d(range(len(found.fields)), chosen)] = 0
+    found.places = (np.cumsum(found.sizes) - found.sizes.ravel()).reshape(found.sizes.shape)
+    starts, sizes, total, count = np.maximum(found.offsets, 0).tolist(), found.sizes.tolist(), int(found.sizes.sum()), 0
     if room_of is None:
-        starts = np.maximum(offsets, 0)
-        pairs = zip(chosen, starts.tolist(), sizes.tolist(), strict=True)
-        found.columns = {n: list(map(os.pread, places, size, at)) for n, at, size in pairs}
+        found.columns = {n: list(map(os.pread, places, sizes[n], starts[n])) for n in chosen}
         count = sum(sum(map(len, column)) for column in found.columns.values())
     else:
-        order = np.argsort(offsets, axis=0)
-        ordered = np.take_along_axis(sizes, order, 0)
-        packed = np.empty_like(offsets)
-        np.put_along_axis(packed, order, np.cumsum(ordered.T).reshape(ordered.T.shape).T - ordered, 0)
-        found.data, count = room_of(int(sizes.sum())), 0
-        for starts, lengths, rooms in zip(offsets.tolist(), sizes.tolist(), packed.tolist(), strict=True):
-            for place, start, size, at in zip(places, starts, lengths, rooms, strict=True):
-                count += os.preadv(place, [found.data[at : at + size]], max(start, 0)) if size else 0
-        found.whole = found.fields, found.offsets
-        found.fields = [found.fields[n] for n in chosen]
-        found.offsets, found.sizes = np.where(offsets < 0, -1, packed), sizes
+        found.data = room_of(total)
+        for n in chosen:
+            for place, start, size, at in zip(places, starts[n], sizes[n], found.places[n].tolist(), strict=True):
+                count += os.preadv(place, [found.data[at : at + size]], start) if size else 0
     for file in set(files):
         check_input_file(file)
-    return found if count == sizes.sum() else None
+    return found if count == total else None
 
 
 def arranged(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> Bulk | None:
@@ -139,7 +145,7 @@ def arranged(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> B
     named = _named(headers[:, :NAME], who, count) if are_plain(headers).all() else None
     if named is None:
         return None
-    names, keys, fields = named
+    keys, fields = named
     offsets: dict[bytes, Any] = {}
     sizes: dict[bytes, Any] = {}
     uniform, low = True, 0
@@ -162,7 +168,7 @@ def arranged(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> B
     if len(set(known)) < len(known) or not known or any(name.startswith("__") for name in known):
         return None
     found = np.array([*offsets.values()]), np.array([*sizes.values()])
-    return Bulk(np.ascontiguousarray(names[:count]), keys, known, *found, uniform)
+    return Bulk(keys, known, *found, uniform)
 
 
 def _sizes_of(headers: Any) -> Any:
@@ -171,8 +177,8 @@ def _sizes_of(headers: Any) -> Any:
     return sizes if right.all() else None
 
 
-def _named(names: Any, who: Any, count: int) -> tuple[Any, Any, Any] | None:
-    """Return the paths *names*, the lengths of keys of the samples, and for each path the field, filled up with zeros.
+def _named(names: Any, who: Any, count: int) -> tuple[list[bytes], Any] | None:
+    """Return the keys of the samples in the paths *names*, and for each path the field, filled up with zeros.
 
     They are those of samples *who*; the first *count* are of the first members. None if keys differ from these, or are
     odd.
@@ -198,7 +204,10 @@ def _named(names: Any, who: Any, count: int) -> tuple[Any, Any, Any] | None:
             return None
     places = keys[:, None] + np.arange(1, widest + 1)
     fields = np.where(places < ends[:, None], names[rows[:, None], np.minimum(places, width - 1)], 0)
-    return None if (fields == SLASH).any() else (names, lengths, fields)
+    if (fields == SLASH).any():
+        return None
+    text, starts = names[:count].tobytes(), range(0, count * width, width)
+    return [text[at : at + size] for at, size in zip(starts, lengths.tolist(), strict=True)], fields
 
 
 def _distinct(fields: Any) -> tuple[list[bytes], Any]:

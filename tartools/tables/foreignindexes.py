@@ -26,9 +26,9 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from hashlib import blake2b
-from itertools import chain, groupby, islice, takewhile
+from itertools import chain, groupby, takewhile
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tartools import storage
 from tartools.errors import SampleError, UsageError, printable, shown
@@ -45,14 +45,11 @@ if TYPE_CHECKING:
     import sqlite3
 
 TAR = ".tar"
-DALI_SUFFIX, DALI_VERSION = ".idx", b"v1.2"
+DALI_VERSION = b"v1.2"
 WIDS_NAME = "shardindex.json"
 LONGEST = 100  # bytes of a name that wids reads: those in the last header block of a member
 GREATEST = 8 << 30  # bytes of a payload whose size wids can't read: such sizes are not octal
-WEBSHART_SUFFIX = ".json"
-ENERGON_SUFFIX, FOLDER = ".tar.idx", ".nv-meta"
-SQLITE, UUID, INFO, SPLIT = (f"{FOLDER}/{name}" for name in ("index.sqlite", "index.uuid", ".info.json", "split.yaml"))
-GROUP = 1 << 12  # samples that are stored at a time
+SQLITE, UUID, INFO, SPLIT = (f".nv-meta/{name}" for name in ("index.sqlite", "index.uuid", ".info.json", "split.yaml"))
 
 TABLES = """
 PRAGMA journal_mode = OFF;
@@ -70,65 +67,6 @@ CREATE INDEX idx_sample_parts_full ON sample_parts (tar_file_id, sample_index, p
 """
 
 
-# ---- what they are made of: samples and members with their places, a shard at a time; and where their files go ----
-
-
-class IndexPlaces(NamedTuple):
-    """The shards *urls*, the directory or prefix *folder* of the index ("" for beside the shards), and temporary files.
-
-    With *force*, files that exist are replaced.
-    """
-
-    urls: Sequence[str]
-    folder: str = ""
-    force: bool = False
-    tmpdir: str | None = None
-
-    def beside(self, url: str, suffix: str) -> str:
-        """Return the name of the file with *suffix* for the shard *url*.
-
-        >>> IndexPlaces((), "").beside("s3://b/a.tar", ".idx"), IndexPlaces((), "index").beside("d/a.tar", ".idx")
-        ('s3://b/a.idx', 'index/a.idx')
-        """
-        name = Url(url).name.removesuffix(TAR) + suffix
-        return self.below(name.rpartition("/")[2]) if self.folder else name
-
-    def below(self, name: str) -> str:
-        """Return the URL of the file *name* in the directory of the index, which all shards share."""
-        return (f"{self.folder}/" if self.folder and not self.folder.endswith("/") else self.folder) + name
-
-    def all_beside(self, suffix: str) -> list[str]:
-        """Return the names of all files with *suffix*. Raises: UsageError if two of them are the same."""
-        names = [self.beside(url, suffix) for url in self.urls]
-        first: dict[str, str] = {}
-        for url, name in zip(self.urls, names, strict=True):
-            other = first.setdefault(name, url)
-            if other is not url:
-                raise UsageError(f"{shown(other)} and {shown(url)} would have the same index {shown(name)}")
-        return names
-
-    def write(self, url: str, data: bytes) -> None:
-        """Write the file *url* of the index. Raises: StorageError."""
-        with storage.writing(url, self.force) as sink:
-            sink.write(data)
-
-    def together(self) -> IndexPlaces:
-        """Return these places with the deepest directory that has all shards, if no other was named.
-
-        Raises: UsageError if there is none.
-        """
-        if self.folder:
-            return self
-        names = [Url(url).name for url in self.urls]
-        folders = [name.split("/")[:-1] for name in names]
-        shared = takewhile(lambda each: len(set(each)) == 1, zip(*folders, strict=False))
-        common = "".join(f"{each[0]}/" for each in shared)
-        local = all(Url(url).is_local for url in self.urls)
-        if (not local and common.count("/") < 3) or (not common and any(os.path.isabs(name) for name in names)):
-            raise UsageError("the shards are in no common directory: name one for the index with -o DIR")
-        return self._replace(folder=common or ".")
-
-
 class IndexedMember(NamedTuple):
     """A member of a sample: its *field*, and the *size* bytes of its payload at *offset* of the shard."""
 
@@ -138,11 +76,12 @@ class IndexedMember(NamedTuple):
 
 
 class IndexedSample(NamedTuple):
-    """A sample: its *key*, bytes *begin* to *end* of the shard, and its *parts* in the order of the archive.
+    """A sample: the URL of its *shard*, its *key*, its bytes *begin* to *end*, its *parts* in the order of the archive.
 
     A member without a field has no part.
     """
 
+    shard: str
     key: bytes
     begin: int
     end: int
@@ -152,15 +91,20 @@ class IndexedSample(NamedTuple):
         """Return the name of the member *part*."""
         return join_path(self.key, part.field)
 
-    def headers(self) -> Iterator[int]:
-        """Yield the bytes of the headers of each part."""
-        end = self.begin
-        for part in self.parts:
-            yield part.offset - end
-            end = part.offset + padded(part.size)
+    def text(self, name: bytes) -> str:
+        """Return *name*, one of this sample, as text. Raises: SampleError if it is not UTF-8."""
+        try:
+            return name.decode()
+        except UnicodeDecodeError:
+            raise SampleError(f"the name {name!r} is not UTF-8, which this index needs", url=self.shard) from None
+
+    def refused(self, why: str, field: bytes = b"") -> SampleError:
+        """Return the failure that the member *field* can't be in an index."""
+        name = join_path(self.key, field).decode("utf-8", "surrogateescape")
+        return SampleError(f"the member {name!r} {why}", url=self.shard)
 
 
-class Shard(NamedTuple):
+class IndexedShard(NamedTuple):
     """A shard: its *url*, its *size* in bytes, and its *rows*, which can be read once."""
 
     url: str
@@ -168,35 +112,142 @@ class Shard(NamedTuple):
     rows: Iterator[IndexedSample]
 
 
-def shards(
-    blocks: Iterable[bytes], versions: Mapping[str, str], account: Account, check: Callable[[str, IndexedSample], None]
-) -> Iterator[Shard]:
-    """Yield the shards that have these *versions*, in order, with the samples that *blocks* (of rows) have of them.
+class IndexPlaces(NamedTuple):
+    """Where the files of an index are: *beside* each shard, by its URL, or in *folder*, which all shards share.
 
-    The rows of one have to be read before the next shard is asked for. *check* is called with the URL and each row, and
-    raises SampleError for one that the index can't hold. Samples without a field are left out, and reported in
-    *account*, where all are counted. Holds: one block.
-    Raises: SampleError, StorageError if a shard has another version at its end.
+    With *force*, files that exist are replaced.
     """
+
+    beside: Mapping[str, str]
+    folder: str
+    force: bool
+    tmpdir: str | None
+
+    def write(self, url: str, data: bytes) -> None:
+        """Write the file *url* of the index. Raises: StorageError."""
+        with storage.writing(url, self.force) as sink:
+            sink.write(data)
+
+    def write_json(self, name: str, value: object) -> None:
+        """Write *value* to the file *name* in the folder. Raises: StorageError."""
+        self.write(self.folder + name, json.dumps(value, indent=2).encode() + b"\n")
+
+    def name_of(self, url: str) -> str:
+        """Return the name of the shard *url*, relative to the folder where both can be moved together."""
+        return schema.relative(url, schema.folder_of(self.folder))
+
+
+class IndexFormat(NamedTuple):
+    """An index for one tool: files with this *suffix* beside each shard, others with these *names*, and how to *write*.
+
+    *check* raises SampleError for a row that the tool would see in another way.
+    """
+
+    suffix: str
+    names: Sequence[str]
+    write: Callable[[Iterable[IndexedShard], IndexPlaces], None]
+    check: Callable[[IndexedSample], None] = lambda row: None
+
+
+def index_places(
+    tool: str, urls: Sequence[str], folder: str, force: bool = False, tmpdir: str | None = None
+) -> IndexPlaces:
+    """Return where the files of the index for *tool* of the shards *urls* go, before anything is read.
+
+    *folder* is for those that all shards share, if *tool* has such files, else for those of each shard. "" is the
+    deepest directory of all shards, or that of each. Raises: UsageError, StorageError.
+    """
+    if Url(folder).scheme in ("-", "pipe") or folder.endswith(schema.SUFFIX):
+        raise UsageError("must be a directory or a prefix, for the files of an index", url=folder)
+    wanted = FORMATS[tool]
+    folder += "/" if folder and not folder.endswith("/") else ""
+    apart = "" if wanted.names else folder
+    users: dict[str, str] = {}  # of files: the shards that they are for
+    for url in urls:
+        name = Url(url).name.removesuffix(TAR) + wanted.suffix if wanted.suffix else url
+        name = apart + name.rpartition("/")[2] if apart else name
+        if name in users and not wanted.suffix:
+            raise UsageError(f"{shown(url)} is named twice, and wids would not tell its samples apart")
+        if name in users:
+            raise UsageError(f"{shown(users[name])} and {shown(url)} would have the same index {shown(name)}")
+        users[name] = url
+    if wanted.names:
+        folder = folder or common_folder(urls)
+    places = IndexPlaces({url: name for name, url in users.items()}, folder, force, tmpdir)
+    if tool == "energon":
+        _check_energon_names(places)
+    for url in (*(users if wanted.suffix else ()), *(folder + name for name in wanted.names)):
+        storage.check_output(url, force, urls, single=False)
+    return places
+
+
+def common_folder(urls: Sequence[str]) -> str:
+    """Return the deepest directory or prefix that has all of *urls*, with its last slash. Raises: UsageError.
+
+    >>> common_folder(["s3://b/d/a.tar", "s3://b/d/e/a.tar"]), common_folder(["a.tar", "d/a.tar"])
+    ('s3://b/d/', './')
+    """
+    names = [Url(url).name for url in urls]
+    each_has = zip(*(name.split("/")[:-1] for name in names), strict=False)
+    common = "".join(f"{each[0]}/" for each in takewhile(lambda each: len(set(each)) == 1, each_has))
+    local = all(Url(url).is_local for url in urls)
+    if (not local and common.count("/") < 3) or (not common and any(map(os.path.isabs, names))):
+        raise UsageError("the shards are in no common directory: name one for the index with -o DIR")
+    return common or "./"
+
+
+def write_index(
+    tool: str, blocks: Iterable[bytes], versions: Mapping[str, str], places: IndexPlaces, account: Account
+) -> None:
+    """Write the index for *tool* of the shards that *blocks* of rows are of; each file appears when it is complete.
+
+    *versions* are those that the shards had before they were read. All samples are counted in *account*; those without
+    a field are left out, and reported.
+
+    Order: that of the shards. Holds: the index of a shard.
+    Raises: SampleError for what the index can't hold, StorageError, also if a shard has changed.
+    """
+    wanted = FORMATS[tool]
+    wanted.write(_shards(blocks, versions, account, wanted.check), places)
+
+
+def _shards(
+    blocks: Iterable[bytes], versions: Mapping[str, str], account: Account, check: Callable[[IndexedSample], None]
+) -> Iterator[IndexedShard]:
+    """Yield the shards; the rows of one have to be read before the next one is asked for. Holds: one block."""
     grouped = groupby(map(marshal.loads, blocks), itemgetter(0))
     name, found = next(grouped, ("", iter(())))
     for url, version in versions.items():
         rows = chain.from_iterable(map(_rows, found if url == name else ()))
-        yield Shard(url, int(version.split()[0]), _listed(rows, url, version, account, check))
+        yield IndexedShard(url, int(version.split()[0]), _listed(rows, url, account, check))
+        check_unchanged({url: version})
         if url == name:
             name, found = next(grouped, ("", iter(())))
 
 
-def _listed(
-    rows: Iterable[IndexedSample],
-    url: str,
-    version: str,
-    account: Account,
-    check: Callable[[str, IndexedSample], None],
+def _rows(
+    block: tuple[str, list[bytes], bytes, bytes, dict[bytes, tuple[bytes, bytes]], Any],
 ) -> Iterator[IndexedSample]:
+    """Yield the rows of an unpacked *block*. Raises: SampleError for a sample that has a field twice."""
+    url, keys, begins, ends, found, _ = block
+    columns = [(field, array("q", offsets), array("q", sizes)) for field, (offsets, sizes) in found.items()]
+    for number, (key, begin, end) in enumerate(zip(keys, array("q", begins), array("q", ends), strict=True)):
+        parts = [IndexedMember(field, offsets[number], sizes[number]) for field, offsets, sizes in columns]
+        row = IndexedSample(url, key, begin, end, [part for part in parts if part.offset >= 0])
+        row.parts.sort(key=itemgetter(1))
+        for part in parts if len(row.parts) < len(parts) else ():
+            if part.offset == schema.TWICE:
+                raise row.refused("is there twice in one sample, which an index can't say", part.field)
+        yield row
+
+
+def _listed(
+    rows: Iterable[IndexedSample], url: str, account: Account, check: Callable[[IndexedSample], None]
+) -> Iterator[IndexedSample]:
+    """Yield those of *rows* that have a field; report the others."""
     lost, first = 0, b""
     for row in rows:
-        check(url, row)
+        check(row)
         account.samples_in += 1
         if row.parts:
             account.samples_out += 1
@@ -208,255 +259,139 @@ def _listed(
         name = printable(first.decode("utf-8", "surrogateescape"))
         more = f" (and {lost - 1} more)" if lost > 1 else ""
         account.omit(f"{shown(url)}: not in the index, since its name has no field: {name}{more}")
-    check_unchanged({url: version})
-
-
-def _rows(
-    block: tuple[str, list[bytes], bytes, bytes, dict[bytes, tuple[bytes, bytes]], object],
-) -> Iterator[IndexedSample]:
-    """Yield the rows of an unpacked *block*. Raises: SampleError for a sample that has a field twice."""
-    url, keys, begins, ends, found, _ = block
-    columns = [(field, array("q", offsets), array("q", sizes)) for field, (offsets, sizes) in found.items()]
-    for number, (key, begin, end) in enumerate(zip(keys, array("q", begins), array("q", ends), strict=True)):
-        parts = [IndexedMember(field, offsets[number], sizes[number]) for field, offsets, sizes in columns]
-        for part in parts:
-            if part.offset == schema.TWICE:
-                raise refused(url, key, part.field, "is there twice in one sample, which an index can't say")
-        parts = [part for part in parts if part.offset >= 0]
-        if len(parts) > 1:
-            parts.sort(key=lambda part: part.offset)
-        yield IndexedSample(key, begin, end, parts)
-
-
-def refused(url: str, key: bytes, field: bytes, why: str) -> SampleError:
-    """Return the failure that the member *field* of the sample *key* of the shard *url* can't be in an index."""
-    name = join_path(key, field).decode("utf-8", "surrogateescape")
-    return SampleError(f"the member {name!r} {why}", url=url)
-
-
-def index_text(url: str, path: bytes) -> str:
-    """Return *path*, of the shard *url*, as text. Raises: SampleError if it is not UTF-8."""
-    try:
-        return path.decode()
-    except UnicodeDecodeError:
-        raise SampleError(f"the name {path!r} is not UTF-8, which this index needs", url=url) from None
 
 
 # ---- the indexes ----
 
 
-class Format(NamedTuple):
-    """How the index for one tool is written: all its files, what it can hold, and how."""
-
-    outputs: Callable[[IndexPlaces], list[str]]
-    check: Callable[[str, IndexedSample], None]
-    write: Callable[[Iterable[Shard], IndexPlaces], None]
-
-
-def check_index_files(name: str, places: IndexPlaces) -> None:
-    """Check the files of the index *name* before anything is read.
-
-    Raises: UsageError, StorageError.
-    """
-    if Url(places.folder).scheme in ("-", "pipe") or places.folder.endswith(schema.SUFFIX):
-        raise UsageError("must be a directory or a prefix, for the files of an index", url=places.folder)
-    for url in FORMATS[name].outputs(places):
-        storage.check_output(url, places.force, places.urls, single=False)
-
-
-def write_index(
-    name: str, blocks: Iterable[bytes], versions: Mapping[str, str], places: IndexPlaces, account: Account
-) -> None:
-    """Write the index *name* of the shards that *blocks* of rows are of; each file appears when it is complete.
-
-    *versions* are those that the shards had before they were read. All samples are counted in *account*.
-
-    Order: that of the shards. Holds: the index of a shard.
-    Raises: SampleError for what the index can't hold, StorageError.
-    """
-    chosen = FORMATS[name]
-    chosen.write(shards(blocks, versions, account, chosen.check), places)
-
-
-def _check_dali(url: str, row: IndexedSample) -> None:
-    """Raise SampleError if the index can't hold *row* of the shard *url*: its words may hold no blanks."""
+def _dali_words(row: IndexedSample) -> Iterator[bytes]:
     for part in row.parts:
-        if len(row.path(part).split()) != 1:
-            raise refused(url, row.key, part.field, "has a blank in its name, which DALI's index can't hold")
+        path = row.path(part)
+        if len(path.split()) != 1:  # blanks separate words
+            raise row.refused("has a blank in its name, which DALI's index can't hold", part.field)
+        yield b"%b %d %d %b" % (*part, path)
 
 
-def _write_dali(shards: Iterable[Shard], places: IndexPlaces) -> None:
-    """Write the index of each of *shards*. Raises: SampleError for an empty one, StorageError."""
+def _write_dali(shards: Iterable[IndexedShard], places: IndexPlaces) -> None:
     for shard in shards:
-        lines = [b" ".join(b"%b %d %d %b" % (*part, row.path(part)) for part in row.parts) for row in shard.rows]
+        lines = [b" ".join(_dali_words(row)) for row in shard.rows]
         if not lines:
             raise SampleError("has no samples, and DALI takes no index without one", url=shard.url)
-        lines.insert(0, b"%b %d" % (DALI_VERSION, len(lines)))
-        places.write(places.beside(shard.url, DALI_SUFFIX), b"\n".join([*lines, b""]))
+        places.write(places.beside[shard.url], b"\n".join([b"%b %d" % (DALI_VERSION, len(lines)), *lines, b""]))
 
 
-def _check_wids(url: str, row: IndexedSample) -> None:
-    """Raise SampleError if wids would not see the members of *row*, of the shard *url*, as what they are."""
-    for part, header in zip(row.parts, row.headers(), strict=True):
+def _check_wids(row: IndexedSample) -> None:
+    end = row.begin
+    for part in row.parts:
+        header, end = part.offset - end, part.offset + padded(part.size)
         path = row.path(part)
         if len(path) > LONGEST or (header > BLOCK and not path.isascii()):
-            raise refused(
-                url, row.key, part.field, "has a name that wids can't read: it reads 100 bytes of the plain header"
-            )
+            raise row.refused("has a name that wids can't read: it reads 100 bytes of the plain header", part.field)
         if part.size >= GREATEST:
-            raise refused(url, row.key, part.field, "has 8 GiB or more, which wids can't read")
+            raise row.refused("has 8 GiB or more, which wids can't read", part.field)
     if not row.parts and b"." in row.key:
-        raise refused(url, row.key, b"", "has no field, but wids takes it for a sample; leave it out of the shard")
+        raise row.refused("has no field, but wids takes it for a sample; leave it out of the shard")
 
 
-def _write_wids(shards: Iterable[Shard], places: IndexPlaces) -> None:
-    """Write the index of *shards*. Raises: SampleError, StorageError."""
-    url = places.together().below(WIDS_NAME)
-    folder = schema.folder_of(url)
+def _write_wids(shards: Iterable[IndexedShard], places: IndexPlaces) -> None:
     found = [
-        {
-            "url": schema.relative(shard.url, folder),
-            "nsamples": sum(1 for _ in shard.rows),
-            "filesize": shard.size,
-        }
+        {"url": places.name_of(shard.url), "nsamples": sum(1 for _ in shard.rows), "filesize": shard.size}
         for shard in shards
     ]
-    index = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": found}
-    places.write(url, json.dumps(index, indent=2).encode() + b"\n")
+    places.write_json(WIDS_NAME, {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": found})
 
 
-def _check_webshart(url: str, row: IndexedSample) -> None:
-    """Raise SampleError if the index can't hold *row* of the shard *url*: names are UTF-8."""
-    for part in row.parts:
-        index_text(url, row.path(part))
-
-
-def _write_webshart(shards: Iterable[Shard], places: IndexPlaces) -> None:
-    """Write the index of each of *shards*. Raises: SampleError, StorageError."""
+def _write_webshart(shards: Iterable[IndexedShard], places: IndexPlaces) -> None:
     for shard in shards:
         name = json.dumps(Url(shard.url).name.rpartition("/")[2])
         files = [
-            f'{json.dumps(index_text(shard.url, row.path(part)))}: {{"offset": {part.offset}, "length": {part.size}}}'
+            f'\n{json.dumps(row.text(row.path(part)))}: {{"offset": {part.offset}, "length": {part.size}}}'
             for row in shard.rows
             for part in row.parts
         ]
-        listed = "".join(["\n", ",\n".join(files)] if files else [])
-        index = (
-            f'{{"path": {name}, "filesize": {shard.size}, "files": {{{listed}}}, "includes_image_geometry": false}}\n'
-        )
-        places.write(places.beside(shard.url, WEBSHART_SUFFIX), index.encode())
+        index = f'{{"path": {name}, "filesize": {shard.size}, "files": {{{",".join(files)}}}'
+        places.write(places.beside[shard.url], f'{index}, "includes_image_geometry": false}}\n'.encode())
 
 
-def _energon_files(places: IndexPlaces) -> list[str]:
-    """Return the URLs of all files of the index. Raises: UsageError."""
-    together = places.together()
-    for url in places.urls:
-        _energon_name(url, together)
-    return [*places._replace(folder="").all_beside(ENERGON_SUFFIX), *map(together.below, (SQLITE, UUID, INFO, SPLIT))]
+def _check_energon_names(places: IndexPlaces) -> None:
+    """Raise UsageError for a shard that Energon would not find in the folder."""
+    for url in places.beside:
+        name = places.name_of(Url(url).name)
+        if name.startswith(("../", "/")) or "://" in name:
+            raise UsageError(f"{shown(url)} is not below the directory of the index; Energon reads no others")
+        if not name.endswith(TAR) or any(each in name for each in "{}\\$"):
+            raise UsageError(f"{shown(url)}: Energon needs a name that ends in .tar, without braces and backslashes")
 
 
-def _check_energon(url: str, row: IndexedSample) -> None:
-    """Raise SampleError if the index can't hold *row* of the shard *url*, or Energon would pass over it."""
-    index_text(url, row.key)
+def _check_energon(row: IndexedSample) -> None:
     first, slash, _ = row.key.partition(b"/")
-    for part in row.parts:
-        index_text(url, part.field)
-        if slash and first.startswith(b"__") and first.endswith(b"__") and len(first) >= len(b"____"):
-            raise refused(url, row.key, part.field, "has a name that Energon passes over")
+    if row.parts and slash and first.startswith(b"__") and first.endswith(b"__") and len(first) >= len(b"____"):
+        raise row.refused("has a name that Energon passes over", row.parts[0].field)
     if not row.parts and row.key.endswith(b"."):
-        raise refused(url, row.key, b"", "has no field, but Energon takes it for a sample; leave it out of the shard")
+        raise row.refused("has no field, but Energon takes it for a sample; leave it out of the shard")
 
 
-def _write_energon(shards: Iterable[Shard], places: IndexPlaces) -> None:
+def _write_energon(shards: Iterable[IndexedShard], places: IndexPlaces) -> None:
     """Write the index of *shards*. Disk: its size. Raises: SampleError for a key that comes twice, StorageError."""
     import sqlite3
 
-    together = places.together()
     scratch = private_directory(places.tmpdir)
-    kept = f"{scratch}/index"
+    counts: dict[str, int] = {}
+    digest = blake2b(digest_size=16)
     try:
-        counts: dict[str, int] = {}
-        digest = blake2b(digest_size=16)
-        with closing(sqlite3.connect(kept)) as base:
+        with closing(sqlite3.connect(f"{scratch}/index")) as base:
             base.executescript(TABLES)
             for number, shard in enumerate(shards):
-                counts[_energon_name(shard.url, together)] = _write_energon_shard(number, shard, places, base, digest)
+                begins, end = _store(number, shard, base)
+                counts[places.name_of(Url(shard.url).name)] = len(begins)
+                offsets = struct.pack(f"<{len(begins) + 1}Q", *begins, end)
+                digest.update(f"{shard.url.rpartition('/')[2]}\n".encode("utf-8", "surrogateescape") + offsets[:-8])
+                places.write(places.beside[shard.url], offsets)
             base.executescript(INDEXES)
             base.commit()
-        with seekable.reading(kept) as file, storage.writing(together.below(SQLITE), places.force) as sink:
+        with (
+            seekable.reading(f"{scratch}/index") as file,
+            storage.writing(places.folder + SQLITE, places.force) as sink,
+        ):
             shutil.copyfileobj(file, sink)
     finally:
         remove_tree(os.fsencode(scratch))
-    places.write(together.below(UUID), str(uuid.UUID(bytes=digest.digest(), version=4)).encode())
-    places.write(together.below(INFO), json.dumps({"shard_counts": counts}, indent=2).encode() + b"\n")
+    places.write(places.folder + UUID, str(uuid.UUID(bytes=digest.digest(), version=4)).encode())
+    places.write_json(INFO, {"shard_counts": counts})
     parts: dict[str, list[str]] = {"train": [*counts], "val": [], "test": []}
-    split = json.dumps({"split_parts": parts, "exclude": []}, indent=2)  # JSON is YAML, too
-    places.write(together.below(SPLIT), split.encode() + b"\n")
+    places.write_json(SPLIT, {"split_parts": parts, "exclude": []})  # JSON is YAML, too
 
 
-def _write_energon_shard(
-    number: int, shard: Shard, places: IndexPlaces, base: sqlite3.Connection, digest: blake2b
-) -> int:
-    """Write the index of *shard*, which has this *number* in the data set, and add it to *base* and *digest*.
+def _store(number: int, shard: IndexedShard, base: sqlite3.Connection) -> tuple[array[int], int]:
+    """Add the rows of *shard*, which has this *number*, to *base*; return where they begin, and the last one ends.
 
-    Return the number of its samples.
+    Raises: SampleError for a key that *base* has, and for a shard without samples.
     """
-    count, end = 0, 0
-    beside = places._replace(folder="").beside(shard.url, ENERGON_SUFFIX)
-    digest.update(f"{shard.url.rpartition('/')[2]}\n".encode("utf-8", "surrogateescape"))
-    with storage.writing(beside, places.force) as sink:
-        while rows := [*islice(shard.rows, GROUP)]:
-            begins = struct.pack(f"<{len(rows)}Q", *(row.begin for row in rows))
-            sink.write(begins)
-            digest.update(begins)
-            _store(number, count, shard.url, rows, base)
-            count, end = count + len(rows), rows[-1].end
-        if not count:
-            raise SampleError("has no samples, and Energon takes no shard without one", url=shard.url)
-        sink.write(struct.pack("<Q", end))
-    return count
-
-
-def _store(number: int, count: int, url: str, rows: list[IndexedSample], base: sqlite3.Connection) -> None:
-    """Add *rows*, number *count* and on of the shard *url*, to *base*."""
     import sqlite3
 
-    left = iter(rows)  # what was not taken yet, if a row can't be added
-    try:
-        base.executemany(
-            "INSERT INTO samples VALUES (?, ?, ?, ?, ?)",
-            ((number, row.key.decode(), n, row.begin, row.end - row.begin) for n, row in enumerate(left, count)),
-        )
-    except sqlite3.IntegrityError:
-        key = rows[-1 - sum(1 for _ in left)].key.decode()
-        raise SampleError(
-            f"the key {key!r} is there twice in the data set, which Energon's index can't hold; "
-            "tarcat --rekey gives samples other keys",
-            url=url,
-        ) from None
-    base.executemany(
-        "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)",
-        (
-            (number, n, part.field.decode(), part.offset, part.size)
-            for n, row in enumerate(rows, count)
-            for part in row.parts
-        ),
-    )
-
-
-def _energon_name(url: str, together: IndexPlaces) -> str:
-    """Return the name of the shard *url* in the data set. Raises: UsageError for one that Energon would not find."""
-    name = schema.relative(Url(url).name, schema.folder_of(together.below(FOLDER)))
-    if name.startswith(("../", "/")) or "://" in name:
-        raise UsageError(f"{shown(url)} is not below the directory of the index; Energon reads no others")
-    if not name.endswith(TAR) or any(each in name for each in "{}\\$"):
-        raise UsageError(f"{shown(url)}: Energon needs a name that ends in .tar, without braces and backslashes")
-    return name
+    begins, end = array("Q"), 0
+    for n, row in enumerate(shard.rows):
+        key = row.text(row.key)
+        try:
+            base.execute("INSERT INTO samples VALUES (?, ?, ?, ?, ?)", (number, key, n, row.begin, row.end - row.begin))
+        except sqlite3.IntegrityError:
+            raise SampleError(
+                f"the key {key!r} is there twice in the data set, which Energon's index can't hold; "
+                "tarcat --rekey gives samples other keys",
+                url=shard.url,
+            ) from None
+        parts = ((number, n, row.text(part.field), part.offset, part.size) for part in row.parts)
+        base.executemany("INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)", parts)
+        begins.append(row.begin)
+        end = row.end
+    if not begins:
+        raise SampleError("has no samples, and Energon takes no shard without one", url=shard.url)
+    return begins, end
 
 
 FORMATS = {
-    "dali": Format(lambda places: places.all_beside(DALI_SUFFIX), _check_dali, _write_dali),
-    "wids": Format(lambda places: [places.together().below(WIDS_NAME)], _check_wids, _write_wids),
-    "webshart": Format(lambda places: places.all_beside(WEBSHART_SUFFIX), _check_webshart, _write_webshart),
-    "energon": Format(_energon_files, _check_energon, _write_energon),
+    "dali": IndexFormat(".idx", (), _write_dali),
+    "wids": IndexFormat("", (WIDS_NAME,), _write_wids, _check_wids),
+    "webshart": IndexFormat(".json", (), _write_webshart),
+    "energon": IndexFormat(".tar.idx", (SQLITE, UUID, INFO, SPLIT), _write_energon, _check_energon),
 }

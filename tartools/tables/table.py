@@ -86,9 +86,9 @@ class Placed:
         held = self.piece
         wanted = Piece(0, held.numbers[at], held.begins[at], held.ends[at], None, rows)
         found = self._opened().bulk(wanted, room_of, fields)
-        if found is None or len(self._others(at, found.raw_keys())):
+        if found is None or len(self._others(at, found.keys)):
             return None
-        found.shards, found.urls = wanted.numbers, self.listing.urls
+        found.urls = list(map(self.listing.urls.__getitem__, wanted.numbers.tolist()))
         return found
 
     def digest(self) -> str:

@@ -23,7 +23,6 @@ from tartools.train.sending import check_sent
 
 KEY, URL, OWN = "__key__", "__url__", "__"  # names of a dict that begin with the last are no fields
 NAMED = 10  # classes in a message
-HAVE = "__fields__"  # what a sample has, where one of the fields that are needed is not there
 
 Fields = str | Sequence[str] | None
 Decoder = str | Callable[..., Any]
@@ -121,7 +120,7 @@ class FieldChooser:
             found = name if name in sample else name.lower()
             if found in sample:
                 return self._decoded(sample, found, sample[found])
-        have = field_list(sample.get(HAVE) or (name for name in sample if not name.startswith("__")))
+        have = field_list(name for name in sample if not name.startswith(OWN))
         raise _failure(sample, f"has no field {' or '.join(map(repr, names))}; its fields are: {have}")
 
     def _decoded(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
@@ -183,8 +182,8 @@ def as_dict(sample: Sample, wanted: Set[str] | None = None, files: Set[str] = fr
     """Return *sample* as webdataset gives it: `__key__`, `__url__`, and payloads by field, in lower case.
 
     Those of *files* that are ranges of a file are given as files.
-    Only the fields *wanted* are read, if they are given; HAVE names all if it lacks one of these. Raises: SampleError
-    if two fields differ only in case, or if one begins with two underscores.
+    Only the fields *wanted* are read, if they are given; others are None. Raises: SampleError if two fields differ only
+    in case, or if one begins with two underscores.
     """
     fields = [(field_name(member), _reader(member, files)) for member in sample.members]
     return dict_of(sample.key, sample.shard, fields, wanted)
@@ -206,12 +205,12 @@ def dict_of(
         if name.startswith(OWN):
             what = f"has a field {field!r}, and names that begin with {OWN} are those of the key and the URL"
             raise _failure(found, f"{what} (tarcat -x {field} leaves it out)")
-        if wanted is None or name in wanted:
-            if name in found:
-                raise _failure(found, f"has two fields {name!r}")
+        if wanted is not None and name not in wanted:
+            found[name] = None
+        elif name in found:
+            raise _failure(found, f"has two fields {name!r}")
+        else:
             found[name] = payload()
-    if wanted is not None and not wanted <= found.keys():
-        found[HAVE] = [field for field, _ in fields]
     return found
 
 

@@ -17,7 +17,7 @@ from tartools.train.epochorder import is_schedule
 from tartools.train.fieldchooser import Classes, Decode, Fields, Size
 from tartools.train.sampler import StatefulSampler, datasets_in, log
 from tartools.train.sending import GUARD, check_guarded, check_sendable, start_method
-from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers, keep_freed_memory
+from tartools.train.sharedmemory import SentBuffer, SharedBuffers, keep_freed_memory
 from tartools.train.tabledataset import Columns, TableBatch, TableDataset, TableSource
 
 ENDED = "DataLoader worker (pid"  # how torch begins to say that a worker was killed, or has ended
@@ -149,8 +149,9 @@ class Loader(DataLoader[Any]):
             for batch in batches:
                 if isinstance(batch, TarToolsError):
                     raise batch
-                if isinstance(batch, TableBatch) and isinstance(batch.bulk.data, ReceivedBuffer):
-                    buffers.setdefault(batch.bulk.data.buffer.data_ptr(), batch.bulk.data.buffer)
+                if self.num_workers and isinstance(batch, TableBatch):
+                    tensor = batch.bulk.data.obj.base
+                    buffers[tensor.data_ptr()] = tensor
                 self._handed += 1
                 yield batch
                 del batch  # its buffer is free, unless the caller has kept it
@@ -234,16 +235,12 @@ class _TableBatches(Dataset[Any]):
 
         try:
             found = self.data.batch(rows, buffer_of)
-        except BaseException:
-            _free(taken)
-            raise
-        if isinstance(found, TableBatch):
-            found.bulk.data = SentBuffer(taken.pop())
-            used, places = torch.unique(torch.from_numpy(found.bulk.shards), return_inverse=True)
-            found.bulk.urls = [found.bulk.urls[number] for number in used.tolist()]
-            found.bulk.shards = places.numpy()
-        _free(taken)
-        return found
+            if isinstance(found, TableBatch):
+                found.bulk.data = SentBuffer(taken.pop())
+            return found
+        finally:
+            for unused in taken:
+                unused[-1] = 0
 
 
 def _by_pillow(data: Any) -> int:
@@ -264,12 +261,6 @@ def _some(values: list[Any]) -> str:
     """Return the first of *values* as text, and how many more there are."""
     more = f" and {len(values) - NAMED} more" * (len(values) > NAMED)
     return ", ".join(map(str, values[:NAMED])) + more
-
-
-def _free(buffers: list[torch.Tensor]) -> None:
-    """Give back *buffers* in which no batch is."""
-    for buffer in buffers:
-        buffer[-1] = 0
 
 
 def as_it_is(batch: Any) -> Any:

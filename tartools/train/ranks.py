@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+from multiprocessing import context
+from multiprocessing.sharedctypes import RawArray
 from typing import Any, NamedTuple
-
-NUMBERS = 512  # in one piece of shared memory, each of which is an open file
 
 
 class ReaderId(NamedTuple):
@@ -21,23 +21,17 @@ class ReaderId(NamedTuple):
         return cls(worker * world_size + number, workers * world_size)
 
 
-_free: tuple[int, Any] = 0, ()  # a process, and what it has of shared memory for more numbers
+class SharedNumbers:
+    """*count* numbers, at first 0, that this process and its workers have in common. Others get a copy of them."""
+
+    def __init__(self, count: int) -> None:
+        self.numbers: Any = RawArray("q", count)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | ({} if context.get_spawning_popen() else {"numbers": [*self.numbers]})
 
 
-def shared_numbers(count: int) -> Any:
-    """Return *count* numbers, each 0, as a tensor of torch that this process and its workers have in common."""
-    import torch
-
-    global _free  # noqa: PLW0603
-    process, left = _free
-    if process != os.getpid() or len(left) < count:
-        left = torch.zeros(max(NUMBERS, count), dtype=torch.int64)
-        left.share_memory_()  # type: ignore[no-untyped-call]
-    _free = os.getpid(), left[count:]
-    return left[:count]
-
-
-class SharedEpoch:
+class SharedEpoch(SharedNumbers):
     """The *number* of the epoch, in shared memory: workers that were started before see what `set_epoch` says.
 
     torch starts workers as copies of a dataset, in each epoch anew unless they persist. So that they go on from a state
@@ -45,29 +39,29 @@ class SharedEpoch:
     """
 
     def __init__(self, number: int = 0) -> None:
-        self._shared = shared_numbers(2)
-        self._shared[0] = number
+        super().__init__(2)
+        self.number = number
         self._loaded_by = 0  # a process
 
     @property
     def number(self) -> int:
         """The number of the next epoch."""
-        return int(self._shared[0])
+        return self.numbers[0]  # type: ignore[no-any-return]
 
     @number.setter
     def number(self, number: int) -> None:
-        self._shared[0] = number
+        self.numbers[0] = number
 
     @property
     def in_workers(self) -> bool:
         """Whether workers have begun to read since a state was loaded, if one was."""
-        return bool(self._shared[1])
+        return bool(self.numbers[1])
 
     def load(self, number: int) -> None:
         """Let the next iteration be of epoch *number*, and go on from a state."""
-        self._shared[0], self._loaded_by = number, os.getpid()
+        self.numbers[0], self._loaded_by = number, os.getpid()
         if this_worker() == (0, 1):
-            self._shared[1] = 0
+            self.numbers[1] = 0
 
     def begin(self) -> bool:
         """Begin an iteration. Tell whether it may go on from a state: no other copy of the dataset has done so."""
@@ -77,9 +71,9 @@ class SharedEpoch:
         if worker is None:
             return True
         seed = worker.seed - worker.id  # the same in all workers of an iteration
-        if not self._shared[1]:
-            self._shared[1] = seed
-        return self._loaded_by == os.getpid() or bool(self._shared[1] == seed)
+        if not self.numbers[1]:
+            self.numbers[1] = seed
+        return self._loaded_by == os.getpid() or bool(self.numbers[1] == seed)
 
 
 def this_rank() -> tuple[int, int]:

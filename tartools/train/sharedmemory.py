@@ -12,6 +12,7 @@ from multiprocessing.reduction import ForkingPickler
 from pickle import HIGHEST_PROTOCOL
 from types import SimpleNamespace
 from typing import Any
+from weakref import finalize
 
 import torch
 from torch.utils.data import get_worker_info
@@ -52,29 +53,21 @@ class SharedBuffers:
         return found
 
 
-class ReceivedBuffer:
-    """A batch in *buffer*, in the training process. When it is dropped, the worker may use the buffer again."""
-
-    def __init__(self, buffer: torch.Tensor) -> None:
-        self.buffer = buffer
-        self._bytes: Any = buffer.numpy()
-
-    def view(self) -> memoryview:
-        """Return the bytes."""
-        return memoryview(self._bytes)
-
-    def __del__(self) -> None:
-        self._bytes[-1] = 0
-
-
 class SentBuffer:
-    """A batch in *buffer*, in the worker: once received it is a `ReceivedBuffer`, which nobody has to look at."""
+    """A batch in *buffer*, in the worker: once received it is `received_bytes`, which nobody has to look at."""
 
     def __init__(self, buffer: torch.Tensor) -> None:
         self.buffer = buffer
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ReceivedBuffer, (self.buffer,)
+        return received_bytes, (self.buffer,)
+
+
+def received_bytes(buffer: torch.Tensor) -> memoryview:
+    """Return a batch in *buffer*, in the training process. When nobody has it, the worker may use the buffer again."""
+    found, last = buffer.numpy(), buffer[-1:].numpy()
+    finalize(found, last.fill, 0).atexit = False
+    return memoryview(found)  # type: ignore[arg-type]
 
 
 class SentList(list[Any]):

@@ -34,7 +34,7 @@ from tartools.tar.fullheader import FullHeader, read_full_header
 from tartools.tar.header import BLOCK
 from tartools.tar.member import VIEWED, Chunk, Member, read_range
 from tartools.tar.rescan import LOOKED_AT, WINDOW, Cut, Read, find_cut
-from tartools.train.fieldchooser import HAVE, KEY, OWN, URL, as_dict
+from tartools.train.fieldchooser import KEY, OWN, URL, as_dict
 from tartools.train.ranks import ReaderId
 
 MANY = 8  # shards for each worker; if there are so many, none is cut
@@ -378,11 +378,11 @@ def _name(field: bytes, member: Member) -> str:
 
 
 def dicts(batch: Batch, first: int = 0, wanted: Set[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the samples of *batch* from number *first* on as `fields.as_dict` does; if given, only fields *wanted*."""
+    """Yield the samples of *batch* from number *first* on as `as_dict` does, which reads only fields *wanted*."""
     groups = batch.groups
     if groups is None or groups.members is None:
         for number in range(first, len(batch)):
-            yield as_dict(batch[number])
+            yield as_dict(batch[number], wanted)
         return
     shards, members, firsts = batch.shards, groups.members, [*groups.firsts, len(groups.members)]
     known, url = _names.get, shards[0]
@@ -397,13 +397,11 @@ def dicts(batch: Batch, first: int = 0, wanted: Set[str] | None = None) -> Itera
             field = path[behind:]
             name = known(field) or _name(field, member)
             if name in sample:
-                as_dict(batch[number])  # raises
+                as_dict(batch[number], wanted)  # raises, if it is wanted
             if wanted is not None and name not in wanted:
-                continue
-            if size < VIEWED and type(source) is Chunk:
+                sample[name] = None
+            elif size < VIEWED and type(source) is Chunk:
                 sample[name] = bytes(source[data : data + size])
             else:
                 sample[name] = read_range(source, data, data + size)
-        if wanted is not None and not wanted <= sample.keys():
-            sample[HAVE] = batch[number].fields
         yield sample

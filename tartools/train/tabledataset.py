@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -32,9 +32,8 @@ from tartools.tar import Member, split_path
 from tartools.tar.member import PayloadReader
 from tartools.tar.rescan import headers_in
 from tartools.train import fieldchooser
-from tartools.train.fieldchooser import HAVE, KEY, URL, FieldChooser
+from tartools.train.fieldchooser import KEY, URL, FieldChooser
 from tartools.train.sending import CacheSetting
-from tartools.train.sharedmemory import ReceivedBuffer
 
 TableSource = Name | Iterable[Name] | Table
 Columns = str | Sequence[str] | Mapping[str, str] | None
@@ -150,8 +149,6 @@ def overlaid(samples: Iterable[dict[str, Any]], values: dict[str, list[Any]]) ->
     """Yield *samples* with those of *values* that are not null as fields."""
     for number, sample in enumerate(samples):
         found = {field: column[number] for field, column in values.items() if column[number] is not None}
-        if HAVE in sample:
-            sample[HAVE] = [*dict.fromkeys([*sample[HAVE], *found])]
         yield sample | found
 
 
@@ -235,74 +232,30 @@ class TableBatch:
     def __getitem__(self, index: int) -> Any:
         """Return sample *index*. Raises: IndexError."""
         number = range(len(self))[index]
-        bulk = self.bulk
         some = slice(number, number + 1)
-        part = replace(
-            bulk,
-            names=bulk.names[some],
-            keys=bulk.keys[some],
-            offsets=bulk.offsets[:, some],
-            sizes=bulk.sizes[:, some],
-            columns=bulk.columns and {n: column[some] for n, column in bulk.columns.items()},
-            shards=bulk.shards[some],
-        )
-        return next(iter(TableBatch(part, self.chooser, {name: found[some] for name, found in self.columns.items()})))
+        columns = {field: values[some] for field, values in self.columns.items()}
+        return next(iter(TableBatch(self.bulk.part(some), self.chooser, columns)))
 
     def __iter__(self) -> Iterator[Any]:
         found = overlaid(self._stored(), self.columns) if self.columns else self._stored()
         return found if self.chooser.raw and self.chooser.fields is None else map(self.chooser, found)
 
     def _stored(self) -> Iterator[dict[str, Any]]:
-        bulk = self.bulk
-        needed = self.chooser.needed
-        which = [n for n, name in enumerate(bulk.fields) if needed is None or name in needed]
-        fields = [bulk.fields[n] for n in which]
-        if bulk.uniform:
-            columns: list[Iterable[Any]] = list(map(self._payloads, which))
-            if needed is not None and not needed <= {*fields, KEY, URL}:
-                fields.append(HAVE)
-                columns.append(repeat((bulk.whole or (bulk.fields,))[0]))
-            values = zip(self._keys(), self._urls(), *columns, strict=False)
-            return map(dict, map(zip, repeat((KEY, URL, *fields)), values))
-        return self._varied(which)
+        """Yield the samples as `as_dict` does."""
+        bulk, needed = self.bulk, self.chooser.needed
+        payloads = (
+            bulk.payloads(n) if needed is None or name in needed else repeat(None) for n, name in enumerate(bulk.fields)
+        )
+        keys = (key.decode("utf-8", "surrogateescape") for key in bulk.keys)
+        names = (KEY, URL, *bulk.fields)
+        found = map(dict, map(zip, repeat(names), zip(keys, bulk.urls, *payloads, strict=False)))
+        return found if bulk.uniform else map(_as_stored, found, repeat(bulk.fields), bulk.offsets.T.tolist())
 
-    def _varied(self, which: list[int]) -> Iterator[dict[str, Any]]:
-        """Yield the samples as dicts of the fields *which*, in the order of the archive."""
-        bulk = self.bulk
-        columns = zip(*map(self._payloads, which), strict=True) if which else repeat(())
-        orders = bulk.offsets[which].argsort(axis=0).T.tolist()
-        places = bulk.offsets[which].T.tolist()
-        needed = self.chooser.needed
-        names, offsets = bulk.whole or (bulk.fields, bulk.offsets)
-        samples = zip(self._keys(), self._urls(), columns, orders, places, strict=False)
-        for number, (key, url, values, order, at) in enumerate(samples):
-            found: dict[str, Any] = {KEY: key, URL: url}
-            found |= {bulk.fields[which[n]]: values[n] for n in order if at[n] >= 0}
-            if needed is not None and not needed <= found.keys():
-                found[HAVE] = [name for name, offset in zip(names, offsets[:, number], strict=True) if offset >= 0]
-            yield found
 
-    def _keys(self) -> list[str]:
-        return [key.decode("utf-8", "surrogateescape") for key in self.bulk.raw_keys()]
-
-    def _urls(self) -> list[str]:
-        return list(map(self.bulk.urls.__getitem__, self.bulk.shards.tolist()))
-
-    def _payloads(self, field: int) -> Iterable[bytes]:
-        """Return the payloads of a field, of each sample; what is not there is empty.
-
-        They are copied one by one, so that who drops each sample has the next one in the same memory.
-        """
-        bulk = self.bulk
-        if bulk.columns is not None:
-            return bulk.columns[field]
-        begins = bulk.offsets[field]
-        ends = begins + bulk.sizes[field]
-        spans = map(slice, begins.tolist(), ends.tolist())
-        if isinstance(bulk.data, bytes):
-            return map(bulk.data.__getitem__, spans)
-        data = bulk.data.view() if isinstance(bulk.data, ReceivedBuffer) else memoryview(bulk.data)
-        return map(bytes, map(data.__getitem__, spans))
+def _as_stored(sample: dict[str, Any], fields: list[str], offsets: list[int]) -> dict[str, Any]:
+    """Return *sample* with those of *fields* that it has, in the order of the archive."""
+    order = sorted(zip(offsets, fields, strict=True))
+    return {KEY: sample[KEY], URL: sample[URL]} | {name: sample[name] for offset, name in order if offset >= 0}
 
 
 def sample_in_ranges(table: Table, row: int, files: Set[str], wanted: Set[str] | None) -> dict[str, Any] | None:

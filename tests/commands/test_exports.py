@@ -81,7 +81,7 @@ FEEDS = {  # and the most memory that is taken
     "tar2tfrecord": (FEED.format(sizes="[102_400] * 800"), 70),
     "tarcreate --format jsonl": (FEED_JSON, 70),
     "tarcreate --tfrecord -": (f"import sys\nfor n in range(5300): sys.stdout.buffer.write({RECORD!r})", 70),
-    "tar2parquet": (FEED.format(sizes="[100_000] * 3000"), 200),
+    "tar2parquet": (FEED.format(sizes="[100_000] * 3000"), 300),
     "tarcreate --parquet -": (FEED_PARQUET, 600),  # what pyarrow takes for a page of 100 MB
 }
 

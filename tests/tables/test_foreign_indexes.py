@@ -397,6 +397,7 @@ def test_two_shards_of_one_name(run: Run, tmp_path: Path) -> None:
         assert done.status == 2 and f"would have the same index x/a.{suffix}" in done.stderr
         assert run("tarindex", "--for", name, "x/a.tar", "y/a.tar") == (0, b"", "")
         assert {f"x/a.{suffix}", f"y/a.{suffix}"} < {*files_in(tmp_path)}
+    assert "a.tar is named twice" in run("tarindex", "--for", "wids", "x/a.tar", "y/a.tar", "x/a.tar").failure(2)
     assert run("tarindex", "--for", "energon", "x/a.tar", "y/a.tar") == (0, b"", "")
     assert json.loads((tmp_path / ".nv-meta/.info.json").read_text())["shard_counts"] == {"x/a.tar": 1, "y/a.tar": 1}
 

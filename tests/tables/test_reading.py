@@ -45,7 +45,7 @@ def outcome(url: str) -> tuple[list[Sample], str]:
 def sound(data: bytes, starts: list[int], keys: list[bytes]) -> bool:
     """Tell whether *data* is known, without the reader, as the samples with *keys* that begin and end at *starts*."""
     found = in_buffer(data, np.diff(starts))
-    return found is not None and found.raw_keys() == keys
+    return found is not None and found.keys == keys
 
 
 def tables(run: Run, folder: Path, seed: int) -> tuple[bytes, list[Sample]]:

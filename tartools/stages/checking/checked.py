@@ -6,27 +6,26 @@ import io
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, groupby, islice
 
 from tartools import storage
 from tartools.errors import StorageError, TarFormatError, TruncatedError
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch
+from tartools.samples.sample import Batch, Sample
 from tartools.shards.reading import OddShards, Reading, ShardStream, shard_batches
 from tartools.shards.workers import gather
 from tartools.stages.checking.across import Repeated, combination_number, compare_keys, repeated
-from tartools.stages.checking.codes import SPECIAL, Place
-from tartools.stages.checking.listedrows import TableRows, WrongRows
+from tartools.stages.checking.codes import SPECIAL, Place, Trouble
+from tartools.stages.checking.listedrows import TableRows
 from tartools.stages.checking.samples import (
     Decode,
     Rows,
     look_at_samples,
     nothing_found,
-    rows_of_lists,
-    samples_listed_by,
+    rows_of_batch,
+    rows_of_samples,
 )
-from tartools.stages.checking.walk import MemberGroup, Trouble, Walk
-from tartools.stages.combinations import text
+from tartools.stages.checking.walk import MemberGroup, Walk
 from tartools.stages.externalsort import records_of, sorted_blocks
 from tartools.stages.summary import Summary
 from tartools.storage.local import identity
@@ -34,20 +33,21 @@ from tartools.storage.scratch import Copy, scratch_file
 from tartools.storage.streams import chunks
 from tartools.tables.schema import is_table
 
-TOGETHER = 256  # groups behind damage that are looked at together
+TOGETHER = 256  # samples behind damage that are looked at together
+Findings = tuple[dict[int, Summary], set[int], dict[int, Trouble]]  # of a worker: by shard; shards not sound; missing
 
 
 @dataclass
 class CheckedShards:
     """The shards and tables *urls*, and what is known of them. Those that can be read only once are copied.
 
-    Of *tables*, by number, the places of samples are rows, not bytes. Those *missing* are not there: why, by number.
+    Of *tables*, by number, the places of samples are rows, not bytes. Those *missing*, by number, are not there.
     """
 
     urls: Sequence[str]
     reading: Reading
     tables: Mapping[int, TableRows]
-    missing: dict[int, str]
+    missing: dict[int, Trouble]
     copies: dict[int, Copy] = field(default_factory=dict)
     walked: set[int] = field(default_factory=set)  # those that are not sound
 
@@ -71,7 +71,32 @@ class CheckedShards:
         copy = self.copies.get(number)
         return ShardStream(url, account, False, copy.open() if copy else None)
 
-    def walk(self, number: int) -> Iterator[Trouble | MemberGroup]:
+    def read(self, number: int) -> Iterator[Trouble | Rows]:
+        """Yield the samples of input *number*, in order, and what is wrong with it. Raises: StorageError."""
+        if number in self.missing:
+            yield self.missing[number]
+        elif number in self.tables:
+            yield from self.tables[number].read()
+        elif number in self.walked:
+            for odd, run in groupby(self._walk(number), odd_alone):
+                if isinstance(odd, Trouble):
+                    yield odd
+                    continue
+                while held := [group for group in islice(run, TOGETHER) if isinstance(group, MemberGroup)]:
+                    samples = [Sample(group.key, tuple(group.members), self.urls[number]) for group in held]
+                    rows = rows_of_samples(samples, number, [group.byte for group in held])
+                    yield rows._replace(doubtful=held[0].doubtful, walked=True, lost=held[0].lost)
+        else:
+            quiet = Account(lambda _: None)
+            stream = self.stream(number, quiet)
+            with closing(shard_batches(self.urls[number], quiet, self.reading, stream)) as batches:
+                for batch in batches:
+                    sound = rows_of_batch(batch, number)
+                    assert sound is not None
+                    yield sound
+                quiet.check()
+
+    def _walk(self, number: int) -> Iterator[Trouble | MemberGroup]:
         """Yield what is in shard *number*, and what is wrong with it; first with its compressed data.
 
         What can be decompressed is copied. Special members that are to be skipped are not wrong.
@@ -91,7 +116,7 @@ class CheckedShards:
 
 def checked_shards(urls: Sequence[str], reading: Reading) -> CheckedShards:
     """Return *urls*, and which of them are tables, and which are not there. Raises: StorageError."""
-    missing: dict[int, str] = {}
+    missing: dict[int, Trouble] = {}
     listing: list[int] = []
     for number, url in enumerate(urls):
         try:
@@ -101,11 +126,21 @@ def checked_shards(urls: Sequence[str], reading: Reading) -> CheckedShards:
         except StorageError as error:
             if not storage.is_missing(error):
                 raise
-            missing[number] = error.message
+            missing[number] = not_there(error.message)
     storage.check_inputs([url for number, url in enumerate(urls) if number not in missing])
     others = {identity(url) for number, url in enumerate(urls) if number not in listing} if listing else ()
-    tables = {number: TableRows(urls[number], others, reading.tmpdir) for number in listing}
+    tables = {number: TableRows(urls[number], number, others, reading.tmpdir) for number in listing}
     return CheckedShards(urls, reading, tables, missing)
+
+
+def odd_alone(found: Trouble | MemberGroup) -> Trouble | MemberGroup | None:
+    """Return what was *found* in a shard if it is looked at alone; None for a group without damage beside it."""
+    return found if isinstance(found, Trouble) or found.doubtful or found.lost else None
+
+
+def not_there(why: str) -> Trouble:
+    """Return what is wrong with a shard that is missing."""
+    return Trouble("missing-shard", -1, "", why)
 
 
 def copy_and_check(stream: ShardStream, file: io.FileIO) -> Trouble | None:
@@ -117,7 +152,7 @@ def copy_and_check(stream: ShardStream, file: io.FileIO) -> Trouble | None:
         code = "cut-compressed" if isinstance(error, TruncatedError) else "bad-compressed"
         if error.message.startswith("the bytes after"):
             code = "garbage-after-compressed"
-        return Trouble(code, error.offset or 0, b"", error.message)
+        return Trouble(code, error.offset or 0, "", error.message)
     return None
 
 
@@ -134,8 +169,7 @@ class Checking:
         self.most = most
         self.summary = nothing_found()
         self._sizes: dict[int, int] = {}
-        self._parts: dict[int, Summary] = {}  # of the shards that are being read
-        self._odd = shards.walked
+        self._parts: dict[int, Summary] = {}  # what was found in the shard that is being read; of a worker, in its task
         self._here = True  # not in a worker
         self._numbers = {url: number for number, url in enumerate(shards.urls)}
 
@@ -163,117 +197,88 @@ class Checking:
         urls, tables, missing = self.shards.urls, self.shards.tables, self.shards.missing
         reading = self.shards.reading._replace(odd=OddShards(self._is_odd, self._is_absent))
         plain = [number for number in range(len(urls)) if number not in tables and number not in missing]
-        many = [number for number in plain if storage.is_repeatable(urls[number])]
+        many = [urls[number] for number in plain if storage.is_repeatable(urls[number])]
         if many:
-            yield from records_of(self._gathered([urls[number] for number in many], reading))
+            yield from records_of(
+                gather(many, self.account, reading, self._work, self._collect, most=self.most, remote=True)
+            )
         for number in plain:
-            if number not in many:  # it can be read only once
+            if not storage.is_repeatable(urls[number]):
                 stream = self.shards.stream(number, self.account)
-                batches = shard_batches(urls[number], self.account, reading, stream)
-                yield from chain.from_iterable(self._records_of(batches, self._parts))
-        self._fold(len(urls))
-        for number in sorted(self._odd):
-            part = nothing_found()
-            yield from self._walked(number, part)
-            self._add(number, part)
-        for number in tables:
-            yield from self._listed(number)
+                yield from chain.from_iterable(
+                    self._records_of(shard_batches(urls[number], self.account, reading, stream))
+                )
+        self._fold()
+        for number in [*sorted(self.shards.walked), *tables, *sorted(missing)]:
+            if len(missing) == len(urls):
+                raise StorageError(missing[number].what, url=urls[number])
+            yield from self._read_again(number)
         for number in plain:
             if number not in self._sizes and number not in missing:
                 self.summary.note("no-samples", Place(number, 0, ""))
-        for number, why in sorted(missing.items()):
-            if len(missing) == len(urls):
-                raise StorageError(why, url=urls[number])
-            self.summary.note("missing-shard", Place(number, -1, "", why))
 
     def _is_odd(self, url: str, whole: bool) -> bool:
         """Note that the reader does not accept shard *url*; return whether it may stop reading it."""
         if not (whole or self._here):
             return False
-        self._odd.add(self._numbers[url])
+        self.shards.walked.add(self._numbers[url])
         return True
 
     def _is_absent(self, url: str, why: str) -> None:
-        self.shards.missing[self._numbers[url]] = why
+        self.shards.missing[self._numbers[url]] = not_there(why)
 
-    def _fold(self, upto: int) -> None:
-        """Add what was found in the shards before *upto*, which have been read; those that are not sound come later."""
-        for number in sorted(number for number in self._parts if number < upto):
-            part = self._parts.pop(number)
-            if number not in self._odd:
+    def _fold(self) -> None:
+        """Add what was found in the shards that have been read; those that are not sound come later."""
+        for number, part in self._parts.items():
+            if number not in self.shards.walked:
                 self._add(number, part)
+        self._parts.clear()
 
     def _add(self, number: int, part: Summary) -> None:
         if part.samples or part.findings:
             self._sizes[number] = part.stored
         self.summary.add(part)
 
-    def _gathered(self, urls: Sequence[str], reading: Reading) -> Generator[bytes, None, None]:
-        """Yield blocks of records of the shards *urls*, by workers where that pays."""
+    def _part(self, number: int) -> Summary:
+        """Return where to add what is found in shard *number*: the last that was begun, or the next."""
+        if number not in self._parts:
+            if self._here:
+                self._fold()
+            self._parts[number] = nothing_found()
+        return self._parts[number]
 
-        def collect(result: tuple[dict[int, Summary], set[int], dict[int, str]]) -> None:
-            parts, odd, missing = result
-            self._odd.update(odd)
-            self.shards.missing.update(missing)
-            for number, part in parts.items():
-                self._fold(number)
-                self._parts.setdefault(number, nothing_found()).add(part)
+    def _work(self, batches: Iterator[Batch], _number: int, forked: bool) -> Generator[bytes, None, Findings]:
+        """Yield blocks of records of *batches*; return what a worker has found in them, for `_collect`."""
+        if forked:
+            self._here, self._parts = False, {}
+        yield from sorted_blocks(self._records_of(batches))
+        return (self._parts, self.shards.walked, self.shards.missing) if forked else ({}, set(), {})
 
-        def work(
-            batches: Iterator[Batch], _number: int, forked: bool
-        ) -> Generator[bytes, None, tuple[dict[int, Summary], set[int], dict[int, str]]]:
-            self._here = not forked
-            found: dict[int, Summary] = {} if forked else self._parts
-            yield from sorted_blocks(self._records_of(batches, found))
-            return found if forked else {}, self._odd, self.shards.missing
+    def _collect(self, result: Findings) -> None:
+        parts, walked, missing = result
+        self.shards.walked.update(walked)
+        self.shards.missing.update(missing)
+        for number, part in parts.items():
+            self._part(number).add(part)
 
-        yield from gather(urls, self.account, reading, work, collect, most=self.most, remote=True)
-
-    def _records_of(self, batches: Iterator[Batch], found: dict[int, Summary]) -> Iterator[Iterator[bytes]]:
-        """Yield the records of each of *batches*; add what is wrong with them to *found*."""
+    def _records_of(self, batches: Iterator[Batch]) -> Iterator[Iterator[bytes]]:
+        """Yield the records of each of *batches*, once what is wrong with it was noted."""
         for batch in batches:
-            number = self._numbers[batch.shard]
-            rows = samples_listed_by(batch, number)
+            rows = rows_of_batch(batch, self._numbers[batch.shard])
             if rows is None:
-                self._odd.add(number)  # it is read again
-                continue
-            if number not in found:
-                if self._here:
-                    self._fold(number)
-                found[number] = nothing_found()
-            yield look_at_samples(rows, found[number], self.decode)
+                self.shards.walked.add(self._numbers[batch.shard])  # it is read again
+            else:
+                yield look_at_samples(rows, self._part(rows.shard), self.decode)
 
-    def _walked(self, number: int, summary: Summary) -> Iterator[bytes]:
-        """Yield the records of a shard that is not sound; add to *summary* what is wrong with it."""
-        held: list[MemberGroup] = []
-        for found in self.shards.walk(number):
-            if isinstance(found, Trouble):
-                summary.note(found.code, Place(number, found.byte, text(found.key), found.what))
-                continue
-            if held and (found.doubtful or held[-1].doubtful or len(held) == TOGETHER):
-                yield from look_at_samples(rows_from(number, held), summary, self.decode)
-                held = []
-            if found.members:
-                held.append(found)
-        if held:
-            yield from look_at_samples(rows_from(number, held), summary, self.decode)
-
-    def _listed(self, number: int) -> Iterator[bytes]:
-        """Yield the records of the samples that a table lists; add what is wrong with them and the table."""
-        for found in self.shards.tables[number].read():
-            if isinstance(found, WrongRows):
-                if found.code:
-                    self.summary.note(found.code, Place(number, -1, found.key, found.what))
-                continue
-            row, batch = found
-            rows = samples_listed_by(batch, number, row)
-            assert rows is not None
-            yield from look_at_samples(rows, self.summary, self.decode)
-
-
-def rows_from(number: int, groups: Sequence[MemberGroup]) -> Rows:
-    """Return *groups* of shard *number*, all of them doubtful or none, as rows."""
-    keys, begins, members = zip(*((group.key, group.byte, group.members) for group in groups), strict=True)
-    rows = rows_of_lists(number, keys, begins, members)
-    stored = members[-1][-1].end - begins[0]
-    return rows._replace(stored=stored, doubtful=groups[0].doubtful, walked=True)
+    def _read_again(self, number: int) -> Iterator[bytes]:
+        """Yield the records of an input that is not a sound shard; add to the summary what is wrong with it."""
+        part = nothing_found()
+        for found in self.shards.read(number):
+            if isinstance(found, Rows):
+                yield from look_at_samples(found, part, self.decode)
+            elif found.code:
+                part.note(found.code, Place(number, found.byte, found.key, found.what))
+        if number in self.shards.walked:
+            self._add(number, part)
+        else:
+            self.summary.add(part)

@@ -17,6 +17,19 @@ class Place(NamedTuple):
     what: str = ""
 
 
+class Trouble(NamedTuple):
+    """What is wrong beside samples: a *code*, the *byte* of the stream (-1: none), and *what* it is about.
+
+    *key* is that of the sample before it. So many *rows* of a table list nothing that can be read because of it.
+    """
+
+    code: str
+    byte: int
+    key: str
+    what: str
+    rows: int = 0
+
+
 class Code(NamedTuple):
     """A kind of finding."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from struct import Struct
 
@@ -12,14 +11,11 @@ from tartools.errors import UsageError, printable, several, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample, field_name
 from tartools.shards.numbering import parse_numbering
-from tartools.shards.reading import shard_batches
 from tartools.shards.writing import Destination, SampleWriter, check_shard_name, shard_writer
 from tartools.stages.checking.across import Repeated, Words, beside, lacking_words, names_of_fields
 from tartools.stages.checking.checked import CheckedShards
-from tartools.stages.checking.codes import CODES, NOTE
-from tartools.stages.checking.listedrows import WrongRows
-from tartools.stages.checking.samples import Decode, Rows, codes_of, look_at_samples, nothing_found, samples_listed_by
-from tartools.stages.checking.walk import MemberGroup
+from tartools.stages.checking.codes import CODES, NOTE, Trouble
+from tartools.stages.checking.samples import Decode, Rows, codes_of, look_at_samples, nothing_found
 from tartools.stages.combinations import text
 from tartools.stages.samplefiles import Entry, SampleFiles
 from tartools.storage.names import has_number
@@ -121,7 +117,7 @@ class Fix:
         else:
             for number, place in enumerate(self.places):
                 if number in self.shards.missing:
-                    self._omit_missing(number)
+                    self._omit(number, self.shards.missing[number])
                 else:
                     self._write_to(place, [number])
 
@@ -137,48 +133,41 @@ class Fix:
             self.account.check()
         self.account.bytes_out += writer.written
 
-    def _omit_missing(self, number: int) -> None:
-        self.account.omit(f"{shown(self.shards.urls[number])}: {printable(self.shards.missing[number])}")
-
     def _write(self, number: int, writer: SampleWriter) -> None:
-        if number in self.shards.missing:
-            self._omit_missing(number)
-        elif number in self.shards.walked:
-            self._write_walked(number, writer)
-        elif number in self.shards.tables:
-            self._write_batches(self._listed(number), number, writer)
-        else:
-            url, quiet = self.shards.urls[number], Account(lambda _: None)
-            stream = self.shards.stream(number, quiet)
-            with closing(shard_batches(url, quiet, self.shards.reading, stream)) as batches:
-                self._write_batches(((batch, samples_listed_by(batch, number)) for batch in batches), number, writer)
-                quiet.check()
-
-    def _listed(self, number: int) -> Iterator[tuple[Batch, Rows | None]]:
-        """Yield the samples of a table; report the rows that do not fit their shards."""
-        for found in self.shards.tables[number].read():
-            if isinstance(found, WrongRows):
-                self.account.samples_in += found.rows
-                self.account.dropped += found.rows
-                many = f"{several(found.rows, 'row')} not written: " if found.rows else ""
-                self.account.omit(f"{shown(self.shards.urls[number])}: {many}{printable(found.what)}")
-            else:
-                row, batch = found
-                yield batch, samples_listed_by(batch, number, row)
-
-    def _write_batches(self, batches: Iterable[tuple[Batch, Rows | None]], number: int, writer: SampleWriter) -> None:
-        for batch, rows in batches:
-            assert rows is not None
-            self.account.samples_in += len(batch)
-            if self._is_sound(rows):
-                writer.write_batch(batch, 0, len(batch))
-                self.account.samples_out += len(batch)
+        for found in self.shards.read(number):
+            if not isinstance(found, Rows):
+                self._omit(number, found)
                 continue
-            for sample, byte in zip(batch, rows.begins, strict=True):
-                self._take(sample, (number, byte), writer)
+            self.account.samples_in += len(found.keys)
+            sound = self._is_sound(found)
+            if sound and isinstance(found.samples, Batch):
+                writer.write_batch(found.samples, 0, len(found.samples))
+                self.account.samples_out += len(found.samples)
+                continue
+            for sample, byte in zip(found.samples, found.begins, strict=True):
+                if sound:
+                    self._write_sample(sample, writer)
+                else:
+                    self._take(sample, (number, byte), found, writer)
+
+    def _omit(self, number: int, found: Trouble) -> None:
+        """Report what can't be written because of what was *found*, unless that is nothing."""
+        self.account.samples_in += found.rows
+        self.account.dropped += found.rows
+        where, what = shown(self.shards.urls[number]), printable(found.what)
+        if found.byte >= 0:
+            where = f"{where}: at byte {found.byte}"
+            if not found.code.endswith("-compressed"):
+                what = f"not written: {found.code}{f' ({what})' if what else ''}"
+        elif found.rows:
+            what = f"{several(found.rows, 'row')} not written: {what}"
+        if found.code != "archive-after-end":
+            self.account.omit(f"{where}: {what}")
 
     def _is_sound(self, rows: Rows) -> bool:
         """Tell whether all samples *rows* can be written as they are: one look at all of them."""
+        if rows.doubtful or rows.lost:
+            return False
         if self.pending.place is not None and self.pending.place <= (rows.shard, rows.begins[-1]):
             return False
         summary = nothing_found()
@@ -191,32 +180,8 @@ class Fix:
     def _lacks(self, fields: Sequence[str]) -> list[str]:
         return [] if "missing-field" in self.ignored else lacking_words(fields, self.words)
 
-    def _write_walked(self, number: int, writer: SampleWriter) -> None:
-        url = self.shards.urls[number]
-        for found in self.shards.walk(number):
-            if isinstance(found, MemberGroup):
-                sample = Sample(found.key, tuple(found.members), url)
-                self.account.samples_in += 1
-                self._take(sample, (number, found.byte), writer, found.lost, doubtful=found.doubtful)
-            elif found.code.endswith("-compressed"):
-                self.account.omit(f"{shown(url)}: at byte {found.byte}: {printable(found.what)}")
-            elif found.code != "archive-after-end":
-                what = f"{found.code}{f' ({found.what})' if found.what else ''}"
-                self.account.omit(f"{shown(url)}: at byte {found.byte}: not written: {printable(what)}")
-
-    def _take(
-        self,
-        sample: Sample,
-        place: tuple[int, int],
-        writer: SampleWriter,
-        lost: Sequence[str] = (),
-        *,
-        doubtful: bool = False,
-    ) -> None:
-        """Write *sample*, which is at *place*, if it can be saved, and with it those that belong to it.
-
-        *lost* are members of it that are cut. A *doubtful* one lies next to damage.
-        """
+    def _take(self, sample: Sample, place: tuple[int, int], rows: Rows, writer: SampleWriter) -> None:
+        """Write *sample* of *rows*, which is at *place*, if it can be saved, and with it those that belong to it."""
         account, why = self.account, ""
         action, first = self.pending.at(place) or (None, place)
         if action == AGAIN:
@@ -235,22 +200,25 @@ class Fix:
             sample = sample.with_members(member for part in map(self.files.sample, parts) for member in part.members)
         if self.unique:
             sample = first_members(sample)
-        if why := why or self._why_not(sample, lost, doubtful):
+        if why := why or self._why_not(sample, rows):
             account.dropped += 1
             account.omit(f"{self._at(place)}: sample {sample.key!r} is not written: {printable(why)}")
             return
-        if doubtful:
+        if rows.doubtful:
             fields = printable(" ".join(sample.fields))
             account.warn(f"{self._at(place)}: sample {sample.key!r} lies next to damage; written with {fields}")
-        writer.write(sample)
-        account.samples_out += 1
+        self._write_sample(sample, writer)
 
-    def _why_not(self, sample: Sample, lost: Sequence[str], doubtful: bool) -> str:
-        """Return why *sample* can't be saved, "" if it can; see `_take`."""
-        if doubtful and not self.words:
+    def _write_sample(self, sample: Sample, writer: SampleWriter) -> None:
+        writer.write(sample)
+        self.account.samples_out += 1
+
+    def _why_not(self, sample: Sample, rows: Rows) -> str:
+        """Return why *sample* of *rows* can't be saved, "" if it can."""
+        if rows.doubtful and not self.words:
             return "it lies next to damage, and no fields are known that it should have (--expect)"
-        if lost:
-            return f"{lost[0]!r} is cut"
+        if rows.lost:
+            return f"{rows.lost[0]!r} is cut"
         if sample.grouped and (lacks := self._lacks([name.lower() for name in sample.fields])):
             return f"it lacks {' '.join(lacks)}"
         found = [each for each in codes_of(sample, self.decode) if each[0] not in self.ignored]

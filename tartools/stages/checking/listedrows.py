@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tartools.errors import StorageError, TarFormatError, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
+from tartools.stages.checking.codes import Trouble
+from tartools.stages.checking.samples import Rows, rows_of_batch
+from tartools.stages.combinations import text
 from tartools.storage import is_missing
 from tartools.storage.checks import look
 from tartools.storage.local import identity
@@ -21,23 +24,17 @@ from tartools.tables.rows import RowBlock
 TOGETHER, FAR = 1024, 256  # rows that are read together, and of shards on servers, whose payloads are held meanwhile
 
 
-class WrongRows(NamedTuple):
-    """What is wrong with a number of *rows*: a code, or none if it was said before, and *what* it is about."""
-
-    code: str
-    rows: int
-    key: str
-    what: str
-
-
 class TableRows:
-    """The rows of the table *url*. Those of shards that are among *others* (see `identity`) are only compared.
+    """The rows of the table *url*, input *number*.
+
+    Those of shards that are among *others* (see `identity`) are only compared.
 
     Holds: 12 bytes for each row, and the samples of up to 1,024.
     """
 
-    def __init__(self, url: str, others: Container[str], tmpdir: str | None) -> None:
+    def __init__(self, url: str, number: int, others: Container[str], tmpdir: str | None) -> None:
         self.url = url
+        self._number = number
         self._listing = Listing(url)
         self._others = others
         self._tmpdir = tmpdir
@@ -66,8 +63,8 @@ class TableRows:
         index = row - self._firsts[piece]
         return self._listing.urls[numbers[index]], int(begins[index])
 
-    def read(self) -> Iterator[WrongRows | tuple[int, Batch]]:
-        """Yield the samples, in order, in batches with the number of their first row, and what is wrong.
+    def read(self) -> Iterator[Trouble | Rows]:
+        """Yield the samples, in order, and what is wrong; its code is empty if it was said before.
 
         Raises: StorageError if the table can't be opened, or a server fails.
         """
@@ -80,7 +77,7 @@ class TableRows:
                     yield from self._read(rows, first)
                     first += len(rows)
         except TarFormatError as error:
-            yield WrongRows("table-damaged", 0, "", error.message)
+            yield Trouble("table-damaged", -1, "", error.message)
         finally:
             self._close()
 
@@ -89,13 +86,13 @@ class TableRows:
             self._shards.close()
             self._shards = None
 
-    def _read(self, rows: Any, first: int) -> Iterator[WrongRows | tuple[int, Batch]]:
+    def _read(self, rows: Any, first: int) -> Iterator[Trouble | Rows]:
         """As `read`, for the record batch *rows*, which begins with row *first*."""
         try:
             piece = self._listing.piece(rows, first)
         except StorageError as error:
             if len(rows) == 1:
-                yield WrongRows("table-row", 1, "", error.message)
+                yield Trouble("table-row", -1, "", error.message, 1)
                 return
             middle = len(rows) // 2  # each half alone, down to the row
             yield from self._read(rows.slice(0, middle), first)
@@ -109,13 +106,14 @@ class TableRows:
             if code := self._wrong_with(number):
                 again = number in self._said
                 self._said.add(number)
-                yield WrongRows("" if again else code, len(part), "", f"{code}: {shown(self._listing.urls[number])}")
+                what = f"{code}: {shown(self._listing.urls[number])}"
+                yield Trouble("" if again else code, -1, "", what, len(part))
                 continue
             most = FAR if self._listing.far[number] else TOGETHER
             for low in range(0, len(part), most):
                 yield from self._samples(part.part(low, min(low + most, len(part))))
 
-    def _samples(self, piece: Piece) -> Iterator[WrongRows | tuple[int, Batch]]:
+    def _samples(self, piece: Piece) -> Iterator[Trouble | Rows]:
         """As `read`, for the rows *piece* of one shard, which is there."""
         if self._shards is None:
             quiet = Account(lambda _: None)
@@ -126,8 +124,7 @@ class TableRows:
         except (RowError, TarFormatError) as error:
             self._close()
             if len(piece) == 1:
-                key = piece.keys[0].decode("utf-8", "surrogateescape") if piece.keys else ""
-                yield WrongRows("table-row", 1, key, error.message)
+                yield Trouble("table-row", -1, text(piece.keys[0]) if piece.keys else "", error.message, 1)
                 return
             middle = len(piece) // 2
             yield from self._samples(piece.part(0, middle))
@@ -136,7 +133,9 @@ class TableRows:
         if identity(self._listing.urls[piece.place(0)[0]]) not in self._others:
             row = piece.first
             for batch in batches:
-                yield row, batch
+                rows = rows_of_batch(batch, self._number, row)
+                assert rows is not None
+                yield rows
                 row += len(batch)
 
     def _compare(self, batches: list[Batch], piece: Piece) -> None:

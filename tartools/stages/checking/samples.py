@@ -33,7 +33,10 @@ PlaceOf = Callable[[int, str], Place]  # number of a sample, and what is wrong w
 
 
 class Rows(NamedTuple):
-    """Samples of input *shard*, as columns, which take *stored* bytes. Those that are *doubtful* lie next to damage."""
+    """The *samples* of input *shard* that were found together, also as columns; they take *stored* bytes.
+
+    Those that are *doubtful* lie next to damage; *lost* are members of theirs that are cut.
+    """
 
     shard: int
     keys: Sequence[bytes]
@@ -41,11 +44,13 @@ class Rows(NamedTuple):
     members: Sequence[Member]
     firsts: Sequence[int]
     stored: int
+    samples: Batch | Sequence[Sample]
     doubtful: bool = False
     walked: bool = False  # by `walk`, not by the reader
+    lost: Sequence[str] = ()
 
 
-def samples_listed_by(batch: Batch, shard: int, row: int | None = None) -> Rows | None:
+def rows_of_batch(batch: Batch, shard: int, row: int | None = None) -> Rows | None:
     """Return the samples of *batch*, which rows from *row* on list; None if it is not known where they are.
 
     Without a *row* it is asked where in the shard, with one that is known.
@@ -56,20 +61,19 @@ def samples_listed_by(batch: Batch, shard: int, row: int | None = None) -> Rows 
         source, keys, starts, members, firsts, _ = groups
         base = getattr(source, "base", 0)
         begins = numbers if row is not None else [start + base for start in starts[:-1]] if base else starts[:-1]
-        return Rows(shard, keys, begins, members or [], firsts, starts[-1] - starts[0])
+        return Rows(shard, keys, begins, members or [], firsts, starts[-1] - starts[0], batch)
     if row is None and batch.offset is None:
         return None
-    places = numbers if row is not None else [batch.offset or 0]
-    return rows_of_lists(shard, batch.keys, places, [sample.members for sample in batch])
+    return rows_of_samples(batch, shard, numbers if row is not None else [batch.offset or 0])
 
 
-def rows_of_lists(
-    shard: int, keys: Sequence[bytes], begins: Sequence[int], members: Sequence[Sequence[Member]]
-) -> Rows:
-    """Return samples with *keys* that begin at *begins*, of which *members* has a list each."""
+def rows_of_samples(samples: Batch | Sequence[Sample], shard: int, begins: Sequence[int]) -> Rows:
+    """Return *samples*, which begin at *begins*."""
+    keys = [sample.raw_key for sample in samples]
+    members = [sample.members for sample in samples]
     firsts = [0, *accumulate(map(len, members))]
     every = [*chain.from_iterable(members)]
-    return Rows(shard, keys, begins, every, firsts[:-1], sum(member.stored for member in every))
+    return Rows(shard, keys, begins, every, firsts[:-1], sum(member.stored for member in every), samples)
 
 
 def nothing_found() -> Summary:
@@ -82,6 +86,8 @@ def look_at_samples(rows: Rows, summary: Summary, decode: Decode | None) -> Iter
 
     Of payloads the first bytes are looked at; with *decode* all of them. Raises: StorageError.
     """
+    if not rows.members:  # all of them are cut
+        return
     summary.samples += len(rows.keys)
     summary.stored += rows.stored
     if may_be_odd(rows.keys):
@@ -200,8 +206,7 @@ def sizes_of(field: str, sizes: Sequence[int], place: PlaceOf, summary: Summary)
 def codes_of(sample: Sample, decode: Decode | None) -> list[tuple[str, str]]:
     """Return the findings of weight about *sample* alone: codes, and what they are about."""
     summary = nothing_found()
-    rows = Rows(0, [sample.raw_key], [0], sample.members, [0], 0)
-    for _ in look_at_samples(rows, summary, decode):
+    for _ in look_at_samples(rows_of_samples([sample], 0, [0]), summary, decode):
         pass
     return [(code, found.first[0].what) for code, found in summary.findings.items() if CODES[code].weight != NOTE]
 

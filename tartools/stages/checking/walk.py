@@ -9,10 +9,10 @@ import io
 import os
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from tartools.errors import TarFormatError, several
-from tartools.stages.checking.codes import SPECIAL
+from tartools.stages.checking.codes import SPECIAL, Trouble
+from tartools.stages.combinations import text
 from tartools.tar import BLOCK, Member, padded, split_path
 from tartools.tar.fullheader import EXTENDED, BadChecksumError, FullHeader, GlobalHeader, NeedMore
 from tartools.tar.header import MAGIC, SIZE, SIZES, TYPE, Records, checksum_matches
@@ -22,15 +22,6 @@ from tartools.tar.rescan import WINDOW, header_at
 SEARCHED = 1 << 20  # bytes that are searched for a header at a time, at most
 TYPES = b"\x000123456789DgxXLKMSV"  # type flags of headers
 PAX = re.compile(rb"\d+ [\w.]+=")  # the begin of the payload of a pax header
-
-
-class Trouble(NamedTuple):
-    """What is wrong at *byte*: a code, and *what* it is about; *key* is that of the sample before it."""
-
-    code: str
-    byte: int
-    key: bytes
-    what: str
 
 
 class MemberGroup:
@@ -228,4 +219,4 @@ class Walk:
     def trouble(self, code: str, what: str) -> Trouble:
         """Return what is wrong at the position."""
         key = self.group.key if self.group is not None else self.last
-        return Trouble(code, self.position, key, what)
+        return Trouble(code, self.position, text(key), what)
