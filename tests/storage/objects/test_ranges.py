@@ -17,6 +17,7 @@ from tartools.errors import StorageError
 from tartools.shards.numbering import parse_numbering
 from tartools.storage.objects import ranges, retry
 from tartools.storage.objects.contract import ListedObject, Reply
+from tartools.storage.objects.pinned import FIRST_READ
 from tartools.storage.objects.ranges import MOST_HELD, Pace, RangedInput
 from tartools.storage.objects.retry import Attempts, TransientError
 from tartools.storage.streams import OutputStream
@@ -97,7 +98,7 @@ class MemoryBody:
 
 def read(stream: RangedInput) -> bytes:
     """Return all of *stream*: what needs no thread is received where it is wanted."""
-    parts, room = [], memoryview(bytearray(ranges.FIRST_READ))
+    parts, room = [], memoryview(bytearray(FIRST_READ))
     while count := stream.readinto(room):
         parts.append(bytes(room[:count]))
     return b"".join(parts)
@@ -307,6 +308,7 @@ TAR = make_tar(make_samples(5))
 
 FORKING = """
 import os, sys, tartools
+from tartools.storage.objects.pinned import FIRST_READ
 from tartools.storage.objects.ranges import MOST_HELD, budget
 file = tartools.open(sys.argv[1])
 begin = file.read(100)
