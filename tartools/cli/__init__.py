@@ -1,9 +1,9 @@
 """The command line: options, errors to exit statuses, progress on stderr, signals.
 
 `declare` and `options` are what commands declare their parameters with, `command` makes a command of a function,
-`parse` reads the ordinary command line, and `typer_app` explains the rest; `process` and `progress` are the command as
-a process, and `drawing` is what progress looks like; `manual` and `completions` are made of the declarations. Only this
-room exits. Begin reading at `command.Command`.
+`parse` reads command lines, and `typer_app` prints help; `process` and `progress` are the command as a process, and
+`drawing` is what progress looks like; `manual` and `completions` are made of the declarations. Only this room exits.
+Begin reading at `command.Command`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from tartools.cli import process, progress
 from tartools.cli.declare import REQUIRED, Declared, declared, hints, is_group, is_option
 from tartools.cli.options import Common
 from tartools.cli.parse import parse
-from tartools.errors import TarToolsError, in_command, printable
+from tartools.errors import TarToolsError, UsageError, in_command, printable
 from tartools.samples.account import Account
 
 OUTPUTS = {"--output", "--html"}  # options that say where the data go
@@ -64,12 +64,13 @@ class Command:
     def main(self, arguments: Sequence[str]) -> int:
         """Run with *arguments*, and return the exit status; 128 + N stands for signal N."""
         try:
-            values = self._parse(arguments)
-            if isinstance(values, int):
+            given = self._parse(arguments)
+            if about := self._about(given):
+                sys.stdout.write(f"{about}\n")
                 sys.stdout.flush()
-                return values
+                return 0
             with in_command():
-                status = self._run(values)
+                status = self._run(given)
             return process.SIGNALLED + process.came[0] if process.came else status
         except TarToolsError as error:
             return self._failed(str(error), max(error.status, self.trouble))
@@ -87,20 +88,24 @@ class Command:
             place = f"{printable(str(error.filename))}: " if error.filename else ""
             return self._failed(f"{place}{error.strerror or error}", self.trouble)
 
-    def _parse(self, arguments: Sequence[str]) -> dict[str, Any] | int:
-        """Return the values of the options that are given; the exit status if there is nothing left to do."""
-        every = self.parameters.values()
-        given: dict[str, Any] | int | None = parse(arguments, every, interspersed=self.interspersed)
-        if given is None:
+    def _parse(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """Return the values of the options that are given. Raises: UsageError."""
+        try:
+            return parse(arguments, self.parameters.values(), interspersed=self.interspersed)
+        except ValueError as error:
+            raise UsageError(f"{printable(str(error))} (see {self.name} --help)") from None
+
+    def _about(self, given: dict[str, Any]) -> str:
+        """Return what *given* asks for instead of a run, "" if nothing: the help, or the version."""
+        if "help" in given:
             from tartools.cli import typer_app
 
-            given = typer_app.option_values(self.name, arguments, self.manual, every, interspersed=self.interspersed)
-        if isinstance(given, dict) and given.get("version"):
+            return typer_app.help_text(self.name, self.manual, self.parameters.values())
+        if "version" in given:
             from importlib.metadata import version
 
-            sys.stdout.write(f"tartools {version('tartools')}\n")
-            return 0
-        return given
+            return f"tartools {version('tartools')}"
+        return ""
 
     def _run(self, given: dict[str, Any]) -> int:
         common = _values_of(Common, given)

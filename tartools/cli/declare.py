@@ -3,8 +3,8 @@
     Count = Annotated[int | None, Option("-c --count N", "Stop after N samples.", minimum=0)]
 
 declares an option as a type: of a parameter of a command's function, or of an attribute of a `Group`. Its default is
-the parameter's. The ordinary command line is parsed from these alone (`parse`); Typer, which takes longer to import
-than most runs take, is made from them where something has to be explained (`typer_app`).
+the parameter's. Command lines are parsed from these alone (`parse`); help is printed by Typer, which takes longer to
+import than most runs take (`typer_app`).
 
 Modules that declare options do not import `annotations` from `__future__`: their annotations are values.
 """

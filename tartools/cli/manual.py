@@ -14,16 +14,14 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
 
 from tartools.cli.command import Command
 from tartools.cli.completions import BASH, BASH_FIELDS, FISH_FIELDS, ZSH_FIELDS, of_tartools
-from tartools.cli.declare import Declared, Option, declared
+from tartools.cli.declare import Declared
 from tartools.samples.filetypes import ARRAYS, PICTURES, SOUNDS, TEXTS, VIDEOS
 
 PROJECT, PAGE = Path(__file__).parents[2], "man/man7/tartools.7"  # of which one part is generated
 EDITION = "2026-11-20"  # of the man pages; they say nothing about the day on which they were made
-HELP = Annotated[bool, Option("-h --help", "Show this help and exit.")]
 FILES, DIRECTORIES, FIELDS, NOTHING = "files", "directories", "fields", "nothing"
 COMPLETED = {
     "FILE": FILES,
@@ -63,7 +61,7 @@ NOTES = {
 
 def options(command: Command) -> tuple[list[Declared], list[Declared]]:
     """Return the arguments and the options of *command*: its own as they are declared, then those it shares."""
-    every = [*command.parameters.values(), *declared(HELP, "help", False, shared=True)]
+    every = command.parameters.values()
     return [o for o in every if not o.names], sorted((o for o in every if o.names), key=lambda option: option.shared)
 
 

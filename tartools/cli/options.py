@@ -28,6 +28,7 @@ class Common(Group, shared=True):
     quiet: Annotated[bool, Option("-q --quiet", "Show neither progress nor warnings.")] = False
     verbose: Annotated[bool, Option("-v --verbose", "Print one line of totals on stderr at the end.")] = False
     version: Annotated[bool, Option("--version", "Show the version and exit.")] = False
+    help: Annotated[bool, Option("-h --help", "Show this help and exit.")] = False
 
 
 class Inputs(Group, shared=True):

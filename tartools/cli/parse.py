@@ -1,7 +1,6 @@
-"""The ordinary command line, parsed from the declarations without Typer.
+"""The parser of command lines, made from the declarations; it says what is wrong in the words of Typer.
 
-Whatever is not ordinary (an unknown option, `--help`, a bad or missing value, an option given twice) is not judged: it
-goes to Typer, so that errors and help have one voice.
+Typer itself takes longer to import than most runs take; it prints help (`typer_app`).
 """
 
 from __future__ import annotations
@@ -12,56 +11,54 @@ from typing import Any
 
 from tartools.cli.declare import REQUIRED, Declared
 
+ALIKE = 0.7  # of 1, at which two names are the same
+ON, OFF = {"1", "on", "t", "true", "y", "yes"}, {"", "0", "f", "false", "n", "no", "off"}  # environment variables
 
-def parse(arguments: Sequence[str], every: Iterable[Declared], *, interspersed: bool = True) -> dict[str, Any] | None:
-    """Return the values that *arguments* give to the options of a command, by name; None if Typer is to look at them.
+
+def parse(arguments: Sequence[str], every: Iterable[Declared], *, interspersed: bool = True) -> dict[str, Any]:
+    """Return the values that *arguments* give to the options of a command, by name; of `--help` or `--version` only it.
 
     *every* are the options and arguments of the command. Options that are not given are left out. Unless
-    *interspersed*, what follows the first argument is an argument too.
+    *interspersed*, what follows the first argument is an argument too. Raises: ValueError with what is wrong.
     """
     every = list(every)
-    arguments, behind = apart(arguments, every)
-    every = [one for one in every if not one.option.behind]
-    named = {name: one for one in every for name in (*one.names, *one.option.aliases)}
-    try:
-        given, words = _options(arguments, named, interspersed)
-        _environment(given, every)
-        _arguments(given, words, [one for one in every if not one.names])
-    except ValueError:
-        return None
-    if not given.get("version") and any(one.default is REQUIRED and one.name not in given for one in every):
-        return None
-    return given | behind
-
-
-def apart(arguments: Sequence[str], every: Iterable[Declared]) -> tuple[Sequence[str], dict[str, Any]]:
-    """Return *arguments* before the first `--`, and the value of that of *every* which takes the words behind it.
-
-    If none does, or there is no `--`, these are all *arguments*, and no value.
-    """
-    for one in every:
-        if one.option.behind and "--" in arguments:
-            at = list(arguments).index("--")
-            return arguments[:at], {one.name: list(arguments[at + 1 :])}
-    return arguments, {}
-
-
-def respelled(arguments: Sequence[str], every: Iterable[Declared]) -> list[str]:
-    """Return *arguments* with the options of *every* that have aliases under their own names."""
-    own = {alias: one.names[-1] for one in every for alias in one.option.aliases}
-    found: list[str] = []
-    for at, word in enumerate(arguments):
-        if word == "--":
-            return [*found, *arguments[at:]]
-        name, equals, value = word.partition("=")
-        found.append(own.get(name, name) + equals + value)
-    return found
-
-
-def _options(
-    arguments: Sequence[str], named: Mapping[str, Declared], interspersed: bool
-) -> tuple[dict[str, Any], list[str]]:
     given: dict[str, Any] = {}
+    behind = next((one for one in every if one.option.behind and "--" in arguments), None)
+    if behind:
+        at = list(arguments).index("--")
+        given[behind.name] = list(arguments[at + 1 :])
+        arguments = arguments[:at]
+    named = {name: one for one in every for name in (*one.names, *one.option.aliases)}
+    found, words = _taken_apart(arguments, named, interspersed)
+    options = [one for one, _ in found]
+    if twice := next((one for one in options if not one.repeats and options.count(one) > 1), None):
+        raise ValueError(f"Invalid value: {'/'.join(twice.names)} is given twice")
+    if about := next((one.name for one in options if one.name in ("help", "version")), ""):
+        return {about: True}  # whatever else is missing
+    for one, text in found:
+        value = True if one.flag else _judged(one, text)
+        if one.repeats:
+            given.setdefault(one.name, []).append(value)
+        else:
+            given[one.name] = value
+    place = next((one for one in every if not one.names and not one.option.behind), None)
+    most = 0 if place is None else len(words) if place.repeats else 1
+    if place and words:
+        given[place.name] = words if place.repeats else words[0]
+    for one in every:
+        if one.default is REQUIRED and one.name not in given:
+            raise ValueError(f"Missing option {_spelled(one)}." if one.names else f"Missing argument {one.metavar!r}.")
+    given |= {one.name: True for one in every if one.option.envvar and one.name not in given and _is_set(one)}
+    if beyond := words[most:]:
+        raise ValueError(f"Got unexpected extra argument(s) ({' '.join(beyond)})")
+    return given
+
+
+def _taken_apart(
+    arguments: Sequence[str], named: Mapping[str, Declared], interspersed: bool
+) -> tuple[list[tuple[Declared, str]], list[str]]:
+    """Return the options in *arguments*, each with the text of its value, and the other words."""
+    found: list[tuple[Declared, str]] = []
     words: list[str] = []
     waiting = list(reversed(arguments))
     while waiting:
@@ -74,62 +71,71 @@ def _options(
                 break
         elif word[:2] == "--":
             name, equals, text = word.partition("=")
-            if equals:
-                waiting.append(text)
-            _take(given, named, name, waiting, attached=equals != "")
+            one = _known(named, name)
+            if one.flag and equals:
+                raise ValueError(f"Option {_own(one, name)!r} does not take a value.")
+            found.append((one, text if one.flag or equals else _following(one, name, waiting)))
         else:
             for at, letter in enumerate(word[1:], 2):
-                rest = word[at:]
-                if not _is_flag(named, f"-{letter}") and rest:
-                    waiting.append(rest)
-                    rest = ""
-                _take(given, named, f"-{letter}", waiting)
-                if not rest:
+                one = _known(named, f"-{letter}")
+                found.append((one, "" if one.flag else word[at:] or _following(one, f"-{letter}", waiting)))
+                if not one.flag:
                     break
-    return given, words + waiting[::-1]
+    return found, words + waiting[::-1]
 
 
-def _is_flag(named: Mapping[str, Declared], name: str) -> bool:
-    if name not in named:
-        raise ValueError
-    return named[name].flag
+def _known(named: Mapping[str, Declared], name: str) -> Declared:
+    if name in named:
+        return named[name]
+    possible = near(name, [each for each, one in named.items() if each in one.names]) if name[:2] == "--" else []
+    raise ValueError(f"No such option: {name}" + (f" (Possible options: {', '.join(possible)})" if possible else ""))
 
 
-def _take(
-    given: dict[str, Any], named: Mapping[str, Declared], name: str, waiting: list[str], attached: bool = False
-) -> None:
-    """Add the value of the option *name* to *given*: of a flag True, of others the next of the *waiting* words."""
-    if _is_flag(named, name):
-        if attached:
-            raise ValueError
-        value: Any = True
-    elif waiting:
-        value = named[name].value(waiting.pop())
-    else:
-        raise ValueError
-    one = named[name]
-    if one.name not in given:
-        given[one.name] = [value] if one.repeats else value
-    elif one.repeats:
-        given[one.name].append(value)
-    else:
-        raise ValueError
+def _following(one: Declared, name: str, waiting: list[str]) -> str:
+    """Return the next of the *waiting* words as the value of the option *one*."""
+    if not waiting:
+        raise ValueError(f"Option {_own(one, name)!r} requires an argument.")
+    return waiting.pop()
 
 
-def _environment(given: dict[str, Any], every: Iterable[Declared]) -> None:
-    """Add the flags that environment variables set."""
-    for one in every:
-        text = os.environ.get(one.option.envvar) if one.option.envvar and one.name not in given else None
-        if text == "1":
-            given[one.name] = True
-        elif text:
-            raise ValueError
+def _own(one: Declared, name: str) -> str:
+    """Return *name*; in place of an alias that of the option."""
+    return name if name in one.names else one.names[-1]
 
 
-def _arguments(given: dict[str, Any], words: list[str], places: Sequence[Declared]) -> None:
-    """Add the *words* that are no options: all to an argument that repeats, at most one to another."""
-    if not words:
-        return
-    if not places or (len(words) > 1 and not places[0].repeats):
-        raise ValueError
-    given[places[0].name] = words if places[0].repeats else words[0]
+def _spelled(one: Declared) -> str:
+    return " / ".join(map(repr, one.names))
+
+
+def _judged(one: Declared, text: str) -> Any:
+    try:
+        return one.value(text)
+    except ValueError as error:
+        raise ValueError(f"Invalid value for {_spelled(one)}: {error}") from None
+
+
+def _is_set(one: Declared) -> bool:
+    """Tell whether the environment variable of the flag *one* sets it."""
+    text = os.environ.get(one.option.envvar, "").strip()
+    if text.lower() not in ON | OFF:
+        known = ", ".join(sorted(ON | OFF))
+        raise ValueError(
+            f"Invalid value for {_spelled(one)}: {text!r} is not a valid boolean. Recognized values: {known}"
+        )
+    return text.lower() in ON
+
+
+def near(name: str, options: Iterable[str]) -> list[str]:
+    """Return those of *options* that may have been meant by *name*, sorted: a letter or the end is missing or wrong.
+
+    >>> near("--ratio", ["--version", "--verbatim"]), near("--coun", ["--count"]), near("--file", ["--files-from"])
+    ([], ['--count'], ['--files-from'])
+    """
+    from difflib import SequenceMatcher
+
+    word = name.lstrip("-")
+    return sorted(
+        option
+        for option in options
+        if option.startswith(name) or SequenceMatcher(None, word, option.lstrip("-")).ratio() >= ALIKE
+    )

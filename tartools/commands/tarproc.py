@@ -113,17 +113,8 @@ def processed(
     samples: Iterator[Sample], arguments: Sequence[str], folders: SampleDirectories, work: Work, account: Account
 ) -> Generator[Sample, None, None]:
     """Yield what the shell command *arguments* makes of *samples* in *folders*, in their order unless --unordered."""
-    logged, workers = folders.options.log is not None, cli.workers(work.parallel)
-    shells = Shells(
-        arguments,
-        folders.folder,
-        folders.guard,
-        folders.sweep,
-        timeout=work.timeout,
-        logged=logged,
-        keyed=workers > 1,
-    )
-    with closing(shells):
+    workers = cli.workers(work.parallel)
+    with closing(Shells(arguments, folders, keyed=workers > 1, timeout=work.timeout)) as shells:
         tasks, threads = folders.write(samples), Threads(workers, runner(shells, work), shells.stop)
         window = max(WINDOW, workers)
         with closing(windowed(tasks, threads, window, ordered=not work.unordered, busy=2 * workers)) as run:

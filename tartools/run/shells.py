@@ -7,21 +7,22 @@ them should this process be killed.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from tartools import storage
 from tartools.errors import CommandError, StorageError
 from tartools.run import warmshell
-from tartools.run.directories import Outcome, SampleTask
-from tartools.run.guard import Guard
-from tartools.run.warmshell import Lines, Printed, WarmShell
+from tartools.run.directories import Outcome, SampleDirectories, SampleTask
+from tartools.run.keyedlines import LONGEST, KeyedLines, print_lines
+from tartools.run.warmshell import WarmShell
 from tartools.storage.children import Child, end_all, how_it_ended
 from tartools.storage.scratch import create_file, open_file
 
@@ -50,33 +51,23 @@ def shell_arguments(shell: str, command: str | None, script: str | None) -> list
 
 
 class Shells:
-    """Runs the words *arguments* in the directories of samples, in as many threads as call `run`.
+    """Runs the words *arguments* in the directories of samples, *folders*, in as many threads as call `run`.
 
-    The directories are below *folder*. A run that takes longer than *timeout* seconds is killed. With *logged*, what is
-    printed goes to the log of the task, else to stderr; if *keyed*, behind the key of the sample. *meanwhile* is called
-    while commands run, for work that may wait for the disk. *guard* watches the shells. It has to be
+    What commands print goes to the log of the task if it has one, else to stderr; if *keyed*, each line behind the key
+    of the sample. A run that takes longer than *timeout* seconds is killed. While
+    commands run, directories that are not needed any more are removed, since that may wait for the disk. It has to be
     closed; then no shell runs any more.
     """
 
     def __init__(
-        self,
-        arguments: Sequence[str],
-        folder: bytes,
-        guard: Guard,
-        meanwhile: Callable[[], None],
-        *,
-        timeout: float | None = None,
-        logged: bool = False,
-        keyed: bool = False,
+        self, arguments: Sequence[str], folders: SampleDirectories, *, keyed: bool = False, timeout: float | None = None
     ) -> None:
         self._name = os.path.basename(arguments[0])
         self._arguments = arguments
-        self._folder = folder
-        self._guard = guard
-        self._meanwhile = meanwhile
+        self._folders = folders
+        self._guard = folders.guard
+        self._keyed = keyed and folders.options.log is None and hasattr(os, "pidfd_open")
         self._timeout = timeout
-        self._logged = logged
-        self._keyed = keyed and not logged and hasattr(os, "pidfd_open")
         self._environment = dict(os.environb)
         self._lock = threading.Lock()
         self._ended: set[int] = set()  # sessions of shells that were started for one task each
@@ -108,7 +99,7 @@ class Shells:
         except (OSError, ValueError) as error:
             return Outcome(f"could not be started: {getattr(error, 'strerror', None) or error}")
         if done.failure and task.log:
-            _copy_to_stderr(task)
+            _print_log(task.log, task.key)
         return done
 
     def stop(self) -> None:
@@ -129,9 +120,8 @@ class Shells:
         except BrokenPipeError:  # it was killed while it was idle, so the command has not begun
             shell = self._start_in_warm_shell(task)
         try:
-            self._meanwhile()
-            failure = shell.wait(self._timeout)
-            return Outcome(failure, shell.alone)
+            self._folders.sweep()
+            return shell.wait(self._timeout)
         finally:
             if shell.reusable:
                 self._idle.append(shell)
@@ -144,8 +134,9 @@ class Shells:
             shell = self._idle.pop()
         except IndexError:
             program, _, command = self._arguments
-            start = partial(self._start, executable=program, cwd=self._folder)
-            shell = WarmShell(start, self._name, command, self._environment, self._logged, self._keyed)
+            start = partial(self._start, executable=program, cwd=self._folders.folder)
+            printed = KeyedLines() if self._keyed else None
+            shell = WarmShell(start, self._name, command, self._environment, printed, bool(task.log))
         try:
             shell.start(os.path.basename(task.folder), task.environment)
         except BaseException:
@@ -158,47 +149,32 @@ class Shells:
         self._guard.release(shell.child)
 
     def _run_in_new_shell(self, task: SampleTask) -> Outcome:
-        printed = Printed(self._keyed)
-        try:
-            printed.begin(task.key)
-            child = self._new_shell(task, printed)
-        except BaseException:
-            printed.close()
-            raise
-        try:
-            self._meanwhile()
-            status = _relayed(child, printed, self._timeout) if printed.keyed else child.wait(self._timeout)
-            if status is None:
-                child.end(signal.SIGKILL)
-                return Outcome(f"took longer than {self._timeout:g} seconds and was killed")
-            told = 128 - status if status < 0 else status  # as a long-lived shell tells it
-            return Outcome(how_it_ended(told) if told else "")
-        finally:
-            self._guard.release(child)
-            printed.end()
-            printed.close()
-            with self._lock:
-                self._ended.add(child.pid)
-            if len(self._ended) >= MOST_ENDED:
-                self._kill_left()
-
-    def _new_shell(self, task: SampleTask, printed: Printed) -> Child:
-        """Start a shell for *task*, which prints to its log, or to *printed*."""
-        output = create_file(task.log) if task.log else None
-        try:
-            return self._start(
+        with contextlib.closing(KeyedLines()) if self._keyed else contextlib.nullcontext() as printed:
+            child = self._start(
                 [self._name, *self._arguments[1:]],
                 executable=self._arguments[0],
                 cwd=task.folder,
                 env={**self._environment, **task.environment},
                 stdin=subprocess.DEVNULL,
-                stdout=output or printed.theirs,
+                stdout=create_file(task.log) if task.log else printed.theirs if printed else 2,
                 stderr=subprocess.STDOUT,
             )
-        finally:
-            if output:
-                output.close()
-            printed.give()
+            try:
+                self._folders.sweep()
+                status = _status(child, printed, task.key, self._timeout)
+                if status is None:
+                    child.end(signal.SIGKILL)
+                    return Outcome(f"took longer than {self._timeout:g} seconds and was killed")
+                told = 128 - status if status < 0 else status  # as a long-lived shell tells it
+                return Outcome(how_it_ended(told) if told else "")
+            finally:
+                self._guard.release(child)
+                if printed:
+                    printed.end(task.key)
+                with self._lock:
+                    self._ended.add(child.pid)
+                if len(self._ended) >= MOST_ENDED:
+                    self._kill_left()
 
     def _start(self, words: Sequence[str], **options: Any) -> Child:
         """Start *words*, with the *options* of `Child`; have it killed by `stop`, and its session by the guard."""
@@ -208,22 +184,21 @@ class Shells:
         return child
 
 
-def _relayed(child: Child, printed: Printed, timeout: float | None) -> int | None:
-    """Return the status of *child*, None after *timeout* seconds; meanwhile write what it has *printed*."""
+def _status(child: Child, printed: KeyedLines | None, key: bytes, timeout: float | None) -> int | None:
+    """Return the status of *child*, None after *timeout* seconds; meanwhile print what it has *printed*."""
+    if printed is None:
+        return child.wait(timeout)
     fd = os.pidfd_open(child.pid)
     try:
-        return child.wait() if printed.until(fd, timeout) else None
+        return child.wait() if printed.until(fd, key, timeout) else None
     finally:
         os.close(fd)
 
 
-def _copy_to_stderr(task: SampleTask) -> None:
-    """Copy the log of *task* to stderr, behind its key."""
-    assert task.log
-    with contextlib.suppress(OSError, StorageError):
-        file = open_file(task.log)
-        if file:
-            lines = Lines(task.key)
-            with file:
-                shutil.copyfileobj(file, lines)
-            lines.end()
+def _print_log(log: bytes, key: bytes) -> None:
+    """Print the file *log* on stderr, behind *key*, if it is still there."""
+    with contextlib.suppress(OSError):
+        if file := open_file(log):
+            with io.BufferedReader(file) as reader:
+                while lines := reader.readlines(LONGEST):
+                    print_lines(key, [line.removesuffix(b"\n") for line in lines])

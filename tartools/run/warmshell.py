@@ -23,21 +23,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shlex
 import signal
 import subprocess
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tartools.errors import StorageError, printable
-from tartools.run.directories import LOG
+from tartools.run.directories import LOG, Outcome
+from tartools.run.keyedlines import KeyedLines
 from tartools.storage.children import Child, adopting, has_children, how_it_ended
-from tartools.storage.streams import FileSink
+from tartools.storage.streams import wait_until_ready
 
-LONGEST = 1 << 16  # bytes of a line
-_lock = threading.Lock()
 _CHECK = '[ "$BASH_VERSINFO" -ge 5 ] && exec "$0" -n -c "$1"'  # older ones were not tested
 # All in one line, so that messages of bash have the same line numbers as in a new shell.
 _LOOP = (
@@ -96,12 +91,8 @@ def loop(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
 class WarmShell:
     """One such shell, called *name*, that *start* starts in the folder of the directories.
 
-    What the command prints goes to our stderr, or if *logged* to the directory's log.
-
-    If *keyed*, it goes to stderr behind the key of the sample, line by line.
-
-    *reusable* says whether it can run another task; *alone*, that nothing is left of what it has run, daemons
-    included. Raises: OSError if it can't be started.
+    What the command prints goes to *printed*, else to our stderr, or if *logged* to the directory's log.
+    *reusable* says whether it can run another task. Raises: OSError if it can't be started.
     """
 
     def __init__(
@@ -110,27 +101,20 @@ class WarmShell:
         name: str,
         command: str,
         environment: Mapping[bytes, bytes],
+        printed: KeyedLines | None,
         logged: bool,
-        keyed: bool,
     ) -> None:
         self.reusable = True
-        self.alone = False
-        self._shard: bytes | None = None
-        self._printed = Printed(keyed)
-        try:
-            self.child = start(
-                [name, "-c", loop(command, environment, logged), name, command],
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._printed.theirs,
-                preexec_fn=adopting(),
-            )
-        except BaseException:
-            self._printed.close()
-            raise
-        finally:
-            self._printed.give()
+        self._key = self._shard = b""
+        self._printed = printed
+        self.child = start(
+            [name, "-c", loop(command, environment, logged), name, command],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=printed.theirs if printed else 2,  # even if Python has no stderr
+            preexec_fn=adopting(),
+        )
         assert self.child.stdin and self.child.stdout
         self._tasks, self._answers = self.child.stdin, self.child.stdout
 
@@ -139,9 +123,8 @@ class WarmShell:
 
         Raises: BrokenPipeError if the shell has ended.
         """
-        self.alone = False
-        self._printed.begin(variables[b"TAR_KEY"])
-        words = b"%b\0%b\0%b/\0" % (name, variables[b"TAR_INDEX"], variables[b"TAR_KEY"])
+        self._key = variables[b"TAR_KEY"]
+        words = b"%b\0%b\0%b/\0" % (name, variables[b"TAR_INDEX"], self._key)
         shard = variables[b"TAR_SHARD"]
         if shard != self._shard:
             words = b"=%b/\0%b" % (shard, words)
@@ -149,28 +132,34 @@ class WarmShell:
         while words:
             words = words[self._tasks.write(words) or 0 :]
 
-    def wait(self, timeout: float | None) -> str:
-        """Wait for the command, and return how it failed, "" if it did not. Afterwards, `reusable` is current.
+    def wait(self, timeout: float | None) -> Outcome:
+        """Wait for the command, and return how it ended. Afterwards, `reusable` is current.
 
         What the command left running is killed then; after *timeout* seconds all of it.
         """
         self.reusable = False
-        # without a limit, and nothing to relay, whoever reads the answer waits
-        if (self._printed.keyed or timeout is not None) and not self._printed.until(self._answers.fileno(), timeout):
-            return f"took longer than {timeout:g} seconds and was killed"
+        if not self._is_answered(timeout):
+            return Outcome(f"took longer than {timeout:g} seconds and was killed")
         answer = self._answers.read(_ANSWER)
         if not answer:
-            return how_it_ended(self.end())
+            return Outcome(how_it_ended(self.end()))
         group, status = map(int, answer.split())
         stopped = status - 128 in _STOPS and os.path.exists(f"/proc/{group}")  # bash reaps only what has ended
         with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left, as usual
             os.killpg(group, signal.SIGKILL)
-        self._printed.end()
+        if self._printed:
+            self._printed.end(self._key)
         if stopped:
-            return f"was stopped by {signal.Signals(status - 128).name}, and killed"
+            return Outcome(f"was stopped by {signal.Signals(status - 128).name}, and killed")
         self.reusable = True
-        self.alone = not has_children(self.child.pid)
-        return how_it_ended(status) if status else ""
+        return Outcome(how_it_ended(status) if status else "", alone=not has_children(self.child.pid))
+
+    def _is_answered(self, timeout: float | None) -> bool:
+        """Wait for the answer, up to *timeout* seconds; tell whether there is one."""
+        if self._printed:
+            return self._printed.until(self._answers.fileno(), self._key, timeout)
+        # without a limit, whoever reads the answer waits
+        return timeout is None or wait_until_ready(self._answers.fileno(), writing=False, seconds=timeout)
 
     def end(self) -> int:
         """Kill the shell and all of its session, and return its status."""
@@ -178,90 +167,7 @@ class WarmShell:
         if not self._answers.closed:
             self._tasks.close()
             self._answers.close()
-            self._printed.end()
-            self._printed.close()
+            if self._printed:
+                self._printed.end(self._key)
+                self._printed.close()
         return status
-
-
-# ---- what commands print, behind the key of their sample, so that each line can be found again ----
-
-
-class Lines:
-    """Writes lines to stderr behind *key*. What can't be written is dropped. Holds: one line."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = printable(key.decode("utf-8", "surrogateescape")).encode()
-        self._rest = b""
-
-    def write(self, data: bytes) -> int:
-        """Write the whole lines in *data*, and keep the rest."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > LONGEST:
-            lines, self._rest = [*lines, self._rest], b""
-        if lines:
-            with _lock, contextlib.suppress(OSError, StorageError):
-                FileSink(2, "stderr").write(b"".join(b"%b: %b\n" % (self._key, line) for line in lines))
-        return len(data)
-
-    def end(self) -> None:
-        """Write what is left as a line."""
-        if self._rest:
-            self.write(b"\n")
-
-
-class Printed:
-    """What commands print to, one after the other, as *theirs*: if *keyed* a pipe, whose lines go to stderr by `Lines`.
-
-    Otherwise it is stderr itself.
-    """
-
-    def __init__(self, keyed: bool) -> None:
-        self.keyed = keyed
-        self._ours, self.theirs = os.pipe() if keyed else (-1, 2)  # even if Python has no stderr
-        if keyed:
-            os.set_blocking(self._ours, False)
-        self._lines = Lines(b"")
-
-    def begin(self, key: bytes) -> None:
-        """Let the next lines be those of the sample *key*."""
-        if self.keyed:
-            self._lines = Lines(key)
-
-    def until(self, fd: int, seconds: float | None) -> bool:
-        """Write lines as they come until *fd* can be read; return False after *seconds*."""
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        if self.keyed:
-            poll.register(self._ours, select.POLLIN)
-        end = None if seconds is None else time.monotonic() + seconds
-        while True:
-            ready = poll.poll(None if end is None else max(0.0, end - time.monotonic()) * 1000)
-            if not ready or any(number == fd for number, _ in ready):
-                return bool(ready)
-            if self._relay() == b"":
-                poll.unregister(self._ours)
-
-    def end(self) -> None:
-        """Write what the sample's command has printed and is not written yet."""
-        while self.keyed and self._relay():
-            pass
-        self._lines.end()
-
-    def _relay(self) -> bytes | None:
-        """Write what is there, and return it: None if nothing is, b"" if nobody can print any more."""
-        try:
-            data = os.read(self._ours, LONGEST)
-        except BlockingIOError:
-            return None
-        self._lines.write(data)
-        return data
-
-    def give(self) -> None:
-        """Close the end of the commands here, when they have it."""
-        if self.keyed:
-            os.close(self.theirs)
-
-    def close(self) -> None:
-        """Close our end."""
-        if self.keyed:
-            os.close(self._ours)

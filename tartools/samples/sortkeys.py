@@ -124,15 +124,8 @@ def _encoded(value: bytes, order: Order, key: bytes, shard: str) -> bytes:
 
 
 def directed(encoded: bytes, order: Order) -> bytes:
-    """Return *encoded*, or its complement if *order* is reverse. This function is its own inverse."""
+    """Return *encoded*, or its complement if *order* is reverse."""
     return encoded.translate(COMPLEMENT) if order.reverse else encoded
-
-
-def decoder(order: Order) -> Callable[[bytes], bytes]:
-    """Return a function that decodes the sort key of a text."""
-    if order.reverse:
-        return lambda sort_key: text_of_key(directed(sort_key[1:], order))
-    return lambda sort_key: text_of_key(sort_key[1:])
 
 
 def text_bytes(value: bytes) -> bytes:

@@ -1,12 +1,12 @@
 """The files that hold samples while they are sorted or joined: plain local inputs, and a scratch file for all others.
 
 An index of such samples has records. A record is bytes that C compares in sort order: what the sample sorts by, its
-position in the input (so that the sort is stable), its key unless the first implies it, and the location: a range of a
-plain local file, or of the scratch file.
+position in the input (so that the sort is stable), its key, and the location: a range of a plain local file, or of the
+scratch file.
 """
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from operator import sub
@@ -23,7 +23,7 @@ from tartools.tar import ContiguousGroups, Member, Source, located, read_range
 
 POSITION = 8  # bytes, big-endian, after the sort key; the key of the sample and its location follow
 LOCATION = Struct(">QQIIB")  # start, end, shard, length of the key in the record, flags
-LONE, COPIED, IMPLIED = 1, 2, 4  # flags: never joined; in the scratch file; the sort key implies the key
+LONE, COPIED = 1, 2  # flags: never joined; in the scratch file
 Identities = list[tuple[int, tuple[int, ...]]]
 
 PARTS = 64  # parts of a sample that are joined without copying them to the scratch file first
@@ -42,16 +42,20 @@ class Entry(NamedTuple):
     flags: int
 
 
-def entries_of(records: Iterable[bytes], text_of: Callable[[bytes], bytes]) -> Iterator[Entry]:
-    """Yield *records* as entries, in their order. *text_of* gives the key that a sort key implies."""
+def record_of(position: int, entry: Entry) -> bytes:
+    """Return the record of *entry*, which has this *position* in the input."""
+    sort_key, key, start, end, shard, flags = entry
+    return sort_key + position.to_bytes(POSITION, "big") + key + LOCATION.pack(start, end, shard, len(key), flags)
+
+
+def entries_of(records: Iterable[bytes]) -> Iterator[Entry]:
+    """Yield *records* as entries, in their order."""
     unpack, make, size = LOCATION.unpack_from, tuple.__new__, LOCATION.size  # half of what Entry(...) costs
     for packed in records:
         behind = len(packed) - size
         start, end, shard, length, flags = unpack(packed, behind)
-        behind -= length
-        sort_key = packed[: behind - POSITION]
-        key = text_of(sort_key) if flags & IMPLIED else packed[behind : behind + length]
-        yield make(Entry, (sort_key, key, start, end, shard, flags))
+        begin = behind - length
+        yield make(Entry, (packed[: begin - POSITION], packed[begin:behind], start, end, shard, flags))
 
 
 def reopened(url: str) -> io.FileIO:

@@ -26,7 +26,7 @@ from tartools.shards.dataset import DataSet
 from tartools.shards.workers import WORKERS
 from tartools.stages import samplefiles
 from tartools.stages.externalsort import TURN, external_sort, pack_blocks, positions_of, records_of
-from tartools.stages.samplefiles import LOCATION, LONE, POSITION, Entry, PartMember, SampleFiles, entries_of
+from tartools.stages.samplefiles import LOCATION, LONE, POSITION, Entry, PartMember, SampleFiles, entries_of, record_of
 from tartools.storage.openfiles import OPEN_FILES
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema
@@ -61,7 +61,7 @@ def sorted_batches(
     """
     records = external_sort(index, memory, tmpdir)
     arrange = join_equal_keys if order.by_key else choose_equal_values
-    yield from gathered(arrange(entries_of(records, sortkeys.decoder(order)), order, account), order, account, files)
+    yield from gathered(arrange(entries_of(records), order, account), order, account, files)
     files.check()
 
 
@@ -99,7 +99,6 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
     Raises: SampleError if a value is missing or not of its kind, or if a sample has a field twice.
     """
     encode, encode_key = sortkeys.encoder(order), sortkeys.key_encoder(order)
-    implied = samplefiles.IMPLIED if order.by_key and order.kind == "text" else 0
     for batch in batches:
         groups, location = batch.groups, files.location_of(batch)
         members = groups.members if groups is not None else None
@@ -117,10 +116,9 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
         shard, shift = location
         starts, ends = groups.starts, islice(groups.starts, 1, None)
         for key, start, end, first in zip(groups.keys, starts, ends, groups.firsts, strict=False):
-            kept = b"" if implied else key
-            flags = implied if len(members[first][0]) > len(key) else implied | LONE
-            packed = LOCATION.pack(start + shift, end + shift, shard, len(kept), flags)
-            yield encode_key(key, position, batch.shard) + position.to_bytes(POSITION, "big") + kept + packed
+            flags = 0 if len(members[first][0]) > len(key) else LONE
+            packed = LOCATION.pack(start + shift, end + shift, shard, len(key), flags)
+            yield encode_key(key, position, batch.shard) + position.to_bytes(POSITION, "big") + key + packed
             position += 1
 
 
@@ -146,10 +144,8 @@ def record(sample: Sample, position: int, sort_key: bytes, order: Order, files: 
         members = [PartMember(0, sample.shard, member) for member in sample.members]
         sample = sample.with_members(each.member for each in distinct_members(sample.key, members, order))
     start, end, shard, flags = files.store(sample)
-    implied = samplefiles.IMPLIED if order.by_key and order.kind == "text" else 0
-    flags |= implied if sample.grouped else implied | LONE
-    key = b"" if implied else sample.raw_key
-    return sort_key + position.to_bytes(POSITION, "big") + key + LOCATION.pack(start, end, shard, len(key), flags)
+    flags |= 0 if sample.grouped else LONE
+    return record_of(position, Entry(sort_key, sample.raw_key, start, end, shard, flags))
 
 
 def choose_equal_values(entries: Iterable[Entry], order: Order, account: Account) -> Iterator[list[Entry]]:
@@ -255,28 +251,18 @@ class UntoldError(SampleError):
     """Rows do not tell all: several have members of one sample, which would have to be joined, or one has no key."""
 
 
-def row_record(sort_key: bytes, row: int, key: bytes, fields: int, order: Order, *, lone: bool) -> bytes:
-    """Return a record for the *row* of the sample *key*; equal numbers *fields* stand for equal fields.
-
-    *lone* tells whether it is a member without a field, which is never joined.
-    """
-    flags = LONE if lone else 0
-    if order.by_key and order.kind == "text":
-        flags |= samplefiles.IMPLIED
-    kept = key if order.by_key and not flags & samplefiles.IMPLIED else b""
-    return sort_key + row.to_bytes(POSITION, "big") + kept + LOCATION.pack(row, 0, fields, len(kept), flags)
-
-
 def sorted_rows(
     records: Iterable[bytes], order: Order, account: Account, memory: int, tmpdir: str | None
 ) -> Iterator[int]:
-    """Yield the rows of *records*, which `row_record` made, sorted by *order*. The sort is stable.
+    """Yield the rows of *records*, sorted by *order*. The sort is stable.
+
+    In the entry of a row, *start* is its number, and *shard* stands for its fields: the same number for the same.
 
     Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*.
     Raises: UntoldError if rows have one key and different fields; what *records* raises.
     """
     arrange = join_equal_keys if order.by_key else choose_equal_values
-    entries = entries_of(external_sort(records, memory, tmpdir), sortkeys.decoder(order))
+    entries = entries_of(external_sort(records, memory, tmpdir))
     for parts in arrange(entries, order, account):
         yield (parts[0] if len(parts) == 1 else _one_of(parts, order, account)).start
 
@@ -344,7 +330,7 @@ def from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[
         else:
             sort_keys = map(encode_value, texts_of_rows(rows, name, row, shards), keys, shards, repeat(lambda: columns))
         for sort_key, number, key, kind in zip(sort_keys, numbers, keys, fields, strict=False):
-            yield row_record(sort_key, number, key, kind, order, lone=not kind)
+            yield record_of(number, Entry(sort_key, key, number, 0, kind, 0 if kind else LONE))
         account.samples_in += len(rows)
         row += len(rows)
 
@@ -388,7 +374,7 @@ def from_samples(data: DataSet, order: Order, counts: list[int]) -> Iterator[byt
     def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
         rows = count(number << TURN)
         yield from pack_blocks(
-            row_record(encode(sample, row), row, sample.raw_key, UNKNOWN, order, lone=not sample.grouped)
+            record_of(row, Entry(encode(sample, row), sample.raw_key, row, 0, UNKNOWN, 0 if sample.grouped else LONE))
             for batch in batches
             for sample, row in zip(batch, rows, strict=False)
         )

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
-from tartools.samples.sortkeys import Order, decoder, key_encoder
+from tartools.samples.sortkeys import Order, key_encoder
 from tartools.samples.values import parse_column
 from tartools.stages.externalsort import external_sort
 from tartools.stages.samplefiles import SampleFiles, entries_of
@@ -46,7 +46,7 @@ def microseconds(count: int) -> float:
         files = SampleFiles(None)
         records = external_sort(index_records(batches(count, file), order, files), MEMORY, None)
         found, last = 0, b""
-        for parts in join_equal_keys(entries_of(records, decoder(order)), order, Account()):
+        for parts in join_equal_keys(entries_of(records), order, Account()):
             assert parts[0].key > last
             found, last = found + 1, parts[0].key
         assert found == count

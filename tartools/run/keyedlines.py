@@ -1,0 +1,70 @@
+"""What commands print, on stderr behind the key of their sample, so that each line can be found again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Iterable
+
+from tartools.errors import StorageError, printable
+from tartools.storage.streams import FileSink
+
+LONGEST = 1 << 16  # bytes of a line
+_lock = threading.Lock()
+
+
+def print_lines(key: bytes, lines: Iterable[bytes]) -> None:
+    """Write *lines* to stderr, each behind *key*, and nothing between them. What can't be written is dropped."""
+    begin = printable(key.decode("utf-8", "surrogateescape")).encode()
+    with _lock, contextlib.suppress(OSError, StorageError):
+        FileSink(2, "stderr").write(b"".join(b"%b: %b\n" % (begin, line) for line in lines))
+
+
+class KeyedLines:
+    """A pipe to which commands print, one after the other, as *theirs*; its lines go to stderr. Holds: one line."""
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = os.pipe()  # which stays open here: so no command closes the last one
+        os.set_blocking(self._ours, False)
+        self._rest = b""
+
+    def until(self, fd: int, key: bytes, seconds: float | None) -> bool:
+        """Print lines behind *key* as they come until *fd* can be read; return False after *seconds*."""
+        poll = select.poll()
+        for each in (fd, self._ours):
+            poll.register(each, select.POLLIN)
+        end = None if seconds is None else time.monotonic() + seconds
+        while ready := poll.poll(None if end is None else max(0.0, end - time.monotonic()) * 1000):
+            if any(number == fd for number, _ in ready):
+                return True
+            self._relay(key)
+        return False
+
+    def end(self, key: bytes) -> None:
+        """Print what is left, the last line too if it is not ended."""
+        while self._relay(key):
+            pass
+        if self._rest:
+            print_lines(key, [self._rest])
+            self._rest = b""
+
+    def _relay(self, key: bytes) -> bool:
+        """Print the whole lines of what is there; tell whether anything was."""
+        try:
+            *lines, self._rest = (self._rest + os.read(self._ours, LONGEST)).split(b"\n")
+        except BlockingIOError:
+            return False
+        if len(self._rest) > LONGEST:
+            lines.append(self._rest)
+            self._rest = b""
+        if lines:
+            print_lines(key, lines)
+        return True
+
+    def close(self) -> None:
+        """Close both ends here."""
+        os.close(self._ours)
+        os.close(self.theirs)
