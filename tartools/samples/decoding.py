@@ -33,6 +33,7 @@ MESSAGE = 100  # characters of an error message
 # formats that Pillow decodes itself, the usual ones first; for others (EPS) it would run a program
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000", "TGA", "ICO", "AVIF")
 MOST = 89_478_485  # pixels of a picture that is decoded, as Pillow advises: 256 MiB of RGB
+BAND = 1 << 20  # pixels that are converted at once
 # colours of a JPEG, and Pillow's mode that is wanted, between which both libraries convert alike
 SAME = {
     *(("YCbCr", "RGB"), ("YCbCr", "RGBA"), ("RGB", "RGB"), ("RGB", "RGBA")),
@@ -305,20 +306,51 @@ def decoded_picture(data: bytes, mode: str, refused: Refused = None) -> Image:
 
 
 def array(
-    data: bytes, mode: str, refused: Refused = None, least: Callable[[int, int], tuple[int, int]] | None = None
+    data: bytes,
+    mode: str,
+    *,
+    first: bool = False,
+    floats: bool = False,
+    least: Callable[[int, int], tuple[int, int]] | None = None,
+    refused: Refused = None,
 ) -> Any:
-    """Return the picture *data* in Pillow's *mode* as bytes: height, width, and channels unless that is "L".
+    """Return the picture *data* in Pillow's *mode* as an array: height, width, and channels unless that is "L".
 
-    With *least*, a JPEG may be decoded at a half, a quarter or an eighth, to at least the height and width that this
-    says of those it has. Holds and raises: as `decoded_picture`, whose *refused* this takes.
+    If *first*, channels are first. If *floats*, values are from 0 to 1, in 32 bits; else bytes. With *least*, a JPEG
+    may be decoded at a half, a quarter or an eighth, to at least the height and width that this says of those it has.
+    Holds: the decoded picture, and the array. Raises: as `decoded_picture`, whose *refused* this takes.
     """
     decoded = _by_simplejpeg(data, mode, least, refused)
-    if decoded is not None:
+    if decoded is None:
+        with _checked(data) as found:
+            found.load()
+            return _arranged(found, found.size, mode, first, floats)
+    if not first and not floats:
         return decoded
+    return _arranged(decoded, decoded.shape[1::-1], mode, first, floats)
+
+
+def _arranged(found: Any, size: tuple[int, int], mode: str, first: bool, floats: bool) -> Any:
+    """Return what was *found*, a picture of Pillow of this *size*, or an array, as `array` does."""
     import numpy as np
 
-    with _checked(data) as found:
-        return np.array(found if found.mode == mode else found.convert(mode))
+    width, height = size
+    channels = () if mode == "L" else (len(mode),)
+    shape = (*channels, height, width) if first else (height, width, *channels)
+    made = np.empty(shape, np.float32 if floats else np.uint8)
+    rows = np.moveaxis(made, 0, -1) if first and channels else made
+    step = max(BAND // width, 1)
+    for top in range(0, height, step):
+        if isinstance(found, np.ndarray):
+            values = found[top : top + step]
+        else:
+            band = found if step >= height else found.crop((0, top, width, min(top + step, height)))
+            values = np.asarray(band.convert(mode))
+        if floats:
+            np.divide(values, np.float32(255), out=rows[top : top + step], dtype=np.float32)
+        else:
+            rows[top : top + step] = values
+    return made
 
 
 def _by_simplejpeg(

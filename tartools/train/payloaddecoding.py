@@ -49,14 +49,14 @@ class Resize(NamedTuple):
         return (self.size, other) if height <= width else (other, self.size)
 
     def resized(self, found: Any, size: tuple[int, int] | None = None) -> Any:
-        """Return the picture *found*, an array of bytes with channels last, or without, resized.
+        """Return the picture *found*, a tensor of bytes with channels last, or without, resized.
 
         *size* is what is `wanted`, if *found* was decoded smaller. Raises: SampleError if the centre is larger.
         """
         import torch
 
         grey = found.ndim == 2
-        planes = torch.from_numpy(found[..., None] if grey else found).permute(2, 0, 1)[None]
+        planes = (found[..., None] if grey else found).permute(2, 0, 1)[None]
         size = size or self.wanted(*found.shape[:2])
         if size != tuple(found.shape[:2]):
             planes = torch.nn.functional.interpolate(planes, size, mode="bicubic", antialias=True)
@@ -66,7 +66,7 @@ class Resize(NamedTuple):
                 raise SampleError(f"its {size[0]} by {size[1]} pixels have no centre of {high} by {wide}: crop less")
             top, left = round((size[0] - high) / 2), round((size[1] - wide) / 2)
             planes = planes[..., top : top + high, left : left + wide]
-        return (planes[0, 0] if grey else planes[0].permute(1, 2, 0)).numpy()
+        return planes[0, 0] if grey else planes[0].permute(1, 2, 0)
 
 
 def resize_of(given: Any) -> Resize | None:
@@ -120,42 +120,44 @@ class PictureDecoder:
     def picture(self, data: bytes) -> Any:
         """Return the picture *data*. Raises: as `decoding.decoded_picture`."""
         if self._resize is not None:
-            found = self._resized(data, self._resize)
-        elif self._made == "pil":
+            return self._resized(data, self._resize)
+        if self._made == "pil":
             return decoding.decoded_picture(data, self._mode, self._refuse)
-        else:
-            found = decoding.array(data, self._mode, self._refuse)
-        if self._made == "torch":
-            import torch
+        is_torch = self._made == "torch"
+        found = decoding.array(data, self._mode, first=is_torch, floats=self._floats, refused=self._refuse)
+        if not is_torch:
+            return found
+        import torch
 
-            made = torch.from_numpy(found)
-            made = (made if made.ndim == 2 else made.permute(2, 0, 1)).contiguous()
-            return made.to(torch.float32).div_(255) if self._floats else made
+        return torch.from_numpy(found)
+
+    def _resized(self, data: bytes, resize: Resize) -> Any:
         import numpy as np
+        import torch
 
-        found = np.ascontiguousarray(found)
+        if self._mode == "RGBA":  # Pillow weighs colours by how opaque they are
+            picture = decoding.decoded_picture(data, self._mode, self._refuse)
+            high, wide = resize.wanted(picture.height, picture.width)
+            made = resize.resized(torch.from_numpy(np.array(picture.resize((wide, high)))))
+        else:
+            wanted: list[tuple[int, int]] = []
+
+            def least(height: int, width: int) -> tuple[int, int]:
+                wanted[:] = [resize.wanted(height, width)]
+                return TIMES * wanted[0][0], TIMES * wanted[0][1]
+
+            found = decoding.array(data, self._mode, least=least if resize.scaled else None, refused=self._refuse)
+            made = resize.resized(torch.from_numpy(found), *wanted)
         if self._made == "pil":
             from PIL import Image
 
-            return Image.fromarray(found)
-        return np.divide(found, np.float32(255), dtype=np.float32) if self._floats else found
-
-    def _resized(self, data: bytes, resize: Resize) -> Any:
-        """Return the picture *data* as an array, resized."""
-        if self._mode == "RGBA":  # Pillow weighs colours by how opaque they are
-            import numpy as np
-
-            picture = decoding.decoded_picture(data, self._mode, self._refuse)
-            high, wide = resize.wanted(picture.height, picture.width)
-            return resize.resized(np.array(picture.resize((wide, high))))
-        wanted: list[tuple[int, int]] = []
-
-        def least(height: int, width: int) -> tuple[int, int]:
-            wanted[:] = [resize.wanted(height, width)]
-            return TIMES * wanted[0][0], TIMES * wanted[0][1]
-
-        found = decoding.array(data, self._mode, self._refuse, least if resize.scaled else None)
-        return resize.resized(found, *wanted)
+            return Image.fromarray(made.contiguous().numpy())
+        if self._made == "torch" and made.ndim == 3:
+            made = made.permute(2, 0, 1)
+        made = made.contiguous()
+        if self._floats:
+            made = made.to(torch.float32).div_(255)
+        return made if self._made == "torch" else made.numpy()
 
 
 class FieldDecoder(NamedTuple):
