@@ -47,7 +47,7 @@ MAY_OPEN = {  # besides storage: module or room, and what it may call
 SHARED = {  # names of functions that several modules have: each is one of its kind
     *("exists", "open_read", "open_write", "remove", "object_at", "page", "one_commit"),  # schemes of URLs
     *("parts", "plain_lines"),  # reports
-    *("run_tasks", "samples", "main"),  # engines, sources of samples, programs
+    *("samples", "main"),  # sources of samples, programs
 }
 LIMIT_OF_FILES, LIMIT_OF_FUNCTIONS, LIMIT_OF_ROOMS = 500, 60, 12  # lines, lines, folders
 REMOTE = (

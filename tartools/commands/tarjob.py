@@ -230,27 +230,17 @@ def run_todo(
     if resources.engine == "ray" or (resources.engine is None and on_ray):
         from tartools.run import ray
 
-        return ray.run_tasks(
-            todo,
-            account,
-            address=resources.address,
-            cpus=resources.cpus or (1 if cores is None else cores),
-            most=resources.jobs,
-            retries=policy.retries,
-            timeout=policy.timeout,
-            fail_fast=policy.fail_fast,
-        )
+        cpus = resources.cpus or (1 if cores is None else cores)
+        with ray.on_nodes(account, resources.address, cpus, policy.retries, policy.timeout) as (engine, room):
+            most = min(resources.jobs or ray.IN_FLIGHT, ray.IN_FLIGHT)  # Ray runs all that it gets, if it can
+            jobs, at_once = account.progress.jobs, min(most, room)
+            yield from localjobs.run_tasks(todo, engine, at_once, jobs, fail_fast=policy.fail_fast, window=most)
+        return
     if not tasks.PLACEHOLDER.search(command[0]):
         localjobs.check_program(command[0])
-    return localjobs.run_tasks(
-        todo,
-        account.progress.jobs,
-        items_at_once(resources.jobs, cores, len(todo), account),
-        retries=policy.retries,
-        timeout=policy.timeout,
-        fail_fast=policy.fail_fast,
-        on_retry=on_retry,
-    )
+    at_once = items_at_once(resources.jobs, cores, len(todo), account)
+    with localjobs.on_this_machine(at_once, policy.retries, policy.timeout, on_retry) as engine:
+        yield from localjobs.run_tasks(todo, engine, at_once, account.progress.jobs, fail_fast=policy.fail_fast)
 
 
 def items_at_once(jobs: int | None, cores: int | None, count: int, account: Account) -> int:

@@ -120,7 +120,7 @@ def _of_one_width(found: Iterable[TextRows], form: str, name: str) -> Iterator[T
         cells: list[list[bytes]] = []
         try:
             for line, row in zip(batch.lines, batch.cells, strict=True):
-                if len(row) != width and row in ([], [b""]):
+                if not row or (len(row) != width and row == [b""]):
                     continue
                 if not width or len(row) != width:
                     _check_width(row, width or len(row), line, form, name)

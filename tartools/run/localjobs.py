@@ -12,8 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 from tartools import storage
@@ -24,7 +24,7 @@ from tartools.run.tasks import Task, TaskResult, without_signatures
 from tartools.samples.account import Jobs
 from tartools.storage.children import Child, end_all, how_it_ended
 from tartools.storage.interrupts import deferred_signals
-from tartools.storage.pool import Threads, windowed
+from tartools.storage.pool import Engine, Threads, windowed
 from tartools.storage.scratch import scratch_file
 
 Results = Generator[tuple[Task, TaskResult], None, None]
@@ -89,54 +89,62 @@ def _missing_output(task: Task) -> str:
     return f"ended well, but its output {shown(task.output)} is missing"
 
 
-def run_tasks(
-    tasks: Sequence[Task],
-    jobs: Jobs,
-    workers: int,
-    *,
-    retries: int,
-    timeout: float | None,
-    fail_fast: bool,
-    on_retry: OnRetry | None = None,
-) -> Results:
-    """Run *tasks*, up to *workers* at a time, and yield each with its result when it has ended.
+@contextmanager
+def on_this_machine(
+    workers: int, retries: int, timeout: float | None, on_retry: OnRetry | None = None
+) -> Iterator[Engine[Task, TaskResult]]:
+    """Give an engine that runs tasks here, up to *workers* at a time, each by `run_with_retries`, in a thread."""
 
-    With *fail_fast* no task begins after one has failed; those that were not begun are not yielded. Keeps
-    `jobs.running` current. Calls *on_retry* as `run_with_retries` does, in the thread of the task. Closing this ends
-    what runs.
-    """
-    over = False
-    lock = threading.Lock()
-
-    def run(task: Task) -> TaskResult | None:
-        """Return how *task* ended; None if it was not begun."""
-        nonlocal over
-        if over:
-            return None
+    def run(task: Task) -> TaskResult:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # commands inherit it
-        with lock:
-            jobs.running += 1
-        try:
-            result = run_with_retries(task, sessions, retries, on_retry)
-        finally:
-            with lock:
-                jobs.running -= 1
-        over = over or (fail_fast and bool(result.failure))
-        return result
+        return run_with_retries(task, sessions, retries, on_retry)
 
     with closing(Sessions(timeout=timeout)) as sessions:
-        threads = Threads(workers, run, sessions.stop)
-        with closing(windowed(tasks, threads, WINDOW, ordered=False)) as ended:
-            for task, result in ((task, answer()) for task, answer in ended):
-                if result is not None:
-                    yield task, result
+        yield Threads(workers, run, sessions.stop)
+
+
+def run_tasks(
+    tasks: Iterable[Task],
+    engine: Engine[Task, TaskResult],
+    at_once: int,
+    jobs: Jobs,
+    *,
+    fail_fast: bool,
+    window: int = WINDOW,
+) -> Results:
+    """Have *engine* run *tasks*, *at_once* at a time, and yield each with its result when it has ended.
+
+    It gets up to *window* at a time, those that have ended and wait to be taken included. With *fail_fast* no task
+    begins after one has failed; those that were not begun are not yielded. Keeps `jobs.running` current. Closing this
+    ends what runs.
+    """
+    begun = ended = 0
+    failed = False
+
+    def wanted() -> Iterator[Task]:
+        nonlocal begun
+        for task in tasks:
+            if failed and fail_fast:
+                return
+            begun += 1
+            jobs.running = min(begun - ended, at_once)
+            yield task
+
+    window = at_once if fail_fast else window  # what is submitted will run
+    with closing(windowed(wanted(), engine, window, ordered=False)) as answers:
+        for task, answer in answers:
+            result = answer()
+            ended += 1
+            failed = failed or bool(result.failure)
+            jobs.running = min(begun - ended, at_once)
+            yield task, result
 
 
 # ---- commands in sessions ----
 
 
 class Sessions:
-    """Runs commands, in as many threads as call `run`. It has to be closed.
+    """Runs commands, in as many threads as call `run`. It has to be closed, when these have ended.
 
     A command that takes longer than *timeout* seconds is ended. What commands print is kept in files without names
     until they end.
@@ -145,8 +153,6 @@ class Sessions:
     def __init__(self, *, timeout: float | None = None) -> None:
         self._timeout = timeout
         self._over = threading.Event()  # what ran when we were stopped has ended
-        self._starts = threading.Condition()
-        self._starting = 0  # commands
         self.stopped = False
         self._guard = Guard()
         self._environment = dict(os.environb)
@@ -161,14 +167,19 @@ class Sessions:
 
         What it leaves running in its process group when it ends is killed.
         """
+        if self.stopped:
+            return TaskResult(None, "was not begun")
         child: Child | None = None
         try:
             with scratch_file() as stdout, scratch_file() as stderr:
                 try:
+                    around = {**self._environment, **environment}
                     with deferred_signals():
-                        child = self._start(words, environment, stdout, stderr)
-                    if child is None:
-                        return TaskResult(None, "was not begun")
+                        child = self._guard.start(
+                            words, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=around
+                        )
+                    if self.stopped:  # by now, and `stop` may not know of it
+                        child.end(signal.SIGKILL)
                     status, failure, printed = self._wait(child, stdout)
                     end = _end_of(stderr, STDERR).decode("utf-8", "replace")
                     return TaskResult(status, failure, stderr=end, stdout=printed)
@@ -189,32 +200,11 @@ class Sessions:
         If something runs, what earlier commands have left in sessions of their own is killed too.
         """
         try:
-            with self._starts:
-                self.stopped = True
-                self._starts.wait_for(lambda: not self._starting)
+            self.stopped = True
             if live := self._guard.running:
                 end_all(live, patience=PATIENCE, others=self._guard.marked)
         finally:
             self._over.set()
-
-    def _start(
-        self, words: Sequence[str], environment: Mapping[bytes, bytes], stdout: io.FileIO, stderr: io.FileIO
-    ) -> Child | None:
-        """Start *words*, known to `stop` and to the guard; None if we were stopped.
-
-        Raises: OSError, ValueError, before anything was started.
-        """
-        with self._starts:
-            if self.stopped:
-                return None
-            self._starting += 1
-        try:
-            around = {**self._environment, **environment}
-            return self._guard.start(words, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=around)
-        finally:
-            with self._starts:
-                self._starting -= 1
-                self._starts.notify_all()
 
     def _wait(self, child: Child, stdout: io.FileIO) -> tuple[int | None, str, bytes]:
         """Wait for *child*, which writes to *stdout*; return its status, how it failed, and what it wrote if not."""

@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, redirect_stdout
 from threading import RLock
@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from tartools import storage
 from tartools.errors import StorageError, UsageError, how_to_install
 from tartools.run.engines import Item, Work, message_of
-from tartools.run.localjobs import Results, Sessions, run_with_retries
+from tartools.run.localjobs import Sessions, run_with_retries
 from tartools.run.tasks import Task, TaskResult
 from tartools.storage.interrupts import deferred_signals
-from tartools.storage.pool import Engine, Threads, windowed
+from tartools.storage.pool import Engine, Threads
 from tartools.storage.streams import silent
 from tartools.storage.url import Url
 
@@ -40,48 +40,23 @@ PULSE = 0.1  # seconds until a task notices that it was cancelled
 TRIES = ("RAY_NUM_REDIS_GET_RETRIES", "3")  # to reach a cluster, a second or more each
 
 
-def run_tasks(
-    tasks: Iterable[Task],
-    account: Account,
-    *,
-    address: str | None,
-    cpus: float,
-    most: int | None,
-    retries: int,
-    timeout: float | None,
-    fail_fast: bool,
-) -> Results:
-    """Run *tasks* on the cluster at *address*, and yield each with its result when it ends.
+@contextmanager
+def on_nodes(
+    account: Account, address: str | None, cpus: float, retries: int, timeout: float | None
+) -> Iterator[tuple[Engine[Task, TaskResult], int]]:
+    """Give an engine that runs tasks on the cluster at *address*, and how many can run at a time.
 
-    Each requests *cpus* cores, 0 being all of the largest node, and up to *most* run at a time. When Ray retries a
-    task because its worker was lost, an existing output is replaced: the lost try may have failed after writing it.
-    The rest is as in `localjobs.run_tasks`.
-    Raises: UsageError without Ray; StorageError if the cluster can't be reached.
+    Each requests *cpus* cores, 0 being all of the largest node. When Ray retries a task because its worker was lost, an
+    existing output is replaced: the lost try may have failed after writing it. A task that Ray has lost for good has
+    failed. Raises: UsageError without Ray; StorageError if the cluster can't be reached.
     """
     with redirect_stdout(None), connected(address) as ray:  # Ray prints there what it has lost
-        cpus = cores_for(ray, cpus, account)
-        room = room_for(ray, cpus)
-        if fail_fast:  # submit no more than can run, since Ray runs all that is submitted
-            most = min(most or IN_FLIGHT, room)
-        failed = False
+        cpus, folder = cores_for(ray, cpus, account), os.getcwd()
 
-        def wanted() -> Iterator[Task]:
-            for task in tasks:
-                if failed and fail_fast:
-                    return
-                yield task
+        def lost(error: Exception) -> TaskResult:
+            return TaskResult(None, _reason(error))
 
-        folder = os.getcwd()
-        nodes: Tasks[Task, TaskResult] = Tasks(ray, lambda task: _on_a_node(task, folder, retries, timeout), cpus)
-        with closing(windowed(wanted(), nodes, min(most or IN_FLIGHT, IN_FLIGHT), ordered=False)) as ended:
-            for task, answer in ended:
-                account.progress.jobs.running = min(nodes.running, room)
-                try:
-                    result = answer()
-                except Exception as error:
-                    result = TaskResult(None, _reason(error))
-                failed = failed or bool(result.failure)
-                yield task, result
+        yield Tasks(ray, lambda task: _on_a_node(task, folder, retries, timeout), cpus, lost=lost), room_for(ray, cpus)
 
 
 @contextmanager
@@ -144,26 +119,27 @@ class Tasks(Generic[Item, Result]):
     """Calls *work* in Ray tasks, which request *cpus* cores each: an engine for `windowed`.
 
     Ray pickles *work* and sends it to each worker once. It tries an item *retries* times more if it loses the worker;
-    by default as often as Ray's settings say.
+    by default as often as Ray's settings say. *lost* makes a result of the error of a task; by default it is raised.
     """
 
     def __init__(
-        self, ray: ModuleType, work: Callable[[Item], Result], cpus: float, retries: int | None = None
+        self,
+        ray: ModuleType,
+        work: Callable[[Item], Result],
+        cpus: float,
+        retries: int | None = None,
+        lost: Callable[[Exception], Result] | None = None,
     ) -> None:
         self._ray = ray
+        self._lost = lost
         options = {"num_cpus": cpus} | ({} if retries is None else {"max_retries": retries})
         self._run = ray.remote(work).options(**options)
         self._lock = RLock()
         self._flying: dict[Future[Result], Any] = {}
         self._stopped = False
 
-    @property
-    def running(self) -> int:
-        """The number of tasks that have not ended."""
-        return len(self._flying)
-
     def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], Result]:
-        """Have *work* called for *item*; how Ray lost a task is raised as its RayError."""
+        """Have *work* called for *item*; how Ray lost a task is raised as its RayError, or goes to *lost*."""
 
         def landed(future: Future[Result]) -> None:
             with self._lock:
@@ -177,7 +153,16 @@ class Tasks(Generic[Item, Result]):
             future: Future[Result] = ref.future()  # to wait for it is open to signals; Ray's calls swallow them
             self._flying[future] = ref
         future.add_done_callback(landed)
-        return future.result
+
+        def result() -> Result:
+            try:
+                return future.result()
+            except Exception as error:
+                if self._lost is None:
+                    raise
+                return self._lost(error)
+
+        return result
 
     def stop(self) -> None:
         """Cancel all tasks. What does not end soon is killed with its worker."""
@@ -227,11 +212,14 @@ def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> 
     except StorageError as error:
         return TaskResult(None, error.message)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT, and commands would inherit that
-    with ThreadPoolExecutor(1) as thread, closing(Sessions(timeout=timeout)) as sessions:
+    with closing(Sessions(timeout=timeout)) as sessions, ThreadPoolExecutor(1) as thread:
         node = os.getppid()
-        running = thread.submit(run_with_retries, task, sessions, retries)
-        while not running.done():
-            wait([running], PULSE)
+        try:
+            running = thread.submit(run_with_retries, task, sessions, retries)
+            while not running.done():
+                wait([running], PULSE)
+        finally:
+            sessions.stop()
         if running.result().status == -signal.SIGKILL:
             _stay_lost(node)
         return running.result()

@@ -99,7 +99,7 @@ def open(url: Name, mode: str = "rb", *, force: bool = False) -> io.BufferedRead
     Writing: no seeking; *url* appears at `close`, or when the `with` block ends normally. Anything else leaves nothing.
     Around it, a wrapper like `io.TextIOWrapper` needs this file's own `with`, since its own closes in any case.
 
-    Holds: 9 ranges of 8 MiB when it is read from end to end; the parts under way, 5 of 16 MiB, when it is written.
+    Holds: 8 ranges of 8 MiB when it is read from end to end; the parts under way, 5 of 16 MiB, when it is written.
     Raises StorageError, with URL and byte; ValueError for another *mode*.
     """
     from tartools.storage import seekable

@@ -8,18 +8,19 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from queue import SimpleQueue
 
 from tartools.errors import TarFormatError
-from tartools.samples.account import Account
+from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Batch
-from tartools.shards.reading import Found, Reading, ShardStream, batches_of, first_keys, read_parts
+from tartools.shards.reading import Found, Reading, ShardStream, batches_of, first_keys, read_parts, shard_batches
+from tartools.storage.pool import Threads
 from tartools.storage.scratch import scratch_file
-from tartools.storage.streams import chunks
+from tartools.storage.streams import Input, chunks
 
-PARTS = 4  # that wait
+PARTS = 4  # that wait, for each shard that is read, each of up to 1 MiB
 PATIENCE = 10.0  # seconds for a thread to end; one that waits for stdin ends with the process
 AWAITED = 4 << 20  # bytes that wait in memory once the parser has come
-UNSPILL = 128 << 10  # bytes that are read back at a time
 
 
 def read_ahead(
@@ -32,100 +33,125 @@ def read_ahead(
     """
     if reading.tmpdir is not None:
         scratch_file(reading.tmpdir).close()  # to fail now, not in the middle
-    memory, changed = max(memory // max(most - 1, 1), 1), threading.Condition()
+    memory = max(memory // max(most - 1, 1), 1)
     waiting = iter(urls)
-    ahead: deque[ThreadedBytes] = deque()
-    busy: list[ThreadedBytes] = []
+    ahead: deque[ShardAhead] = deque()
+    busy: list[ShardAhead] = []
     try:
         while True:
             busy = [shard for shard in busy if shard.busy]
             while not ahead or (len(busy) < most and len(ahead) < most):
                 if (url := next(waiting, None)) is None:
                     break
-                ahead.append(ThreadedBytes(url, account, reading, changed, memory))
+                ahead.append(ShardAhead(url, account, memory, reading.tmpdir))
                 busy.append(ahead[-1])
             if not ahead:
                 return
             yield _batches(ahead.popleft(), account, reading)
     except BaseException:  # after a normal end, the shards that are still being parsed are closed by their parsers
-        _close(busy)
+        for shard in busy:  # all, before waiting for any
+            shard.cancel()
+        for shard in busy:
+            shard.close()
         raise
 
 
-def _batches(shard: AheadShard, account: Account, reading: Reading) -> Iterator[Batch]:
+def _batches(shard: ShardAhead, account: Account, reading: Reading) -> Iterator[Batch]:
     """Yield the samples of *shard*, and close it."""
-    with closing(shard):
-        while (part := _next_part(shard, account)) is not None:
-            yield from batches_of([part], shard.url, account, reading, shard.first)
-    account.shards_done += 1
-
-
-def _next_part(shard: AheadShard, account: Account) -> Found | None:
-    """Return the next part of *shard*; None at its end."""
-    try:
-        return next(shard.parts, None)
-    except TarFormatError:
-        account.check()  # what looks like damage may be two versions of a file
-        raise
+    yield from shard_batches(shard.url, account, reading, shard.awaited())
 
 
 def as_they_come(urls: Sequence[str], account: Account, reading: Reading, most: int) -> Generator[Batch, None, None]:
-    """Yield the samples of *urls* as they come from *most* shards that are read at once.
+    """Yield the samples of *urls* as they come from *most* shards that are read, and parsed, at once.
 
     The samples of one shard keep their order. Whoever takes them counts them.
     Holds 4 MiB of each of these shards. Raises what reading a shard raises, after its samples before that point.
     """
-    changed = threading.Condition()
-    waiting = iter(urls)
-    open: list[ThreadedParts] = []
+    found: SimpleQueue[tuple[int, Found | BaseException | None]] = SimpleQueue()  # at the end of a shard its failure
+    room = threading.Semaphore(most * PARTS)
+    streams: dict[int, ShardStream] = {}  # that are open
+    unwanted = threading.Event()
+
+    def parse(number: int) -> None:
+        if unwanted.is_set():
+            return
+        failure = None
+        try:
+            with closing(ShardStream(urls[number], account)) as stream:
+                streams[number] = stream
+                if unwanted.is_set():  # it was opened too late to be cancelled below
+                    stream.cancel()
+                for part in read_parts(urls[number], stream, reading):
+                    room.acquire()
+                    if unwanted.is_set():
+                        break
+                    found.put((number, part))
+        except BaseException as error:
+            failure = error
+        streams.pop(number, None)
+        found.put((number, failure))
+
+    threads = Threads(most, parse)
+    firsts: dict[int, FirstKeys] = {}
     try:
-        while True:
-            while len(open) < most and (url := next(waiting, None)) is not None:
-                open.append(ThreadedParts(url, account, reading, changed))
-            if not open:
-                return
-            with changed:
-                changed.wait_for(lambda: any(shard.ready for shard in open))
-                ready = [shard for shard in open if shard.ready]
-            for shard in ready:
-                if (part := _next_part(shard, account)) is not None:
-                    yield from batches_of([part], shard.url, account, reading, shard.first)
-                else:
-                    open.remove(shard)
-                    shard.close()
-                    account.shards_done += 1
+        for number, url in enumerate(urls):
+            firsts[number] = first_keys(url, account, reading)
+            threads.submit(number)
+        while firsts:
+            number, part = found.get()
+            if isinstance(part, TarFormatError):
+                account.check()  # what looks like damage may be two versions of a file
+            if isinstance(part, BaseException):
+                raise part
+            if part is None:
+                account.shards_done += 1
+                del firsts[number]
+            else:
+                room.release()
+                yield from batches_of([part], urls[number], account, reading, firsts[number])
     finally:
-        _close(open)
+        unwanted.set()
+        threads.close()
+        room.release(most)  # a thread that waits ends then
+        ending = [stream.cancel() for stream in list(streams.values())]
+        if all(ending):
+            threads.stop(PATIENCE)
 
 
-def _close(shards: Sequence[AheadShard]) -> None:
-    """Stop reading *shards*; cancel all before waiting for any."""
-    for shard in shards:
-        shard.cancel()
-    for shard in shards:
-        shard.close()
+class ShardAhead(Input):
+    """The shard *url*, whose bytes a thread reads: up to *memory* are held, those beyond in a file in *folder*.
 
-
-class AheadShard:
-    """The shard *url*, which a thread opens and reads, maybe before its turn.
-
-    *changed* is the lock of all shards that are read at once. Its *parts* are what it holds: see `reading.read_parts`.
-    They raise what opening or reading it raises.
+    A plain file or a table is only opened, since its bytes need not be moved.
     """
 
-    def __init__(self, url: str, account: Account, reading: Reading, changed: threading.Condition) -> None:
+    def __init__(self, url: str, account: Account, memory: int, folder: str | None) -> None:
         self.url = url
-        self.first = first_keys(url, account, reading)
-        self.parts = self._take()
         self.busy = True  # until it is closed, or found to be what no thread needs to read
         self._account = account
-        self._reading = reading
-        self._changed = changed
+        self._buffer = SpillBuffer(memory, folder)
+        self._changed = threading.Condition()
         self._stream: ShardStream | None = None  # once it is open
         self._failure: BaseException | None = None
         self._ended = self._unwanted = False
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    def awaited(self) -> Input:
+        """Return the stream to read, once something was read of it; what opening it raises, that raises."""
+        with self._changed:
+            self._buffer.awaited = True
+            self._changed.wait_for(lambda: self._ended or self._buffer.size)
+        return self if self.busy or self._stream is None else self._stream
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end. Raises what the thread raised, after the bytes before."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._buffer.size)
+            count = self._buffer.readinto(view)
+            if not count and self._failure is not None:
+                raise self._failure
+            self._changed.notify_all()
+            return count
 
     def cancel(self) -> bool:
         """Make the thread end soon; tell whether it will."""
@@ -160,11 +186,17 @@ class AheadShard:
 
     def _read(self, stream: ShardStream) -> None:
         """Read *stream* to its end, or until it is unwanted; then close it."""
-        raise NotImplementedError
-
-    def _take(self) -> Generator[Found, None, None]:
-        """Yield the parts; then raise what the thread raised."""
-        raise NotImplementedError
+        if stream.file is not None or stream.is_table():
+            self.busy = False
+            return
+        with closing(stream):
+            for chunk in chunks(stream):  # of many small ones the threads would only wait for each other
+                with self._changed:
+                    self._changed.wait_for(lambda: self._unwanted or not self._buffer.full)
+                    if self._unwanted:
+                        return
+                    self._buffer.append(bytes(chunk))
+                    self._changed.notify_all()
 
 
 class SpillBuffer:
@@ -204,106 +236,18 @@ class SpillBuffer:
         self._file.write(chunk)
         self._written += len(chunk)
 
-    def first(self) -> memoryview | None:
-        """Return some of the bytes at the begin; None if the queue is empty."""
-        if not self._chunks and self._read < self._written:
-            assert self._file is not None
-            data = os.pread(self._file.fileno(), min(UNSPILL, self._written - self._read), self._read)
-            self._chunks.append(memoryview(data))
-            self._read += len(data)
-            self._held += len(data)
-        return self._chunks[0] if self._chunks else None
-
-    def drop(self, count: int) -> None:
-        """Remove the first *count* bytes, all of which `first` has returned."""
-        self._held -= count
-        rest = self._chunks[0][count:]
-        if rest:
-            self._chunks[0] = rest
-        else:
-            self._chunks.popleft()
-
-
-class ThreadedBytes(AheadShard):
-    """The shard *url*, whose bytes are read ahead: *memory* bytes in memory, those beyond in a scratch file.
-
-    A plain file or a table is only opened, since its bytes need not be moved.
-    """
-
-    file: io.FileIO | None = None
-    start = 0
-
-    def __init__(self, url: str, account: Account, reading: Reading, changed: threading.Condition, memory: int) -> None:
-        self._buffer = SpillBuffer(memory, reading.tmpdir)
-        super().__init__(url, account, reading, changed)
-
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end. Raises what the thread raised, after the bytes before."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or self._buffer.size)
-            count = 0
-            while count < len(view) and (first := self._buffer.first()) is not None:
-                some = first[: len(view) - count]
-                view[count : count + len(some)] = some
-                self._buffer.drop(len(some))
-                count += len(some)
-            if not count and self._failure is not None:
-                raise self._failure
-            self._changed.notify_all()
-            return count
-
-    def _take(self) -> Generator[Found, None, None]:
-        with self._changed:
-            self._buffer.awaited = True
-            self._changed.wait_for(lambda: self._ended or self._buffer.size)
-        stream = self if self.busy else self._stream
-        assert stream is not None
-        yield from read_parts(self.url, stream, self._reading)
-
-    def _read(self, stream: ShardStream) -> None:
-        if stream.file is not None or stream.is_table():
-            self.busy = False
-            return
-        with closing(stream):
-            for chunk in chunks(stream):  # of many small ones the threads would only wait for each other
-                with self._changed:
-                    self._changed.wait_for(lambda: self._unwanted or not self._buffer.full)
-                    if self._unwanted:
-                        return
-                    self._buffer.append(bytes(chunk))
-                    self._changed.notify_all()
-
-
-class ThreadedParts(AheadShard):
-    """The shard *url*, which the thread also parses into *parts*. Up to four of them wait, each of up to 1 MiB."""
-
-    def __init__(self, url: str, account: Account, reading: Reading, changed: threading.Condition) -> None:
-        self._waiting: deque[Found] = deque()
-        super().__init__(url, account, reading, changed)
-
-    @property
-    def ready(self) -> bool:
-        """Return whether parts wait, or the thread has ended."""
-        return self._ended or bool(self._waiting)
-
-    def _take(self) -> Generator[Found, None, None]:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self.ready)
-                if not self._waiting:
-                    break
-                part = self._waiting.popleft()
-                self._changed.notify_all()
-            yield part
-        if self._failure is not None:
-            raise self._failure
-
-    def _read(self, stream: ShardStream) -> None:
-        with closing(stream):
-            for part in read_parts(self.url, stream, self._reading):
-                with self._changed:
-                    self._changed.wait_for(lambda: self._unwanted or len(self._waiting) < PARTS)
-                    if self._unwanted:
-                        return
-                    self._waiting.append(part)
-                    self._changed.notify_all()
+        """Remove up to `len(view)` bytes from the begin; 0 if it is empty."""
+        count = 0
+        while self._chunks and count < len(view):
+            chunk = self._chunks.popleft()
+            some = chunk[: len(view) - count]
+            view[count : count + len(some)] = some
+            count += len(some)
+            if len(some) < len(chunk):
+                self._chunks.appendleft(chunk[len(some) :])
+        self._held -= count
+        if not count and self._file is not None:
+            count = os.preadv(self._file.fileno(), [view[: self._written - self._read]], self._read)
+            self._read += count
+        return count

@@ -17,7 +17,17 @@ from tartools.storage.objects.contract import Object
 from tartools.storage.objects.ranges import RangedInput
 from tartools.storage.outputs import ClosedByBlock, Pending
 from tartools.storage.scratch import copied
-from tartools.storage.streams import BUFFER, FileVersion, Input, SeekableFile, Sink, check_whole, naming, stream_file
+from tartools.storage.streams import (
+    BUFFER,
+    FileVersion,
+    Input,
+    SeekableFile,
+    Sink,
+    check_whole,
+    chunks,
+    naming,
+    stream_file,
+)
 from tartools.storage.url import Url
 
 FIRST = 256 << 10  # bytes of the first range after a seek; ranges double up to 8 MiB
@@ -109,7 +119,10 @@ class _RangedFile(SeekableFile):
             self._input = RangedInput(self._source, self._position, FIRST, self._size, self._version)
             self._at = self._position
         try:
-            self._pass()
+            for dropped in chunks(self._input, self._position - self._at):
+                self._at += len(dropped)
+            if self._at < self._position:
+                raise StorageError("ended before its size", url=self._source.url, offset=self._at)
             count = self._input.readinto(memoryview(buffer).cast("B"))
         except BaseException:
             self._stop()  # a later read begins with a new request
@@ -128,15 +141,6 @@ class _RangedFile(SeekableFile):
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
-
-    def _pass(self) -> None:
-        """Drop the bytes up to the position."""
-        assert self._input is not None
-        while self._at < self._position:
-            dropped = self._input.readinto(memoryview(bytearray(min(self._position - self._at, BUFFER))))
-            if not dropped:
-                raise StorageError("ended before its size", url=self._source.url, offset=self._at)
-            self._at += dropped
 
     def close(self) -> None:
         self._stop()

@@ -8,6 +8,7 @@ and columns of values. Shards are known by their URLs, not by names that are rel
 from __future__ import annotations
 
 import io
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
@@ -27,6 +28,7 @@ SLOT, ROW = "\0slot", "\0row"  # columns of rows on their way: their place in th
 PART = 1 << 16  # rows of the output that are sorted together, or more
 PARTS = 256  # at most
 CHUNK = 1 << 16  # positions taken at once
+HALF = 32  # bits for the number of a row, and for its place in the output
 Stored = tuple[int, int]  # begin and end of a record batch in the temporary file
 
 
@@ -276,67 +278,59 @@ def rows_in_order(
 
     They have all columns, or *columns*, and then `ROW`: the position. All *positions* are read before this returns.
 
-    Holds: 4 bytes for each row of *inputs*, 16 for each position that comes again, and 65,536 rows, or 1/256 of them if
-    that is more; the rows are in a temporary file in *tmpdir*.
+    Holds: 8 bytes for each position, and 65,536 rows, or 1/256 of them if that is more; the rows are in a temporary
+    file in *tmpdir*.
     """
-    slots = Slots(inputs.rows, positions)
-    return _in_slots(inputs, slots, tmpdir, columns) if slots.count else iter(())
+    places = places_by_row(positions)
+    return _in_places(inputs, places, tmpdir, columns) if len(places) else iter(())
 
 
-def _in_slots(inputs: RowInputs, slots: Slots, tmpdir: str | None, columns: Sequence[str] | None) -> Iterator[Any]:
-    """Yield the rows of *inputs* that have *slots* in the output, in that order, in record batches."""
-    size = max(PART, -(-slots.count // PARTS))
+def _in_places(inputs: RowInputs, places: Any, tmpdir: str | None, columns: Sequence[str] | None) -> Iterator[Any]:
+    """Yield the rows of *inputs* that have *places* in the output, in that order, in record batches."""
+    size = max(PART, -(-len(places) // PARTS))
     with closing(scratch_file(tmpdir)) as file:
-        pieces: list[list[Stored]] = [[] for _ in range(0, slots.count, size)]
-        layout = _spread(inputs.batches(columns), slots, size, file, pieces)
+        pieces: list[list[Stored]] = [[] for _ in range(0, len(places), size)]
+        layout = _spread(inputs.batches(columns), places, size, file, pieces)
         for part in pieces:
             yield from _sorted(part, layout, file)
 
 
-class Slots:
-    """The places in the output of *rows*, which are to come at *positions*. *count* is how many places there are."""
+def places_by_row(positions: Iterable[int]) -> Any:
+    """Return the number of a row and its place in the output, in the halves of one number, for each of *positions*.
 
-    def __init__(self, rows: int, positions: Iterable[int]) -> None:
-        import numpy as np
+    They ascend. Raises: StorageError if a half is too small for them.
+    """
+    import numpy as np
 
-        self.count = 0
-        self._slots = np.zeros(0, np.int32)  # the last place of each row, -1 for none
-        again: list[Any] = []  # rows that have other places too, and these
-        remaining = iter(positions)
-        while len(chunk := np.fromiter(islice(remaining, CHUNK), np.int64)):
-            if not self.count:  # not before all are sorted, which takes memory too
-                self._slots = np.full(rows, -1, np.int32 if rows < 1 << 31 else np.int64)
-            numbers = np.arange(self.count, self.count + len(chunk))
-            before = self._slots[chunk]
-            self._slots[chunk] = numbers
-            last = self._slots[chunk] == numbers
-            both = last & (before >= 0)
-            if both.any() or not last.all():
-                again += [np.stack((chunk[both], before[both])), np.stack((chunk[~last], numbers[~last]))]
-            self.count += len(chunk)
-        rest = np.concatenate(again, axis=1) if again else np.zeros((2, 0), np.int64)
-        self._again = rest[:, np.argsort(rest[0], kind="stable")]
-
-    def of(self, first: int, last: int) -> Iterator[tuple[Any, Any]]:
-        """Yield the places of rows *first* to *last* (exclusive), ascending, up to 65,536 at a time.
-
-        They come as arrays: the number of the row among these, and its place.
-        """
-        import numpy as np
-
-        slots = self._slots[first:last]
-        rows = np.flatnonzero(slots >= 0)
-        low, high = np.searchsorted(self._again[0], [first, last])
-        slots = np.concatenate((slots[rows], self._again[1, low:high]))
-        rows = np.concatenate((rows, self._again[0, low:high] - first))
-        order = np.argsort(slots, kind="stable")
-        for begin in range(0, len(order), CHUNK):
-            part = order[begin : begin + CHUNK]
-            yield rows[part], slots[part].astype(np.int64)
+    found = array("Q")
+    remaining = iter(positions)
+    while len(rows := np.fromiter(islice(remaining, CHUNK), np.uint64)):
+        places = np.arange(len(found), len(found) + len(rows), dtype=np.uint64)
+        if max(int(rows.max()), int(places[-1])) >> HALF:
+            raise StorageError("these are too many rows to bring into another order")
+        found.frombytes((rows << HALF | places).tobytes())
+    all_places = np.frombuffer(found, np.uint64)
+    all_places.sort()
+    return all_places
 
 
-def _spread(batches: Iterator[Any], slots: Slots, size: int, file: io.FileIO, pieces: list[list[Stored]]) -> Any:
-    """Write the rows of *batches* that have *slots* to *file*, in *pieces* for parts of *size*; return their schema."""
+def places_between(places: Any, first: int, last: int) -> Iterator[tuple[Any, Any]]:
+    """Yield the *places*, as `places_by_row` has them, of rows *first* to *last* (exclusive), up to 65,536 at a time.
+
+    They come as arrays, the places ascending: the number of the row among these, and its place.
+    """
+    import numpy as np
+
+    low, high = np.searchsorted(places, np.array([first << HALF, last << HALF], np.uint64))
+    slots = places[low:high] & ((1 << HALF) - 1)
+    order = np.argsort(slots)
+    for begin in range(0, len(order), CHUNK):
+        some = order[begin : begin + CHUNK]
+        yield (places[low:high][some] >> HALF).astype(np.int64) - first, slots[some].astype(np.int64)
+
+
+def _spread(batches: Iterator[Any], places: Any, size: int, file: io.FileIO, pieces: list[list[Stored]]) -> Any:
+    """Write the rows of *batches* that have *places* to *file*, in *pieces* for parts of *size*; return the schema."""
     import numpy as np
 
     pa = schema.arrow()
@@ -344,7 +338,7 @@ def _spread(batches: Iterator[Any], slots: Slots, size: int, file: io.FileIO, pi
     first = end = 0
     for rows in batches:
         begin, first = first, first + len(rows)
-        for order, slot in slots.of(begin, first):
+        for order, slot in places_between(places, begin, first):
             taken = rows.take(pa.array(order))
             layout = rows.schema.append(pa.field(ROW, pa.int64())).append(pa.field(SLOT, pa.int64()))
             moved = pa.RecordBatch.from_arrays([*taken.columns, pa.array(begin + order), pa.array(slot)], schema=layout)

@@ -68,7 +68,7 @@ def test_a_plan_may_be_where_its_files_are(run: Run, data: Path) -> None:
         ((), "\ufeffa\n1", ["000000000.a"]),
         ((), "__key__\t__index__\t__shard__\t__size__\ta.b\nk\t0\tx.tar\t9\t1\n", ["k.a.b"]),
         ((), "a\n", []),
-        (("--format", "csv"), 'a,b\n"x\ny",2\n\n', ["000000000.a", "000000000.b"]),
+        (("--format", "csv"), '\na,b\n"x\ny",2\n\n', ["000000000.a", "000000000.b"]),
     ],
 )
 def test_keys_and_columns(run: Run, options: tuple[str, ...], plan: str, names: list[str]) -> None:

@@ -376,13 +376,15 @@ def test_how_a_start_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     }
 
 
-def test_results_that_wait_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_that_wait_are_few(tmp_path: Path) -> None:
     """Of whoever takes them slowly, not more commands run ahead than the window has room for."""
-    monkeypatch.setattr(localjobs, "WINDOW", 5)
     tasks = [Task(str(number), ("touch", str(number))) for number in range(40)]
-    options = {"retries": 0, "timeout": None, "fail_fast": False}
     taken = 0
-    with closing(localjobs.run_tasks(tasks, Jobs(len(tasks), 0), 2, **options)) as results:  # type: ignore[arg-type]
+    jobs = Jobs(len(tasks), 0)
+    with (
+        localjobs.on_this_machine(2, 0, None) as engine,
+        closing(localjobs.run_tasks(tasks, engine, 2, jobs, fail_fast=False, window=5)) as results,
+    ):
         for task, result in results:
             assert result is not None
             assert result.failure == ""

@@ -189,17 +189,17 @@ def test_each_place_has_its_row(chunk: int, rows: int, monkeypatch: pytest.Monke
     dice = random.Random(chunk)
     for count in (0, 1, 5, 60, 300):
         positions = [dice.randrange(rows) for _ in range(count)]
-        slots = inputs.Slots(rows, positions)
+        by_row = inputs.places_by_row(positions)
         found: dict[int, int] = {}
         for first in range(0, rows, 6):
             before = -1
-            for numbers, places in slots.of(first, min(first + 6, rows)):
+            for numbers, places in inputs.places_between(by_row, first, min(first + 6, rows)):
                 assert 0 < len(places) <= chunk
                 assert [before, *places.tolist()] == sorted({before, *places.tolist()})
                 before = int(places[-1])
                 assert not set(places.tolist()) & found.keys()
                 found.update(zip(places.tolist(), (first + numbers).tolist(), strict=True))
-        assert slots.count == count
+        assert len(by_row) == count
         assert [found[place] for place in range(count)] == positions
 
 

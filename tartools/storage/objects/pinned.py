@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from tartools.errors import StorageError
 from tartools.storage.objects.contract import Object, Reply
@@ -17,9 +17,8 @@ REPLACED = "was replaced while it was being read"
 class Range:
     """The bytes *start* to *end* (None: up to where the object ends) of an object, and where they are received.
 
-    That is *room*, if it is not None, which then holds the next bytes; else the next place in *store*, which has room
-    for all of them; else memory of their own. Of both `chunks` has views. *again*: nobody has seen the bytes yet, so
-    they may be received anew.
+    That is *store*, if it is not None, which has room for all of them; else they are in `chunks`. *again*: nobody has
+    seen the bytes yet, so they may be received anew.
     """
 
     def __init__(self, start: int, end: int | None, store: memoryview | None = None, again: bool = False) -> None:
@@ -27,9 +26,8 @@ class Range:
         self.end = end
         self.store = store
         self.again = again
-        self.room: memoryview | None = None
         self.received = 0
-        self.chunks: deque[memoryview] = deque()
+        self.chunks: deque[bytes | memoryview] = deque()
         self.sure = False  # what was received is of the version that is wanted
 
     @property
@@ -39,9 +37,10 @@ class Range:
 
     def take(self, reply: Reply, most: int) -> int:
         """Receive up to *most* bytes; return how many came, 0 at the end."""
-        room = self.room if self.store is None else self.store[self.received :]
-        data = room[: reply.body.readinto(room[:most])] if room else memoryview(reply.body.read(most))
-        if self.room is None and data:
+        data = reply.body.read(most)
+        if self.store is not None:
+            self.store[self.received : self.received + len(data)] = data
+        elif data:
             self.chunks.append(data)
         return len(data)
 
@@ -73,22 +72,21 @@ class Pinned:
         self._replaced = replaced
         self._read = FIRST_READ
 
-    def receive(self, part: Range, wait: Callable[[float], object] = time.sleep) -> Iterator[int]:
+    def receive(self, part: Range, wait: Callable[[float], object] = time.sleep) -> Generator[int, None, None]:
         """Receive the bytes of *part*, up to 1 MiB at a time, and resume where it was cut; yield how many each time.
 
         *wait* is called with the seconds until the next attempt. Raises: StorageError after the last attempt, for
         another version, for a cut of which the version is not known; what *wait* raises.
         """
-        attempts = Attempts(self.source.url, wait, lambda: part.position)
+        attempts = Attempts(self.source.url, lambda: part.position)
         while True:
-            with attempts:
-                try:
-                    yield from self._attempt(part)
-                    return
-                except TransientError:
-                    self._read = FIRST_READ  # a reset discards what a read has so far
-                    self._forget_unsure(part)
-                    raise
+            try:
+                yield from self._attempt(part)
+                return
+            except TransientError as error:
+                self._read = FIRST_READ  # a reset discards what a read has so far
+                self._forget_unsure(part)
+                wait(attempts.failed(error))
 
     def _forget_unsure(self, part: Range) -> None:
         """Have *part* begin anew if what comes next may be of another version."""
@@ -126,14 +124,14 @@ class Pinned:
         exact = self.ranged or part.end is None or reply.length == part.end - part.position
         while not surplus:
             missing = READ if part.end is None else part.end - part.position
-            if not missing and not exact:
+            if not missing:
+                if exact and reply.body.read(1):
+                    raise self._failure("the server sent more bytes than it stated", part)
                 return
-            count = part.take(reply, (missing if part.again else min(self._read, missing)) or 1)
+            count = part.take(reply, missing if part.again else min(self._read, missing))
             self._read = min(2 * self._read, READ)
             if not count:
                 return
-            if not missing:
-                raise self._failure("the server sent more bytes than it stated", part)
             part.received += count
             yield count
 

@@ -64,36 +64,23 @@ def _number(name: str, default: float, most: float, *, whole: bool = False) -> f
 
 
 class Attempts:
-    """The attempts at one piece of work for *url*: each runs in a `with` block of this, in a loop.
+    """The attempts at one piece of work for *url*: how long to wait before the next one.
 
-    A `TransientError` ends the block, and *wait* is called with the seconds to wait; it may raise, to give up. With
-    *position*, which tells the byte of the object that comes next, attempts are counted from 0 again after 256 KiB.
-
-    Raises: StorageError after the last attempt, or if the server asks for more than five minutes; what *wait* raises.
+    With *position*, which tells the byte of the object that comes next, they are counted from 0 again after 256 KiB.
     """
 
-    def __init__(
-        self, url: str, wait: Callable[[float], object] = time.sleep, position: Callable[[], int] | None = None
-    ) -> None:
+    def __init__(self, url: str, position: Callable[[], int] | None = None) -> None:
         self._url = url
-        self._wait = wait
         self._position = position
         self._begin = position() if position else 0
         self._most = setting("TARTOOLS_TRIES", ATTEMPTS, MOST_ATTEMPTS)
         self._failed = 0
 
-    def __enter__(self) -> None:
-        """Begin an attempt."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        """Wait after an attempt that failed with a `TransientError`."""
-        if not isinstance(error, TransientError):
-            return False
-        self._wait(self.failed(error))
-        return True
-
     def failed(self, error: TransientError) -> float:
-        """Return the seconds to wait after an attempt that failed with *error*. Raises: StorageError."""
+        """Return the seconds to wait after an attempt that failed with *error*.
+
+        Raises: StorageError after the last attempt, or if the server asks for more than five minutes.
+        """
         offset = self._position() if self._position else None
         if offset is not None:
             self._failed, self._begin = 0 if offset - self._begin >= WORTH else self._failed, offset
@@ -111,8 +98,15 @@ class Attempts:
 
 
 def with_retries(work: Callable[[], Result], url: str, wait: Callable[[float], object] = time.sleep) -> Result:
-    """Return what *work* returns, after as many attempts as that takes. Raises: as `Attempts`; what *work* raises."""
-    attempts = Attempts(url, wait)
+    """Return what *work* returns, after as many attempts as that takes.
+
+    Before the next one *wait* is called with the seconds to wait; it may raise, to give up.
+
+    Raises: as `Attempts.failed`; what *work* and *wait* raise.
+    """
+    attempts = Attempts(url)
     while True:
-        with attempts:
+        try:
             return work()
+        except TransientError as error:
+            wait(attempts.failed(error))
