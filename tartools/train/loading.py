@@ -17,7 +17,7 @@ from tartools.train.epochorder import is_schedule
 from tartools.train.fieldchooser import Classes, Decode, Fields, Size
 from tartools.train.sampler import StatefulSampler, datasets_in, log
 from tartools.train.sending import GUARD, check_guarded, check_sendable, start_method
-from tartools.train.sharedmemory import SentBuffer, SharedBuffers, keep_freed_memory
+from tartools.train.sharedmemory import SentBuffer, SharedBuffers
 from tartools.train.tabledataset import Columns, TableBatch, TableDataset, TableSource
 
 ENDED = "DataLoader worker (pid"  # how torch begins to say that a worker was killed, or has ended
@@ -142,7 +142,6 @@ class Loader(DataLoader[Any]):
         self._handed = 0
         before = _by_pillow(self._data)
         buffers: dict[int, torch.Tensor] = {}  # held, so that they are mapped once
-        keep_freed_memory()
         batches: Any = None
         try:
             batches = super().__iter__()

@@ -17,19 +17,9 @@ from weakref import finalize
 import torch
 from torch.utils.data import get_worker_info
 
-KEPT = 31 << 20  # bytes; glibc looks at blocks up to 32 MiB
 SPARE = 4  # a buffer is larger than its first batch by this part of it, for larger ones to come
 SHARED = "/dev/shm"  # noqa: S108
 WORTH = 1 << 16  # bytes of a batch of lists for which a buffer is taken
-
-
-def keep_freed_memory() -> None:
-    """Have the C library keep memory that is freed, up to 62 MiB of it, for the next batch.
-
-    glibc gives all above 128 KiB back at once, and filling fresh pages takes four times as long as copying payloads
-    into pages that are there. It keeps twice the size of the largest block that was ever freed.
-    """
-    bytearray(KEPT)  # its pages are never touched
 
 
 class SharedBuffers:

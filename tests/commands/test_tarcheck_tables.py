@@ -166,6 +166,13 @@ def test_no_table_of_what_is_sound(inside: Inside, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s0.tar", "t.parquet"]
 
 
+def test_a_table_is_named_as_a_file(inside: Inside, tmp_path: Path) -> None:
+    """Stdin has no name by which the shards that it lists could be found, and their samples be told apart."""
+    assert inside("tarindex", *written(tmp_path, [SOUND]), "-o", "t.parquet").status == 0
+    table = (tmp_path / "t.parquet").read_bytes()
+    assert "compared only if it is named as a file" in inside("tarcheck", stdin=table).failure()
+
+
 @given(random=strategies.randoms(use_true_random=False))
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_row_is_written_or_reported(

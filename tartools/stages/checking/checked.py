@@ -205,6 +205,11 @@ class Checking:
         for number in plain:
             if not storage.is_repeatable(urls[number]):
                 stream = self.shards.stream(number, self.account)
+                if stream.is_table():
+                    stream.close()
+                    raise StorageError(
+                        "is a table: its rows are compared only if it is named as a file", url=urls[number]
+                    )
                 yield from chain.from_iterable(
                     self._records_of(shard_batches(urls[number], self.account, reading, stream))
                 )

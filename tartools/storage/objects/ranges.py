@@ -159,6 +159,7 @@ class RangedInput(Input):
         """Yield what is received, of one range after the other."""
         while True:
             self._ask()
+            self._spare = None  # without budget it may not be kept
             if self._parts:
                 part = self._parts[0]
                 yield from self._from_thread(part)

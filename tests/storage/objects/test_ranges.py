@@ -188,6 +188,7 @@ def test_many_shards_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sources[0].wait_for(lambda: sum(len(source.asked) for source in sources) == asked)
     assert not ranges.budget.acquire(blocking=False)
     assert [read(stream) for stream in streams] == [DATA[RANGE + 1 :]] * 4
+    assert [stream._spare for stream in streams] == [None] * 4
     for stream in streams:
         stream.close()
     assert [ranges.budget.acquire(blocking=False) for _ in range(12)] == [True] * 11 + [False]
