@@ -53,7 +53,7 @@ Examples:
 """
 
 import os
-from collections.abc import Sequence
+from collections import Counter
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain
@@ -63,17 +63,19 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError, printable
 from tartools.samples.account import Account
+from tartools.samples.sortkeys import text_of_key
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_flags
 from tartools.shards.reading import check_shards
 from tartools.shards.workers import WORKERS
 from tartools.stages import comparing
-from tartools.stages.comparing import ADDED, CHANGED, Counts, DiffSide, changes, reordered
+from tartools.stages.comparing import ADDED, CHANGED, EQUAL, REMOVED, REORDERED, REPEATED, DiffSide, changes, reordered
 from tartools.stages.externalsort import Spool, external_sort
 from tartools.storage.expand import expand
 from tartools.storage.streams import Sink
 
 PAIRS = 4  # parts of the memory: two that sort, two that wait
+MARKS = {ADDED: "+", REMOVED: "-", CHANGED: "~", REORDERED: ">"}
 
 
 class DiffOptions(cli.Group):
@@ -104,7 +106,7 @@ def tardiff(account: Account, source: cli.DescribedInputs, wanted: DiffOptions, 
     check_shards([*a.urls, *b.urls], account)
     new = Spool(means.memory // PAIRS, means.tmpdir)
     if wanted.output is None:
-        return int(compared(a, b, account, new, wanted, means).differ)
+        return int(compared(a, b, account, new, wanted, means))
     storage.check_output(wanted.output, wanted.force, [*a.urls, *b.urls])
     data = DataSet(b.urls, Account(lambda _: None), reading, most)  # all is said when they are compared
     destination = data.sink(wanted.output, wanted.force)
@@ -112,11 +114,11 @@ def tardiff(account: Account, source: cli.DescribedInputs, wanted: DiffOptions, 
         what = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
         raise UsageError(what, url=once[0])
     data.keep()
-    counts = compared(a, b, account, new, wanted, means)
+    differ = compared(a, b, account, new, wanted, means)
     records = external_sort(new, means.memory // PAIRS, means.tmpdir)
     deliver_flags(comparing.wanted_flags(data, b.counts, records), destination, None, data.account)
     account.bytes_out += data.account.bytes_out
-    return int(counts.differ)
+    return int(differ)
 
 
 def check_options(wanted: DiffOptions, source: cli.DescribedInputs) -> None:
@@ -140,43 +142,35 @@ def check_options(wanted: DiffOptions, source: cli.DescribedInputs) -> None:
         raise UsageError(f"-o - and {given[0]} both write to stdout (see tardiff --help)")
 
 
-def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, wanted: DiffOptions, means: cli.Means) -> Counts:
-    """Compare *a* and *b*, and print what is *wanted*; *new* gets the samples to be written."""
+def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, wanted: DiffOptions, means: cli.Means) -> bool:
+    """Return whether *a* and *b* differ, and print what is *wanted*; *new* gets the samples to be written."""
     sort = partial(external_sort, memory=means.memory // PAIRS, tmpdir=means.tmpdir)
-    counts = Counts()
+    counts, fields = Counter[str](), Counter[str]()
     pairs = None if wanted.unordered else Spool(means.memory // PAIRS, means.tmpdir)
-    left, right = sort(a.contents(account)), sort(b.contents(account))
-    found = changes(left, right, counts, (lambda _: None) if pairs is None else pairs.add)
-    moved = reordered(pairs, sort, counts) if pairs is not None else ()  # once the others are known
+    found = changes(sort(a.contents(account)), sort(b.contents(account)), counts)
+    moved = reordered(pairs, sort) if pairs is not None else ()  # once the others are known
     with storage.writing("-") if wanted.list_keys else nullcontext() as listed:
         for change in chain(found, moved):
+            counts[change.kind] += 1
+            if pairs is not None and change.kind in (EQUAL, CHANGED):
+                pairs.add(change.before + change.position + change.key)
+            if change.kind == EQUAL:
+                continue
+            fields.update(change.fields)
             if wanted.output is not None and change.kind in (ADDED, CHANGED):
-                new.add(change.position + change.key)
+                new.add(change.position + text_of_key(change.key))
             if listed is not None:
-                key = printable(change.key.decode("utf-8", "surrogateescape"))
-                fields = f"\t{printable(' '.join(change.fields))}" if change.fields else ""
-                listed.write(f"{change.kind} {key}{fields}\n".encode())
+                key = printable(text_of_key(change.key).decode("utf-8", "surrogateescape"))
+                which = f"\t{printable(' '.join(change.fields))}" if change.fields else ""
+                listed.write(f"{MARKS[change.kind]} {key}{which}\n".encode())
+    facts: dict[str, Any] = {"a": sum(a.counts), "b": sum(b.counts)}
+    facts |= {name: counts[name] for name in (EQUAL, ADDED, REMOVED, CHANGED)}
+    facts |= {"fields": dict(sorted(fields.items())), REORDERED: None if wanted.unordered else counts[REORDERED]}
+    facts |= {name: counts[name] for name in REPEATED}
     if not wanted.list_keys and wanted.output != "-":
-        samples = [sum(side.counts) for side in (a, b)]
         with storage.writing("-") as sink:
-            print_summary(sink, diff_facts(counts, samples, wanted.unordered), wanted.json)
-    return counts
-
-
-def diff_facts(counts: Counts, samples: Sequence[int], unordered: bool) -> dict[str, Any]:
-    """Return what was counted, in the shape of --json; *samples* are those of A and of B."""
-    return {
-        "a": samples[0],
-        "b": samples[1],
-        "equal": counts.equal,
-        "added": counts.added,
-        "removed": counts.removed,
-        "changed": counts.changed,
-        "fields": dict(sorted(counts.fields.items())),
-        "reordered": None if unordered else counts.reordered,
-        "repeated_a": counts.repeated[0],
-        "repeated_b": counts.repeated[1],
-    }
+            print_summary(sink, facts, wanted.json)
+    return any(counts[kind] for kind in MARKS)
 
 
 def print_summary(sink: Sink, facts: dict[str, Any], as_json: bool) -> None:

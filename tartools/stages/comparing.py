@@ -6,13 +6,14 @@ and so on. In the digest of a data set the order of the samples does not count. 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import compress, count, islice, repeat, tee
 from typing import NamedTuple
 
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
-from tartools.samples.sortkeys import text_bytes, text_of_key
+from tartools.samples.sortkeys import text_bytes
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import Picked
 from tartools.shards.reading import Reading, counted
@@ -118,83 +119,55 @@ def digest_of_batch(batch: Batch) -> int:
 
 
 NONE = b"\xff" * NUMBER  # in place of a position
-ADDED, REMOVED, CHANGED, REORDERED = "+", "-", "~", ">"
+EQUAL, ADDED, REMOVED, CHANGED, REORDERED = "equal", "added", "removed", "changed", "reordered"
+REPEATED = "repeated_a", "repeated_b"  # samples whose key an earlier sample of the same side has
 
 
 class Change(NamedTuple):
-    """What differs: the *kind*, the *key*, the *position* in B (unless it is not there), and which *fields* differ.
+    """What was found: the *kind*, the *key*, encoded, positions in A and in B, if it is there; which *fields* differ.
 
     A field that only A has begins with -, one that only B has with +.
     """
 
     kind: str
     key: bytes
+    before: bytes = b""
     position: bytes = b""
     fields: tuple[str, ...] = ()
 
 
-class Counts:
-    """How many samples of A and B are *equal*, *added* ... *fields* counts changed samples for each field.
-
-    *repeated* are the samples of A, and of B, whose key an earlier sample of the same side has.
-    """
-
-    def __init__(self) -> None:
-        self.equal = self.added = self.removed = self.changed = self.reordered = 0
-        self.repeated = [0, 0]
-        self.fields: dict[str, int] = {}
-
-    @property
-    def differ(self) -> bool:
-        """Whether anything differs."""
-        return bool(self.added or self.removed or self.changed or self.reordered)
-
-
-def _parsed(records: Iterable[bytes], counts: Counts, side: int) -> Iterator[tuple[bytes | None, bytes, bytes]]:
-    """Yield key, position and content of the sorted *records* of a *side*, then None; count keys that are repeated."""
+def _parsed(records: Iterable[bytes], counts: Counter[str], repeated: str) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """Yield key, position and content of the sorted *records* of a side; count keys that are *repeated*."""
     last = b""
     for record in records:
         end = record.index(b"\0\0") + 2
         key = record[:end]
-        counts.repeated[side] += key == last
+        if key == last:
+            counts[repeated] += 1
         last = key
         yield key, record[end : end + NUMBER], record[end + NUMBER :]
-    yield None, b"", b""
 
 
-def changes(
-    left: Iterator[bytes], right: Iterator[bytes], counts: Counts, pair: Callable[[bytes], object]
-) -> Iterator[Change]:
-    """Yield what differs between the sorted records *left*, of A, and *right*, of B, in the order of keys.
+def changes(left: Iterator[bytes], right: Iterator[bytes], counts: Counter[str]) -> Iterator[Change]:
+    """Yield what differs between the sorted records *left*, of A, and *right*, of B, and what is equal, by key.
 
-    Adds to *counts*, and calls *pair* with the position in A, the position in B and the key of all samples that both
-    have, together in bytes: what `reordered` takes.
+    Adds REPEATED to *counts*.
     """
-    of_a, of_b = _parsed(left, counts, 0), _parsed(right, counts, 1)
-    (key, position, content), (other, place, found) = next(of_a), next(of_b)
-    while key is not None or other is not None:
-        if other is not None and (key is None or other < key):
-            counts.added += 1
-            yield Change(ADDED, text_of_key(other), place)
-            other, place, found = next(of_b)
-            continue
-        assert key is not None
-        if key != other:
-            counts.removed += 1
-            yield Change(REMOVED, text_of_key(key))
-            key, position, content = next(of_a)
-            continue
-        pair(position + place + key)
-        if content == found:
-            counts.equal += 1
-        else:
-            counts.changed += 1
-            fields = differing(content, found)
-            for field in fields:
-                counts.fields[field] = counts.fields.get(field, 0) + 1
-            yield Change(CHANGED, text_of_key(key), place, fields)
-        key, position, content = next(of_a)
-        other, place, found = next(of_b)
+    of_a, of_b = (_parsed(side, counts, name) for side, name in zip((left, right), REPEATED, strict=True))
+    mine, other = next(of_a, None), next(of_b, None)
+    while mine is not None or other is not None:
+        if other is not None and (mine is None or other[0] < mine[0]):
+            yield Change(ADDED, other[0], position=other[1])
+            other = next(of_b, None)
+        elif mine is not None and (other is None or mine[0] < other[0]):
+            yield Change(REMOVED, mine[0], before=mine[1])
+            mine = next(of_a, None)
+        elif mine is not None and other is not None:
+            if mine[2] == other[2]:
+                yield Change(EQUAL, mine[0], mine[1], other[1])
+            else:
+                yield Change(CHANGED, mine[0], mine[1], other[1], differing(mine[2], other[2]))
+            mine, other = next(of_a, None), next(of_b, None)
 
 
 def differing(left: bytes, right: bytes) -> tuple[str, ...]:
@@ -219,12 +192,11 @@ def by_field(content: bytes) -> dict[bytes, list[bytes]]:
     return found
 
 
-def reordered(
-    pairs: Iterable[bytes], sort: Callable[[Iterable[bytes]], Iterator[bytes]], counts: Counts
-) -> Iterator[Change]:
-    """Yield the samples that come after another sample in B than in A, in the order of B; adds to *counts*.
+def reordered(pairs: Iterable[bytes], sort: Callable[[Iterable[bytes]], Iterator[bytes]]) -> Iterator[Change]:
+    """Yield the samples that come after another sample in B than in A, in the order of B.
 
-    Only samples that both have count: *pairs* are what `changes` told of them. *sort* sorts any number of records.
+    Only samples that both have count: *pairs* are their positions in A and in B, and keys. *sort* sorts any number of
+    records.
     """
 
     def after() -> Iterator[bytes]:
@@ -236,6 +208,5 @@ def reordered(
     last = NONE
     for record in sort(after()):
         if record[NUMBER : 2 * NUMBER] != last:
-            counts.reordered += 1
-            yield Change(REORDERED, text_of_key(record[2 * NUMBER :]), record[:NUMBER])
+            yield Change(REORDERED, record[2 * NUMBER :], position=record[:NUMBER])
         last = record[:NUMBER]

@@ -9,7 +9,6 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from functools import partial
 from itertools import chain
 from operator import ge
@@ -18,17 +17,18 @@ from tartools.errors import StorageError, UsageError
 from tartools.storage.checks import exists, look
 from tartools.storage.local import path_of
 from tartools.storage.names import Pattern, has_wildcards, is_literal, local_url, matches, unfolded
-from tartools.storage.objects import fetched, object_at, requests_at_once, store_of
+from tartools.storage.objects import REQUESTS, fetched, object_at, requests_at_once, store_of
 from tartools.storage.objects.contract import ListedObject, Page, Store
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.pool import Threads
-from tartools.storage.streams import FileVersion, chunks, naming
+from tartools.storage.streams import FileVersion, naming
 from tartools.storage.url import Url
 
 FEW = 10  # objects that are looked up one by one
 AT_ONCE = 64  # requests for whole objects
 HELD = 256 << 20  # bytes that are requested and not yet taken; a larger object is alone
 LARGE = 16 << 20  # bytes; larger objects are read in ranges side by side
+RANGE = 8 << 20  # bytes
 REPLACED = "was replaced since it was listed"
 
 
@@ -221,8 +221,8 @@ def existing(urls: Sequence[str]) -> set[str]:
 def contents(entries: Iterable[ListedObject]) -> Iterator[bytes]:
     """Yield all bytes of each of *entries*, whose sizes are known, in order.
 
-    Up to 64 requests are made at once, or `TARTOOLS_READAHEAD` if that is set; those above 16 MiB are read in ranges
-    side by side. Holds: up to 256 MiB, or one object; of large ones also the ranges that are received.
+    Up to 64 requests are made at once, or `TARTOOLS_READAHEAD` if that is set, and 32 for ranges of objects above 16
+    MiB. Holds: up to 256 MiB, or one object; of large ones also the ranges that are received.
 
     Raises: StorageError if one can't be read, or is not the one that was listed.
     """
@@ -236,7 +236,7 @@ def contents(entries: Iterable[ListedObject]) -> Iterator[bytes]:
             held -= taken
             yield answer()
         task = partial(content_of, entry)
-        waiting.append((size, task if Url(entry.url).is_local else _threads(os.getpid()).submit(task)))
+        waiting.append((size, task if Url(entry.url).is_local else _threads(os.getpid(), AT_ONCE).submit(task)))
         held += size
     while waiting:
         yield waiting.popleft()[1]()
@@ -247,7 +247,7 @@ def content_of(entry: ListedObject) -> bytes:
     version = f"{entry.size} {entry.version}"
     if not Url(entry.url).is_local:
         if (entry.size or 0) > LARGE and look(entry.url).version == version:
-            return _in_ranges(entry)
+            return _in_ranges(entry.url, entry.size or 0, version)
         return fetched(entry.url, 0, entry.size or 0, version, REPLACED, listed=True)
     with naming(entry.url), open(path_of(entry.url), "rb", buffering=0) as file:
         before = str(FileVersion.of(file))
@@ -258,19 +258,24 @@ def content_of(entry: ListedObject) -> bytes:
     return data
 
 
-def _in_ranges(entry: ListedObject) -> bytes:
+def _in_ranges(url: str, size: int, version: str) -> bytes:
     """Return all bytes of a large object, whose server has ranges and versions. Raises: as `contents`."""
-    from tartools.storage.objects.ranges import AHEAD, RangedInput
-
     data = io.BytesIO()  # gives its bytes without a copy
-    source = object_at(entry.url)
-    with closing(RangedInput(source, size=entry.size, version=entry.version, ahead=AHEAD)) as stream:
-        for chunk in chunks(stream):
-            data.write(chunk)
+    waiting: deque[Callable[[], bytes]] = deque()
+    for begin in range(0, size, RANGE):
+        if len(waiting) >= requests_at_once():
+            data.write(waiting.popleft()())
+        task = partial(fetched, url, begin, min(begin + RANGE, size), version, REPLACED)
+        waiting.append(_threads(os.getpid(), REQUESTS).submit(task))
+    while waiting:
+        data.write(waiting.popleft()())
     return data.getvalue()
 
 
 @functools.cache
-def _threads(process: int) -> Threads[Callable[[], bytes], bytes]:
-    """Return the threads of this *process* that request whole objects: a fork has its own."""
-    return Threads(requests_at_once(AT_ONCE))
+def _threads(process: int, most: int) -> Threads[Callable[[], bytes], bytes]:
+    """Return the threads of this *process* for up to *most* requests: a fork has its own.
+
+    Those for ranges are others than those for whole objects, which wait for them.
+    """
+    return Threads(requests_at_once(most))

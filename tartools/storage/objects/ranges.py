@@ -77,7 +77,7 @@ class RangedInput(Input):
     """The bytes of a remote object from *start* on; failures are raised when it is read.
 
     *first* bytes are requested first, then twice as many, and so on up to 8 MiB. With *size* and *version*, any other
-    version is a failure, and *ahead* ranges may be requested at once from the beginning.
+    version is a failure.
 
     Holds: up to 8 ranges, if `TARTOOLS_READAHEAD` is not set; all inputs together 256 MiB, and 1 MiB for each that
     waits for its next bytes.
@@ -90,15 +90,13 @@ class RangedInput(Input):
         first: int = RANGE,
         size: int | None = None,
         version: str | None = None,
-        ahead: int = 1,
     ) -> None:
         self._source = Pinned(source, size, version)
         self._url = source.url
         self._next = start  # of the next part
         self._length = first  # of the next part
-        if os.environ.get("TARTOOLS_CACHE"):
-            ahead = max(ahead, 2)  # it gives a range when all of it has come
-        self._pace = Pace(setting("TARTOOLS_READAHEAD", AHEAD, MOST_AHEAD), ahead)
+        beginning = 2 if os.environ.get("TARTOOLS_CACHE") else 1  # it gives a range when all of it has come
+        self._pace = Pace(setting("TARTOOLS_READAHEAD", AHEAD, MOST_AHEAD), beginning)
         self._owner = os.getpid()
         self._flow = self._received()
         self._rest = memoryview(b"")  # of a chunk
