@@ -219,8 +219,7 @@ def _shards(
     name, found = next(grouped, ("", iter(())))
     for url, version in versions.items():
         rows = chain.from_iterable(map(_rows, found if url == name else ()))
-        yield IndexedShard(url, int(version.split()[0]), _listed(rows, url, account, check))
-        check_unchanged({url: version})
+        yield IndexedShard(url, int(version.split()[0]), _listed(rows, url, version, account, check))
         if url == name:
             name, found = next(grouped, ("", iter(())))
 
@@ -242,9 +241,13 @@ def _rows(
 
 
 def _listed(
-    rows: Iterable[IndexedSample], url: str, account: Account, check: Callable[[IndexedSample], None]
+    rows: Iterable[IndexedSample],
+    url: str,
+    version: str,
+    account: Account,
+    check: Callable[[IndexedSample], None],
 ) -> Iterator[IndexedSample]:
-    """Yield those of *rows* that have a field; report the others."""
+    """Yield those of *rows* that have a field; report the others. Raises: StorageError if the shard has changed."""
     lost, first = 0, b""
     for row in rows:
         check(row)
@@ -259,6 +262,7 @@ def _listed(
         name = printable(first.decode("utf-8", "surrogateescape"))
         more = f" (and {lost - 1} more)" if lost > 1 else ""
         account.omit(f"{shown(url)}: not in the index, since its name has no field: {name}{more}")
+    check_unchanged({url: version})  # before anything is written
 
 
 # ---- the indexes ----
