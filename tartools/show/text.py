@@ -141,7 +141,7 @@ def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], numpy.dtype[Any]]:
         shape, _, dtype = npy.read_array_header_1_0(file) if first else npy.read_array_header_2_0(file)
     except (MemoryError, RecursionError):  # the header is short: this is of Python's parser, whose stack is full
         raise ValueError("it is nested too deeply") from None
-    if not all(0 <= length < 1 << 63 for length in shape):
+    if not all(length >= 0 for length in shape) or max((*shape, math.prod(shape))) >= 1 << 63:
         raise ValueError("its shape is not one that an array can have")
     return shape, dtype
 

@@ -192,7 +192,7 @@ def look(url: str) -> Look:
         try:
             first = b""
             while len(first) < FIRST and (data := reply.body.read(FIRST - len(first))):
-                first += bytes(data)
+                first += data
         finally:
             reply.body.close()
         ranges = reply.size is not None and reply.length == min(FIRST, reply.size)

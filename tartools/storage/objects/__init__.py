@@ -78,8 +78,9 @@ def fetched(url: str, begin: int, end: int, version: str, replaced: str = OUTDAT
     """
     part = Range(begin, end, again=True)
     _receive(part, url, version, replaced, listed)
-    whole = part.chunks[0] if len(part.chunks) == 1 else None
-    return whole if isinstance(whole, bytes) else b"".join(part.chunks)
+    found = part.chunks[0].obj if len(part.chunks) == 1 else b"".join(part.chunks)
+    assert isinstance(found, bytes)
+    return found
 
 
 def fetch_into(room: memoryview, url: str, begin: int, version: str) -> None:

@@ -2,9 +2,10 @@
 
 An object is kept in blocks of 1 MiB, each a file with a checksum behind it, in a folder for the object and its version.
 So a copy is never stale: another version is another folder. A block is there whole or not at all, whoever is killed;
-one that was cut or changed is fetched again. A process that fetches a block holds its lock, and others wait for it, but
-not longer than for a server. What does not fit into the budget, or on the disk, is read without being kept; with
-`TARTOOLS_CACHE_EVICT=old` the blocks go that were not read for the longest time. Begin reading at `CachedObject.get`.
+one that was cut or changed is fetched again. A process that fetches a block holds the lock of its temporary file, and
+others wait for it, but not longer than for a server. What does not fit into the budget, or on the disk, is read
+without being kept; with `TARTOOLS_CACHE_EVICT=old` the blocks go that were not read for the longest time. Begin
+reading at `CachedObject.get`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from glob import escape, glob
 from hashlib import sha256
 from itertools import chain
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from tartools.errors import UsageError, byte_size, without_query
 from tartools.storage.objects.contract import Body, Object, Reply
@@ -39,7 +39,6 @@ LEFT = 1 << 30  # bytes that stay free on the disk
 LOOK = 0.02  # seconds between two looks whether another process has fetched a block
 AT_ONCE = 0.05  # of the budget: what is removed when it is full
 FOLDER = "tartools-cache-1"  # below the one that the user names; nothing outside of it is looked at
-LOCKS = 1024  # files that are locks of blocks
 NAME = re.compile(r"(\d+)(\.part)?")
 SUM = struct.Struct("<I")
 SLOTS, SLOT = 1024, struct.Struct("<qqq")  # threads that count bytes: those that were there, fetched, kept
@@ -265,56 +264,60 @@ class _Entry(NamedTuple):
 
         Not the block *last* and those behind it. What was fetched is kept from now on, if there is room.
         """
-        if (block := self._kept(first)) is not None:
-            return True, [block]
-        with ExitStack() as locks:
-            keeping = self._locked(first, locks, timeouts().idle)
-            if (block := self._kept(first)) is not None:  # by the process that had the lock
-                return True, [block]
-            end = first + 1
-            while keeping and end < last and not os.path.exists(self._path(end)) and self._locked(end, locks):
-                end += 1
-            blocks = self._fetched(first, end)
-            for number, block in enumerate(blocks if keeping else (), first):
-                self._keep(number, block)
+        found = self._taken(first, wait=True)
+        assert found is not None
+        if isinstance(found, memoryview):
+            return True, [found]
+        locks = [found]
+        try:
+            while first + len(locks) < last and isinstance(more := self._taken(first + len(locks), wait=False), int):
+                locks.append(more)
+            begin, end = first * BLOCK, min((first + len(locks)) * BLOCK, self.size)
+            data = memoryview(bytearray(end - begin))
+            for count in Pinned(self.source, self.size, self.version).receive(Range(begin, end, data, again=True)):
+                _count(fetched=count)
+            blocks = [data[place : place + BLOCK] for place in range(0, len(data), BLOCK)]
+            for number, (fd, block) in enumerate(zip(locks, blocks, strict=True), first):
+                self._keep(fd, number, block)
             return False, blocks
+        finally:
+            for number, fd in enumerate(locks, first):
+                _release(fd, f"{self.folder}/{number}.part")
 
-    def _fetched(self, first: int, end: int) -> list[memoryview]:
-        """Request the blocks from *first* up to *end*. Raises: StorageError."""
-        begin = first * BLOCK
-        data = memoryview(bytearray(min(end * BLOCK, self.size) - begin))
-        part = Range(begin, begin + len(data), data, again=True)
-        for count in Pinned(self.source, self.size, self.version).receive(part):
-            _count(fetched=count)
-        return [data[place : place + BLOCK] for place in range(0, len(data), BLOCK)]
+    def _taken(self, number: int, *, wait: bool) -> memoryview | int | None:
+        """Return the block *number*, or the locked temporary file for it: -1 if nothing can be kept.
 
-    def _path(self, number: int) -> str:
-        return f"{self.folder}/{number}"
-
-    def _locked(self, number: int, locks: ExitStack, seconds: float = 0.0) -> bool:
-        """Take the lock of the block *number* until *locks* end, which may take *seconds*; tell whether that is done.
-
-        One file is the lock of many blocks. It is not done where nothing can be kept either.
+        Without *wait*, None if another process has the lock; else it is waited for.
         """
-        lock = crc32(os.fsencode(self._path(number))) % LOCKS
+        path = f"{self.folder}/{number}"
+        while (block := self._kept(path, min(BLOCK, self.size - number * BLOCK))) is None:
+            fd = self._lock(f"{path}.part", wait)
+            if fd is None or fd < 0 or _is_at(fd, f"{path}.part"):
+                return fd
+            os.close(fd)  # its holder has finished: look again
+        return block
+
+    def _lock(self, path: str, wait: bool) -> int | None:
+        """Return the temporary file *path*, locked; None if another process has it, -1 if nothing can be kept."""
         try:
             if not os.path.isdir(self.folder):
                 self._make_folder()
-            fd = os.open(f"{self.cache.folder}/lock-{lock}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
-            return False
-        locks.callback(os.close, fd)
-        until = time.monotonic() + seconds
-        with suppress(OSError):  # a file system without locks
-            while True:
-                with suppress(BlockingIOError):
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    locks.callback(fcntl.flock, fd, fcntl.LOCK_UN)  # a fork may have the descriptor too
-                    return True
-                if time.monotonic() >= until:  # its holder hangs
-                    return False
-                time.sleep(LOOK)
-        return False
+            return -1
+        until = time.monotonic() + timeouts().idle * wait
+        with ExitStack() as failed:
+            failed.callback(os.close, fd)
+            with suppress(OSError):  # a file system without locks
+                while True:
+                    with suppress(BlockingIOError):
+                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        failed.pop_all()
+                        return fd
+                    if time.monotonic() >= until:  # its holder hangs
+                        return -1 if wait else None
+                    time.sleep(LOOK)
+        return -1
 
     def _make_folder(self) -> None:
         os.makedirs(self.cache.folder, mode=0o700, exist_ok=True)  # those below are not seen by others
@@ -325,9 +328,8 @@ class _Entry(NamedTuple):
             json.dump(about, file)
         os.rename(path, os.path.join(self.folder, "object.json"))
 
-    def _kept(self, number: int) -> memoryview | None:
-        """Return the block *number*, None if it is not there; a damaged one is removed."""
-        path, length = self._path(number), min(BLOCK, self.size - number * BLOCK)
+    def _kept(self, path: str, length: int) -> memoryview | None:
+        """Return the block in the file *path*, None if it is not there; a damaged one is removed."""
         try:
             with open(path, "rb", buffering=0) as file:
                 data = memoryview(file.readall())
@@ -341,21 +343,26 @@ class _Entry(NamedTuple):
             os.unlink(path)
         return None
 
-    def _keep(self, number: int, block: memoryview) -> None:
-        """Make the file of a block, whose lock this has, if there is room."""
-        path = self._path(number)
+    def _keep(self, fd: int, number: int, block: memoryview) -> None:
+        """Give the temporary file *fd* of a block its content and name, if there is room."""
+        path = f"{self.folder}/{number}"
         with suppress(OSError):  # a full disk, a folder that was removed
-            if not self.cache.reserve(len(block) + SUM.size):
+            if fd < 0 or not self.cache.reserve(len(block) + SUM.size):
                 return
-            try:
-                with open(f"{path}.part", "wb", buffering=0) as file:
-                    whole = os.writev(file.fileno(), [block, SUM.pack(_checksum(block))]) == len(block) + SUM.size
-                if whole:
-                    os.rename(file.name, path)
-                    _count(kept=len(block))
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(f"{path}.part")
+            os.ftruncate(fd, 0)
+            if os.writev(fd, [block, SUM.pack(_checksum(block))]) == len(block) + SUM.size:
+                os.rename(f"{path}.part", path)
+                _count(kept=len(block))
+
+
+def _release(fd: int, path: str) -> None:
+    """Give up the lock of a temporary file; if it was not renamed, and is still at *path*, it is removed."""
+    if fd >= 0:
+        with suppress(OSError):
+            if _is_at(fd, path):
+                os.unlink(path)
+            fcntl.flock(fd, fcntl.LOCK_UN)  # a fork may have the descriptor too
+        os.close(fd)
 
 
 class _Chunks(Body):
@@ -365,13 +372,29 @@ class _Chunks(Body):
         self._chunks = chunks
         self._rest = memoryview(b"")
 
-    def read(self, most: int, /) -> memoryview:
+    def read(self, most: int, /) -> bytes:
+        return bytes(self._next(most))
+
+    def readinto(self, room: memoryview, /) -> int:
+        data = self._next(len(room))
+        room[: len(data)] = data
+        return len(data)
+
+    def _next(self, most: int) -> memoryview:
         self._rest = self._rest or next(self._chunks, memoryview(b""))
         data, self._rest = self._rest[:most], self._rest[most:]
         return data
 
     def close(self) -> None:
         self._chunks = iter(())
+
+
+def _is_at(fd: int, path: str) -> bool:
+    """Tell whether the open file *fd* still has the name *path*."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except OSError:
+        return False
 
 
 def _checksum(data: memoryview) -> int:

@@ -20,9 +20,15 @@ class NoPermissionError(StorageError):
 class Body(Protocol):
     """The bytes of a response, as they come."""
 
-    def read(self, most: int, /) -> bytes | memoryview:
+    def read(self, most: int, /) -> bytes:
         """Return up to *most* bytes, b"" at the end. Raises: TransientError if the connection is cut or silent."""
         ...
+
+    def readinto(self, room: memoryview, /) -> int:
+        """Fill *room* as far as bytes come, and return how many did, 0 at the end. Raises: as `read`."""
+        data = self.read(len(room))
+        room[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
         """Release the connection."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 
 from tartools.errors import StorageError
 from tartools.storage.objects.contract import Object, Reply
@@ -17,8 +17,9 @@ REPLACED = "was replaced while it was being read"
 class Range:
     """The bytes *start* to *end* (None: up to where the object ends) of an object, and where they are received.
 
-    That is *store*, if it is not None, which has room for all of them; else they are in `chunks`. *again*: nobody has
-    seen the bytes yet, so they may be received anew.
+    That is *room*, if it is not None, which then holds the next bytes; else the next place in *store*, which has room
+    for all of them; else memory of their own. Of both `chunks` has views. *again*: nobody has seen the bytes yet, so
+    they may be received anew.
     """
 
     def __init__(self, start: int, end: int | None, store: memoryview | None = None, again: bool = False) -> None:
@@ -26,8 +27,9 @@ class Range:
         self.end = end
         self.store = store
         self.again = again
+        self.room: memoryview | None = None
         self.received = 0
-        self.chunks: deque[bytes | memoryview] = deque()
+        self.chunks: deque[memoryview] = deque()
         self.sure = False  # what was received is of the version that is wanted
 
     @property
@@ -37,10 +39,9 @@ class Range:
 
     def take(self, reply: Reply, most: int) -> int:
         """Receive up to *most* bytes; return how many came, 0 at the end."""
-        data = reply.body.read(most)
-        if self.store is not None:
-            self.store[self.received : self.received + len(data)] = data
-        elif data:
+        room = self.room if self.store is None else self.store[self.received :]
+        data = room[: reply.body.readinto(room[:most])] if room else memoryview(reply.body.read(most))
+        if self.room is None and data:
             self.chunks.append(data)
         return len(data)
 
@@ -72,7 +73,7 @@ class Pinned:
         self._replaced = replaced
         self._read = FIRST_READ
 
-    def receive(self, part: Range, wait: Callable[[float], object] = time.sleep) -> Generator[int, None, None]:
+    def receive(self, part: Range, wait: Callable[[float], object] = time.sleep) -> Iterator[int]:
         """Receive the bytes of *part*, up to 1 MiB at a time, and resume where it was cut; yield how many each time.
 
         *wait* is called with the seconds until the next attempt. Raises: StorageError after the last attempt, for
@@ -124,14 +125,14 @@ class Pinned:
         exact = self.ranged or part.end is None or reply.length == part.end - part.position
         while not surplus:
             missing = READ if part.end is None else part.end - part.position
-            if not missing:
-                if exact and reply.body.read(1):
-                    raise self._failure("the server sent more bytes than it stated", part)
+            if not missing and not exact:
                 return
-            count = part.take(reply, missing if part.again else min(self._read, missing))
+            count = part.take(reply, (missing if part.again else min(self._read, missing)) or 1)
             self._read = min(2 * self._read, READ)
             if not count:
                 return
+            if not missing:
+                raise self._failure("the server sent more bytes than it stated", part)
             part.received += count
             yield count
 

@@ -13,13 +13,11 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
-from contextlib import closing, suppress
-from queue import SimpleQueue
+from collections.abc import Iterator
 
 from tartools.errors import StorageError
 from tartools.storage.objects.contract import Object
-from tartools.storage.objects.pinned import Pinned, Range
+from tartools.storage.objects.pinned import FIRST_READ, Pinned, Range
 from tartools.storage.objects.retry import setting
 from tartools.storage.streams import Input
 
@@ -27,6 +25,7 @@ RANGE = 8 << 20  # bytes
 AHEAD, MOST_AHEAD = 8, 16  # ranges
 BUSY = 4  # a range that took more than so many times its processor time was waited for
 MOST_HELD = 32  # ranges that all open objects of this process share for what they read ahead
+GATHER = 0.05  # seconds to wait for a whole range before its first bytes are read
 
 
 class Pace:
@@ -61,16 +60,11 @@ os.register_at_fork(after_in_child=lambda: budget.__init__(MOST_HELD))  # type: 
 
 
 class _Part(Range):
-    """A range, and what receiving it took: *seconds*, and of them *work* of the processor.
-
-    *ready* brings what a thread has received of it; then None at its end, or an error.
-    """
+    """A range, and what receiving it took: *seconds*, and of them *work* of the processor."""
 
     seconds = work = 0.0
-
-    def __init__(self, start: int, end: int) -> None:
-        super().__init__(start, end)
-        self.ready: SimpleQueue[memoryview | BaseException | None] = SimpleQueue()
+    done = False
+    error: BaseException | None = None
 
 
 class RangedInput(Input):
@@ -79,7 +73,7 @@ class RangedInput(Input):
     *first* bytes are requested first, then twice as many, and so on up to 8 MiB. With *size* and *version*, any other
     version is a failure.
 
-    Holds: up to 8 ranges, if `TARTOOLS_READAHEAD` is not set; all inputs together 256 MiB, and 1 MiB for each that
+    Holds: up to 9 ranges, if `TARTOOLS_READAHEAD` is not set; all inputs together 256 MiB, and 1 MiB for each that
     waits for its next bytes.
     """
 
@@ -98,14 +92,12 @@ class RangedInput(Input):
         beginning = 2 if os.environ.get("TARTOOLS_CACHE") else 1  # it gives a range when all of it has come
         self._pace = Pace(setting("TARTOOLS_READAHEAD", AHEAD, MOST_AHEAD), beginning)
         self._owner = os.getpid()
-        self._flow = self._received()
+        self._own: tuple[_Part, Iterator[int]] | None = None  # received without a thread
         self._rest = memoryview(b"")  # of a chunk
-        self._error: Exception | None = None
+        self._changed = threading.Condition()
         self._parts: deque[_Part] = deque()  # received by threads
-        self._spare: memoryview | None = None  # of a part that was read: memory that is new takes time
-        self._changing = threading.Lock()  # of `_parts`
-        self._stopped = threading.Event()
-        self._receiving = False  # without a thread
+        self._stores: list[memoryview] = []  # one to be used again, since memory that is new takes time
+        self._receiving = self._hungry = self._stopped = False
 
     @property
     def framed(self) -> bool:
@@ -119,15 +111,16 @@ class RangedInput(Input):
         """
         if self._owner != os.getpid():
             raise StorageError("opened before a fork, so this process cannot read it", url=self._url)
-        if not self._rest:
-            if self._error is not None:
-                raise self._error
-            try:
-                self._rest = next(self._flow, self._rest)
-            except BaseException as error:  # a generator that raised would only stop the next time
-                interrupted = StorageError("reading was interrupted", url=self._url)
-                self._error = error if isinstance(error, Exception) else interrupted
-                raise
+        while not self._rest:
+            if self._stopped:
+                raise self._stop()
+            if self._parts:
+                self._rest = self._from_thread()
+            elif self._own is not None or self._has_more():
+                if count := self._receive_directly(view):
+                    return count
+            else:
+                return 0
         count = min(len(view), len(self._rest))
         view[:count] = self._rest[:count]
         self._rest = self._rest[count:]
@@ -135,110 +128,134 @@ class RangedInput(Input):
 
     def cancel(self) -> bool:
         """Stop all threads, and a `readinto` that waits for them, but not one that waits for a server."""
-        self._stopped.set()
-        with self._changing:
-            for part in self._parts:
-                part.ready.put(self._stop())
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
         return not self._receiving
 
     def close(self) -> None:
         """Stop reading. Threads that wait for a server end when it responds, or with the process."""
-        self.cancel()
-        self._drop(len(self._parts))
-        self._error = self._error or self._stop()
-        with suppress(ValueError):  # another thread is reading, and ends soon
-            self._flow.close()  # which releases the connection
+        with self._changed:
+            self._stopped = True
+            if held := len(self._parts) + len(self._stores):
+                budget.release(held)
+            self._parts.clear()
+            self._stores.clear()
+            self._changed.notify_all()
+        if self._own is not None and not self._receiving:
+            self._own[1].close()  # type: ignore[attr-defined]  # a generator, which releases the connection
+            self._own = None
 
     def __del__(self) -> None:
-        if getattr(self, "_parts", None):
+        if getattr(self, "_parts", None) or getattr(self, "_stores", None):
             self.close()
 
-    def _received(self) -> Generator[memoryview, None, None]:
-        """Yield what is received, of one range after the other."""
-        while True:
-            self._ask()
-            self._spare = None  # without budget it may not be kept
-            if self._parts:
-                part = self._parts[0]
-                yield from self._from_thread(part)
-                self._spare = part.store
-                self._drop(1)
-            elif self._has_more():
-                part = self._new_part()
-                yield from self._directly(part)
-            else:
-                return
-            self._pace.done(part.seconds, part.work)
+    # ---- while one connection is enough ----
 
-    def _directly(self, part: _Part) -> Iterator[memoryview]:
-        """Receive *part* without a thread, as long as one connection is enough."""
-        with closing(self._source.receive(part, self._pause)) as flow:
-            more = True
-            while more:
-                if self._stopped.is_set():
-                    raise self._stop()
-                begin, work = time.monotonic(), time.thread_time()
-                self._receiving = True
-                try:
-                    more = next(flow, 0) > 0
-                finally:
-                    self._receiving = False
-                waited = time.monotonic() - begin
-                self._pace.waited(waited)
-                part.seconds += waited
-                part.work += time.thread_time() - work
-                if more:
-                    yield memoryview(part.chunks.popleft())
+    def _receive_directly(self, view: memoryview) -> int:
+        """Receive the next bytes of the range that needs no thread into *view*; return how many.
 
-    def _from_thread(self, part: _Part) -> Iterator[memoryview]:
-        """Yield what a thread receives of *part*, the first one."""
-        while True:
+        0 at its end, and where the bytes are in `_rest`, because *view* is short.
+        """
+        if self._own is None:
+            part = self._new_part()
+            self._own = part, self._source.receive(part, self._pause)
+        part, flow = self._own
+        if part.error is not None:
+            raise part.error
+        begin, work = time.monotonic(), time.thread_time()
+        self._receiving, part.room = True, view if len(view) >= FIRST_READ else None  # short reads take too long
+        try:
+            count = next(flow, 0)
+        except BaseException as error:  # a generator that raised would only stop the next time
+            interrupted = StorageError("reading was interrupted", url=self._url)
+            part.error = error if isinstance(error, Exception) else interrupted
+            raise
+        finally:
+            self._receiving, part.room = False, None
+        waited = time.monotonic() - begin
+        self._pace.waited(waited)
+        part.seconds += waited
+        part.work += time.thread_time() - work
+        if not count:
+            self._own = None
+            self._done_with(part)
+        if part.chunks:
+            self._rest = part.chunks.popleft()
+            return 0
+        return count
+
+    # ---- several ranges ahead ----
+
+    def _from_thread(self) -> memoryview:
+        """Return the next bytes of the first part that threads receive; none at its end."""
+        part = self._parts[0]
+        if not part.chunks:
             begin = time.monotonic()
-            found = part.ready.get()
+            with self._changed:  # waking up for each chunk would take longer than reading
+                self._changed.wait_for(lambda: part.done or self._stopped, GATHER)
+                self._hungry = True
+                self._changed.wait_for(lambda: part.chunks or part.done or self._stopped)
+                self._hungry = False
             self._pace.waited(time.monotonic() - begin)
-            if self._stopped.is_set():
-                raise self._stop()
-            if isinstance(found, BaseException):
-                raise found
-            if found is None:
-                return
-            yield found
+        if part.chunks and not self._stopped:
+            return part.chunks.popleft()
+        if part.error is not None:
+            raise part.error
+        if not self._stopped:
+            with self._changed:
+                self._parts.popleft()
+                if part.store is not None:
+                    self._stores.append(part.store)
+                self._done_with(part)
+        return memoryview(b"")
+
+    def _done_with(self, part: _Part) -> None:
+        """Decide how many ranges are requested at once, and request them."""
+        self._pace.done(part.seconds, part.work)
+        with self._changed:
+            self._ask()
+            while len(self._stores) > (self._pace.window > 1 and self._has_more()):
+                self._stores.pop()
+                budget.release()
 
     def _ask(self) -> None:
-        """Start threads for as many parts as the window and the budget allow, once the version is known."""
-        while len(self._parts) < self._pace.window > 1 and self._source.version is not None and self._has_more():
-            with self._changing:
-                if self._stopped.is_set() or not budget.acquire(blocking=False):
-                    return  # without budget, the reader receives the next part without a thread
-                part = self._new_part()
-                part.store, self._spare = self._spare or memoryview(bytearray(RANGE)), None
-                self._parts.append(part)
+        """Start threads for as many parts as the window and the budget allow."""
+        window = self._pace.window
+        while window > 1 and not self._stopped and self._has_more():
+            under_way = sum(not part.done for part in self._parts)
+            if under_way >= window or len(self._parts) > window:
+                return
+            if not self._stores and not budget.acquire(blocking=False):
+                return  # then the reader receives the next part without a thread
+            part = self._new_part()
+            part.store = self._stores.pop() if self._stores else memoryview(bytearray(RANGE))
+            thread = threading.Thread(target=self._run, args=(part,), daemon=True)
             try:
-                threading.Thread(target=self._run, args=(part,), daemon=True).start()
+                thread.start()
             except RuntimeError:  # no more threads possible
-                self._parts.pop()
                 budget.release()
                 self._next, self._pace.window = part.start, 1
+                return
+            self._parts.append(part)
 
     def _run(self, part: _Part) -> None:
-        begin, end = time.monotonic(), None
-        assert part.store is not None
+        begin = time.monotonic()
         try:
-            for count in self._source.receive(part, self._pause):
-                part.ready.put(part.store[part.received - count : part.received])
-                if self._stopped.is_set():
+            for _ in self._source.receive(part, self._pause):
+                if self._stopped:
                     break
+                if self._hungry:
+                    with self._changed:
+                        self._changed.notify_all()
         except BaseException as error:  # raised where the bytes are read
-            end = error
+            part.error = error
         part.seconds, part.work = time.monotonic() - begin, time.thread_time()
-        part.ready.put(end)
-
-    def _drop(self, count: int) -> None:
-        """Forget the first *count* parts."""
-        with self._changing:
-            for _ in range(min(count, len(self._parts))):
-                self._parts.popleft()
-                budget.release()
+        with self._changed:
+            part.done = True
+            if part.error is None:
+                self._ask()
+            self._changed.notify_all()
 
     def _new_part(self) -> _Part:
         end, size = self._next + min(self._length, RANGE), self._source.size
@@ -255,5 +272,6 @@ class RangedInput(Input):
 
     def _pause(self, seconds: float) -> None:
         """Wait before the next attempt. Raises: StorageError if reading is stopped."""
-        if self._stopped.wait(seconds):
-            raise self._stop()
+        with self._changed:
+            if self._changed.wait_for(lambda: self._stopped, seconds):
+                raise self._stop()

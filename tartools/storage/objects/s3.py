@@ -286,7 +286,7 @@ class _S3Multipart:
                     raise
                 found = self._made.get(offset, offset + len(data) + 1, "")
                 with closing(found.body) as body:
-                    if found.size != offset + len(data) or bytes(body.read(len(data))) != data:
+                    if found.size != offset + len(data) or body.read(len(data)) != data:
                         raise
 
     def abort(self) -> None:

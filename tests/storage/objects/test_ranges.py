@@ -17,7 +17,6 @@ from tartools.errors import StorageError
 from tartools.shards.numbering import parse_numbering
 from tartools.storage.objects import ranges, retry
 from tartools.storage.objects.contract import ListedObject, Reply
-from tartools.storage.objects.pinned import FIRST_READ
 from tartools.storage.objects.ranges import MOST_HELD, Pace, RangedInput
 from tartools.storage.objects.retry import Attempts, TransientError
 from tartools.storage.streams import OutputStream
@@ -98,7 +97,7 @@ class MemoryBody:
 
 def read(stream: RangedInput) -> bytes:
     """Return all of *stream*: what needs no thread is received where it is wanted."""
-    parts, room = [], memoryview(bytearray(FIRST_READ))
+    parts, room = [], memoryview(bytearray(ranges.FIRST_READ))
     while count := stream.readinto(room):
         parts.append(bytes(room[:count]))
     return b"".join(parts)
@@ -188,7 +187,6 @@ def test_many_shards_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sources[0].wait_for(lambda: sum(len(source.asked) for source in sources) == asked)
     assert not ranges.budget.acquire(blocking=False)
     assert [read(stream) for stream in streams] == [DATA[RANGE + 1 :]] * 4
-    assert [stream._spare for stream in streams] == [None] * 4
     for stream in streams:
         stream.close()
     assert [ranges.budget.acquire(blocking=False) for _ in range(12)] == [True] * 11 + [False]
@@ -309,7 +307,6 @@ TAR = make_tar(make_samples(5))
 
 FORKING = """
 import os, sys, tartools
-from tartools.storage.objects.pinned import FIRST_READ
 from tartools.storage.objects.ranges import MOST_HELD, budget
 file = tartools.open(sys.argv[1])
 begin = file.read(100)
