@@ -69,11 +69,9 @@ def test_each_sample_comes_once(batch_size: int | None, shuffle: bool) -> None:
                 assert max((len(batches[-1]) for batches in epochs[0] if batches), default=0) <= batch_size + taken
             assert rows == alone
             assert (epochs[0] == epochs[1]) == (not shuffle or length < 2)
-            again = [
-                Sampler(range(length), 5, shuffle, batch_size=batch_size, rank=r, world_size=world)
-                for r in range(world)
-            ]
-            assert epoch_of(again) == epochs[0]
+            for order in orders:
+                order.set_epoch(0)
+            assert epoch_of(orders) == epochs[0]
 
 
 def test_what_does_not_fill_a_step_is_left_out_if_asked_for() -> None:
@@ -125,6 +123,10 @@ def test_epochs() -> None:
     assert list(order) == first  # the same place again
     order.set_epoch(1)
     assert list(order) == second
+    order.set_epoch(0)
+    assert [batch for _, batch in zip(first, order, strict=False)] == first  # it is left after the last batch
+    order.set_epoch(0)
+    assert list(order) == first
     for state in (order.state_dict(taken=1), order.state_dict()):
         order.load_state_dict(state)
         assert order.state_dict() == state
@@ -167,12 +169,6 @@ def test_ranks_of_the_environment(
         monkeypatch.setenv(name, value)
     assert list(Sampler(range(4), shuffle=False)) == rows
     assert list(Sampler(range(4), shuffle=False, rank=0, world_size=1)) == [0, 1, 2, 3]
-
-
-def test_a_rank_beyond_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    be_rank(monkeypatch, 2, 2)
-    with pytest.raises(ValueError, match=r"RANK=2 and WORLD_SIZE=2"):
-        list(Sampler(range(4)))
 
 
 @pytest.mark.parametrize(
@@ -272,4 +268,7 @@ def test_what_is_no_number_is_named(wrong: str, text: str, monkeypatch: pytest.M
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.setenv(name, text if name == wrong else "1")
     with pytest.raises(ValueError, match=rf"^the environment has {wrong}={text}, which is not a whole number$"):
+        list(Sampler(range(4)))
+    be_rank(monkeypatch, 2, 2)
+    with pytest.raises(ValueError, match=r"RANK=2 and WORLD_SIZE=2"):
         list(Sampler(range(4)))
