@@ -124,7 +124,6 @@ class Loader(DataLoader[Any]):
     ) -> None:
         self._sampler = sampler
         self._data = data
-        sampler.ahead = True
         if collate_fn is None and isinstance(data, TableDataset) and data.chooser.raw:
             super().__init__(_TableBatches(data), batch_sampler=sampler, collate_fn=as_it_is, **options)
         else:
@@ -145,7 +144,7 @@ class Loader(DataLoader[Any]):
         keep_freed_memory()
         batches: Any = None
         try:
-            batches = super().__iter__()
+            batches = self._begun()
             running = cast(SamplerIteration, self._sampler.running)
             for batch in batches:
                 if isinstance(batch, TarToolsError):
@@ -174,6 +173,14 @@ class Loader(DataLoader[Any]):
             log.warning("Pillow decoded %s that simplejpeg refuses: tarcheck --decode names them", told)
         if cached := storage.cached():
             log.info("%s", cached)
+
+    def _begun(self) -> Iterator[Any]:
+        """Begin an iteration; what it has handed out is counted here."""
+        self._sampler.ahead = True
+        try:
+            return super().__iter__()
+        finally:
+            self._sampler.ahead = False
 
     def _told(self, batches: list[Any]) -> str:
         """Say of which rows and shards *batches* are, which were asked for, but not handed out yet."""

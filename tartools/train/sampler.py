@@ -61,8 +61,8 @@ class StatefulSampler(Sampler[Any]):
     of a label for each sample, or a dict of columns and the numbers at which buckets begin, or None for each value:
     `{"jpg.width": [256, 512], "jpg.height": None}`; "__source__" is the source in *weights*. *max_cost*, a column or an
     array, and a number, `("tokens", 16384)`, is the most that the samples of a batch sum to. The last batches are split
-    so that all ranks have equally many; *drop_last* leaves out those that are not full: the last of each bucket, unless
-    it has *batch_size*, and what is less than a step.
+    so that all ranks have equally many, unless each is one sample; *drop_last* leaves out those that are not full: the
+    last of each bucket, unless it has *batch_size*, and what is less than a step.
 
     Holds: nothing of the permutation; 24 bytes for each run of "blocks", 16 bytes a row for *weights* and *length*, 32
     for batches by bucket or cost.
@@ -102,7 +102,7 @@ class StatefulSampler(Sampler[Any]):
         self.drop_last = drop_last or per_batch
         self._rank = None if rank is None or world_size is None else (rank, world_size)
         self._seed, self._epoch, self._done = seed, 0, 0
-        self.ahead = False  # whether who asks counts what training has had of an iteration, its `had`
+        self.ahead = False  # whether who begins an iteration now counts what training has had of it
         self.running: SamplerIteration | None = None  # the iteration that was begun last
         table, count = getattr(dataset, "table", dataset), len(dataset)
         self._digest = partial(digest_of_dataset, dataset)
@@ -136,8 +136,9 @@ class StatefulSampler(Sampler[Any]):
         self._end_if_over()
         rank, steps = self._shared()
         if steps.batches(rank) < steps.batches(0) and self.batch_size is not None:
-            what = "%s left for %d ranks: rank %d has no batch"
-            log.warning(what, several(steps.after(steps.batches(0)) - steps.after(0), "sample"), steps.world_size, rank)
+            left = several(steps.after(steps.batches(0)) - steps.after(0), "sample")
+            has = "one batch fewer than others" if steps.batches(rank) else "no batch"
+            log.warning("%s left for %d ranks: rank %d has %s", left, steps.world_size, rank, has)
         return SamplerIteration(self)
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
@@ -197,12 +198,12 @@ class StatefulSampler(Sampler[Any]):
 class SamplerIteration(Iterator[Any]):
     """One iteration of a `StatefulSampler`; it has a state for torchdata's loader.
 
-    *taken* is how many batches, or samples, it has given, and *had* how many of them training has had: all, unless the
-    sampler is asked *ahead*.
+    *taken* is how many batches, or samples, it has given, and *had* how many of them training has had: all, unless a
+    loader that asks *ahead* counts them.
     """
 
     def __init__(self, sampler: StatefulSampler) -> None:
-        self._sampler = sampler
+        self._sampler, self._ahead = sampler, sampler.ahead
         self._begin()
 
     def _begin(self) -> None:
@@ -221,7 +222,7 @@ class SamplerIteration(Iterator[Any]):
             self.end_if_over()
             raise
         self.taken += 1
-        self.had += not self._sampler.ahead
+        self.had += not self._ahead
         return found
 
     @property

@@ -83,6 +83,8 @@ def test_any_dataset_comes_whole_and_goes_on(kind: str, folder: Path) -> None:
         assert rest.epoch == 0 and flat(rest) == whole and rest.epoch == 1
         rest.load_state_dict(state)
         assert flat(had) + flat(rest) == whole
+    other = DataLoader(data, batch_sampler=first.batch_sampler, collate_fn=list)  # as others make loaders anew
+    assert flat(other) == whole and first.epoch == 1
 
 
 def test_a_state_is_that_of_the_same_parts(folder: Path) -> None:
@@ -91,12 +93,6 @@ def test_a_state_is_that_of_the_same_parts(folder: Path) -> None:
         with pytest.raises(ValueError, match="the state is that of other data"):
             loader(other, 2).load_state_dict(subset.state_dict())
     loader(Subset(table(folder), [1, 2, 3]), 1).load_state_dict(subset.state_dict())
-
-
-def test_no_samples_are_an_error(folder: Path) -> None:
-    for empty in (folder / "empty.tar", Subset(table(folder), [])):
-        with pytest.raises(ValueError, match=r"^there are no samples"):
-            loader(empty, 4)
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -123,6 +119,9 @@ def test_wrong_arguments(wrong: dict[str, Any], error: type[Exception], message:
 
 
 def test_what_a_dataset_has_been_given_or_has_not(folder: Path) -> None:
+    for empty in (folder / "empty.tar", Subset(table(folder), [])):
+        with pytest.raises(ValueError, match=r"^there are no samples"):
+            loader(empty, 4)
     with pytest.raises(ValueError, match=r"^give fields and decode to the dataset: this is a Squares already"):
         loader(Squares(), 4, fields="cls", decode="pil")
     for wrong in ({"shuffle": "blocks"}, {"weights": "cls"}):

@@ -318,6 +318,7 @@ def test_files_that_were_slow_once_are_not_taken_to_be_so_for_ever(many: str, mo
 
 TWELVE = 12
 CAPTIONS = [None if n % 4 == 1 else f"new {n}" for n in range(TWELVE)]
+LARGE = [None if n % 4 == 1 else 2**60 + n for n in range(TWELVE)]  # too large for a float
 VECTORS = [[n, n + 0.5] for n in range(TWELVE)]
 
 
@@ -330,23 +331,23 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     members = [(f"{key}{n:02d}.{f}", b"%d" % n * size) for n in range(TWELVE) for f in ("cls", "txt")]
     (folder / "a.tar").write_bytes(make_tar(members, tarfile.PAX_FORMAT))
     rows = indexed(folder / "a.tar").arrow
-    new = {"score": pa.array(range(TWELVE)), "caption": pa.array(CAPTIONS), "vector": pa.array(VECTORS)}
-    for name, column in {**new, "label": pa.array(["cat", "dog"] * (TWELVE // 2))}.items():
-        rows = rows.append_column(name, column)
+    new = {"score": range(TWELVE), "caption": CAPTIONS, "vector": VECTORS, "cls": LARGE, "label": ["cat", "dog"] * 6}
+    for name, column in new.items():
+        rows = rows.append_column(name, pa.array(column))
     tartools.Table.from_arrow(rows).write(folder / "t.parquet")
     return str(folder / "t.parquet")
 
 
 def test_columns_are_fields_of_each_sample(url: str) -> None:
     whole = TableDataset(url)
-    data = TableDataset(url, columns=["score", "caption", "vector"])
+    data = TableDataset(url, columns=["score", "caption", "vector", "cls"])
     rows = [5, 3, 3, 11, 0]
     for found in (data.__getitems__(rows), [data[row] for row in rows], list(data.batch(rows))):
         for row, sample in zip(rows, found, strict=True):
             vector, stored = sample.pop("vector"), whole[row]
             assert isinstance(vector, np.ndarray) and vector.tolist() == VECTORS[row]
-            caption = {} if CAPTIONS[row] is None else {"caption": CAPTIONS[row]}
-            assert sample == {**stored, "score": row, **caption} and type(sample["score"]) is int
+            other = {} if LARGE[row] is None else {"caption": CAPTIONS[row], "cls": LARGE[row]}
+            assert sample == {**stored, "score": row, **other} and type(sample["score"]) is int
     batch = data.batch(rows)
     assert [one["score"] for one in batch] == rows == [batch[n]["score"] for n in range(len(rows))]
     assert data[-1]["score"] == TWELVE - 1
@@ -388,7 +389,7 @@ def test_columns_in_batches_of_a_loader(method: str, url: str) -> None:
 
 
 def test_wrong_columns(url: str) -> None:
-    with pytest.raises(KeyError, match=r"the table has no column 'size'; it has .* score caption vector label"):
+    with pytest.raises(KeyError, match=r"the table has no column 'size'; it has .* score caption vector cls label"):
         TableDataset(url, columns="score size")
     with pytest.raises(ValueError, match="no field is called '__key__'; name one: "):
         loader(url, 4, columns=["__key__"])
