@@ -293,6 +293,8 @@ def order_of(
         raise ValueError("replacement and per_batch say how weights are met: give these")
     if shuffle == "blocks":
         size = byte_size(block) if isinstance(block, str) else block
+        if size < 1 or window < 1:
+            raise ValueError(f"a block has 1 byte or more, and a window 1 block or more, not {block} and {window}")
         return epochorder.BlockOrder(table, size, window)
     return epochorder.PlainOrder(count, bool(shuffle))
 

@@ -231,6 +231,9 @@ def test_blocks(table: tartools.Table) -> None:
 
 
 def test_blocks_of_a_shuffled_table_are_its_rows(table: tartools.Table) -> None:
+    for wrong in ({"window": -1}, {"block": 0}):  # of which one went on for ever
+        with pytest.raises(ValueError, match="a block has 1 byte or more, and a window 1 block or more"):
+            Sampler(table, 4, "blocks", **wrong)
     mixed = table.take(np.random.default_rng(1).permutation(200))
     assert sorted(Sampler(mixed, 4, "blocks")) == list(range(200))
     assert len(set(Sampler(mixed, 4, "blocks")._rows._starts.tolist())) > 190  # type: ignore[attr-defined]

@@ -161,6 +161,8 @@ def test_the_other_arguments(folder: Path) -> None:
         WebDataset("a.tar", shufle=100)
     with pytest.raises(ValueError, match="mode is 'resampled' or None, not 'once'"):
         WebDataset("a.tar", mode="once")
+    with pytest.raises(ValueError, match="a batch has 1 sample or more, not 0"):  # which gave no sample
+        WebDataset("a.tar").batched(0)
     Path("none.tar").write_bytes(make_tar([]))
     assert keys(WebDataset("none.tar")) == keys(WebDataset("none.tar", empty_check=False)) == []
     with pytest.raises(ValueError, match=r"no samples for reader 0 of 1 \(empty_check=True\)"):

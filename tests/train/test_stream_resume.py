@@ -57,7 +57,7 @@ def key(sample: dict[str, Any]) -> str:
 Make = Callable[[], WebDataset]
 PIPELINES: dict[str, Make] = {
     "plain": lambda: WebDataset(MIXED).map(key),
-    "one": lambda: WebDataset("4.tar", fields="__key__").map(key_of),
+    "one": lambda: WebDataset("4.tar", fields="__key__", empty_check=True).map(key_of),
     "pipe": lambda: WebDataset("pipe:cat 1.tar").map(key),
     "shuffled": lambda: WebDataset(MIXED, shuffle=7, seed=3).map(key),
     "stages": lambda: (
