@@ -85,6 +85,8 @@ class Pinned:
                 yield from self._attempt(part)
                 return
             except TransientError as error:
+                if part.received and part.position == part.end:
+                    return  # only the end of the body is missing: the last chunk
                 self._read = FIRST_READ  # a reset discards what a read has so far
                 self._forget_unsure(part)
                 wait(attempts.failed(error))
@@ -127,7 +129,7 @@ class Pinned:
             missing = READ if part.end is None else part.end - part.position
             if not missing and not exact:
                 return
-            count = part.take(reply, (missing if part.again else min(self._read, missing)) or 1)
+            count = part.take(reply, min(READ if part.again else self._read, missing) or 1)
             self._read = min(2 * self._read, READ)
             if not count:
                 return
