@@ -141,13 +141,16 @@ def unified_schema(found: Any) -> Any:
 def plain_type(kind: Any) -> Any:
     """Return the type of values that the type *kind* stores, which may be a dictionary or a large form of it."""
     pa = schema.arrow()
-    if pa.types.is_dictionary(kind):
+    is_a = pa.types
+    if is_a.is_dictionary(kind):
         return plain_type(kind.value_type)
-    if pa.types.is_large_string(kind) or str(kind) == "string_view":
+    if is_a.is_large_string(kind) or is_a.is_string_view(kind):
         return pa.string()
-    if pa.types.is_large_binary(kind) or str(kind) == "binary_view":
+    if is_a.is_large_binary(kind) or is_a.is_binary_view(kind):
         return pa.binary()
-    return kind
+    if is_a.is_list(kind) or is_a.is_large_list(kind):
+        return pa.list_(plain_type(kind.value_type))
+    return pa.struct([(each.name, plain_type(each.type)) for each in kind]) if is_a.is_struct(kind) else kind
 
 
 def joined_schema(schemas: Sequence[Any]) -> Any:

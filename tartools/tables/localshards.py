@@ -127,8 +127,7 @@ class LocalShards:
 
     def too_short(self, rows: Piece) -> StorageError:
         """Return the failure of *rows*, whose bytes are not all there."""
-        ends = rows.ends.tolist()
-        short = (n for n, file in enumerate(self.files(rows, 0, len(rows))) if ends[n] > size_of(file))
+        short = (n for n, end in enumerate(rows.ends.tolist()) if end > size_of(self.file(rows, n)))
         return self._listing.failure(rows, next(short, 0), BEHIND)
 
 

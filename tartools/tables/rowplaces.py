@@ -161,28 +161,21 @@ class Listing:
         """Raise StorageError if a member of a sample is not between its begin and end, as the row says them."""
         import numpy as np
 
-        pa = schema.arrow()
-        for place in column.flatten() if pa.types.is_struct(column.type) else ():
+        what = f"rows {found.first} to {found.first + len(found) - 1}: not all {schema.MEMBERS} are numbers"
+        for place in column.flatten() if schema.arrow().types.is_struct(column.type) else ():
             if not schema.is_place(place.type):
                 continue
-            try:
+            with schema.unfit(what, self.table):
                 (offsets, has_offset), (sizes, has_size) = map(whole_numbers, place.flatten())
-            except pa.ArrowException:
-                what = f"rows {found.first} to {found.first + len(found) - 1}: not all {schema.MEMBERS} are numbers"
-                raise StorageError(what, url=self.table) from None
-            outside = has_offset & ((offsets <= found.begins) | (has_size & (offsets + sizes > found.ends)))
+            too_far = has_size & ((sizes < 0) | (sizes > found.ends - offsets))
+            outside = has_offset & ((offsets <= found.begins) | too_far)
             for wrong in np.flatnonzero(outside)[:1].tolist():
                 _, begin, end = found.place(wrong)
                 raise self.failure(found, wrong, f"not all members of the sample are in bytes {begin} to {end}")
 
     def _keys(self, column: Any, first: int) -> list[bytes] | None:
         """Return the keys as bytes; None if one is null."""
-        if column.null_count:
-            return None
-        try:
-            return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
-        except schema.arrow().ArrowException:
-            raise StorageError(f"row {first}: {schema.KEY} is not text", url=self.table) from None
+        return None if column.null_count else raw_keys(column, first, self.table)
 
     def _places(self, column: Any, name: str, first: int) -> Any:
         """Return the column *name* of begins or ends as an array of int64."""
@@ -194,22 +187,18 @@ class Listing:
             return whole_numbers(column)[0]
         except pa.ArrowException:
             for row, value in enumerate(column, first):
-                try:
+                what = f"row {row}: {name} is {str(value)[:40]}, which is not a place in a shard"
+                with schema.unfit(what, self.table):
                     value.cast(pa.int64())
-                except pa.ArrowException:
-                    what = f"row {row}: {name} is {str(value)[:40]}, which is not a place in a shard"
-                    raise StorageError(what, url=self.table) from None
             raise
 
     def _shards(self, column: Any, version: Any, first: int) -> Any:
         """Return the numbers of the shards that *column* names, in their versions."""
         import numpy as np
 
-        try:
+        with schema.unfit(f"row {first}: this or a later one has no name of a shard", self.table):
             found, names = _encoded(column)
             which, versions = _encoded(version) if version is not None else (np.zeros_like(found), [])
-        except (UnicodeDecodeError, schema.arrow().ArrowException):
-            raise StorageError(f"row {first}: this or a later one has no name of a shard", url=self.table) from None
         pairs, begins, inverse = np.unique(found * (len(versions) + 1) + which, return_index=True, return_inverse=True)
         numbers = np.empty(len(pairs), np.int32)
         for n in np.argsort(begins).tolist():
@@ -258,6 +247,15 @@ def _encoded(column: Any) -> tuple[Any, list[object]]:
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     numbers, known = _numbers(encoded.indices)
     return np.where(known, numbers.astype(np.int64) + 1, 0), encoded.dictionary.to_pylist()
+
+
+def raw_keys(column: Any, first: int, url: str) -> list[Any]:
+    """Return the keys in *column*, which begins with row *first* of the table *url*, as bytes; None for null.
+
+    Raises: StorageError if they are not text.
+    """
+    with schema.unfit(f"row {first}: {schema.KEY} is not text", url):
+        return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
 
 
 def whole_numbers(column: Any) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from tartools.samples.sample import Sample
 from tartools.storage import seekable
 from tartools.storage.url import Name, name_of
 from tartools.tables import schema, source
-from tartools.tables.rowplaces import UNKNOWN_KEY, Listing, Piece, key_sums
+from tartools.tables.rowplaces import UNKNOWN_KEY, Listing, Piece, key_sums, raw_keys
 from tartools.tables.tablesamples import Shards
 
 if TYPE_CHECKING:
@@ -202,18 +202,18 @@ class Table:
             yield from self[first : first + (1 << 10)]
 
     def find(self, key: str) -> Sample:
-        """Return the first sample with *key*. Reads the column of keys up to it. Raises: KeyError."""
-        import numpy as np
-
-        raw = key.encode("utf-8", "surrogateescape")
-        first = 0
-        for batch in self._batches((schema.KEY,)):
-            found = [row for row, each in enumerate(schema.raw(batch.column(0)).to_pylist(), first) if each == raw]
-            if self._rows is not None and found:
-                found = np.flatnonzero(np.isin(self._rows, found)).tolist()
-            if found:
-                return self._samples(found[:1], [raw])[0]
-            first += len(batch)
+        """Return the first sample with *key*. Reads the column of keys up to it, or all of a choice of rows."""
+        raw, first = key.encode("utf-8", "surrogateescape"), 0
+        columns = (
+            (batch.column(0) for batch in self._batches((schema.KEY,)))
+            if self._rows is None
+            else self._read([schema.KEY]).column(0).chunks
+        )
+        for column in columns:
+            keys = raw_keys(column, first, self._url)
+            if raw in keys:
+                return self._samples([first + keys.index(raw)], [raw])[0]
+            first += len(keys)
         raise KeyError(key)
 
     def _checked(self, row: int) -> int:

@@ -21,7 +21,7 @@ from tartools.tables import schema, source
 from tartools.tables.bulk import Bulk, RoomOf, in_buffer, in_files
 from tartools.tables.listed import ListedBatch, TableColumns
 from tartools.tables.localshards import LocalShards
-from tartools.tables.rowplaces import Checker, Listing, Piece, runs_of_equal
+from tartools.tables.rowplaces import Checker, Listing, Piece, raw_keys, runs_of_equal
 
 if TYPE_CHECKING:
     from tartools.tables.remote import RemoteShards
@@ -105,7 +105,7 @@ def _rows_with(table: source.ParquetSource, place: int | None, key: str | None) 
         return
     raw = key.encode("utf-8", "surrogateescape")
     for first, keys in table.slices((schema.KEY,), rows):
-        found = schema.raw(keys.column(0)).to_pylist()
+        found = raw_keys(keys.column(0), first, table.url)
         yield from (row for row, each in enumerate(found, first) if each is None or each == raw)
 
 

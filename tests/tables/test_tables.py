@@ -39,17 +39,13 @@ def anything(seed: int, count: int = 60) -> bytes:
     return make_tar(members, tarfile.PAX_FORMAT if seed % 2 else tarfile.GNU_FORMAT)
 
 
-def rows_of(table: Path) -> pa.Table:
-    return pq.read_table(table)
-
-
 def test_the_columns(run: Run, tmp_path: Path) -> None:
     members = [("a.jpg", b"x" * 700), ("a.cls", b"7\n"), ("a.json", b'{"w": 1, "tags": ["x"]}'), ("n/b.cls", b"8")]
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a.tar").write_bytes(make_tar(members))
     spec = "cls json:w n=json:tags jpg;cls"
     run("tarindex", "-f", spec.replace(" jpg;cls", ""), "data/a.tar", "-o", "data/t.parquet").output()
-    found = rows_of(tmp_path / "data/t.parquet").to_pylist()
+    found = pq.read_table(tmp_path / "data/t.parquet").to_pylist()
     about = os.stat(tmp_path / "data/a.tar")
     assert found[0] == {
         "__shard__": "a.tar",
@@ -121,7 +117,7 @@ def test_tables_of_other_programs(
     samples = [m for n in range(50) for m in ((f"{n}.cls", b"%d" % n), (f"{n}.bin", bytes([n]) * n * 300))]
     places = indexed(samples, "-f", "cls").column("__begin__").to_pylist()
     writer(tmp_path / "t.parquet", tmp_path / "made.parquet")
-    order = rows_of(tmp_path / "made.parquet").column("__begin__").to_pylist()
+    order = pq.read_table(tmp_path / "made.parquet").column("__begin__").to_pylist()
     expected = [m for begin in order for m in samples[2 * places.index(begin) : 2 * places.index(begin) + 2]]
     assert members_of(run("tarcat", "made.parquet").output()) == expected
 
@@ -129,11 +125,11 @@ def test_tables_of_other_programs(
 def test_a_data_set_that_was_moved(run: Run, tmp_path: Path) -> None:
     (tmp_path / "old/shards").mkdir(parents=True)
     (tmp_path / "old/shards/a.tar").write_bytes(anything(7))
-    run("tarindex", "old/shards/a.tar", "-o", "old/t.parquet").output()
+    run("tarindex", "old//shards/a.tar", "-o", "old/t.parquet").output()
     (tmp_path / "old").rename(tmp_path / "new")
     assert run("tarcat", "new/t.parquet").output() == run("tarcat", "new/shards/a.tar").output()
     run("tarindex", str(tmp_path / "new/shards/a.tar"), "-o", "out.parquet").output()
-    assert rows_of(tmp_path / "out.parquet").column("__shard__").to_pylist()[0] == "new/shards/a.tar"
+    assert pq.read_table(tmp_path / "out.parquet").column("__shard__").to_pylist()[0] == "new/shards/a.tar"
 
 
 def test_a_table_that_was_moved_alone(indexed: Indexed, run: Run, tmp_path: Path) -> None:
@@ -237,6 +233,9 @@ def test_a_parquet_file_that_is_no_table(run: Run, tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "x.parquet")
     said = run("tarcat", "x.parquet").failure()
     assert "this Parquet file is not a table of samples: it has no column __shard__" in said
+    names = ["__shard__", "__begin__", "__end__", "cls", "cls"]
+    pq.write_table(pa.Table.from_arrays([pa.array([1])] * 5, names), tmp_path / "x.parquet")
+    assert run("tarcat", "x.parquet").failure().endswith("this table has two columns with the name cls\n")
 
 
 @pytest.mark.parametrize(
@@ -289,10 +288,15 @@ pyarrow.parquet.ParquetFile.iter_batches = fail
 """
 
 
+NO_CAST = NO_ROWS.rpartition("pyarrow.parquet")[0] + "from tartools.tables import schema; schema.raw = fail\n"
+
+
 @pytest.mark.parametrize(
     ("before", "said"),
-    [(NO_LIBRARY, "pyarrow can't be imported: libarrow.so: failed to map segment"), (NO_ROWS, "out of memory")],
-    ids=["the library", "rows"],
+    [
+        (NO_LIBRARY, "pyarrow can't be imported: libarrow.so: failed to map segment"),
+        *[(before, "out of memory") for before in (NO_ROWS, NO_CAST)],
+    ],
 )
 def test_too_little_memory(before: str, said: str, indexed: Indexed, tmp_path: Path) -> None:
     """It is neither a package that is missing, nor a table that is damaged."""
@@ -338,6 +342,8 @@ def test_keys_that_the_table_does_not_tell(run: Run, tables: tuple[str, str], tm
     pq.write_table(rows.set_column(3, "__key__", pa.array(keys)), tmp_path / "some.parquet")
     for name in ("none.parquet", "some.parquet"):
         assert run("tarfirst", "-k", "f", "-f", "txt", name) == (0, b"text 5", "")
+    pq.write_table(rows.set_column(3, "__key__", rows.column("__index__")), tmp_path / "none.parquet")
+    assert run("tarfirst", "-k", "f", "none.parquet").failure().endswith("row 0: __key__ is not text\n")
 
 
 def test_a_shard_that_is_called_as_a_table(run: Run, tmp_path: Path) -> None:
