@@ -6,6 +6,7 @@ Where shards have changed, a table is made anew (`updated_rows`): the rows of al
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, groupby, pairwise, starmap
@@ -255,14 +256,15 @@ def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Inde
     shards = KnownShards()
     table = TablePart(old, shards)
     known = whole_shards(table)
-    before = {same_name(url): url for url, _ in shards.since(0)}
+    before = {same_name(url): url for url in shards.urls}
     if not urls:
         urls = [url for url in before.values() if storage.exists(url)]
     names = [same_name(url) for url in urls]
-    if twice := next((url for url, name in zip(urls, names, strict=True) if names.count(name) > 1), None):
+    counts = Counter(names)
+    if twice := next((url for url, name in zip(urls, names, strict=True) if counts[name] > 1), None):
         raise UsageError("named twice, which --update does not allow", url=twice)
     looked = looks(urls)
-    versions = {(same_name(url), version): number for number, (url, version) in enumerate(shards.since(0))}
+    versions = {(same_name(url), shards.versions[number]): number for number, url in enumerate(shards.urls)}
     fits = not lacking_column(table, indexing.wanted)
     found: dict[str, Runs] = {}
     for url, name in zip(urls, names, strict=True):

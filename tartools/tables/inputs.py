@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
 from itertools import islice, pairwise
@@ -252,8 +252,8 @@ def table_schema(rows: Any) -> Any:
     )
 
 
-def table_rows(rows: Any, shards: Sequence[tuple[str, str | None]]) -> Any:
-    """Return unified *rows*, a record batch or table, as rows for a table: *shards* are name and version by number."""
+def table_rows(rows: Any, shard: Callable[[int], tuple[str, str | None]]) -> Any:
+    """Return unified *rows*, a record batch or table, as rows for a table; `shard(number)` gives name and version."""
     import numpy as np
 
     pa = schema.arrow()
@@ -262,7 +262,7 @@ def table_rows(rows: Any, shards: Sequence[tuple[str, str | None]]) -> Any:
     used, first, place = np.unique(numbers, return_index=True, return_inverse=True)
     order = np.argsort(first)  # so that equal rows make equal bytes, whatever the numbers of the shards
     which = pa.array(np.argsort(order).astype(np.int32)[place])
-    named = [shards[number] for number in used[order].tolist()]
+    named = list(map(shard, used[order].tolist()))
     encoded = [
         pa.DictionaryArray.from_arrays(which, pa.array([name for name, _ in named], pa.string())),
         pa.array([version for _, version in named], pa.string()).take(which).dictionary_encode(),  # None becomes null

@@ -133,13 +133,12 @@ class TableColumns:
 
 
 class ListedBatch(Batch):
-    """*count* samples whose values *columns* has. `read(numbers)` gives some, in batches; the numbers ascend."""
+    """Samples whose values *columns* has; `read(rows)` gives those of some rows, in batches."""
 
-    __slots__ = ("_count", "_read", "columns")
+    __slots__ = ("_read", "columns")
 
-    def __init__(self, columns: TableColumns, count: int, read: Callable[[Sequence[int]], Iterator[Batch]]) -> None:
+    def __init__(self, columns: TableColumns, read: Callable[[Piece], Iterator[Batch]]) -> None:
         self.columns = columns
-        self._count = count
         self._read = read
         self._shards = self.groups = self.offset = None
         self.shard = ""
@@ -150,7 +149,7 @@ class ListedBatch(Batch):
         return [sample.raw_key for sample in self]
 
     def __len__(self) -> int:
-        return self._count
+        return len(self.columns)
 
     def __iter__(self) -> Iterator[Sample]:
         for batch in self.batches():
@@ -162,13 +161,13 @@ class ListedBatch(Batch):
 
     def batches(self, first: int = 0, last: int | None = None) -> Iterator[Batch]:
         """Yield samples number *first* to *last* (exclusive; None: to the end) as they are read, each time anew."""
-        return self._read(range(first, self._count if last is None else last))
+        return self._read(self.columns.piece.part(first, len(self) if last is None else last))
 
     def apart(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
         """As `Batch.apart`; those *skipped* are not read."""
         numbers = [number for number, label in enumerate(labels) if label != skipped]
         at = 0
-        for few in self._read(range(len(self)) if len(numbers) == len(self) else numbers):
+        for few in self._read(self.columns.piece.taken(numbers)) if numbers else ():
             yield from few.apart([labels[number] for number in numbers[at : at + len(few)]])
             at += len(few)
 

@@ -44,11 +44,23 @@ class Piece:
     def __len__(self) -> int:
         return len(self.begins)
 
+    @property
+    def size(self) -> int:
+        """The bytes of all samples."""
+        return int((self.ends - self.begins).sum())
+
     def bounds(self) -> Any:
         """Return where the samples begin and the last one ends, if they come one after the other."""
         import numpy as np
 
         return np.concatenate(([0], (self.ends - self.begins).cumsum()))
+
+    def runs(self) -> Any:
+        """Return the indexes of the rows that do not begin where the one before them ends, the first of them 0."""
+        import numpy as np
+
+        apart = (self.begins[1:] != self.ends[:-1]) | (self.numbers[1:] != self.numbers[:-1])
+        return np.append(0, np.flatnonzero(apart) + 1)
 
     def windows(self, most: int) -> Iterator[Piece]:
         """Yield these rows in parts whose samples have *most* bytes together, or that are one row."""
@@ -73,7 +85,7 @@ class Piece:
         """Return the rows *numbers* of these."""
         import numpy as np
 
-        some = np.array(numbers)
+        some = np.array(numbers, np.int64)
         keys = None if self.keys is None else [self.keys[number] for number in numbers]
         rows = self.first + some if self.rows is None else self.rows[some]
         return Piece(self.first, self.numbers[some], self.begins[some], self.ends[some], keys, rows)
@@ -120,9 +132,9 @@ class KnownShards:
             self.relative.append(relative or not (url.scheme or url.startswith("/")))
         return number
 
-    def since(self, number: int) -> list[tuple[str, str | None]]:
-        """Return URL and version of the shards from *number* on."""
-        return list(zip(self.urls[number:], self.versions[number:], strict=True))
+    def shard(self, number: int) -> tuple[str, str | None]:
+        """Return URL and version of the shard *number*."""
+        return self.urls[number], self.versions[number]
 
 
 class Listing:
@@ -303,7 +315,7 @@ class Checker:
     """
 
     def __init__(self, listing: Listing, account: Account, read: Callable[..., Iterator[Parsed]]) -> None:
-        self._listing = listing
+        self.listing = listing
         self._account = account
         self._read = read
 
@@ -329,7 +341,7 @@ class Checker:
     ) -> Generator[Batch, None, int]:
         """Yield the samples of *rows* from *at* on, up to the first that is not as its row says; return its number."""
         with suppress(TarFormatError):  # who reads this sample alone finds out what is wrong
-            for part in self._read(stream_of(at), url=self._listing.table, begin=bounds[at], until=bounds[-1]):
+            for part in self._read(stream_of(at), url=self.listing.table, begin=bounds[at], until=bounds[-1]):
                 found = rows_in_part(part, rows, at, bounds)
                 if not found:
                     break
@@ -346,28 +358,28 @@ class Checker:
         for index in indexes:
             begin, end = bounds[index : index + 2]
             try:
-                parts = [*self._read(stream_of(index), url=self._listing.table, begin=begin, until=end)]
+                parts = [*self._read(stream_of(index), url=self.listing.table, begin=begin, until=end)]
             except TarFormatError as error:
-                raise self._listing.failure(rows, index, error.message) from error
+                raise self.listing.failure(rows, index, error.message) from error
             row = replace(rows.part(index, index + 1), keys=None)
             if len(parts) != 1 or rows_in_part(parts[0], row, 0, [begin, end]) != 1:
-                raise self._listing.failure(rows, index, "this is not one sample")
+                raise self.listing.failure(rows, index, "this is not one sample")
             batch = Batch(parts[0], self._urls(rows, index, index + 1))  # type: ignore[arg-type]
             if rows.keys is not None and batch.keys[0] != rows.keys[index]:
                 what = "the key of the sample there is {!r}, not {!r}"
                 keys = (key.decode("utf-8", "replace") for key in (batch.keys[0], rows.keys[index]))
-                raise self._listing.failure(rows, index, what.format(*keys))
+                raise self.listing.failure(rows, index, what.format(*keys))
             self._count(end - begin)
             yield batch
 
     def _urls(self, rows: Piece, low: int, high: int) -> str | list[str]:
         """Return the URL of the shard of rows *low* to *high*, or those of each if they differ."""
         if high == low + 1:
-            return self._listing.urls[int(rows.numbers[low])]
+            return self.listing.urls[int(rows.numbers[low])]
         numbers: list[int] = rows.numbers[low:high].tolist()
         if len(set(numbers)) == 1:
-            return self._listing.urls[numbers[0]]
-        return [self._listing.urls[number] for number in numbers]
+            return self.listing.urls[numbers[0]]
+        return [self.listing.urls[number] for number in numbers]
 
     def _count(self, size: int) -> None:
         self._account.bytes_in += size

@@ -379,18 +379,15 @@ class Table:
     def _named(self, rows: Any, name_of: Any) -> Any:
         """Return *rows* with the names of their shards resolved, and given by `name_of(url)`."""
         pa = schema.arrow()
-        column = rows.column(schema.SHARD).unify_dictionaries()
+        column = rows.column(schema.SHARD)
+        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        chunks = encoded.unify_dictionaries().chunks
+        known = chunks[0].dictionary.cast(pa.string()).to_pylist() if chunks else ()
         folder = schema.folder_of(self._url)
-        chunks = []
-        for chunk in column.chunks:
-            encoded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-            names = [name and name_of(schema.resolved(name, folder)) for name in encoded.dictionary.to_pylist()]
-            chunks.append(
-                pa.DictionaryArray.from_arrays(encoded.indices.cast(pa.int32()), pa.array(names, pa.string()))
-            )
-        kind = pa.dictionary(pa.int32(), pa.string())
-        place = rows.column_names.index(schema.SHARD)
-        return rows.set_column(place, schema.SHARD, pa.chunked_array(chunks, kind)).unify_dictionaries()
+        names = pa.array([name and name_of(schema.resolved(name, folder)) for name in known], pa.string())
+        made = [pa.DictionaryArray.from_arrays(chunk.indices.cast(pa.int32()), names) for chunk in chunks]
+        named = pa.chunked_array(made, pa.dictionary(pa.int32(), pa.string()))
+        return rows.set_column(rows.column_names.index(schema.SHARD), schema.SHARD, named)
 
     # ---- the file ----
 
