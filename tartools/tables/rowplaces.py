@@ -195,14 +195,15 @@ class Listing:
         if column.null_count:
             row = first + column.is_null().to_pylist().index(True)
             raise StorageError(f"row {row}: {name} is null", url=self.table)
-        try:
-            return whole_numbers(column)[0]
-        except pa.ArrowException:
-            for row, value in enumerate(column, first):
-                what = f"row {row}: {name} is {str(value)[:40]}, which is not a place in a shard"
-                with schema.unfit(what, self.table):
-                    value.cast(pa.int64())
-            raise
+        with schema.unfit(f"row {first}: {name} is {column.type}, which is not a place in a shard", self.table):
+            try:
+                return whole_numbers(column)[0]
+            except pa.ArrowException:
+                for row, value in enumerate(column, first):
+                    what = f"row {row}: {name} is {str(value)[:40]}, which is not a place in a shard"
+                    with schema.unfit(what, self.table):
+                        value.cast(pa.int64())
+                raise
 
     def _shards(self, column: Any, version: Any, first: int) -> Any:
         """Return the numbers of the shards that *column* names, in their versions."""

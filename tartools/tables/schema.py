@@ -78,10 +78,10 @@ def _missing() -> StorageError:
 
 @contextmanager
 def unfit(what: str, url: str) -> Iterator[None]:
-    """Turn what Arrow raises for values of another type into a StorageError: *what* is wrong with the table *url*."""
+    """Turn what Arrow raises for values of other types into a StorageError: *what* is wrong with the table *url*."""
     try:
         yield
-    except (arrow().ArrowException, UnicodeDecodeError) as error:
+    except (arrow().ArrowException, ValueError, OverflowError) as error:
         if isinstance(error, MemoryError):
             raise
         raise StorageError(what, url=url) from None

@@ -334,6 +334,7 @@ OTHERS = {
     "huge": pa.array([2**64 - 1, 2**63, 1], pa.uint64()),
     "bytes": pa.array([b"\xff", b"", b"x"]),
     "times": pa.array([datetime.timedelta(1), None, datetime.timedelta(2)]),
+    "late": pa.array([10**8, 1, 2], pa.date32()),
     "not UTF-8": pa.array([b"\xff", b"\xfe", b"x"]).view(pa.string()),
 }
 

@@ -168,8 +168,9 @@ NUMBERS = pa.array([1 << 63], pa.uint64()), pa.array([-1], pa.int64())
         ([pa.array([each]) for each in (7, b"\xff", True, ["x"], 0.5)], ["7", "ff", "true", '["x"]', "0.5"]),
         (NUMBERS, [float(1 << 63), -1.0]),  # Arrow's promotion would give int64, which does not hold them
         ([pa.array([each.to_pylist()], pa.list_(each.type)) for each in NUMBERS], [[float(1 << 63)], [-1.0]]),
+        ([pa.array([["x"]], kind) for kind in (pa.large_list(pa.large_string()), pa.list_(pa.string()))], [["x"]] * 2),
     ],
-    ids=["text", "doubles", "lists of doubles"],
+    ids=["text", "doubles", "lists of doubles", "lists of text"],
 )
 def test_values_of_several_types_become(
     values: list[pa.Array], together: list[object], indexed: Indexed, run: Run, tmp_path: Path

@@ -146,7 +146,7 @@ class Cache:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield fd
         finally:
-            os.close(fd)
+            _unlock(fd)
 
     def _folders(self) -> list[str]:
         """Return the folders of all entries; what is called otherwise, or leads elsewhere, is not ours."""
@@ -361,8 +361,14 @@ def _release(fd: int, path: str) -> None:
         with suppress(OSError):
             if _is_at(fd, path):
                 os.unlink(path)
-            fcntl.flock(fd, fcntl.LOCK_UN)  # a fork may have the descriptor too
-        os.close(fd)
+        _unlock(fd)
+
+
+def _unlock(fd: int) -> None:
+    """Give up the lock of the file *fd*, of which a fork may have the descriptor too, and close it."""
+    with suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
 
 
 class _Chunks(Body):

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -160,7 +161,8 @@ class _GsObject:
 
     def head(self) -> ListedObject | None:
         try:
-            return _listed(self.url, _request("GET", f"{_server()}{self._path}?fields=size,updated", self.url).json())
+            response = _request("GET", f"{_server()}{self._path}?fields=size,updated", self.url)
+            return response.json(partial(_listed, self.url))
         except NotFoundError:
             return None
 
@@ -186,9 +188,12 @@ def page(prefix: str, token: str, flat: bool) -> Page:
     if token:
         query["pageToken"] = token
     address = f"{_server()}/storage/v1/b/{escaped(bucket)}/o?{urlencode(query, errors='surrogateescape')}"
-    found = _request("GET", address, prefix, "list").json()
-    entries = [_listed(f"gs://{bucket}/{about['name']}", about) for about in found.get("items", ())]
-    return Page(entries, found.get("nextPageToken", ""))
+
+    def made(found: Any) -> Page:
+        entries = [_listed(f"gs://{bucket}/{about['name']}", about) for about in found.get("items", ())]
+        return Page(entries, found.get("nextPageToken", ""))
+
+    return _request("GET", address, prefix, "list").json(made)
 
 
 class _Resumable:
@@ -218,7 +223,7 @@ class _Resumable:
         sent = {"X-Upload-Content-Type": TYPE}
         response = _request("POST", self._address("resumable"), self.url, "write", body=b"", headers=sent)
         response.drain()
-        self._session = response.headers["Location"]
+        self._session = response.headers.get("Location", "")
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
         self._send(offset, data, None)

@@ -116,8 +116,9 @@ def test_passwords_in_a_file(inside: Inside, tmp_path_factory: pytest.TempPathFa
     inside.server.faults = [Fault(OBJECT, status=302, headers={"Location": elsewhere}, times=None)]
     assert sent("http") == {BASIC, "Basic " + base64.b64encode(b"you:x").decode()}
     inside.server.faults = []
-    path.write_text("machine\nmachine")
-    assert sent("http") == {None}
+    for wrong in (b"machine\nmachine", b"machine \xff"):
+        path.write_bytes(wrong)
+        assert sent("http") == {None}
 
 
 # ---- proxies ----
