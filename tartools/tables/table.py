@@ -317,12 +317,18 @@ class Table:
 
     # ---- columns ----
 
-    def column(self, name: str) -> np.ndarray[Any, Any]:
+    def column(self, name: str, nulls: bool = False) -> np.ndarray[Any, Any]:
         """Return the values of the column *name*, in the order of the rows.
 
-        Whole numbers with nulls become floats with NaN. Raises: KeyError if there is no such column.
+        Numbers with nulls become floats with NaN; or, if *nulls* are told, objects as they are, and None for each null.
+        Raises: KeyError if there is no such column.
         """
-        return self._read([name]).column(0).to_numpy()  # type: ignore[no-any-return]
+        found = self._read([name]).column(0)
+        values: np.ndarray[Any, Any] = found.to_numpy()
+        if nulls and found.null_count and values.dtype.kind == "f":
+            values = values.astype(object)
+            values[:] = found.to_pylist()
+        return values
 
     @property
     def arrow(self) -> Any:
