@@ -359,5 +359,7 @@ def test_columns(run: Run, data: Path, tmp_path: Path) -> None:
     why = "no option names these columns, which are null in shards read now: cls"
     assert (done.status, done.stderr.splitlines()[1:]) == (0, [f"tarindex: cls.parquet: {why}"])
     assert pq.read_table(tmp_path / "new.parquet").column("cls").to_pylist() == [None, 2, 2, 2, 3, 3, 3, 3]
-    done = run("tarindex", "--update", "cls.parquet", names[0], f"./{names[0]}", "-o", "x.parquet")
-    assert (done.status, done.stderr) == (2, f"tarindex: {names[0]}: named twice, which --update does not allow\n")
+    twice, table = "named twice, which --update does not allow", "this is a table, and --update takes shards"
+    for shards, why in ([names[0], f"./{names[0]}"], twice), (["new.parquet"], table):
+        said = run("tarindex", "--update", "cls.parquet", *shards, "-o", "x.parquet").failure(2)
+        assert said == f"tarindex: {shards[0]}: {why}\n"

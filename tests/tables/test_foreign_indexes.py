@@ -388,8 +388,7 @@ def test_two_shards_of_one_name(run: Run, tmp_path: Path) -> None:
     for folder in "xy":
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.tar").write_bytes(make_tar([(f"{folder}.cls", b"1")]))
-    for name in ("dali", "webshart"):
-        suffix = "idx" if name == "dali" else "json"
+    for name, suffix in (("dali", "idx"), ("webshart", "json")):
         done = run("tarindex", "--for", name, "-o", "i", "x/a.tar", "y/a.tar")
         assert done.status == 2 and f"x/a.tar and y/a.tar would have the same index i/a.{suffix}" in done.stderr
         done = run("tarindex", "--for", name, "x/a.tar", "x/a.tar")
