@@ -209,10 +209,11 @@ def existing(urls: Sequence[str]) -> set[str]:
 
     Raises: StorageError if that can't be found out.
     """
-    prefix = os.path.commonprefix(urls)  # noqa: RUF071  # by letters
-    if len(urls) <= FEW or not Url(urls[0]).is_listed or prefix.count("/") < 3:
+    prefix = os.path.commonprefix([Url(url).name for url in urls])  # noqa: RUF071  # by letters
+    queries = {Url(url).query for url in urls}
+    if len(urls) <= FEW or not Url(urls[0]).is_listed or prefix.count("/") < 3 or len(queries) > 1:
         return {url for url in urls if exists(url)}
-    return set(urls) & {found.url for found in listed(prefix)}
+    return set(urls) & {found.url for found in listed(prefix + queries.pop())}
 
 
 # ---- contents of what was listed, with requests side by side ----

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
@@ -15,12 +15,13 @@ from tartools.storage.url import Name
 from tartools.tables.table import Table
 from tartools.train.epochorder import is_schedule
 from tartools.train.fieldchooser import Classes, Decode, Fields, Size
-from tartools.train.sampler import StatefulSampler, datasets_in, log
+from tartools.train.sampler import SamplerIteration, StatefulSampler, datasets_in, log
 from tartools.train.sending import GUARD, check_guarded, check_sendable, start_method
 from tartools.train.sharedmemory import SentBuffer, SharedBuffers, keep_freed_memory
 from tartools.train.tabledataset import Columns, TableBatch, TableDataset, TableSource
 
 ENDED = "DataLoader worker (pid"  # how torch begins to say that a worker was killed, or has ended
+CAUGHT = "Caught "  # and what was raised in a worker
 NAMED = 8  # rows and shards in a message
 
 
@@ -123,7 +124,6 @@ class Loader(DataLoader[Any]):
     ) -> None:
         self._sampler = sampler
         self._data = data
-        self._handed: int | None = None  # batches of the iteration that is under way
         if collate_fn is None and isinstance(data, TableDataset) and data.chooser.raw:
             super().__init__(_TableBatches(data), batch_sampler=sampler, collate_fn=as_it_is, **options)
         else:
@@ -139,43 +139,51 @@ class Loader(DataLoader[Any]):
             check_guarded()
             check_sendable("collate_fn", [self.collate_fn])
             check_sendable("worker_init_fn", [self.worker_init_fn])
-        self._handed = 0
         before = _by_pillow(self._data)
         buffers: dict[int, torch.Tensor] = {}  # held, so that they are mapped once
         keep_freed_memory()
         batches: Any = None
         try:
-            batches = super().__iter__()
+            batches = self._begun()
+            running = cast(SamplerIteration, self._sampler.running)
             for batch in batches:
                 if isinstance(batch, TarToolsError):
                     raise batch
                 if self.num_workers and isinstance(batch, TableBatch):
                     tensor = batch.bulk.data.obj.base
                     buffers[tensor.data_ptr()] = tensor
-                self._handed += 1
+                running.had += 1
                 yield batch
                 del batch  # its buffer is free, unless the caller has kept it
         except (ConnectionError, EOFError, RuntimeError) as error:
             torchs = isinstance(error, RuntimeError)
-            if not self.num_workers or (torchs and not str(error).startswith(ENDED)):
+            if not self.num_workers or str(error).startswith(CAUGHT) or (torchs and not str(error).startswith(ENDED)):
                 raise
             what = str(error) if torchs else "a worker has ended, or was killed, before its batch was received"
             what = " ".join(what.split()).rstrip(".")
-            if method != "fork" and not self._handed and not _killed(batches):
+            begun = self._sampler.running
+            if method != "fork" and not (begun and begun.had) and not _killed(batches):
                 what += f" (perhaps as it began, with an error of its own, which is above: {GUARD.format(method)})"
-            raise RuntimeError(what + self._under_way(self._handed)) from error
+            raise RuntimeError(what + self._told(begun.under_way() if begun else [])) from error
         finally:
             del batches  # an exception holds this frame, and this the workers
-        self._handed = None
+        running.end_if_over()
         if refused := _by_pillow(self._data) - before:
             told = several(refused, "JPEG")
             log.warning("Pillow decoded %s that simplejpeg refuses: tarcheck --decode names them", told)
         if cached := storage.cached():
             log.info("%s", cached)
 
-    def _under_way(self, handed: int) -> str:
-        """Say of which rows and shards batches were asked for, but not handed out yet."""
-        batches = self._sampler.under_way(handed)
+    def _begun(self) -> Iterator[Any]:
+        """Begin an iteration; what it has handed out is counted here."""
+        self._sampler.ahead = True
+        try:
+            return super().__iter__()
+        finally:
+            self._sampler.ahead = False
+
+    def _told(self, batches: list[Any]) -> str:
+        """Say of which rows and shards *batches* are, which were asked for, but not handed out yet."""
         if not batches:
             return ""
         told = f"; {several(len(batches), 'batch', 'batches')} under way"
@@ -198,13 +206,17 @@ class Loader(DataLoader[Any]):
         self._sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the whole world is: after the batches that this loader has handed out, on each rank."""
-        return self._sampler.state_dict(self._handed)
+        """Return where the whole world is: after the batches that this loader has handed out, on each rank.
+
+        Raises: ValueError with `in_order=False`: of batches that come as they are ready nobody knows which are left.
+        """
+        if self.num_workers and not getattr(self, "in_order", True):  # torch 2.6
+            raise ValueError("batches that come as they are ready have no place to go on from: use in_order=True")
+        return self._sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where *state* was made. Raises: ValueError if it is that of another order."""
         self._sampler.load_state_dict(state)
-        self._handed = None
 
 
 class _TableBatches(Dataset[Any]):

@@ -196,7 +196,7 @@ class StreamMap(IterableDataset[Any]):
 
         It must return as many results as before. Raises: ValueError if the state is that of other samples or ranks.
         """
-        if state["data"] != self._about():
+        if state.get("data") != self._about():
             raise ValueError("this is the state of other shards, another size of chunks, or other ranks")
         first, had = state["next"]
         self._start = self._next = first, had

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from multiprocessing import context
 from multiprocessing.sharedctypes import RawArray
@@ -22,7 +23,7 @@ class ReaderId(NamedTuple):
 
 
 class SharedNumbers:
-    """*count* numbers, at first 0, that this process and its workers have in common. Others get a copy of them."""
+    """*count* numbers, at first 0, that this process and its workers have in common. Others get their own."""
 
     def __init__(self, count: int) -> None:
         self.numbers: Any = RawArray("q", count)
@@ -30,12 +31,18 @@ class SharedNumbers:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | ({} if context.get_spawning_popen() else {"numbers": [*self.numbers]})
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        if isinstance(self.numbers, list):
+            self.numbers = RawArray("q", self.numbers)
+
 
 class SharedEpoch(SharedNumbers):
     """The *number* of the epoch, in shared memory: workers that were started before see what `set_epoch` says.
 
     torch starts workers as copies of a dataset, in each epoch anew unless they persist. So that they go on from a state
-    that was loaded before in one epoch only, their first iteration leaves its seed beside the number.
+    that was loaded before in one epoch only, their first iteration leaves beside the number which process will be
+    started next. Its seed would not do: who sets torch's seed before each epoch has the same in all.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -70,10 +77,10 @@ class SharedEpoch(SharedNumbers):
         worker = get_worker_info()
         if worker is None:
             return True
-        seed = worker.seed - worker.id  # the same in all workers of an iteration
+        *_, number = multiprocessing.current_process()._identity  # of this process among those that were started
         if not self.numbers[1]:
-            self.numbers[1] = seed
-        return self._loaded_by == os.getpid() or bool(self.numbers[1] == seed)
+            self.numbers[1] = number - worker.id + worker.num_workers
+        return self._loaded_by == os.getpid() or bool(number - worker.id < self.numbers[1])
 
 
 def this_rank() -> tuple[int, int]:

@@ -61,8 +61,8 @@ class StatefulSampler(Sampler[Any]):
     of a label for each sample, or a dict of columns and the numbers at which buckets begin, or None for each value:
     `{"jpg.width": [256, 512], "jpg.height": None}`; "__source__" is the source in *weights*. *max_cost*, a column or an
     array, and a number, `("tokens", 16384)`, is the most that the samples of a batch sum to. The last batches are split
-    so that all ranks have equally many; *drop_last* leaves out those that are not full: the last of each bucket, unless
-    it has *batch_size*, and what is less than a step.
+    so that all ranks have equally many, unless each is one sample; *drop_last* leaves out those that are not full: the
+    last of each bucket, unless it has *batch_size*, and what is less than a step.
 
     Holds: nothing of the permutation; 24 bytes for each run of "blocks", 16 bytes a row for *weights* and *length*, 32
     for batches by bucket or cost.
@@ -102,7 +102,8 @@ class StatefulSampler(Sampler[Any]):
         self.drop_last = drop_last or per_batch
         self._rank = None if rank is None or world_size is None else (rank, world_size)
         self._seed, self._epoch, self._done = seed, 0, 0
-        self._running: _Iteration | None = None  # the iteration that was begun last
+        self.ahead = False  # whether who begins an iteration now counts what training has had of it
+        self.running: SamplerIteration | None = None  # the iteration that was begun last
         table, count = getattr(dataset, "table", dataset), len(dataset)
         self._digest = partial(digest_of_dataset, dataset)
         self._kind: dict[str, Any] = {"shuffle": "global" if shuffle is True else shuffle, "samples": count}
@@ -122,6 +123,7 @@ class StatefulSampler(Sampler[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Have the next iteration be of *epoch*: from its begin, or from the place of a state of the same epoch."""
+        self._end_if_over()
         if epoch != self._epoch:
             self._epoch, self._done = epoch, 0
 
@@ -131,13 +133,13 @@ class StatefulSampler(Sampler[Any]):
         return steps.batches(rank)
 
     def __iter__(self) -> Iterator[Any]:
-        if self._running is not None and self._running.used:
-            self._running.end_if_over()
+        self._end_if_over()
         rank, steps = self._shared()
         if steps.batches(rank) < steps.batches(0) and self.batch_size is not None:
-            what = "%s left for %d ranks: rank %d has no batch"
-            log.warning(what, several(steps.after(steps.batches(0)) - steps.after(0), "sample"), steps.world_size, rank)
-        return _Iteration(self)
+            left = several(steps.after(steps.batches(0)) - steps.after(0), "sample")
+            has = "one batch fewer than others" if steps.batches(rank) else "no batch"
+            log.warning("%s left for %d ranks: rank %d has %s", left, steps.world_size, rank, has)
+        return SamplerIteration(self)
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
         """Return where the whole world is: for `load_state_dict` of a sampler with any ranks, workers and batch size.
@@ -146,15 +148,11 @@ class StatefulSampler(Sampler[Any]):
         A loader with workers asks for more in advance, so give it there: `sampler.state_dict(taken=step + 1)`. By
         default it is all that was asked for. All ranks are taken to have had equally many.
         """
-        if taken is None and (self._running is None or self._running.ended or not self._running.taken):
+        if taken is None and (self.running is None or self.running.ended or not self.running.had):
             return self._state(self._epoch, self._done)
-        if self._running is None:
+        if self.running is None:
             raise ValueError("nothing was taken: no iteration has begun")
-        return self._running.state_dict(taken)
-
-    def under_way(self, taken: int) -> list[Any]:
-        """Return what the last iteration was asked for after its first *taken* batches, or samples."""
-        return [] if self._running is None else self._running.after(taken)
+        return self.running.state_dict(taken)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where *state* was made. Raises: ValueError if it is that of another kind of order, or of other data."""
@@ -170,7 +168,7 @@ class StatefulSampler(Sampler[Any]):
                 "another order; give the data that it was made with, or begin without a state"
             )
         self._seed, self._epoch, self._done = state["seed"], state["epoch"], state["done"]
-        self._running = None
+        self.running = None
 
     def _state(self, epoch: int, done: int) -> dict[str, Any]:
         return {"seed": self._seed, "epoch": epoch, "done": done, "data": self._data, **self._kind}
@@ -188,16 +186,24 @@ class StatefulSampler(Sampler[Any]):
         sizes = world_size, self.batch_size or 1
         return rank, RankSteps.of(self._done, self._rows.length, *sizes, self.drop_last, self.batch_size is None)
 
+    def _end_if_over(self) -> None:
+        if self.running is not None and self.running.used:
+            self.running.end_if_over()
+
     def _end(self, epoch: int) -> None:
         if epoch == self._epoch:
             self._epoch, self._done = epoch + 1, 0
 
 
-class _Iteration(Iterator[Any]):
-    """One iteration. *taken* is how many batches, or samples, it has given; it has a state for torchdata's loader."""
+class SamplerIteration(Iterator[Any]):
+    """One iteration of a `StatefulSampler`; it has a state for torchdata's loader.
+
+    *taken* is how many batches, or samples, it has given, and *had* how many of them training has had: all, unless a
+    loader that asks *ahead* counts them.
+    """
 
     def __init__(self, sampler: StatefulSampler) -> None:
-        self._sampler = sampler
+        self._sampler, self._ahead = sampler, sampler.ahead
         self._begin()
 
     def _begin(self) -> None:
@@ -205,9 +211,9 @@ class _Iteration(Iterator[Any]):
         self._rank, self._steps = sampler._shared()
         self._seed, self._epoch = sampler._seed, sampler._epoch
         self._found = self._batches()
-        self.taken = 0
+        self.taken = self.had = 0
         self.ended = self._loaded = False
-        sampler._running = self
+        sampler.running = self
 
     def __next__(self) -> Any:
         try:
@@ -216,27 +222,28 @@ class _Iteration(Iterator[Any]):
             self.end_if_over()
             raise
         self.taken += 1
+        self.had += not self._ahead
         return found
 
     @property
     def used(self) -> bool:
-        """Whether something was taken, or a state loaded: loaders with workers begin iterations that they don't use."""
-        return self.taken > 0 or self._loaded
+        """Whether something was had, or a state loaded: loaders with workers begin iterations that they don't use."""
+        return self.had > 0 or self._loaded
 
     def end_if_over(self) -> None:
-        """End the epoch if all was given."""
-        if not self.ended and self.taken >= self._steps.batches(self._rank):
+        """End the epoch if all was had."""
+        if not self.ended and self.had >= self._steps.batches(self._rank):
             self.ended = True
             self._sampler._end(self._epoch)
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
-        """Return where the world is after *taken* batches, by default all that were given."""
-        done = self._steps.after(self.taken if taken is None else taken)
+        """Return where the world is after *taken* batches, by default all that were had."""
+        done = self._steps.after(self.had if taken is None else taken)
         return self._sampler._state(self._epoch, done)
 
-    def after(self, taken: int) -> list[Any]:
-        """Return what was given after the first *taken* batches, or samples."""
-        return list(islice(self._batches(taken), max(self.taken - taken, 0)))
+    def under_way(self) -> list[Any]:
+        """Return what was given, and not had yet."""
+        return list(islice(self._batches(self.had), self.taken - self.had))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where *state* was made."""
@@ -286,6 +293,8 @@ def order_of(
         raise ValueError("replacement and per_batch say how weights are met: give these")
     if shuffle == "blocks":
         size = byte_size(block) if isinstance(block, str) else block
+        if size < 1 or window < 1:
+            raise ValueError(f"a block has 1 byte or more, and a window 1 block or more, not {block} and {window}")
         return epochorder.BlockOrder(table, size, window)
     return epochorder.PlainOrder(count, bool(shuffle))
 

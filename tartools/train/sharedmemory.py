@@ -66,8 +66,14 @@ class SentBuffer:
 def received_bytes(buffer: torch.Tensor) -> memoryview:
     """Return a batch in *buffer*, in the training process. When nobody has it, the worker may use the buffer again."""
     found, last = buffer.numpy(), buffer[-1:].numpy()
-    finalize(found, last.fill, 0).atexit = False
+    finalize(found, _free, last, os.getpid()).atexit = False
     return memoryview(found)  # type: ignore[arg-type]
+
+
+def _free(last: Any, process: int) -> None:
+    """Let the worker use a buffer again, of which this is the *last* byte; a fork of *process* has only a copy."""
+    if os.getpid() == process:
+        last[:] = 0
 
 
 class SentList(list[Any]):

@@ -121,9 +121,14 @@ def with_numbers(samples: Iterator[Any], count: int, numbers: Sequence[int]) -> 
 
 
 class BatchStage:
-    """Makes batches of *size* samples. Unlike webdataset's, it gives a batch as soon as it is full."""
+    """Makes batches of *size* samples. Unlike webdataset's, it gives a batch as soon as it is full.
+
+    Raises: ValueError if *size* is none.
+    """
 
     def __init__(self, size: int, collate: Callable[[list[Any]], Any] | None, partial: bool) -> None:
+        if size < 1:
+            raise ValueError(f"a batch has 1 sample or more, not {size}")
         self._size, self._collate, self._partial = size, collate, partial
 
     def __call__(self, samples: Iterator[Any]) -> Iterator[Any]:

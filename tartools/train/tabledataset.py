@@ -140,7 +140,7 @@ class ColumnFields:
     def of(self, rows: list[int]) -> dict[str, list[Any]]:
         """Return the values of each field for *rows*. Raises: KeyError for a column that the table has not."""
         if not self._values:
-            self._values = {field: self._table.column(column) for field, column in self._names.items()}
+            self._values = {field: self._table.column(column, nulls=True) for field, column in self._names.items()}
         found = {field: values[rows].tolist() for field, values in self._values.items()}
         return {field: [one.copy() if isinstance(one, np.ndarray) else one for one in found[field]] for field in found}
 
@@ -179,7 +179,7 @@ def table_of(source: TableSource, kept: Name | None = None) -> Table:
     pa = schema.arrow()
     columns = pa.schema([inputs.schema.field(name) for name in names])
     rows = pa.Table.from_batches(inputs.batches(names), columns)
-    return Table.from_arrow(table_rows(rows, inputs.shards.since(0)))
+    return Table.from_arrow(table_rows(rows, inputs.shards.shard))
 
 
 def _names(source: Any) -> list[str]:

@@ -355,7 +355,7 @@ class StreamEpoch:
                         "(ranks times workers) has none: take fewer workers or smaller batches, or unpack compressed "
                         "shards, which can then be shared"
                     )
-                if data._empty_check:
+                if data._empty_check and self._left is None:
                     raise ValueError(f"no samples for reader {number} of {readers} (empty_check=True)")
                 break  # an empty data set is not repeated
             self._repetition, self._given = self._repetition + 1, 0

@@ -149,6 +149,10 @@ def killed(item: Any, *_: Any) -> Any:
     return item
 
 
+def raising(_: Any) -> Any:
+    raise EOFError("my own")
+
+
 def by_ours(data: Any) -> list[Any]:
     return list(loader(data, 4, shuffle=False, num_workers=1, prefetch_factor=1))
 
@@ -177,3 +181,6 @@ def test_killed_workers(name: str) -> None:
         make()
     said = "".join(traceback.format_exception_only(caught.value))
     assert re.search(under_way, said.splitlines()[-1])
+    if "Table" in name:  # what a worker raises is no end of it
+        with pytest.raises(EOFError, match="my own"):
+            by_ours(TableDataset("0.tar", "cls", transform=raising))

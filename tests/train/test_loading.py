@@ -79,8 +79,12 @@ def test_any_dataset_comes_whole_and_goes_on(kind: str, folder: Path) -> None:
     state = first.state_dict()
     for workers, size in ((0, 3), (1, 5)):
         rest = loader(KINDS[kind](folder), size, **options, num_workers=workers)
+        _ = [*zip(range(len(rest) - 1), rest, strict=False)]  # a worker was asked for the last one, too
+        assert rest.epoch == 0 and flat(rest) == whole and rest.epoch == 1
         rest.load_state_dict(state)
         assert flat(had) + flat(rest) == whole
+    other = DataLoader(data, batch_sampler=first.batch_sampler, collate_fn=list)  # as others make loaders anew
+    assert flat(other) == whole and first.epoch == 1
 
 
 def test_a_state_is_that_of_the_same_parts(folder: Path) -> None:
@@ -89,12 +93,6 @@ def test_a_state_is_that_of_the_same_parts(folder: Path) -> None:
         with pytest.raises(ValueError, match="the state is that of other data"):
             loader(other, 2).load_state_dict(subset.state_dict())
     loader(Subset(table(folder), [1, 2, 3]), 1).load_state_dict(subset.state_dict())
-
-
-def test_no_samples_are_an_error(folder: Path) -> None:
-    for empty in (folder / "empty.tar", Subset(table(folder), [])):
-        with pytest.raises(ValueError, match=r"^there are no samples"):
-            loader(empty, 4)
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -109,6 +107,8 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ),
     ({"decode": "rgb9"}, ValueError, "^no decoder is called 'rgb9'; for pictures there are l8, rgb8, "),
     ({"decode": True}, TypeError, "^decode is 'pil', 'torchrgb8' or another name"),
+    ({"fields": "txt", "classes": ["a"]}, ValueError, "classes names the field 'cls', and the fields are txt"),
+    *(({"classes": names}, ValueError, "^classes are different names") for names in ([], ["a", "b", "a"], ["a", ""])),
 ]
 
 
@@ -119,11 +119,16 @@ def test_wrong_arguments(wrong: dict[str, Any], error: type[Exception], message:
 
 
 def test_what_a_dataset_has_been_given_or_has_not(folder: Path) -> None:
+    for empty in (folder / "empty.tar", Subset(table(folder), [])):
+        with pytest.raises(ValueError, match=r"^there are no samples"):
+            loader(empty, 4)
     with pytest.raises(ValueError, match=r"^give fields and decode to the dataset: this is a Squares already"):
         loader(Squares(), 4, fields="cls", decode="pil")
     for wrong in ({"shuffle": "blocks"}, {"weights": "cls"}):
         with pytest.raises(ValueError, match="needs a table: this is a Squares"):
             loader(Squares(), 4, **wrong)
+    with pytest.raises(ValueError, match="use in_order=True"):
+        loader(Squares(), 4, num_workers=1, in_order=False).state_dict()
     with pytest.raises(SampleError, match="has no field 'img'; its fields are: cls txt"):
         list(next(iter(loader(folder / "a.tar", 4, fields="img"))))
 
@@ -144,14 +149,6 @@ def test_names_of_classes_become_numbers(folder: Path) -> None:
     said = r"a.tar: sample 'a00': field 'cls': '0' is none of the 11 classes: 10, 11, 12, .*, 19, \.\.\.$"
     with pytest.raises(SampleError, match=said):
         TableDataset(folder / "a.tar", classes=map(str, range(10, 21)))[0]
-
-
-@pytest.mark.parametrize("wrong", [[], ["a", "b", "a"], ["a", ""]])
-def test_classes_that_are_none(wrong: list[str], folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"^classes are different names"):
-        TableDataset(folder / "a.tar", classes=wrong)
-    with pytest.raises(ValueError, match="classes names the field 'cls', and the fields are txt"):
-        TableDataset(folder / "a.tar", "txt", classes=["a"])
 
 
 @pytest.fixture

@@ -366,10 +366,8 @@ def test_stream_with_other_ranks_and_workers(
 @pytest.mark.parametrize(("workers", "batch"), [(0, 4), (2, 3), pytest.param(3, None, marks=exhaustive)])
 def test_stream_by_stateful_data_loader(workers: int, batch: int | None, wanted: list[str]) -> None:
     def loader() -> Any:
-        fork = "fork" if workers else None
-        return StatefulDataLoader(
-            stream(shuffle=True, seed=2), batch, num_workers=workers, multiprocessing_context=fork
-        )
+        data, fork = stream(shuffle=True, seed=2), "fork" if workers else None
+        return StatefulDataLoader(data, batch, num_workers=workers, multiprocessing_context=fork)
 
     whole = list(loader())
     assert sorted(chain(*whole) if batch else whole) == wanted

@@ -69,11 +69,9 @@ def test_each_sample_comes_once(batch_size: int | None, shuffle: bool) -> None:
                 assert max((len(batches[-1]) for batches in epochs[0] if batches), default=0) <= batch_size + taken
             assert rows == alone
             assert (epochs[0] == epochs[1]) == (not shuffle or length < 2)
-            again = [
-                Sampler(range(length), 5, shuffle, batch_size=batch_size, rank=r, world_size=world)
-                for r in range(world)
-            ]
-            assert epoch_of(again) == epochs[0]
+            for order in orders:
+                order.set_epoch(0)
+            assert epoch_of(orders) == epochs[0]
 
 
 def test_what_does_not_fill_a_step_is_left_out_if_asked_for() -> None:
@@ -125,6 +123,10 @@ def test_epochs() -> None:
     assert list(order) == first  # the same place again
     order.set_epoch(1)
     assert list(order) == second
+    order.set_epoch(0)
+    assert [batch for _, batch in zip(first, order, strict=False)] == first  # it is left after the last batch
+    order.set_epoch(0)
+    assert list(order) == first
     for state in (order.state_dict(taken=1), order.state_dict()):
         order.load_state_dict(state)
         assert order.state_dict() == state
@@ -167,12 +169,6 @@ def test_ranks_of_the_environment(
         monkeypatch.setenv(name, value)
     assert list(Sampler(range(4), shuffle=False)) == rows
     assert list(Sampler(range(4), shuffle=False, rank=0, world_size=1)) == [0, 1, 2, 3]
-
-
-def test_a_rank_beyond_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    be_rank(monkeypatch, 2, 2)
-    with pytest.raises(ValueError, match=r"RANK=2 and WORLD_SIZE=2"):
-        list(Sampler(range(4)))
 
 
 @pytest.mark.parametrize(
@@ -230,14 +226,14 @@ def test_blocks(table: tartools.Table) -> None:
     assert list(order) == epochs[2][70:]
     with pytest.raises(ValueError, match="block 20480, and here it is 4000000"):
         Sampler(table, 4, "blocks", window=2).load_state_dict(state)
-
-
-def test_blocks_are_shuffled_within_windows(table: tartools.Table) -> None:
-    rows = np.array(list(Sampler(table, 4, "blocks", block="20K", window=100)))
+    rows = np.array(list(Sampler(table, 4, "blocks", block="20K", window=100)))  # shuffled within windows:
     assert (np.diff(rows) == 1).mean() < 0.1  # where runs alone are permuted, most have their neighbours beside them
 
 
 def test_blocks_of_a_shuffled_table_are_its_rows(table: tartools.Table) -> None:
+    for wrong in ({"window": -1}, {"block": 0}):  # of which one went on for ever
+        with pytest.raises(ValueError, match="a block has 1 byte or more, and a window 1 block or more"):
+            Sampler(table, 4, "blocks", **wrong)
     mixed = table.take(np.random.default_rng(1).permutation(200))
     assert sorted(Sampler(mixed, 4, "blocks")) == list(range(200))
     assert len(set(Sampler(mixed, 4, "blocks")._rows._starts.tolist())) > 190  # type: ignore[attr-defined]
@@ -272,4 +268,7 @@ def test_what_is_no_number_is_named(wrong: str, text: str, monkeypatch: pytest.M
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.setenv(name, text if name == wrong else "1")
     with pytest.raises(ValueError, match=rf"^the environment has {wrong}={text}, which is not a whole number$"):
+        list(Sampler(range(4)))
+    be_rank(monkeypatch, 2, 2)
+    with pytest.raises(ValueError, match=r"RANK=2 and WORLD_SIZE=2"):
         list(Sampler(range(4)))

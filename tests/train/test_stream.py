@@ -199,7 +199,7 @@ def test_workers_agree_on_the_epoch(method: str, folder: Path) -> None:
         assert [in_epoch(data, loader, epoch) for epoch in (1, 1, 2)] == [epochs[1], *epochs[1:]]
         assert keys(list(DataLoader(WebDataset(urls, 20, 1), batch_size=None, num_workers=2))) == first
         assert keys(list(DataLoader(WebDataset(urls, 20, 2), batch_size=None, num_workers=2))) != first
-        other = WebDataset(urls, 20, 1)
+        other = pickle.loads(pickle.dumps(WebDataset(urls, 20, 1)))
         kept = DataLoader(other, batch_size=None, num_workers=2, persistent_workers=True)
         assert [in_epoch(other, kept, epoch) for epoch in range(3)] == epochs
 

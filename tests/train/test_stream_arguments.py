@@ -126,16 +126,14 @@ def test_names_as_webdataset_has_them(folder: Path, monkeypatch: pytest.MonkeyPa
 # ---- shards, ranks and workers ----
 
 
-def test_shards_alone_are_shuffled(folder: Path) -> None:
+def test_seeds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards alone are shuffled by one; and it may be that of the environment."""
     orders = []
     for seed in range(8):
         found = keys(WebDataset("{a,c}.tar", shardshuffle=100, seed=seed))
         assert found in ([*of("a"), *of("c")], [*of("c"), *of("a")])
         orders.append(found[0])
     assert {*orders} == {"a0", "c0"}
-
-
-def test_the_seed_of_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WDS_SEED", "5")
     assert keys(WebDataset("a.tar", shuffle=10)) == keys(WebDataset("a.tar", shuffle=10, seed=5))
     assert keys(WebDataset("a.tar", shuffle=10)) != keys(WebDataset("a.tar", shuffle=10, seed=0))
@@ -161,6 +159,8 @@ def test_the_other_arguments(folder: Path) -> None:
         WebDataset("a.tar", shufle=100)
     with pytest.raises(ValueError, match="mode is 'resampled' or None, not 'once'"):
         WebDataset("a.tar", mode="once")
+    with pytest.raises(ValueError, match="a batch has 1 sample or more, not 0"):  # which gave no sample
+        WebDataset("a.tar").batched(0)
     Path("none.tar").write_bytes(make_tar([]))
     assert keys(WebDataset("none.tar")) == keys(WebDataset("none.tar", empty_check=False)) == []
     with pytest.raises(ValueError, match=r"no samples for reader 0 of 1 \(empty_check=True\)"):

@@ -243,12 +243,15 @@ def page(prefix: str, token: str, flat: bool) -> Page:
     place = _parsed(prefix)
     uuid, more = json.loads(token) if token else ("", "")
     value = {"prefix": place.name, "props": "name,size,checksum", "uuid": uuid, "continuation_token": more}
-    found = _act("GET", place.address(f"buckets/{place.bucket}"), prefix, "list", "list", value).json()
     known = "checksum" if place.provider == "ais" else ""  # the version of what is behind the cluster is not listed
-    entries = [
-        ListedObject(place.url(entry["name"]), int(entry.get("size") or 0), None, entry.get(known, ""))
-        for entry in found.get("entries") or ()
-        if not (flat and "/" in entry["name"][len(place.name) :])
-    ]
-    more = found.get("continuation_token", "")
-    return Page(entries, json.dumps([found["uuid"], more]) if more else "")
+
+    def made(found: Any) -> Page:
+        entries = [
+            ListedObject(place.url(entry["name"]), int(entry.get("size") or 0), None, entry.get(known, ""))
+            for entry in found.get("entries") or ()
+            if not (flat and "/" in entry["name"][len(place.name) :])
+        ]
+        more = found.get("continuation_token", "")
+        return Page(entries, json.dumps([found["uuid"], more]) if more else "")
+
+    return _act("GET", place.address(f"buckets/{place.bucket}"), prefix, "list", "list", value).json(made)

@@ -146,7 +146,7 @@ class Cache:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield fd
         finally:
-            os.close(fd)
+            _unlock(fd)
 
     def _folders(self) -> list[str]:
         """Return the folders of all entries; what is called otherwise, or leads elsewhere, is not ours."""
@@ -300,7 +300,7 @@ class _Entry(NamedTuple):
     def _lock(self, path: str, wait: bool) -> int | None:
         """Return the temporary file *path*, locked; None if another process has it, -1 if nothing can be kept."""
         try:
-            if not os.path.isdir(self.folder):
+            if _about(self.folder) is None:  # also after one that was killed before it had written that
                 self._make_folder()
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
@@ -361,8 +361,14 @@ def _release(fd: int, path: str) -> None:
         with suppress(OSError):
             if _is_at(fd, path):
                 os.unlink(path)
-            fcntl.flock(fd, fcntl.LOCK_UN)  # a fork may have the descriptor too
-        os.close(fd)
+        _unlock(fd)
+
+
+def _unlock(fd: int) -> None:
+    """Give up the lock of the file *fd*, of which a fork may have the descriptor too, and close it."""
+    with suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
 
 
 class _Chunks(Body):

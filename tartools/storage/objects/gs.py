@@ -10,9 +10,11 @@ import functools
 import os
 import re
 import threading
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -47,7 +49,7 @@ TYPE = "application/octet-stream"
 RENEWALS = 2  # of credentials that the server does not accept
 CLIENT = Client()
 
-_lock = threading.Lock()
+_lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 def _server() -> str:
@@ -65,7 +67,7 @@ def _renewal(
 
 def _credentials() -> Any:
     """Return the credentials of this process. Without any, google.auth takes up to 12 seconds to find that out."""
-    with _lock:
+    with _lock[os.getpid()]:
         return _credentials_for(os.getpid(), _server())
 
 
@@ -160,7 +162,8 @@ class _GsObject:
 
     def head(self) -> ListedObject | None:
         try:
-            return _listed(self.url, _request("GET", f"{_server()}{self._path}?fields=size,updated", self.url).json())
+            response = _request("GET", f"{_server()}{self._path}?fields=size,updated", self.url)
+            return response.json(partial(_listed, self.url))
         except NotFoundError:
             return None
 
@@ -186,9 +189,12 @@ def page(prefix: str, token: str, flat: bool) -> Page:
     if token:
         query["pageToken"] = token
     address = f"{_server()}/storage/v1/b/{escaped(bucket)}/o?{urlencode(query, errors='surrogateescape')}"
-    found = _request("GET", address, prefix, "list").json()
-    entries = [_listed(f"gs://{bucket}/{about['name']}", about) for about in found.get("items", ())]
-    return Page(entries, found.get("nextPageToken", ""))
+
+    def made(found: Any) -> Page:
+        entries = [_listed(f"gs://{bucket}/{about['name']}", about) for about in found.get("items", ())]
+        return Page(entries, found.get("nextPageToken", ""))
+
+    return _request("GET", address, prefix, "list").json(made)
 
 
 class _Resumable:
@@ -218,7 +224,7 @@ class _Resumable:
         sent = {"X-Upload-Content-Type": TYPE}
         response = _request("POST", self._address("resumable"), self.url, "write", body=b"", headers=sent)
         response.drain()
-        self._session = response.headers["Location"]
+        self._session = response.headers.get("Location", "")
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
         self._send(offset, data, None)

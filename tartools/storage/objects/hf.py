@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -114,7 +115,7 @@ def refusal_of_hub(status: int, headers: Mapping[str, str], place: HubPath, url:
         return NotFoundError("the data set has no such file", url=url)
     if status == 401:
         return StorageError("the hub does not accept the token; hf auth login, or HF_TOKEN, gives another", url=url)
-    rate = re.search(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d+)", headers.get("RateLimit", ""))
+    rate = re.search(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,18})", headers.get("RateLimit", ""))
     if status == 429 and rate:
         return http.busy("429 Too Many Requests", str(int(rate[1]) + 1))  # it rounds down
     return None
@@ -151,11 +152,11 @@ def current_commit(place: HubPath, url: str) -> str:
     """
     if re.fullmatch(COMMIT, place.revision):
         return place.revision
-    about = ask(place.api("revision", place.revision, "?expand=sha"), place, url).json()
-    found = about.get("sha") if isinstance(about, dict) else None
-    if not re.fullmatch(COMMIT, found or ""):
+    response = ask(place.api("revision", place.revision, "?expand=sha"), place, url)
+    found = response.json(lambda about: str(about.get("sha")))
+    if not re.fullmatch(COMMIT, found):
         raise StorageError("the server does not say which commit the revision is", url=url)
-    return str(found)
+    return found
 
 
 def commit_of(place: HubPath, url: str) -> str:
@@ -176,19 +177,25 @@ def pinned(url: str) -> str:
 
 def versions(place: HubPath, revision: str, paths: Sequence[str], url: str) -> dict[str, ListedObject]:
     """Return what is known of those of *paths* that are files at *revision*, by path; one attempt."""
-    found: list[dict[str, Any]] = []
+    found: list[ListedObject] = []
     for first in range(0, len(paths), ASKED):
         form = [("paths", path) for path in paths[first : first + ASKED]] + [("expand", "false")]
-        found += ask(place.api("paths-info", revision), place, url, "look", form).json()
-    return {
-        about["path"]: listed_file(about, f"{place.base}/{about['path']}") for about in found if about["type"] == "file"
-    }
+        found += ask(place.api("paths-info", revision), place, url, "look", form).json(partial(_files, place))
+    return {entry.url.removeprefix(f"{place.base}/"): entry for entry in found}
 
 
-def listed_file(about: Mapping[str, Any], url: str) -> ListedObject:
-    """Return what the hub says of a file."""
-    lfs = about.get("lfs") or {}
-    return ListedObject(url, about.get("size"), None, lfs.get("oid") or about.get("oid", ""))
+def _files(place: HubPath, found: list[dict[str, Any]]) -> list[ListedObject]:
+    """Return what the hub says of those of *found* that are files."""
+    return [
+        ListedObject(
+            f"{place.base}/{about['path']}",
+            about.get("size"),
+            None,
+            (about.get("lfs") or {}).get("oid") or about.get("oid", ""),
+        )
+        for about in found
+        if about["type"] == "file"
+    ]
 
 
 # ---- files and listings ----
@@ -212,7 +219,9 @@ class _HubObject:
         self.url = url
         self._place = place
         self._signed: tuple[str, str] | None = None  # an address with a signature, and the version of the file
-        self._asking = os.getpid(), threading.Lock()  # several threads that begin to read ask once
+        self._asking: defaultdict[int, threading.Lock] = defaultdict(
+            threading.Lock
+        )  # of a process the threads ask once
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
         headers = range_header(start, end)
@@ -222,9 +231,7 @@ class _HubObject:
             if response.status not in EXPIRED:
                 return self._reply(response, start, signed[1])
             response.close()
-        if self._asking[0] != os.getpid():
-            self._asking = os.getpid(), threading.Lock()
-        with self._asking[1]:
+        with self._asking[os.getpid()]:
             found, sent = self._signed, None
             if found is None or found is signed:
                 found, sent = self._resolved(headers)
@@ -285,21 +292,22 @@ def page(prefix: str, token: str, flat: bool) -> Page:
         found, following = _tree(address, place._replace(path=""))
     except NotFoundError:  # of the folder
         return Page([], "")
-    files = (about for about in found if about["type"] == "file" and about["path"].startswith(place.path))
-    return Page([listed_file(about, f"{place.base}/{about['path']}") for about in files], following, ordered=False)
+    start = f"{place.base}/{place.path}"
+    return Page([entry for entry in found if entry.url.startswith(start)], following, ordered=False)
 
 
 @functools.lru_cache(PAGES)
-def _tree(address: str, place: HubPath) -> tuple[list[dict[str, Any]], str]:
+def _tree(address: str, place: HubPath) -> tuple[list[ListedObject], str]:
     """Return the page of a listing that is at *address*, and the address of the next one, "" at the end."""
     response = ask(address, place, place.base, "list")
+    found = response.json(partial(_files, place))
     link = re.search(r'<([^>]*)>\s*;[^,]*rel="?next"?', response.headers.get("Link", ""))
     if link is None:
-        return response.json(), ""
+        return found, ""
     following = urljoin(address, link[1])
     if not following.startswith(f"{server()}/"):  # of a mirror it may be on the hub
         following = server() + urlunsplit(("", "", *urlsplit(following)[2:]))
-    return response.json(), following
+    return found, following
 
 
 # ---- writing, by huggingface_hub, which repeats what fails while it uploads ----

@@ -14,13 +14,14 @@ import ssl
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from importlib.util import find_spec
 from ipaddress import ip_address, ip_network
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -40,9 +41,12 @@ DONE, REPLIES = (200, 201, 204), (200, 206, 416)  # statuses of a request that w
 CONNECTIONS = 64  # that are kept open: to one server, and servers
 HEADERS = {"User-Agent": "tartools", "Accept-Encoding": "identity"}
 _PROXIES = [name for kind in ("http", "https", "all") for name in (f"{kind}_proxy", f"{kind}_proxy".upper())]
+_NUMBER = "[0-9]{1,18}"  # of bytes; Python refuses to parse much longer ones
 BUNDLES = "REQUESTS_CA_BUNDLE (for ais: AIS_CLIENT_CA)"
+_REFUSED = r"^Tunnel connection failed: (\d{3})\b"  # http.client says so what a proxy has answered
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
+Result = TypeVar("Result")
 Trust = bool | str  # the usual certificates, any at all, or those in a file or folder
 
 
@@ -118,12 +122,12 @@ class Response(contract.Body):
         except (TransientError, StorageError):
             return ""
 
-    def json(self) -> Any:
-        """Return the body, parsed. Raises: TransientError; StorageError if it is not JSON."""
+    def json(self, made: Callable[[Any], Result]) -> Result:
+        """Return what *made* makes of the body, parsed. Raises: TransientError; StorageError for what it can't take."""
         try:
-            return json.loads(read_all(self, self.url))
-        except ValueError:
-            raise StorageError("the server's response is not JSON", url=self.url) from None
+            return made(json.loads(read_all(self, self.url)))
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise StorageError("the server's response is not the JSON of this API", url=self.url) from None
 
 
 class Client(NamedTuple):
@@ -211,6 +215,8 @@ def failure(
             return TransientError(f"TLS error ({cause.reason or 'no reason given'})")
     reason = next((c.strerror for c in causes if isinstance(c, OSError) and c.strerror), "no answer")
     if is_any(exceptions.ProxyError):
+        refused = next((found for cause in causes if (found := re.search(_REFUSED, str(cause)))), None)
+        reason = f"{refused[1]} {_PHRASES.get(int(refused[1]), '')}".rstrip() if refused else reason
         return TransientError(f"cannot connect through the proxy: {reason}")
     if is_any(exceptions.NewConnectionError):  # before the next: it is one of those
         return TransientError(f"cannot connect to {_server(address)}: {reason}")
@@ -336,7 +342,7 @@ def escaped(name: str) -> str:
 def content_length(headers: Mapping[str, str]) -> int | None:
     """Return the length of a body by its *headers*, also of one that a HEAD has not sent; None if they do not say."""
     text = headers.get("content-length", "")
-    return int(text) if text.isdecimal() and "transfer-encoding" not in headers else None
+    return int(text) if re.fullmatch(_NUMBER, text) and "transfer-encoding" not in headers else None
 
 
 def reply(status: int, headers: Mapping[str, str], body: contract.Body, url: str, start: int, version: str) -> Reply:
@@ -349,7 +355,7 @@ def reply(status: int, headers: Mapping[str, str], body: contract.Body, url: str
     """
     length = content_length(headers)
     about = headers.get("content-range", "")
-    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", about)
+    found = re.fullmatch(rf"bytes ({_NUMBER})-({_NUMBER})/({_NUMBER}|\*)", about)
     if found:
         first, last = int(found[1]), int(found[2])
         size = None if found[3] == "*" else int(found[3])
@@ -359,14 +365,16 @@ def reply(status: int, headers: Mapping[str, str], body: contract.Body, url: str
         return Reply(body, 0, length, length, version, framed)
     body.close()
     if status == 416 or length == 0:
-        found = re.fullmatch(r"bytes \*/(\d+)", about)
+        found = re.fullmatch(rf"bytes \*/({_NUMBER})", about)
         return Reply(io.BytesIO(), start, 0, int(found[1]) if found else None, version)
     raise StorageError("206 response without Content-Range", url=url)
 
 
 # ---- connections: what the environment says of proxies, certificates, passwords in .netrc ----
 
-_lock = threading.Lock()  # threads share connections, but may not make what holds them at the same time
+# By process, since a fork may not wait for what a thread of its parent had. Threads share connections, but may not make
+# what holds them at the same time.
+_lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 def connections(address: str, trust: Trust = True) -> urllib3.PoolManager:
@@ -380,7 +388,7 @@ def connections(address: str, trust: Trust = True) -> urllib3.PoolManager:
         trust = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
     proxy = _proxy_of(address)
     encrypted = "https:" in (address[:6], proxy[:6])
-    with _lock:
+    with _lock[os.getpid()]:
         return _connections(os.getpid(), proxy, trust if encrypted else None)
 
 
@@ -458,6 +466,6 @@ def _netrc(path: str, changed: int, host: str) -> dict[str, str]:
 
     try:
         found = netrc(path).authenticators(host)
-    except NetrcParseError:
+    except (NetrcParseError, UnicodeDecodeError):
         return {}
     return urllib3.make_headers(basic_auth=f"{found[0] or found[1]}:{found[2] or ''}") if found and any(found) else {}

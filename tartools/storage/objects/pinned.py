@@ -74,17 +74,21 @@ class Pinned:
         self._read = FIRST_READ
 
     def receive(self, part: Range, wait: Callable[[float], object] = time.sleep) -> Iterator[int]:
-        """Receive the bytes of *part*, up to 1 MiB at a time, and resume where it was cut; yield how many each time.
+        """Receive the bytes of *part*, some at a time, and resume where it was cut; yield how many each time.
 
         *wait* is called with the seconds until the next attempt. Raises: StorageError after the last attempt, for
         another version, for a cut of which the version is not known; what *wait* raises.
         """
         attempts = Attempts(self.source.url, lambda: part.position)
+        if part.again and part.end is not None:
+            self._read = max(part.end - part.start, FIRST_READ)  # all at once, until that fails
         while True:
             try:
                 yield from self._attempt(part)
                 return
             except TransientError as error:
+                if part.received and part.position == part.end:
+                    return  # only the end of the body is missing: the last chunk
                 self._read = FIRST_READ  # a reset discards what a read has so far
                 self._forget_unsure(part)
                 wait(attempts.failed(error))
@@ -127,8 +131,8 @@ class Pinned:
             missing = READ if part.end is None else part.end - part.position
             if not missing and not exact:
                 return
-            count = part.take(reply, (missing if part.again else min(self._read, missing)) or 1)
-            self._read = min(2 * self._read, READ)
+            count = part.take(reply, min(self._read, missing) or 1)
+            self._read = max(self._read, min(2 * self._read, READ))
             if not count:
                 return
             if not missing:

@@ -135,6 +135,8 @@ class RangedInput(Input):
 
     def close(self) -> None:
         """Stop reading. Threads that wait for a server end when it responds, or with the process."""
+        if self._owner != os.getpid():  # where these threads are not, and one of them may have had the lock
+            return
         with self._changed:
             self._stopped = True
             if held := len(self._parts) + len(self._stores):

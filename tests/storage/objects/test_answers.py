@@ -212,6 +212,7 @@ LIES = {
     "a part of nobody knows what": Lie(lambda at: place(at, at + 999, "*")),
     "no part at all": Lie(lambda at: {"headers": {"Content-Range": "bytes */10240"}}, WHICH, WHICH, WHICH),
     "nonsense": Lie(lambda at: {"headers": {"Content-Range": f"{at}-"}}, WHICH, WHICH, WHICH),
+    "a number beyond all": Lie(lambda at: place(at, at + 999, "9" * 5000), WHICH, WHICH, WHICH),
     "a part without a place": Lie(lambda at: {"headers": {"Content-Range": ""}}, WHICH, WHICH, WHICH),
     "a page": Lie(lambda at: {"body": b"Welcome!", "headers": {"Content-Range": ""}}, WHICH, WHICH, WHICH),
     "more": Lie(lambda at: {"body": WHOLE[at : at + 2000]}, always=OTHER),
@@ -326,8 +327,9 @@ def test_a_cut_behind_the_last_byte_is_none(scheme: str, inside: Inside) -> None
 def test_chunks_without_an_end(scheme: str, inside: Inside) -> None:
     """The body is chunked, and the connection ends before the last chunk: once, always, from the first range on."""
     for start in (0, 3000):
-        inside.server.faults = [Fault(OBJECT, start=start, framing="chunked", cut=600)]
-        assert inside.copy(scheme) == (0, WHOLE, "")
+        for cut in (600, RANGE):  # the second takes nothing away that was asked for
+            inside.server.faults = [Fault(OBJECT, start=start, framing="chunked", cut=cut)]
+            assert inside.copy(scheme) == (0, WHOLE, "")
         inside.server.faults = [
             Fault(OBJECT, method="GET", framing="chunked", cut=600, skip=start // RANGE, times=None)
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import re
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,8 @@ def test_what_was_read_is_not_fetched_again(
     assert f"tarcat: cache: 0 B were there, {size} fetched, {size} of them kept\n" in first.stderr
     assert f"tarcat: cache: {size} were there, 0 B fetched, 0 B of them kept\n" in again.stderr
     assert len(blocks(tmp_path)) == -(-len(DATA) // BLOCK)
+    (folder,) = (tmp_path / "cache").iterdir()
+    assert folder.name == cache.FOLDER and not folder.stat().st_mode & 0o77  # nobody else may read it
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "ais", "http"])
@@ -75,29 +79,21 @@ def test_a_version_that_a_server_does_not_tell_is_not_kept(
     assert not blocks(tmp_path)
 
 
-def cut(data: bytes) -> bytes:
-    return data[:-1]
-
-
-def emptied(data: bytes) -> bytes:
-    return b""
-
-
-def flipped(data: bytes) -> bytes:
-    return data[:1000] + bytes([data[1000] ^ 1]) + data[1001:]
-
-
-@pytest.mark.parametrize("damage", [cut, emptied, flipped])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: b"", lambda data: data[:1000] + b"\0\0" + data[1002:]]
+)
 def test_a_damaged_block_is_fetched_again(
-    damage: object, run: Run, faulty: FaultServer, env: dict[str, str], tmp_path: Path
+    damage: Callable[[bytes], bytes], run: Run, faulty: FaultServer, env: dict[str, str], tmp_path: Path
 ) -> None:
     assert run("tarcat", faulty.url("s3", NAME), env=env).stdout == DATA
     before = {path: path.read_bytes() for path in blocks(tmp_path)}
     asked = len(ranges(faulty))
-    (broken := blocks(tmp_path)[1]).write_bytes(damage(before[broken]))  # type: ignore[operator]
+    (broken := blocks(tmp_path)[1]).write_bytes(damage(before[broken]))
+    broken.with_name("object.json").write_bytes(damage(b"{}")[:1])
     assert run("tarcat", faulty.url("s3", NAME), env=env).stdout == DATA
     assert len(ranges(faulty)) == asked + 1
     assert {path: path.read_bytes() for path in blocks(tmp_path)} == before
+    assert run("tartools", "cache", env=env).stdout.endswith(b" s3://b/a.tar\n")
 
 
 def test_the_budget_holds(run: Run, faulty: FaultServer, env: dict[str, str], tmp_path: Path) -> None:
@@ -119,9 +115,13 @@ def test_the_budget_holds(run: Run, faulty: FaultServer, env: dict[str, str], tm
     last, size = kept()
     assert size <= 3200 << 10 and last and not set(first) & set(last)
     assert other.stat().st_size == 10 * BLOCK
+    with cache.cache_of(env["TARTOOLS_CACHE"])._counting() as counts:
+        fork = os.dup(counts)  # as a fork of this process has it
+    with open(other.parent / cache.FOLDER / "used", "rb") as file, open(fork):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_disk_without_room_is_no_failure(
+def test_a_disk_without_room_or_folder_is_no_failure(
     run: Run, faulty: FaultServer, env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_files(BLOCK // 2):
@@ -129,9 +129,6 @@ def test_a_disk_without_room_is_no_failure(
     assert not [path for path in blocks(tmp_path) if path.stat().st_size > BLOCK]
     monkeypatch.setattr(cache, "LEFT", 1 << 62)
     assert not cache.cache_of(env["TARTOOLS_CACHE"]).reserve(1)
-
-
-def test_a_folder_that_can_not_be_made_is_no_failure(run: Run, faulty: FaultServer, env: dict[str, str]) -> None:
     for _ in range(2):
         assert run("tarcat", faulty.url("s3", NAME), env={**env, "TARTOOLS_CACHE": "/dev/null/x:1G"}).stdout == DATA
 
@@ -170,6 +167,12 @@ def test_a_killed_process_leaves_nothing_that_is_taken_for_whole(
     assert second.communicate(timeout=120)[0] == DATA
     assert run("tarcat", faulty.url("s3", NAME), env=env).stdout == DATA
     assert not [path for path in blocks(tmp_path) if path.name.endswith(".part")]
+
+
+def test_resets_lose_little(run: Run, faulty: FaultServer, env: dict[str, str]) -> None:
+    faulty.faults = [Fault(NAME, "GET", skip=1, cut=3_500_000, reset=True, trickle=(BLOCK, 0.03), times=2)]
+    assert run("tarcat", faulty.url("s3", NAME), env=env).stdout == DATA
+    assert [asked.start >= BLOCK for asked in ranges(faulty)] == [False, False, True]
 
 
 def test_ranges_for_a_table_come_from_the_cache(run: Run, faulty: FaultServer, env: dict[str, str]) -> None:
@@ -217,12 +220,6 @@ def test_a_folder_of_somebody_else_is_not_read(
     assert run("tarcat", faulty.url("s3", NAME), env=env).status == 0
     os.chown(tmp_path / "cache" / cache.FOLDER, 1234, 1234)
     assert "(this folder belongs to another user)" in run("tarcat", faulty.url("s3", NAME), env=env).failure(2)
-
-
-def test_nobody_else_may_read_it(run: Run, faulty: FaultServer, env: dict[str, str], tmp_path: Path) -> None:
-    assert run("tarcat", faulty.url("s3", NAME), env=env).status == 0
-    assert {oct(path.stat().st_mode & 0o77) for path in (tmp_path / "cache").iterdir()} == {"0o0"}
-    assert os.listdir(tmp_path / "cache") == [cache.FOLDER]
 
 
 def test_more_bytes_than_were_stated_are_a_failure(

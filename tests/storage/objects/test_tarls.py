@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tartools.errors import StorageError, UsageError, shown
 from tartools.storage import listing
 from tartools.storage.expand import expand
-from tartools.storage.listing import listed, ls
+from tartools.storage.listing import existing, listed, ls
 from tartools.storage.objects.contract import ListedObject, Page
 from tests.conftest import Run, make_tar, members_of
 from tests.storage.objects.faults import Fault, FaultServer
@@ -307,6 +307,7 @@ def test_names_end_with_their_provider(shelve: Shelve) -> None:
     assert [entry.url for entry in listed("ais://b?provider=aws")] == expected
     assert expand(["ais://b/train-00017?.tar?provider=aws"]) == expected[170:180]
     assert expand(["ais://b/t.tar?provider=aws"]) == ["ais://b/t.tar?provider=aws"]
+    assert existing([*expected, "ais://b/x?provider=aws"]) == {*expected}
 
 
 @pytest.mark.parametrize("taken", [0, 1, 50])
