@@ -5,6 +5,7 @@ A column is a field (`cls`), a path into a field that holds JSON (`meta.json:siz
 """
 
 import io
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -171,7 +172,7 @@ def _inside(sample: Sample, field: str, text: str, path: tuple[str, ...]) -> tup
     for step in path:
         if isinstance(value, dict) and step in value:
             value = value[step]
-        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+        elif isinstance(value, list) and re.fullmatch("[0-9]{1,18}", step) and int(step) < len(value):
             value = value[int(step)]
         else:
             return None
