@@ -56,6 +56,7 @@ import importlib.util
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from re import match
 from typing import Annotated, Any, NamedTuple
@@ -231,12 +232,17 @@ def form_of_all(urls: Sequence[str]) -> str:
 
 
 def is_on_server(url: str, kind: str) -> bool:
-    """Tell whether the samples of *url*, which is of this *kind*, are on a server. A table may be elsewhere."""
+    """Tell whether the samples of *url*, which is of this *kind*, are on a server; a table's first ones."""
     if kind != TABLE:
         return storage.is_far(url)
-    from tartools.tables.table import Table
+    from tartools.tables import source
+    from tartools.tables.rowplaces import Listing
 
-    return any(map(storage.is_far, Table(url).shards()))
+    listing = Listing(url)
+    with source.opened(url) as table:
+        for rows in islice(table.batches(source.NEEDED, SAMPLES), 1):
+            listing.piece(rows, 0)
+    return any(listing.far)
 
 
 def others_seconds() -> tuple[float, float] | None:

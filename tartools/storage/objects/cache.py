@@ -300,7 +300,7 @@ class _Entry(NamedTuple):
     def _lock(self, path: str, wait: bool) -> int | None:
         """Return the temporary file *path*, locked; None if another process has it, -1 if nothing can be kept."""
         try:
-            if not os.path.isdir(self.folder):
+            if _about(self.folder) is None:  # also after one that was killed before it had written that
                 self._make_folder()
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:

@@ -10,6 +10,7 @@ import functools
 import os
 import re
 import threading
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -48,7 +49,7 @@ TYPE = "application/octet-stream"
 RENEWALS = 2  # of credentials that the server does not accept
 CLIENT = Client()
 
-_lock = threading.Lock()
+_lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 def _server() -> str:
@@ -66,7 +67,7 @@ def _renewal(
 
 def _credentials() -> Any:
     """Return the credentials of this process. Without any, google.auth takes up to 12 seconds to find that out."""
-    with _lock:
+    with _lock[os.getpid()]:
         return _credentials_for(os.getpid(), _server())
 
 

@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -218,7 +219,9 @@ class _HubObject:
         self.url = url
         self._place = place
         self._signed: tuple[str, str] | None = None  # an address with a signature, and the version of the file
-        self._asking = os.getpid(), threading.Lock()  # several threads that begin to read ask once
+        self._asking: defaultdict[int, threading.Lock] = defaultdict(
+            threading.Lock
+        )  # of a process the threads ask once
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
         headers = range_header(start, end)
@@ -228,9 +231,7 @@ class _HubObject:
             if response.status not in EXPIRED:
                 return self._reply(response, start, signed[1])
             response.close()
-        if self._asking[0] != os.getpid():
-            self._asking = os.getpid(), threading.Lock()
-        with self._asking[1]:
+        with self._asking[os.getpid()]:
             found, sent = self._signed, None
             if found is None or found is signed:
                 found, sent = self._resolved(headers)

@@ -14,6 +14,7 @@ import ssl
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
@@ -42,6 +43,7 @@ HEADERS = {"User-Agent": "tartools", "Accept-Encoding": "identity"}
 _PROXIES = [name for kind in ("http", "https", "all") for name in (f"{kind}_proxy", f"{kind}_proxy".upper())]
 _NUMBER = "[0-9]{1,18}"  # of bytes; Python refuses to parse much longer ones
 BUNDLES = "REQUESTS_CA_BUNDLE (for ais: AIS_CLIENT_CA)"
+_REFUSED = r"^Tunnel connection failed: (\d{3})\b"  # http.client says so what a proxy has answered
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 Result = TypeVar("Result")
@@ -213,6 +215,8 @@ def failure(
             return TransientError(f"TLS error ({cause.reason or 'no reason given'})")
     reason = next((c.strerror for c in causes if isinstance(c, OSError) and c.strerror), "no answer")
     if is_any(exceptions.ProxyError):
+        refused = next((found for cause in causes if (found := re.search(_REFUSED, str(cause)))), None)
+        reason = f"{refused[1]} {_PHRASES.get(int(refused[1]), '')}".rstrip() if refused else reason
         return TransientError(f"cannot connect through the proxy: {reason}")
     if is_any(exceptions.NewConnectionError):  # before the next: it is one of those
         return TransientError(f"cannot connect to {_server(address)}: {reason}")
@@ -368,7 +372,9 @@ def reply(status: int, headers: Mapping[str, str], body: contract.Body, url: str
 
 # ---- connections: what the environment says of proxies, certificates, passwords in .netrc ----
 
-_lock = threading.Lock()  # threads share connections, but may not make what holds them at the same time
+# By process, since a fork may not wait for what a thread of its parent had. Threads share connections, but may not make
+# what holds them at the same time.
+_lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 def connections(address: str, trust: Trust = True) -> urllib3.PoolManager:
@@ -382,7 +388,7 @@ def connections(address: str, trust: Trust = True) -> urllib3.PoolManager:
         trust = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
     proxy = _proxy_of(address)
     encrypted = "https:" in (address[:6], proxy[:6])
-    with _lock:
+    with _lock[os.getpid()]:
         return _connections(os.getpid(), proxy, trust if encrypted else None)
 
 

@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -36,7 +37,7 @@ _TRANSIENT = (
 ABSENT = ("NoSuchKey", "NotFound", "404")
 _CREDENTIALS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired")
 _CONNECTION = (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError)
-_lock = threading.Lock()  # threads share a client, but may not make one at the same time
+_lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)  # threads may not make a client at the same time
 
 
 def object_at(url: str) -> Object:
@@ -86,7 +87,7 @@ def _check_length(response_dict: dict[str, Any], **_: object) -> None:
 
 def _client() -> Any:
     """Return the client of this process: a fork must not share its connections."""
-    with _lock:
+    with _lock[os.getpid()]:
         return _client_of(os.getpid())
 
 

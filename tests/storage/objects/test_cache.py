@@ -89,9 +89,11 @@ def test_a_damaged_block_is_fetched_again(
     before = {path: path.read_bytes() for path in blocks(tmp_path)}
     asked = len(ranges(faulty))
     (broken := blocks(tmp_path)[1]).write_bytes(damage(before[broken]))
+    broken.with_name("object.json").write_bytes(damage(b"{}")[:1])
     assert run("tarcat", faulty.url("s3", NAME), env=env).stdout == DATA
     assert len(ranges(faulty)) == asked + 1
     assert {path: path.read_bytes() for path in blocks(tmp_path)} == before
+    assert run("tartools", "cache", env=env).stdout.endswith(b" s3://b/a.tar\n")
 
 
 def test_the_budget_holds(run: Run, faulty: FaultServer, env: dict[str, str], tmp_path: Path) -> None:

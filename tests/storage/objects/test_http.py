@@ -237,6 +237,9 @@ class Tunnel(Connection):
     def do_CONNECT(self) -> None:
         """Pass on what comes, in both directions, until one side hangs up."""
         self.server.seen.append(self.headers["Proxy-Authorization"])  # type: ignore[attr-defined]
+        if self.headers["Proxy-Authorization"] != BASIC:
+            self.send_error(407)
+            return
         host, _, port = self.path.rpartition(":")
         with socket.create_connection((host, int(port))) as there:
             self.send_response(200)
@@ -265,6 +268,9 @@ def test_a_proxy_for_what_is_encrypted(encrypted: Inside, certificate: Path) -> 
         encrypted.environ(REQUESTS_CA_BUNDLE=str(certificate), https_proxy=address, TARTOOLS_READAHEAD="1")
         assert encrypted.copy("http") == (0, WHOLE, "")
         assert proxy.seen == [BASIC]  # type: ignore[attr-defined]
+        encrypted.environ(https_proxy=proxy.base)
+        reason = "cannot connect through the proxy: 407 Proxy Authentication Required"
+        encrypted.copy("http").refused(encrypted.server.url("http", OBJECT), rf"at byte 0: {reason} \(3 tries\)")
         encrypted.environ()  # which closes the connections
 
 
