@@ -91,7 +91,7 @@ def titled(title: str, form: str = "tsv") -> tuple[str, bool]:
 def read_table(
     file: io.BufferedReader, form: str, name: str, what: str = "table"
 ) -> tuple[int, list[str], Iterator[TextRows]]:
-    """Return the line and the cells of the header of the table in *file*, of *form* tsv or csv, and the rows below it.
+    r"""Return line and cells of the header of the table in *file*, of *form* tsv or csv, and the rows below it.
 
     Messages call it *what*. Lines may end with CR LF, and a byte order mark is ignored. Empty lines are skipped, unless
     the table is a TSV of one column. Cells are bytes; those of the header are text, with surrogates for what is not
