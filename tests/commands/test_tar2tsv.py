@@ -39,7 +39,7 @@ def test_a_header_and_one_row_a_sample(run: Run) -> None:
         ),
         (("-f", "cls", "--verbatim", "--no-key"), "cls\n5\\n\n7\n"),
         (("-f", "meta.json:width", "--fill", "NA"), "__key__\tmeta.json:width\nd/a\t640\nd/b\tNA\n"),
-        (("-f", "w=meta.json:size.1.a s=meta.json:size.²", "--fill", "", "--no-key", "-c", 2), "w\ts\ntrue\t\n\t\n"),
+        (("-f", "w=meta.json:size.1.a", "--fill", "", "--no-key"), "w\ntrue\n\n"),
         (("-f", "meta.json:name meta.json:none", "-c", 1, "--no-key"), "meta.json:name\tmeta.json:none\nx\tnull\n"),
         (("-f", "cls", "-c", 1), "__key__\tcls\nd/a\t5\n"),
         (("-f", "cls", "-c", 0), "__key__\tcls\n"),
@@ -79,6 +79,7 @@ def test_special_characters(run: Run) -> None:
         ),
         ([("a.cls", b"1"), ("a.jpg", b"\xff\xd8")], ("-f", "jpg"), "sample 'a', field 'jpg': not UTF-8 text (byte 0)"),
         ([("a.json", b"{")], ("-f", "json:x"), "sample 'a', field 'json': not JSON"),
+        ([("a.json", b'{"x": [1]}')], ("-f", "json:x.²"), "sample 'a' has no value for 'json:x.²'"),
         ([("a.json", b'{"x": "\\ud800"}')], ("-f", "json:x"), "sample 'a': 'json:x' is not valid Unicode"),
         (
             [("a\udcff.cls", b"1")],
