@@ -56,6 +56,7 @@ import importlib.util
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from re import match
 from typing import Annotated, Any, NamedTuple
@@ -71,10 +72,11 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.shards.shardrows import Indexing, row_inputs, write_rows
-from tartools.shards.writing import write_samples
+from tartools.shards.writing import Destination, write_samples
 from tartools.show import benchreport
 from tartools.stages import select
 from tartools.storage import scratch
+from tartools.storage.interrupts import deferred_signals
 from tartools.storage.listing import ls
 from tartools.storage.local import path_of
 from tartools.storage.url import Url
@@ -145,8 +147,9 @@ def tarbench(
         raise StorageError(f"this needs {' and '.join(missing)}: {errors.how_to_install(*missing)}")
     urls = source.urls()
     with ExitStack() as stack:
-        folder = Path(scratch.private_directory(data.tmpdir))
-        stack.callback(scratch.remove_tree, os.fsencode(folder))
+        with deferred_signals():
+            folder = Path(scratch.private_directory(data.tmpdir))
+            stack.callback(scratch.remove_tree, os.fsencode(folder))
         facts = bench_facts(urls, account, source.reading, data, ways, folder)
         account.check()
     print_facts(facts, json, benchreport)
@@ -231,12 +234,17 @@ def form_of_all(urls: Sequence[str]) -> str:
 
 
 def is_on_server(url: str, kind: str) -> bool:
-    """Tell whether the samples of *url*, which is of this *kind*, are on a server. A table may be elsewhere."""
+    """Tell whether the samples of *url*, which is of this *kind*, are on a server; a table's first ones."""
     if kind != TABLE:
         return storage.is_far(url)
-    from tartools.tables.table import Table
+    from tartools.tables import source
+    from tartools.tables.rowplaces import Listing
 
-    return any(map(storage.is_far, Table(url).shards()))
+    listing = Listing(url)
+    with source.opened(url) as table:
+        for rows in islice(table.batches(source.NEEDED, SAMPLES), 1):
+            listing.piece(rows, 0)
+    return any(listing.far)
 
 
 def others_seconds() -> tuple[float, float] | None:
@@ -260,23 +268,24 @@ def places_of_copies(
     account.progress.phase = Phase("copying")
     origins: Origins = []
     fields: dict[str, None] = {}
-    sizes = [0]
+    size = 0
 
     def numbered(samples: Iterable[Sample]) -> Iterator[Sample]:
+        nonlocal size
         for sample in select.count(samples, data.count):
             account.samples_out += 1
-            sizes.append(sum(member.size for member in sample.members))
+            size += sum(member.size for member in sample.members)
             origins.append((sample.key, sample.shard))
             fields.update(dict.fromkeys(sample.fields))
             yield sample
-            if sum(sizes) >= data.size:
+            if size >= data.size:
                 return
 
     loose, zipped, shard, table = (str(folder / name) for name in ("loose", "data.zip", "data.tar", "data.parquet"))
     found = source_samples(urls, kind, account, reading)
     with closing_upstream(found):
-        write_samples(select.rekey(numbered(found), "{index:08d}"), shard)
-    taken = {"samples": len(origins), "bytes": sum(sizes), "fields": list(fields)}
+        write_samples(select.rekey(numbered(found), "{index:08d}"), Destination(shard), Account())
+    taken = {"samples": len(origins), "bytes": size, "fields": list(fields)}
     files: list[str] = []
     if origins and not dry:
         write_rows(row_inputs([shard], Account(), Indexing(Reading(), 1)), table)

@@ -244,6 +244,7 @@ def batches_of(
             from tartools.storage import seekable
             from tartools.tables import tablesamples as tables  # imports pyarrow
 
+            _raise_odd(url, reading)
             how = reading.ranges, reading.listed, reading.tmpdir, reading.columns, reading.sources
             yield from tables.table_batches(url, part.copy or seekable.reading(url), account, *how)
 

@@ -6,6 +6,7 @@ Where shards have changed, a table is made anew (`updated_rows`): the rows of al
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, groupby, pairwise, starmap
@@ -127,10 +128,15 @@ def shard_versions(urls: Sequence[str]) -> dict[str, str]:
     """Return the versions of the shards *urls*. Raises: UsageError for tables, stdin and commands; StorageError."""
     check_stored(urls)
     looked = looks(urls)
+    check_no_tables(looked, "an index is made of shards")
+    return {url: found.known(url) for url, found in looked.items()}
+
+
+def check_no_tables(looked: Mapping[str, Look], why: str) -> None:
+    """Raise UsageError if one of the URLs in *looked* is a table, which it may not be because of *why*."""
     for url, found in looked.items():
         if found.first == schema.MAGIC:
-            raise UsageError("this is a table, and an index is made of shards", url=url)
-    return {url: found.known(url) for url, found in looked.items()}
+            raise UsageError(f"this is a table, and {why}", url=url)
 
 
 def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) -> Generator[bytes, None, None]:
@@ -249,20 +255,22 @@ def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Inde
 
     Rows of *old* are taken over if they are all rows of a shard that has not changed. The other shards are read.
 
-    Raises: what `row_inputs` raises; UsageError for a shard that is named twice.
+    Raises: what `row_inputs` raises; UsageError for tables, and for a shard that is named twice.
     """
     check_stored([*urls, old])
     shards = KnownShards()
     table = TablePart(old, shards)
     known = whole_shards(table)
-    before = {same_name(url): url for url, _ in shards.since(0)}
+    before = {same_name(url): url for url in shards.urls}
     if not urls:
         urls = [url for url in before.values() if storage.exists(url)]
     names = [same_name(url) for url in urls]
-    if twice := next((url for url, name in zip(urls, names, strict=True) if names.count(name) > 1), None):
+    counts = Counter(names)
+    if twice := next((url for url, name in zip(urls, names, strict=True) if counts[name] > 1), None):
         raise UsageError("named twice, which --update does not allow", url=twice)
     looked = looks(urls)
-    versions = {(same_name(url), version): number for number, (url, version) in enumerate(shards.since(0))}
+    check_no_tables(looked, "--update takes shards")
+    versions = {(same_name(url), shards.versions[number]): number for number, url in enumerate(shards.urls)}
     fits = not lacking_column(table, indexing.wanted)
     found: dict[str, Runs] = {}
     for url, name in zip(urls, names, strict=True):

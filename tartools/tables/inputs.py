@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
 from itertools import islice, pairwise
@@ -141,13 +141,16 @@ def unified_schema(found: Any) -> Any:
 def plain_type(kind: Any) -> Any:
     """Return the type of values that the type *kind* stores, which may be a dictionary or a large form of it."""
     pa = schema.arrow()
-    if pa.types.is_dictionary(kind):
+    is_a = pa.types
+    if is_a.is_dictionary(kind):
         return plain_type(kind.value_type)
-    if pa.types.is_large_string(kind) or str(kind) == "string_view":
+    if is_a.is_large_string(kind) or is_a.is_string_view(kind):
         return pa.string()
-    if pa.types.is_large_binary(kind) or str(kind) == "binary_view":
+    if is_a.is_large_binary(kind) or is_a.is_binary_view(kind):
         return pa.binary()
-    return kind
+    if is_a.is_list(kind) or is_a.is_large_list(kind):
+        return pa.list_(plain_type(kind.value_type))
+    return pa.struct([(each.name, plain_type(each.type)) for each in kind]) if is_a.is_struct(kind) else kind
 
 
 def joined_schema(schemas: Sequence[Any]) -> Any:
@@ -249,8 +252,8 @@ def table_schema(rows: Any) -> Any:
     )
 
 
-def table_rows(rows: Any, shards: Sequence[tuple[str, str | None]]) -> Any:
-    """Return unified *rows*, a record batch or table, as rows for a table: *shards* are name and version by number."""
+def table_rows(rows: Any, shard: Callable[[int], tuple[str, str | None]]) -> Any:
+    """Return unified *rows*, a record batch or table, as rows for a table; `shard(number)` gives name and version."""
     import numpy as np
 
     pa = schema.arrow()
@@ -259,7 +262,7 @@ def table_rows(rows: Any, shards: Sequence[tuple[str, str | None]]) -> Any:
     used, first, place = np.unique(numbers, return_index=True, return_inverse=True)
     order = np.argsort(first)  # so that equal rows make equal bytes, whatever the numbers of the shards
     which = pa.array(np.argsort(order).astype(np.int32)[place])
-    named = [shards[number] for number in used[order].tolist()]
+    named = list(map(shard, used[order].tolist()))
     encoded = [
         pa.DictionaryArray.from_arrays(which, pa.array([name for name, _ in named], pa.string())),
         pa.array([version for _, version in named], pa.string()).take(which).dictionary_encode(),  # None becomes null

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from tartools.errors import StorageError, shown
+from tartools.errors import shown
 from tartools.samples.sample import Batch, Label, Sample
 from tartools.samples.values import INDEX, PSEUDO, Column, as_text, getter, lookup
 from tartools.tables import schema
@@ -47,8 +47,7 @@ class TableColumns:
 
     def column(self, name: str) -> Any | None:
         """Return the column *name*, an array of Arrow; None if the table has none."""
-        names = self._rows.schema.names
-        return self._rows.column(names.index(name)) if name in names else None
+        return self._rows.column(name) if name in self._rows.schema.names else None
 
     def values(self, name: str) -> Sequence[Any] | None:
         """Return a value for each row: str, int, float, bool, list or dict, or None if there is none.
@@ -69,8 +68,8 @@ class TableColumns:
 
     def taken(self, name: str, rows: Sequence[int]) -> Sequence[Any] | None:
         """Return the values of the column *name* for *rows*, as `values` does."""
-        column = self.column(name)
-        return None if column is None else self._values(name, column.take(schema.arrow().array(rows, "int64")))
+        found = self.values(name)
+        return None if found is None else [found[row] for row in rows]
 
     def counts(self, name: str, rows: Sequence[int]) -> dict[str, int] | None:
         """Return how often the column *name* has each value in *rows*, as text, in order of appearance.
@@ -93,14 +92,11 @@ class TableColumns:
         column = self.column(schema.MEMBERS)
         if column is None or self.fields is None:
             return None
-        pa = schema.arrow()
         places = column.flatten()
         offsets, sizes = np.empty((2, len(self), len(places)), np.int64)
         for number, place in enumerate(places):
-            try:
+            with schema.unfit(f"{schema.MEMBERS}: not all offsets and sizes are numbers", self.url):
                 (offset, known), (size, sized) = map(whole_numbers, place.flatten())
-            except pa.ArrowException:
-                raise StorageError(f"{schema.MEMBERS}: not all offsets and sizes are numbers", url=self.url) from None
             offsets[:, number] = np.where(
                 np.asarray(place.is_valid()), np.where(known, offset, schema.TWICE), schema.ABSENT
             )
@@ -130,23 +126,19 @@ class TableColumns:
             numbers = self.piece.numbers.tolist()
             named = {number: shown(self._listing.urls[number]) for number in set(numbers)}
             return [named[number] for number in numbers]
-        pa = schema.arrow()
-        try:
+        with schema.unfit(f"the column {name} is not text", self.url):
             if name == schema.KEY:
                 return [raw.decode("utf-8", "surrogateescape") for raw in schema.raw(column).to_pylist()]
             return schema.plain_values(column)
-        except (UnicodeDecodeError, pa.ArrowException):
-            raise StorageError(f"the column {name} is not text", url=self.url) from None
 
 
 class ListedBatch(Batch):
-    """*count* samples whose values *columns* has. `read(numbers)` gives some, in batches; the numbers ascend."""
+    """Samples whose values *columns* has; `read(rows)` gives those of some rows, in batches."""
 
-    __slots__ = ("_count", "_read", "columns")
+    __slots__ = ("_read", "columns")
 
-    def __init__(self, columns: TableColumns, count: int, read: Callable[[Sequence[int]], Iterator[Batch]]) -> None:
+    def __init__(self, columns: TableColumns, read: Callable[[Piece], Iterator[Batch]]) -> None:
         self.columns = columns
-        self._count = count
         self._read = read
         self._shards = self.groups = self.offset = None
         self.shard = ""
@@ -157,7 +149,7 @@ class ListedBatch(Batch):
         return [sample.raw_key for sample in self]
 
     def __len__(self) -> int:
-        return self._count
+        return len(self.columns)
 
     def __iter__(self) -> Iterator[Sample]:
         for batch in self.batches():
@@ -169,13 +161,13 @@ class ListedBatch(Batch):
 
     def batches(self, first: int = 0, last: int | None = None) -> Iterator[Batch]:
         """Yield samples number *first* to *last* (exclusive; None: to the end) as they are read, each time anew."""
-        return self._read(range(first, self._count if last is None else last))
+        return self._read(self.columns.piece.part(first, len(self) if last is None else last))
 
     def apart(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
         """As `Batch.apart`; those *skipped* are not read."""
         numbers = [number for number, label in enumerate(labels) if label != skipped]
         at = 0
-        for few in self._read(range(len(self)) if len(numbers) == len(self) else numbers):
+        for few in self._read(self.columns.piece.taken(numbers)) if numbers else ():
             yield from few.apart([labels[number] for number in numbers[at : at + len(few)]])
             at += len(few)
 

@@ -13,7 +13,7 @@ from tartools.errors import StorageError
 from tartools.samples.sample import Batch
 from tartools.storage.openfiles import OPEN_FILES, OpenFiles
 from tartools.storage.streams import FileVersion, check_input_file, size_of
-from tartools.tables.rowplaces import Checker, Listing, Piece
+from tartools.tables.rowplaces import Checker, Piece
 
 WINDOW = 1 << 22  # bytes of small samples that are read together
 RUN = 1 << 18  # bytes; samples side by side in a file that are more than these are read as one piece
@@ -22,16 +22,16 @@ BEHIND = "the shard ends before this sample does"
 
 
 class LocalShards:
-    """The local shards of *listing*. With *ranges*, samples are ranges of them where that saves reading payloads.
+    """The local shards that *checker* reads: ranges of them, with *ranges*, where that saves reading payloads.
 
     Several threads may read. Holds: 128 open files, less where it is one of several *sources*, or few may be open.
     """
 
-    def __init__(self, listing: Listing, checker: Checker, ranges: bool, sources: int = 1) -> None:
+    def __init__(self, checker: Checker, ranges: bool, sources: int) -> None:
         most = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 or 2)
         self.places = OpenFiles(max(most // sources, 2))
         self.together = max(most // 2, 1)  # shards of which samples are read at once
-        self._listing = listing
+        self._listing = checker.listing
         self._checker = checker
         self._ranges = ranges
 
@@ -39,10 +39,8 @@ class LocalShards:
         """Yield the samples of *rows*, in batches."""
         import numpy as np
 
-        begins, ends, numbers = rows.begins, rows.ends, rows.numbers
-        breaks = np.flatnonzero((begins[1:] != ends[:-1]) | (numbers[1:] != numbers[:-1])) + 1
-        edges = np.concatenate(([0], breaks, [len(rows)]))
-        sizes = ends[edges[1:] - 1] - begins[edges[:-1]]
+        edges = np.append(rows.runs(), len(rows))
+        sizes = rows.ends[edges[1:] - 1] - rows.begins[edges[:-1]]
         large = sizes > RUN
         if self._ranges:
             large |= (sizes > WALKED) & (np.diff(edges) == 1)
@@ -66,9 +64,9 @@ class LocalShards:
 
     def _gathered(self, rows: Piece) -> Iterator[Batch]:
         """Yield the samples of *rows*, which are small."""
-        room = memoryview(bytearray(min(int(rows.bounds()[-1]), WINDOW)))  # for all of them, since the reader copies
+        room = memoryview(bytearray(min(rows.size, WINDOW)))  # for all of them, since the reader copies
         for part in rows.windows(WINDOW):
-            data = self.whole(part, room[: int(part.bounds()[-1])])
+            data = self.whole(part, room)
             if data is None:
                 raise self.too_short(part)
             yield from self._checker.in_memory(part, data)
@@ -77,8 +75,8 @@ class LocalShards:
         """Return the bytes of *rows*, one after the other, in *room* if there is one; None if a shard ends before."""
         import numpy as np
 
-        new = np.flatnonzero((rows.begins[1:] != rows.ends[:-1]) | (rows.numbers[1:] != rows.numbers[:-1])) + 1
-        first, last = np.append(0, new), np.append(new, len(rows)) - 1
+        first = rows.runs()
+        last = np.append(first[1:], len(rows)) - 1
         known = rows.first + first if rows.rows is None else rows.rows[first]
         runs = Piece(rows.first, rows.numbers[first], rows.begins[first], rows.ends[last], None, known)
         begins, sizes = runs.begins.tolist(), (runs.ends - runs.begins).tolist()
@@ -95,7 +93,7 @@ class LocalShards:
             for file in set(files):
                 check_input_file(file)
         if room is not None:
-            return room if done == sum(sizes) else None
+            return room[:done] if done == sum(sizes) else None
         data = b"".join(parts)
         return data if len(data) == sum(sizes) else None
 
@@ -127,8 +125,7 @@ class LocalShards:
 
     def too_short(self, rows: Piece) -> StorageError:
         """Return the failure of *rows*, whose bytes are not all there."""
-        ends = rows.ends.tolist()
-        short = (n for n, file in enumerate(self.files(rows, 0, len(rows))) if ends[n] > size_of(file))
+        short = (n for n, end in enumerate(rows.ends.tolist()) if end > size_of(self.file(rows, n)))
         return self._listing.failure(rows, next(short, 0), BEHIND)
 
 

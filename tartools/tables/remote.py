@@ -16,7 +16,7 @@ from tartools.storage.checks import version_of
 from tartools.storage.objects import fetch_into, fetched, object_at, requests_at_once
 from tartools.storage.objects.ranges import RANGE, RangedInput
 from tartools.storage.pool import Threads
-from tartools.tables.rowplaces import Checker, Listing, Piece
+from tartools.tables.rowplaces import Checker, Piece
 
 LARGE = 16 << 20  # bytes; a larger sample that is alone in its window is read as a stream
 WINDOW = 32 << 20  # bytes of samples that are requested together
@@ -44,7 +44,7 @@ def spans(rows: Piece, most: int) -> list[Span]:
     """
     import numpy as np
 
-    size = min(max(int((rows.ends - rows.begins).sum()) // most, LEAST), SPAN)
+    size = min(max(rows.size // most, LEAST), SPAN)
     found: list[Span] = []
     wasted = 0  # bytes of the last one that are for no row
     for index in np.lexsort((rows.ends, rows.begins, rows.numbers)).tolist():
@@ -82,14 +82,14 @@ class _Asked:
 
 
 class RemoteShards:
-    """The shards of *listing* that are on servers. Several threads may read.
+    """The shards on servers that *checker* reads. Several threads may read.
 
     Holds: up to 256 MiB of samples for each `samples` that is under way, less where it is one of several *sources*.
     """
 
-    def __init__(self, listing: Listing, checker: Checker, sources: int = 1) -> None:
+    def __init__(self, checker: Checker, sources: int) -> None:
         self._window = WINDOW // sources
-        self._listing = listing
+        self._listing = checker.listing
         self._checker = checker
         self._at_once = max(requests_at_once() // sources, 1)
         self._requests: Threads[Callable[[], Any], Any] = Threads(self._at_once)
@@ -120,7 +120,7 @@ class RemoteShards:
 
         Threads receive them there. Nothing writes to it any more when this returns or raises.
         """
-        if int((rows.ends - rows.begins).sum()) > WHOLE * self._window:
+        if rows.size > WHOLE * self._window:
             return None
         asked = _Asked(rows, room, self._at_once)
         try:

@@ -44,11 +44,23 @@ class Piece:
     def __len__(self) -> int:
         return len(self.begins)
 
+    @property
+    def size(self) -> int:
+        """The bytes of all samples."""
+        return int((self.ends - self.begins).sum())
+
     def bounds(self) -> Any:
         """Return where the samples begin and the last one ends, if they come one after the other."""
         import numpy as np
 
         return np.concatenate(([0], (self.ends - self.begins).cumsum()))
+
+    def runs(self) -> Any:
+        """Return the indexes of the rows that do not begin where the one before them ends, the first of them 0."""
+        import numpy as np
+
+        apart = (self.begins[1:] != self.ends[:-1]) | (self.numbers[1:] != self.numbers[:-1])
+        return np.append(0, np.flatnonzero(apart) + 1)
 
     def windows(self, most: int) -> Iterator[Piece]:
         """Yield these rows in parts whose samples have *most* bytes together, or that are one row."""
@@ -73,7 +85,7 @@ class Piece:
         """Return the rows *numbers* of these."""
         import numpy as np
 
-        some = np.array(numbers)
+        some = np.array(numbers, np.int64)
         keys = None if self.keys is None else [self.keys[number] for number in numbers]
         rows = self.first + some if self.rows is None else self.rows[some]
         return Piece(self.first, self.numbers[some], self.begins[some], self.ends[some], keys, rows)
@@ -120,9 +132,9 @@ class KnownShards:
             self.relative.append(relative or not (url.scheme or url.startswith("/")))
         return number
 
-    def since(self, number: int) -> list[tuple[str, str | None]]:
-        """Return URL and version of the shards from *number* on."""
-        return list(zip(self.urls[number:], self.versions[number:], strict=True))
+    def shard(self, number: int) -> tuple[str, str | None]:
+        """Return URL and version of the shard *number*."""
+        return self.urls[number], self.versions[number]
 
 
 class Listing:
@@ -161,28 +173,21 @@ class Listing:
         """Raise StorageError if a member of a sample is not between its begin and end, as the row says them."""
         import numpy as np
 
-        pa = schema.arrow()
-        for place in column.flatten() if pa.types.is_struct(column.type) else ():
+        what = f"rows {found.first} to {found.first + len(found) - 1}: not all {schema.MEMBERS} are numbers"
+        for place in column.flatten() if schema.arrow().types.is_struct(column.type) else ():
             if not schema.is_place(place.type):
                 continue
-            try:
+            with schema.unfit(what, self.table):
                 (offsets, has_offset), (sizes, has_size) = map(whole_numbers, place.flatten())
-            except pa.ArrowException:
-                what = f"rows {found.first} to {found.first + len(found) - 1}: not all {schema.MEMBERS} are numbers"
-                raise StorageError(what, url=self.table) from None
-            outside = has_offset & ((offsets <= found.begins) | (has_size & (offsets + sizes > found.ends)))
+            too_far = has_size & ((sizes < 0) | (sizes > found.ends - offsets))
+            outside = has_offset & ((offsets <= found.begins) | too_far)
             for wrong in np.flatnonzero(outside)[:1].tolist():
                 _, begin, end = found.place(wrong)
                 raise self.failure(found, wrong, f"not all members of the sample are in bytes {begin} to {end}")
 
     def _keys(self, column: Any, first: int) -> list[bytes] | None:
         """Return the keys as bytes; None if one is null."""
-        if column.null_count:
-            return None
-        try:
-            return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
-        except schema.arrow().ArrowException:
-            raise StorageError(f"row {first}: {schema.KEY} is not text", url=self.table) from None
+        return None if column.null_count else raw_keys(column, first, self.table)
 
     def _places(self, column: Any, name: str, first: int) -> Any:
         """Return the column *name* of begins or ends as an array of int64."""
@@ -190,26 +195,23 @@ class Listing:
         if column.null_count:
             row = first + column.is_null().to_pylist().index(True)
             raise StorageError(f"row {row}: {name} is null", url=self.table)
-        try:
-            return whole_numbers(column)[0]
-        except pa.ArrowException:
-            for row, value in enumerate(column, first):
-                try:
-                    value.cast(pa.int64())
-                except pa.ArrowException:
+        with schema.unfit(f"row {first}: {name} is {column.type}, which is not a place in a shard", self.table):
+            try:
+                return whole_numbers(column)[0]
+            except pa.ArrowException:
+                for row, value in enumerate(column, first):
                     what = f"row {row}: {name} is {str(value)[:40]}, which is not a place in a shard"
-                    raise StorageError(what, url=self.table) from None
-            raise
+                    with schema.unfit(what, self.table):
+                        value.cast(pa.int64())
+                raise
 
     def _shards(self, column: Any, version: Any, first: int) -> Any:
         """Return the numbers of the shards that *column* names, in their versions."""
         import numpy as np
 
-        try:
+        with schema.unfit(f"row {first}: this or a later one has no name of a shard", self.table):
             found, names = _encoded(column)
             which, versions = _encoded(version) if version is not None else (np.zeros_like(found), [])
-        except (UnicodeDecodeError, schema.arrow().ArrowException):
-            raise StorageError(f"row {first}: this or a later one has no name of a shard", url=self.table) from None
         pairs, begins, inverse = np.unique(found * (len(versions) + 1) + which, return_index=True, return_inverse=True)
         numbers = np.empty(len(pairs), np.int32)
         for n in np.argsort(begins).tolist():
@@ -260,6 +262,15 @@ def _encoded(column: Any) -> tuple[Any, list[object]]:
     return np.where(known, numbers.astype(np.int64) + 1, 0), encoded.dictionary.to_pylist()
 
 
+def raw_keys(column: Any, first: int, url: str) -> list[Any]:
+    """Return the keys in *column*, which begins with row *first* of the table *url*, as bytes; None for null.
+
+    Raises: StorageError if they are not text.
+    """
+    with schema.unfit(f"row {first}: {schema.KEY} is not text", url):
+        return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
+
+
 def whole_numbers(column: Any) -> tuple[Any, Any]:
     """Return *column* as an array of int64, and which are not null. Raises: ArrowException if that can't be."""
     import numpy as np
@@ -305,7 +316,7 @@ class Checker:
     """
 
     def __init__(self, listing: Listing, account: Account, read: Callable[..., Iterator[Parsed]]) -> None:
-        self._listing = listing
+        self.listing = listing
         self._account = account
         self._read = read
 
@@ -331,7 +342,7 @@ class Checker:
     ) -> Generator[Batch, None, int]:
         """Yield the samples of *rows* from *at* on, up to the first that is not as its row says; return its number."""
         with suppress(TarFormatError):  # who reads this sample alone finds out what is wrong
-            for part in self._read(stream_of(at), url=self._listing.table, begin=bounds[at], until=bounds[-1]):
+            for part in self._read(stream_of(at), url=self.listing.table, begin=bounds[at], until=bounds[-1]):
                 found = rows_in_part(part, rows, at, bounds)
                 if not found:
                     break
@@ -348,28 +359,28 @@ class Checker:
         for index in indexes:
             begin, end = bounds[index : index + 2]
             try:
-                parts = [*self._read(stream_of(index), url=self._listing.table, begin=begin, until=end)]
+                parts = [*self._read(stream_of(index), url=self.listing.table, begin=begin, until=end)]
             except TarFormatError as error:
-                raise self._listing.failure(rows, index, error.message) from error
+                raise self.listing.failure(rows, index, error.message) from error
             row = replace(rows.part(index, index + 1), keys=None)
             if len(parts) != 1 or rows_in_part(parts[0], row, 0, [begin, end]) != 1:
-                raise self._listing.failure(rows, index, "this is not one sample")
+                raise self.listing.failure(rows, index, "this is not one sample")
             batch = Batch(parts[0], self._urls(rows, index, index + 1))  # type: ignore[arg-type]
             if rows.keys is not None and batch.keys[0] != rows.keys[index]:
                 what = "the key of the sample there is {!r}, not {!r}"
                 keys = (key.decode("utf-8", "replace") for key in (batch.keys[0], rows.keys[index]))
-                raise self._listing.failure(rows, index, what.format(*keys))
+                raise self.listing.failure(rows, index, what.format(*keys))
             self._count(end - begin)
             yield batch
 
     def _urls(self, rows: Piece, low: int, high: int) -> str | list[str]:
         """Return the URL of the shard of rows *low* to *high*, or those of each if they differ."""
         if high == low + 1:
-            return self._listing.urls[int(rows.numbers[low])]
+            return self.listing.urls[int(rows.numbers[low])]
         numbers: list[int] = rows.numbers[low:high].tolist()
         if len(set(numbers)) == 1:
-            return self._listing.urls[numbers[0]]
-        return [self._listing.urls[number] for number in numbers]
+            return self.listing.urls[numbers[0]]
+        return [self.listing.urls[number] for number in numbers]
 
     def _count(self, size: int) -> None:
         self._account.bytes_in += size

@@ -92,14 +92,11 @@ class RowBlock:
             offsets, sizes = self._columns(field)
             offsets.frombytes(payloads[:, number].tobytes())
             sizes.frombytes(alike.sizes[:, number].tobytes())
-        self._add_places(groups)
-        return True
-
-    def _add_places(self, groups: ContiguousGroups) -> None:
         shift, starts = base_of(groups), groups.starts
         self.keys += groups.keys
         self.begins.extend([start + shift for start in starts[:-1]] if shift else starts[:-1])
         self.ends.extend([start + shift for start in starts[1:]] if shift else starts[1:])
+        return True
 
     def _columns(self, field: bytes) -> tuple[array[int], array[int]]:
         """Return offsets and sizes of *field*, filled up to the rows that there are."""

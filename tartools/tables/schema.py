@@ -7,7 +7,8 @@ values is known only when all values are: JSON's, for lists and objects too, or 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -75,6 +76,17 @@ def _missing() -> StorageError:
     return StorageError(f"Parquet files need pyarrow: {how_to_install('pyarrow')}")
 
 
+@contextmanager
+def unfit(what: str, url: str) -> Iterator[None]:
+    """Turn what Arrow raises for values of other types into a StorageError: *what* is wrong with the table *url*."""
+    try:
+        yield
+    except (arrow().ArrowException, ValueError, OverflowError) as error:
+        if isinstance(error, MemoryError):
+            raise
+        raise StorageError(what, url=url) from None
+
+
 def raw(column: Any) -> Any:
     """Return *column*, of text or bytes, as an array of bytes. Raises: ArrowException if it is neither."""
     pa = arrow()
@@ -103,8 +115,9 @@ def relative(shard: str, folder: str) -> str:
     >>> relative("s3://b/sets/a.tar", "s3://b/sets/"), relative("s3://b/a.tar", "sets/")
     ('a.tar', 's3://b/a.tar')
     """
-    if folder and unpinned(shard).startswith(unpinned(folder)):
-        return unpinned(shard)[len(unpinned(folder)) :]
+    inside = unpinned(shard).removeprefix(unpinned(folder))
+    if len(inside) < len(unpinned(shard)) and not os.path.isabs(inside):  # as behind two slashes
+        return inside
     if not Url(shard).is_local or "://" in shard:
         return shard
     path = shard.removeprefix("file:")
@@ -325,9 +338,14 @@ def plain_values(column: Any) -> Sequence[Any]:
     kind = column.type
     if is_a.is_floating(kind) and not is_a.is_float64(kind):
         column = column.cast(pa.float32()).cast(pa.string()).cast(pa.float64())
-    elif is_a.is_timestamp(kind):
+    elif is_a.is_timestamp(kind) or getattr(kind, "unit", "") == "ns":  # Python has no nanoseconds
         column = column.cast(pa.string())
-    values: list[Any] = column.to_pylist()
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError) as error:  # such as the year 10,000
+        if isinstance(error, UnicodeDecodeError):
+            raise
+        values = column.cast(pa.string()).to_pylist()
     if is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_boolean(kind) or is_a.is_string(kind):
         return values
     return list(map(_simple, values))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -136,6 +137,8 @@ def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[ParquetS
                 "(tarcreate --parquet makes samples of its rows; tarindex makes a table of shards)",
                 url=url,
             )
+        if twice := next((name for name, count in Counter(found.names).items() if count > 1), None):
+            raise TarFormatError(f"this table has two columns with the name {twice}", url=url)
         yield found
 
 

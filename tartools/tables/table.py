@@ -15,7 +15,7 @@ from tartools.samples.sample import Sample
 from tartools.storage import seekable
 from tartools.storage.url import Name, name_of
 from tartools.tables import schema, source
-from tartools.tables.rowplaces import UNKNOWN_KEY, Listing, Piece, key_sums
+from tartools.tables.rowplaces import UNKNOWN_KEY, Listing, Piece, key_sums, raw_keys
 from tartools.tables.tablesamples import Shards
 
 if TYPE_CHECKING:
@@ -202,18 +202,18 @@ class Table:
             yield from self[first : first + (1 << 10)]
 
     def find(self, key: str) -> Sample:
-        """Return the first sample with *key*. Reads the column of keys up to it. Raises: KeyError."""
-        import numpy as np
-
-        raw = key.encode("utf-8", "surrogateescape")
-        first = 0
-        for batch in self._batches((schema.KEY,)):
-            found = [row for row, each in enumerate(schema.raw(batch.column(0)).to_pylist(), first) if each == raw]
-            if self._rows is not None and found:
-                found = np.flatnonzero(np.isin(self._rows, found)).tolist()
-            if found:
-                return self._samples(found[:1], [raw])[0]
-            first += len(batch)
+        """Return the first sample with *key*. Reads the column of keys up to it, or all of a choice of rows."""
+        raw, first = key.encode("utf-8", "surrogateescape"), 0
+        columns = (
+            (batch.column(0) for batch in self._batches((schema.KEY,)))
+            if self._rows is None
+            else self._read([schema.KEY]).column(0).chunks
+        )
+        for column in columns:
+            keys = raw_keys(column, first, self._url)
+            if raw in keys:
+                return self._samples([first + keys.index(raw)], [raw])[0]
+            first += len(keys)
         raise KeyError(key)
 
     def _checked(self, row: int) -> int:
@@ -385,18 +385,15 @@ class Table:
     def _named(self, rows: Any, name_of: Any) -> Any:
         """Return *rows* with the names of their shards resolved, and given by `name_of(url)`."""
         pa = schema.arrow()
-        column = rows.column(schema.SHARD).unify_dictionaries()
+        column = rows.column(schema.SHARD)
+        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        chunks = encoded.unify_dictionaries().chunks
+        known = chunks[0].dictionary.cast(pa.string()).to_pylist() if chunks else ()
         folder = schema.folder_of(self._url)
-        chunks = []
-        for chunk in column.chunks:
-            encoded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-            names = [name and name_of(schema.resolved(name, folder)) for name in encoded.dictionary.to_pylist()]
-            chunks.append(
-                pa.DictionaryArray.from_arrays(encoded.indices.cast(pa.int32()), pa.array(names, pa.string()))
-            )
-        kind = pa.dictionary(pa.int32(), pa.string())
-        place = rows.column_names.index(schema.SHARD)
-        return rows.set_column(place, schema.SHARD, pa.chunked_array(chunks, kind)).unify_dictionaries()
+        names = pa.array([name and name_of(schema.resolved(name, folder)) for name in known], pa.string())
+        made = [pa.DictionaryArray.from_arrays(chunk.indices.cast(pa.int32()), names) for chunk in chunks]
+        named = pa.chunked_array(made, pa.dictionary(pa.int32(), pa.string()))
+        return rows.set_column(rows.column_names.index(schema.SHARD), schema.SHARD, named)
 
     # ---- the file ----
 

@@ -21,7 +21,7 @@ from tartools.tables import schema, source
 from tartools.tables.bulk import Bulk, RoomOf, in_buffer, in_files
 from tartools.tables.listed import ListedBatch, TableColumns
 from tartools.tables.localshards import LocalShards
-from tartools.tables.rowplaces import Checker, Listing, Piece, runs_of_equal
+from tartools.tables.rowplaces import Checker, Listing, Piece, raw_keys, runs_of_equal
 
 if TYPE_CHECKING:
     from tartools.tables.remote import RemoteShards
@@ -52,8 +52,7 @@ def table_batches(
         first = 0
         for rows in table.batches([*COLUMNS, *columns]):
             if columns:
-                known = TableColumns(rows, first, shards.listing, table)
-                yield ListedBatch(known, len(rows), partial(_samples, shards, known))
+                yield ListedBatch(TableColumns(rows, first, shards.listing, table), shards.samples)
             else:
                 yield from shards.samples(shards.listing.piece(rows, first))
             first += len(rows)
@@ -105,14 +104,8 @@ def _rows_with(table: source.ParquetSource, place: int | None, key: str | None) 
         return
     raw = key.encode("utf-8", "surrogateescape")
     for first, keys in table.slices((schema.KEY,), rows):
-        found = schema.raw(keys.column(0)).to_pylist()
+        found = raw_keys(keys.column(0), first, table.url)
         yield from (row for row, each in enumerate(found, first) if each is None or each == raw)
-
-
-def _samples(shards: Shards, rows: TableColumns, numbers: Sequence[int]) -> Iterator[Batch]:
-    if isinstance(numbers, range):
-        return shards.samples(rows.piece.part(numbers.start, numbers.stop))
-    return shards.samples(rows.piece.taken(numbers)) if numbers else iter(())
 
 
 class Shards:
@@ -132,7 +125,7 @@ class Shards:
         self._sources = sources
         read: Any = partial(tar.read_members, ranges=ranges, listed=listed, scratch=lambda: scratch_file(tmpdir))
         self._checker = Checker(listing, account, read)
-        self._local = LocalShards(listing, self._checker, ranges, sources)
+        self._local = LocalShards(self._checker, ranges, sources)
         self._remote: RemoteShards | None = None
 
     def close(self) -> None:
@@ -169,7 +162,7 @@ class Shards:
         if self._remote is None:
             from tartools.tables.remote import RemoteShards
 
-            self._remote = RemoteShards(self.listing, self._checker, self._sources)
+            self._remote = RemoteShards(self._checker, self._sources)
         return self._remote
 
     def check(self) -> None:

@@ -104,7 +104,6 @@ class TableWriter:
         self.url = url
         self._shards = rows.shards
         self._folder = schema.folder_of(url)
-        self._names: list[tuple[str, str | None]] = []
         self._columns = rows.schema
         self._held: list[Any] = []
         self._count = 0  # rows held
@@ -133,14 +132,8 @@ class TableWriter:
         return self._file.written
 
     def write_batch(self, batch: Any, first: int, last: int) -> None:
-        """Add the rows *first* to *last* - 1 of *batch*, a `RowBatch`.
-
-        Raises: StorageError if the table can't list one of their shards.
-        """
-        added = batch.rows.slice(first, last - first)
-        used = added.column(schema.SHARD).unique().to_pylist()
-        schema.check_names((schema.relative(self._shards.urls[number], self._folder) for number in used), self._folder)
-        self._held.append(added)
+        """Add the rows *first* to *last* - 1 of *batch*, a `RowBatch`. Raises: StorageError, as all others do."""
+        self._held.append(batch.rows.slice(first, last - first))
         self._count += last - first
         self.samples += last - first
         self.size += batch.size(first, last)
@@ -149,13 +142,17 @@ class TableWriter:
 
     def _write_held(self, count: int) -> None:
         """Write a row group of the first *count* rows held."""
-        pa = schema.arrow()
-        for url, version in self._shards.since(len(self._names)):
-            self._names.append((schema.relative(url, self._folder), version))
-        held = pa.Table.from_batches(self._held, self._columns)
-        self._parquet.write_table(table_rows(held.slice(0, count), self._names))
+        held = schema.arrow().Table.from_batches(self._held, self._columns)
+        self._parquet.write_table(table_rows(held.slice(0, count), self._shard))
         self._held = held.slice(count).to_batches()
         self._count -= count
+
+    def _shard(self, number: int) -> tuple[str, str | None]:
+        """Return name and version of the shard *number*. Raises: StorageError if the table can't list it."""
+        url, version = self._shards.shard(number)
+        name = schema.relative(url, self._folder)
+        schema.check_names([name], self._folder)
+        return name, version
 
     def flush(self) -> None:
         """Write the rows held, as a row group that is smaller than others. Raises: StorageError."""

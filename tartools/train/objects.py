@@ -24,7 +24,7 @@ from tartools.storage.objects.http import read_all
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.pool import Threads, windowed
 from tartools.storage.url import Name, Url, name_of, names_of
-from tartools.train.ranks import ReaderId, SharedEpoch, this_rank, this_worker
+from tartools.train.ranks import SharedEpoch, this_worker
 from tartools.train.sampler import StatefulSampler
 from tartools.train.sending import check_sent
 
@@ -180,7 +180,6 @@ class ObjectStream(IterableDataset[Any]):
         self.objects = self._source.objects
         self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
         self._epoch = SharedEpoch()
-        self._rank: tuple[int, int] | None = None  # that of the process that pickled this
         self._positions: Any = None  # of the iteration that was begun last
         self._taken = 0  # items of it
         self._loaded: dict[str, Any] | None = None  # where the next iteration begins
@@ -218,7 +217,7 @@ class ObjectStream(IterableDataset[Any]):
 
     def _sampler(self) -> StatefulSampler:
         """Return what says which objects this process has, from the begin of the epoch on."""
-        number, readers = ReaderId.of_this(self._rank)
+        number, readers = self._epoch.reader()
         options: dict[str, Any] = {"rank": number, "world_size": readers, "drop_last": self._drop_last}
         sampler = StatefulSampler(self._source, self._seed, self._shuffle, **options)
         sampler.set_epoch(self._epoch.number)
@@ -226,17 +225,17 @@ class ObjectStream(IterableDataset[Any]):
 
     def _state(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return *state* of a sampler with which reader this process is."""
-        reader, workers = ReaderId.of_this(self._rank), this_worker()[1]
+        reader, workers = self._epoch.reader(), this_worker()[1]
         return state | {"drop_last": self._drop_last, "reader": [*reader], "workers": workers}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_rank": self._rank or this_rank(), "_positions": None}
+        return self.__dict__ | {"_positions": None}
 
     def __iter__(self) -> Iterator[Any]:
         state, sampler = self._loaded, self._sampler()
         if self._epoch.begin() and state is not None and state["epoch"] == self._epoch.number:
             number, readers = state["reader"]
-            if state["workers"] > 1 and (number, readers) != ReaderId.of_this(self._rank):
+            if state["workers"] > 1 and (number, readers) != self._epoch.reader():
                 raise ValueError(
                     f"the state is that of reader {number} of {readers} (ranks times workers): go on with as many, or "
                     "use an ObjectDataset with a StatefulSampler"

@@ -15,12 +15,6 @@ class ReaderId(NamedTuple):
     number: int
     readers: int
 
-    @classmethod
-    def of_this(cls, rank: tuple[int, int] | None = None) -> ReaderId:
-        """Return which reader this process is, on *rank*, by default `this_rank`. Neighbours are on other ranks."""
-        (number, world_size), (worker, workers) = rank or this_rank(), this_worker()
-        return cls(worker * world_size + number, workers * world_size)
-
 
 class SharedNumbers:
     """*count* numbers, at first 0, that this process and its workers have in common. Others get their own."""
@@ -40,15 +34,35 @@ class SharedNumbers:
 class SharedEpoch(SharedNumbers):
     """The *number* of the epoch, in shared memory: workers that were started before see what `set_epoch` says.
 
+    With it goes which reader a process is, of *rank*, or else of what `this_rank` says where it reads. A worker that is
+    no fork does not know that, and is told by the process that has started it.
+
     torch starts workers as copies of a dataset, in each epoch anew unless they persist. So that they go on from a state
     that was loaded before in one epoch only, their first iteration leaves beside the number which process will be
     started next. Its seed would not do: who sets torch's seed before each epoch has the same in all.
     """
 
-    def __init__(self, number: int = 0) -> None:
+    def __init__(self, number: int = 0, rank: tuple[int, int] | None = None) -> None:
         super().__init__(2)
-        self.number = number
+        self.number, self.rank = number, rank
+        self._told = (0, 1), 0  # a rank, and by which process
         self._loaded_by = 0  # a process
+
+    def __getstate__(self) -> dict[str, Any]:
+        told = {"_told": (self._rank(), os.getpid())} if context.get_spawning_popen() else {}
+        return super().__getstate__() | told
+
+    def _rank(self) -> tuple[int, int]:
+        from torch.utils.data import get_worker_info
+
+        parent = multiprocessing.parent_process() if get_worker_info() else None
+        is_told = parent is not None and parent.pid == self._told[1]
+        return self.rank or (self._told[0] if is_told else this_rank())
+
+    def reader(self) -> ReaderId:
+        """Return which reader this process is. Neighbours are on other ranks."""
+        (rank, world_size), (worker, workers) = self._rank(), this_worker()
+        return ReaderId(worker * world_size + rank, workers * world_size)
 
     @property
     def number(self) -> int:

@@ -20,7 +20,7 @@ from tartools.shards.reading import check_shards
 from tartools.storage.expand import expand
 from tartools.storage.url import Name, names_of
 from tartools.train import slices
-from tartools.train.ranks import ReaderId, SharedEpoch, this_rank
+from tartools.train.ranks import ReaderId, SharedEpoch
 from tartools.train.slices import NumberedSlices, Position, ShardSlice, SliceReader, by_number
 
 State = dict[str, Any]
@@ -58,11 +58,6 @@ class SampleStream(IterableDataset[dict[str, Any]]):
             check_shards(self.urls, Account())
         self.shuffled, self.seed, self.resampled = shuffle, seed, resampled
         self.epoch = SharedEpoch()
-        self.rank: tuple[int, int] | None = None  # if it is known, or 0 of 1 where each rank reads all samples
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A process that is started for a worker doesn't know the rank."""
-        return self.__dict__ | {"rank": self.rank or this_rank()}
 
     def set_epoch(self, epoch: int) -> None:
         """Make *epoch* the number of the next epoch, counted from 0, also for workers that are there already."""
@@ -74,11 +69,7 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         return [*map(slices.shard_identity, self.urls)]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(SliceReader(self.urls, self.slices((self.epoch.number, 0), self.reader())))
-
-    def reader(self) -> ReaderId:
-        """Return which reader this process is."""
-        return ReaderId.of_this(self.rank)
+        return iter(SliceReader(self.urls, self.slices((self.epoch.number, 0), self.epoch.reader())))
 
     def slices(self, epoch: tuple[int, int], reader: ReaderId) -> NumberedSlices:
         """Return what *reader* reads in *epoch*, its number and that of the repetition in it."""

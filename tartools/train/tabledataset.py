@@ -179,7 +179,7 @@ def table_of(source: TableSource, kept: Name | None = None) -> Table:
     pa = schema.arrow()
     columns = pa.schema([inputs.schema.field(name) for name in names])
     rows = pa.Table.from_batches(inputs.batches(names), columns)
-    return Table.from_arrow(table_rows(rows, inputs.shards.since(0)))
+    return Table.from_arrow(table_rows(rows, inputs.shards.shard))
 
 
 def _names(source: Any) -> list[str]:

@@ -156,7 +156,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         """Return a copy with *stages* after the others, and an epoch of its own."""
         result: WebDataset = super().compose(*stages)
         result.pipeline[0] = copy.copy(self.source)
-        result.pipeline[0].epoch = SharedEpoch(self.source.epoch.number)
+        result.pipeline[0].epoch = SharedEpoch(self.source.epoch.number, self.source.epoch.rank)
         result._under_way, result._given, result._loaded = None, {}, []
         return result
 
@@ -288,7 +288,7 @@ def _split(source: SampleStream, nodesplitter: Any, workersplitter: Any) -> None
     """Have ranks and workers read what webdataset's splitters would let them read, at least."""
     own = shardlists.split_by_node, shardlists.single_node_only, shardlists.split_by_worker
     if nodesplitter is None:
-        source.rank = 0, 1
+        source.epoch.rank = 0, 1
     if not workersplitter and not source.resampled:
         raise ValueError("samples are always dealt to workers: without workersplitter, take resampled=True")
     if any(one and one not in own for one in (nodesplitter, workersplitter)):
@@ -308,7 +308,7 @@ class StreamEpoch:
     def __init__(self, data: WebDataset, loaded: list[State]) -> None:
         self._data = data
         source = data.source
-        self._me = source.reader()
+        self._me = source.epoch.reader()
         self._epoch = source.epoch.number
         if not source.epoch.begin() or any(one["epoch"] != self._epoch for one in loaded):
             loaded = []

@@ -19,7 +19,7 @@ from tests.archives import photograph
 from tests.commands.conftest import Inside
 from tests.commands.test_tardedup import stored
 from tests.conftest import make_tar, members_of
-from tests.tables.test_tables import Members
+from tests.properties.test_model import Members
 from tests.tiers import by_turns
 
 WRITTEN = [  # lines that write samples as they are, so that a table can list them; IN is where the inputs stand

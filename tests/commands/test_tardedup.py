@@ -19,11 +19,9 @@ from PIL import Image
 
 from tests.archives import encoded, photograph
 from tests.conftest import Run, keys_in, make_tar, members_of
-from tests.properties.test_model import grouped
+from tests.properties.test_model import Members, grouped
 from tests.tables.test_tables import anything
 from tests.tiers import also, exhaustive
-
-Members = list[tuple[str, bytes]]
 
 
 def stored(picture: Image.Image, form: str = "JPEG", **options: object) -> bytes:

@@ -13,8 +13,7 @@ from tests.archives import picture
 from tests.commands.conftest import Inside
 from tests.commands.test_tardedup import keys_in
 from tests.conftest import Run, make_samples, make_tar, members_of
-
-Members = list[tuple[str, bytes]]
+from tests.properties.test_model import Members
 
 
 def some(count: int, first: int = 0) -> Members:

@@ -18,9 +18,8 @@ from tartools.storage import openfiles
 from tests.archives import END, entry
 from tests.commands.test_conservation import peak_memory
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of
+from tests.properties.test_model import Members
 from tests.tiers import also
-
-Members = list[tuple[str, bytes]]
 
 
 def labelled(values: list[str], field: str = "cls") -> Members:

@@ -16,9 +16,8 @@ from tartools.stages import shares
 from tartools.stages.parting import by_key
 from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, keys_in, make_samples, make_tar
+from tests.properties.test_model import Members
 from tests.tiers import also
-
-Members = list[tuple[str, bytes]]
 
 
 def some(count: int) -> Members:

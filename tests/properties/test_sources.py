@@ -19,13 +19,13 @@ import pytest
 from tests.commands.conftest import Inside, inside
 from tests.commands.test_zip import streamed
 from tests.conftest import Result, has_end, make_samples, make_tar, members_of
+from tests.properties.test_model import Members
 from tests.tiers import also
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 __all__ = ["inside"]  # a fixture
-Members = list[tuple[str, bytes]]
 CASES = 6
 seeds = pytest.mark.parametrize("seed", [0, *also(*range(1, 12))])
 

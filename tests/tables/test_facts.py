@@ -13,6 +13,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -21,7 +22,6 @@ from tests.archives import encoded, ended_early
 from tests.commands.conftest import Inside
 from tests.conftest import Run, make_tar, python
 from tests.tables.conftest import Indexed
-from tests.tables.test_tables import rows_of
 
 PICTURE = ("width", "height", "format", "mode", "broken")
 
@@ -114,10 +114,10 @@ def test_types_do_not_depend_on_blocks_of_rows(
     first: Any, last: Any, kind: str, indexed: Indexed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = column_of(indexed, [*[first] * 3, *[last] * 3])
-    monkeypatch.setattr(rows, "BLOCK", 2)
-    many = column_of(indexed, [*[first] * 9, *[last] * 9])
+    monkeypatch.setattr(rows, "ROWS", 2)  # a block for each MiB that is read
+    many = column_of(indexed, [*[first] * 1500, *[last] * 1500])
     assert one.type == many.type and str(one.type) == kind
-    assert many.to_pylist()[::3] == one.to_pylist()
+    assert many.to_pylist()[::500] == one.to_pylist()
 
 
 def test_pictures(indexed: Indexed, run: Run, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_jpegs_are_decoded_strictly_where_simplejpeg_is(indexed: Indexed, run: R
         done = shell(f"PYTHONPATH=$PWD {name} --decode a.tar {more}", real=True)
         assert re.fullmatch(rf"{name}: JPEGs whose .* only with simplejpeg: .* simplejpeg\n", done.stderr)
         assert b"strict" not in done.stdout
-    assert rows_of(tmp_path / "l.parquet").column("jpg.broken").to_pylist()[:2] == [None, None]
+    assert pq.read_table(tmp_path / "l.parquet").column("jpg.broken").to_pylist()[:2] == [None, None]
 
 
 @pytest.mark.usefixtures("many_parts")
@@ -187,8 +187,8 @@ def test_pictures_in_any_number_of_processes(inside: Inside, tmp_path: Path) -> 
     for parallel in ("1", "3"):
         line = ["--pictures", "--hash", "bin webp", "--dhash", "png", "-p", parallel]
         assert inside("tarindex", *line, "a.tar", "a.tar", "-o", f"{parallel}.parquet") == (0, b"", "")
-    table = rows_of(tmp_path / "1.parquet")
-    assert table.equals(rows_of(tmp_path / "3.parquet"))
+    table = pq.read_table(tmp_path / "1.parquet")
+    assert table.equals(pq.read_table(tmp_path / "3.parquet"))
     assert table.column_names[7:12] == ["bin.blake2b", "webp.blake2b", "png.dhash", "png.colours", "png.width"]
     assert table.column("__index__").to_pylist() == [*range(7000), *range(7000)]
     assert [n for n, form in enumerate(table.column("webp.format").to_pylist()) if form == "WEBP"] == [6000, 13_000]
@@ -337,7 +337,7 @@ def test_a_table_that_lacks_rows_of_a_shard(choose: str, indexed: Indexed, run: 
     duckdb.sql(f"COPY (FROM '{tmp_path}/t.parquet' WHERE {choose}) TO '{tmp_path}/few.parquet'")
     done = run("tarindex", "--update", "few.parquet", "a.tar", "-o", "new.parquet")
     assert done.status == 0 and "taken over: 0, read: 1" in done.stderr
-    assert rows_of(tmp_path / "new.parquet").equals(table)
+    assert pq.read_table(tmp_path / "new.parquet").equals(table)
 
 
 def shard(number: int, samples: int = 4, size: int = 900) -> bytes:
@@ -353,11 +353,13 @@ def test_columns(run: Run, data: Path, tmp_path: Path) -> None:
     run("tarindex", *names, "-o", "plain.parquet").output()
     done = run("tarindex", "-f", "cls", "--update", "plain.parquet", *names, "-o", "cls.parquet")
     assert done.status == 0 and "taken over: 0, read: 3" in done.stderr
-    assert rows_of(tmp_path / "cls.parquet").column("cls").to_pylist() == [1, 1, 2, 2, 2, 3, 3, 3, 3]
+    assert pq.read_table(tmp_path / "cls.parquet").column("cls").to_pylist() == [1, 1, 2, 2, 2, 3, 3, 3, 3]
     (tmp_path / names[0]).write_bytes(shard(7, samples=1))
     done = run("tarindex", "--update", "cls.parquet", *names, "-o", "new.parquet")
     why = "no option names these columns, which are null in shards read now: cls"
     assert (done.status, done.stderr.splitlines()[1:]) == (0, [f"tarindex: cls.parquet: {why}"])
-    assert rows_of(tmp_path / "new.parquet").column("cls").to_pylist() == [None, 2, 2, 2, 3, 3, 3, 3]
-    done = run("tarindex", "--update", "cls.parquet", names[0], f"./{names[0]}", "-o", "x.parquet")
-    assert (done.status, done.stderr) == (2, f"tarindex: {names[0]}: named twice, which --update does not allow\n")
+    assert pq.read_table(tmp_path / "new.parquet").column("cls").to_pylist() == [None, 2, 2, 2, 3, 3, 3, 3]
+    twice, table = "named twice, which --update does not allow", "this is a table, and --update takes shards"
+    for shards, why in ([names[0], f"./{names[0]}"], twice), (["new.parquet"], table):
+        said = run("tarindex", "--update", "cls.parquet", *shards, "-o", "x.parquet").failure(2)
+        assert said == f"tarindex: {shards[0]}: {why}\n"

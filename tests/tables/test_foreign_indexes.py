@@ -292,8 +292,7 @@ def test_names_that_energon_would_not_find(
     shards: list[str], options: list[str], why: str, run: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "d").mkdir()
-    for name in shards:
-        (tmp_path / name).write_bytes(make_tar(make_samples(1)))
+    (tmp_path / shards[0]).write_bytes(make_tar(make_samples(1)))
     assert why in run("tarindex", "--for", "energon", *options, *shards).failure(2)
     assert files_in(tmp_path) == shards
 
@@ -389,8 +388,7 @@ def test_two_shards_of_one_name(run: Run, tmp_path: Path) -> None:
     for folder in "xy":
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.tar").write_bytes(make_tar([(f"{folder}.cls", b"1")]))
-    for name in ("dali", "webshart"):
-        suffix = "idx" if name == "dali" else "json"
+    for name, suffix in (("dali", "idx"), ("webshart", "json")):
         done = run("tarindex", "--for", name, "-o", "i", "x/a.tar", "y/a.tar")
         assert done.status == 2 and f"x/a.tar and y/a.tar would have the same index i/a.{suffix}" in done.stderr
         done = run("tarindex", "--for", name, "x/a.tar", "x/a.tar")
@@ -417,6 +415,5 @@ def test_no_temporary_files_are_left(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(9)))
     (tmp_path / "b.tar").write_bytes(make_tar(make_samples(9)))
     for shards, status in (["a.tar"], 0), (["a.tar", "b.tar"], 1):  # their keys are the same
-        line = ["tarindex", "--for", "energon", "--force", "--tmpdir", "t", *shards]
-        assert run(*line).status == status
+        assert run("tarindex", "--for", "energon", "--force", "--tmpdir", "t", *shards).status == status
         assert [*(tmp_path / "t").iterdir()] == [*tmp_path.glob(".*.tmp")] == []

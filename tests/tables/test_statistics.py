@@ -254,6 +254,7 @@ def test_types_of_other_programs(table: Path, run: Run) -> None:
         ),
         "long": pa.array(["ü"], pa.large_string()),
         "big": pa.array([1e300]),
+        "brief": pa.array([1], pa.duration("ns")),
     }
     for name, column in columns.items():
         found = found.append_column(name, column)
@@ -262,10 +263,10 @@ def test_types_of_other_programs(table: Path, run: Run) -> None:
     pq.write_table(found, table.parent / "other.parquet")
     without_shards(table)
     text = ["a/0", "0.1", "7", "9223372036854775808", "00ff", "2026-01-02", "1.50", "x"]
-    text += ['{"x": 1, "days": ["2026-01-02"]}', "ü", "1e+300"]
+    text += ['{"x": 1, "days": ["2026-01-02"]}', "ü", "1e+300", "1"]
     assert rows(run, "--no-header", "-f", " ".join(columns), "other.parquet") == [text]
     out = run("tar2tsv", "--jsonl", "-f", " ".join(columns), "other.parquet").output()
-    assert list(json.loads(out).values())[1:] == [0.1, 7, 2**63, *text[4:8], json.loads(text[8]), "ü", 1e300]
+    assert list(json.loads(out).values())[1:] == [0.1, 7, 2**63, *text[4:8], json.loads(text[8]), "ü", 1e300, "1"]
 
 
 def failed(done: Result) -> str:
@@ -333,6 +334,7 @@ OTHERS = {
     "huge": pa.array([2**64 - 1, 2**63, 1], pa.uint64()),
     "bytes": pa.array([b"\xff", b"", b"x"]),
     "times": pa.array([datetime.timedelta(1), None, datetime.timedelta(2)]),
+    "late": pa.array([10**8, 1, 2], pa.date32()),
     "not UTF-8": pa.array([b"\xff", b"\xfe", b"x"]).view(pa.string()),
 }
 

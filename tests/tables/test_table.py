@@ -259,19 +259,14 @@ def test_other_types(folder: Path) -> None:
         (pa.dictionary(pa.int8(), pa.string()), pa.decimal128(20, 0)),
         (pa.binary(), pa.uint32()),
     ]
+    shards, keys = (rows.column(name).cast(pa.string()) for name in ("__shard__", "__key__"))
     for text, number in kinds:
-        shard = pa.string() if text == pa.binary() else text
-        made = pa.table(
-            {
-                "__shard__": pa.array(rows.column("__shard__").to_pylist()).cast(shard),
-                "__key__": pa.array(rows.column("__key__").to_pylist()).cast(
-                    text if not pa.types.is_dictionary(text) else pa.string()
-                ),
-                "__begin__": rows.column("__begin__").combine_chunks().cast(number),
-                "__end__": rows.column("__end__").combine_chunks().cast(number),
-            }
-        )
-        pq.write_table(made, "sets/made.parquet")
+        made = {
+            "__shard__": shards if text == pa.binary() else shards.cast(text),
+            "__key__": keys if pa.types.is_dictionary(text) else keys.cast(text),
+            **{name: rows.column(name).cast(number) for name in ("__begin__", "__end__")},
+        }
+        pq.write_table(pa.table(made), "sets/made.parquet")
         table = tartools.Table("sets/made.parquet")
         assert values(table.find(whole[20][0])) == whole[20]
         assert [values(sample) for sample in tartools.read("sets/made.parquet")] == whole

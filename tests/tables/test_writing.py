@@ -13,7 +13,6 @@ import pytest
 from tartools.tables import inputs
 from tests.conftest import Run, make_tar
 from tests.tables.conftest import Indexed, replaced
-from tests.tables.test_tables import rows_of
 
 
 def some(count: int, first: int = 0) -> bytes:
@@ -44,13 +43,13 @@ def test_rows_are_taken_over(line: list[str], run: Run, tmp_path: Path) -> None:
     run("tarindex", "-f", "cls json:w", "a.tar", "b.tar", "-o", "ab.parquet").output()
     run("tarindex", "c.tar", "-o", "c.parquet").output()
     run(*line, "ab.parquet", "c.parquet", "-o", "out.parquet").output()
-    whole = [row for name in ("ab", "c") for row in rows_of(tmp_path / f"{name}.parquet").to_pylist()]
+    whole = [row for name in ("ab", "c") for row in pq.read_table(tmp_path / f"{name}.parquet").to_pylist()]
     places = {(row["__shard__"], row["__begin__"]): row for row in whole}
-    for row in rows_of(tmp_path / "out.parquet").to_pylist():
+    for row in pq.read_table(tmp_path / "out.parquet").to_pylist():
         old = places[row["__shard__"], row["__begin__"]]
         assert {**dict.fromkeys(["cls", "json:w"]), **old} == row
     run(*line, "a.tar", "b.tar", "ab.parquet", "-o", "shards.parquet").output()
-    assert {*rows_of(tmp_path / "shards.parquet").column("__shard__").to_pylist()} <= {"a.tar", "b.tar"}
+    assert {*pq.read_table(tmp_path / "shards.parquet").column("__shard__").to_pylist()} <= {"a.tar", "b.tar"}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def test_parts_of_a_table(options: list[str], run: Run, tmp_path: Path) -> None:
     assert made.replace("tables/", "shards/").replace(".parquet", ".tar") == whole
     for table, shard in zip(made.split(), whole.split(), strict=True):
         assert run("tarcat", table).output() == (tmp_path / shard).read_bytes()
-        assert rows_of(tmp_path / table).column("__shard__").to_pylist()[0] == "../a.tar"
+        assert pq.read_table(tmp_path / table).column("__shard__").to_pylist()[0] == "../a.tar"
     assert len(os.listdir(tmp_path / "tables")) == len(os.listdir(tmp_path / "shards"))
 
 
@@ -103,7 +102,7 @@ def test_columns_that_a_table_lacks(indexed: Indexed, run: Run, tmp_path: Path) 
     assert not (tmp_path / "new.parquet").exists()
     run("tarindex", "-f", "cls", "--pictures", "a.tar", "-o", "u.parquet").output()
     run("tarindex", "-f", "cls", "--pictures", "u.parquet", "a.tar", "-o", "new.parquet").output()
-    rows = rows_of(tmp_path / "new.parquet")
+    rows = pq.read_table(tmp_path / "new.parquet")
     assert rows.column("cls").to_pylist() == [1, 1] and rows.column("png.broken").to_pylist() == ["it is empty"] * 2
 
 
@@ -118,7 +117,7 @@ def test_tables_of_tables(run: Run, tmp_path: Path) -> None:
     for tables, kind, values in (("ab", "double", [1.0, 2.5]), ("abc", "string", ["1", "2.5", "word"])):
         inputs = [f"{name}/t.parquet" for name in tables]
         run("tarindex", "none.parquet", *inputs, "-o", "all.parquet", "--force").output()
-        rows = rows_of(tmp_path / "all.parquet")
+        rows = pq.read_table(tmp_path / "all.parquet")
         assert str(rows.schema.field("cls").type) == kind
         assert rows.column("cls").to_pylist() == values
         assert rows.column("__shard__").to_pylist() == [f"{name}.tar" for name in tables]
@@ -169,8 +168,9 @@ NUMBERS = pa.array([1 << 63], pa.uint64()), pa.array([-1], pa.int64())
         ([pa.array([each]) for each in (7, b"\xff", True, ["x"], 0.5)], ["7", "ff", "true", '["x"]', "0.5"]),
         (NUMBERS, [float(1 << 63), -1.0]),  # Arrow's promotion would give int64, which does not hold them
         ([pa.array([each.to_pylist()], pa.list_(each.type)) for each in NUMBERS], [[float(1 << 63)], [-1.0]]),
+        ([pa.array([["x"]], kind) for kind in (pa.large_list(pa.large_string()), pa.list_(pa.string()))], [["x"]] * 2),
     ],
-    ids=["text", "doubles", "lists of doubles"],
+    ids=["text", "doubles", "lists of doubles", "lists of text"],
 )
 def test_values_of_several_types_become(
     values: list[pa.Array], together: list[object], indexed: Indexed, run: Run, tmp_path: Path
@@ -179,7 +179,7 @@ def test_values_of_several_types_become(
     for number, value in enumerate(values):
         pq.write_table(table.append_column("x", value), tmp_path / f"{number}.parquet")
     assert run("tarcat", *(f"{number}.parquet" for number in range(len(values))), "-o", "all.parquet") == (0, b"", "")
-    assert rows_of(tmp_path / "all.parquet").column("x").to_pylist() == together
+    assert pq.read_table(tmp_path / "all.parquet").column("x").to_pylist() == together
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 50, 1000])
@@ -222,5 +222,5 @@ def test_tables_together_have_the_types_that_one_table_has(
         assert run("tarindex", "-f", "json:v", f"{name}.tar", "-o", f"{name}.parquet") == (0, b"", "")
     assert run("tarindex", "-f", "json:v", "a.tar", "b.tar", "-o", "ab.parquet") == (0, b"", "")
     assert run("tarcat", "a.parquet", "b.parquet", "-o", "joined.parquet") == (0, b"", "")
-    assert str(rows_of(tmp_path / "joined.parquet").schema.field("json:v").type) == kind
-    assert rows_of(tmp_path / "joined.parquet").equals(rows_of(tmp_path / "ab.parquet"))
+    assert str(pq.read_table(tmp_path / "joined.parquet").schema.field("json:v").type) == kind
+    assert pq.read_table(tmp_path / "joined.parquet").equals(pq.read_table(tmp_path / "ab.parquet"))

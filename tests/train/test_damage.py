@@ -122,9 +122,7 @@ def test_damage(name: str, damage: Callable[[Path], None], run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_servers_that_drop_connections(
-    name: str, server: FaultServer, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropped_connections(name: str, server: FaultServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes at the next try is no news; what never comes is."""
     monkeypatch.setenv("TARTOOLS_TRIES", "3")
     place = server.url("http", "")

@@ -342,7 +342,6 @@ def test_a_lambda_is_named(run: Run) -> None:
     for what, make in makes:
         with pytest.raises(TypeError) as failure:
             next(iter(make()))
-        assert str(failure.value).startswith(
-            f"{what} can't be sent to workers: test_a_lambda_is_named.<locals>.<lambda> is"
-        )
+        said = f"{what} can't be sent to workers: test_a_lambda_is_named.<locals>.<lambda> is"
+        assert str(failure.value).startswith(said)
     assert len([*loader("0.tar", 3, transform=no, num_workers=1, multiprocessing_context="fork")]) == 2

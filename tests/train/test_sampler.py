@@ -51,10 +51,8 @@ def test_each_sample_comes_once(batch_size: int | None, shuffle: bool) -> None:
     for length in (0, 1, 7, 24, 25, 26, 50):
         alone = list(Sampler(range(length), 5, shuffle, rank=0, world_size=1))
         for world in (1, 2, 3, 5):
-            orders = [
-                Sampler(range(length), 5, shuffle, batch_size=batch_size, rank=r, world_size=world)
-                for r in range(world)
-            ]
+            options: dict[str, Any] = {"batch_size": batch_size, "world_size": world}
+            orders = [Sampler(range(length), 5, shuffle, rank=r, **options) for r in range(world)]
             counts = [len(order) for order in orders]
             epochs = [epoch_of(orders) for _ in range(2)]
             assert [len(batches) for batches in epochs[0]] == counts
@@ -159,9 +157,7 @@ def test_states_of_other_orders_are_refused() -> None:
         ({"WORLD_SIZE": "2"}, [0, 1, 2, 3]),
     ],
 )
-def test_ranks_of_the_environment(
-    environment: dict[str, str], rows: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks(environment: dict[str, str], rows: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """One of the two alone is no world of ranks: nothing is left out."""
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)

@@ -204,15 +204,15 @@ def test_workers_agree_on_the_epoch(method: str, folder: Path) -> None:
         assert [in_epoch(other, kept, epoch) for epoch in range(3)] == epochs
 
 
-def rank(number: int, numbers: Sequence[int]) -> None:
+def rank(number: int, numbers: Sequence[int], sets: Sequence[tuple[list[str], WebDataset]]) -> None:
     """What one of two ranks does: it iterates with such *numbers* of workers, and writes the keys that it got."""
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{Path('place').absolute()}", rank=number, world_size=2
     )
     found = []
     for workers in numbers:
-        for urls in (["0.tar"], ["{0..2}.tar", "packed.tgz"]):
-            loader = DataLoader(WebDataset(urls, shuffle=10), batch_size=None, num_workers=workers)
+        for urls, data in sets:
+            loader = DataLoader(data, batch_size=None, num_workers=workers)
             found += [(urls, keys(list(loader))) for _ in range(2)]
     torch.distributed.destroy_process_group()
     Path(f"rank-{number}").write_text(json.dumps(found))
@@ -220,7 +220,9 @@ def rank(number: int, numbers: Sequence[int]) -> None:
 
 @pytest.mark.parametrize("numbers", [(0, 2), *also((1, 3))], ids=str)
 def test_two_ranks(numbers: Sequence[int], folder: Path) -> None:
-    torch.multiprocessing.start_processes(rank, (numbers,), nprocs=2, start_method="fork")
+    names = (["0.tar"], ["{0..2}.tar", "packed.tgz"])
+    sets = [(urls, WebDataset(urls, shuffle=10).select(bool)) for urls in names]  # before there are ranks
+    torch.multiprocessing.start_processes(rank, (numbers, sets), nprocs=2, start_method="fork")
     ranks = [json.loads(Path(f"rank-{number}").read_text()) for number in range(2)]
     assert len(ranks[0]) == 8
     for (urls, one), (same, other) in zip(*ranks, strict=True):

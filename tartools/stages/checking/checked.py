@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, groupby, islice
 
 from tartools import storage
@@ -28,10 +29,11 @@ from tartools.stages.checking.samples import (
 from tartools.stages.checking.walk import MemberGroup, Walk
 from tartools.stages.externalsort import records_of, sorted_blocks
 from tartools.stages.summary import Summary
+from tartools.storage.checks import look
 from tartools.storage.local import identity
 from tartools.storage.scratch import Copy, scratch_file
 from tartools.storage.streams import chunks
-from tartools.tables.schema import is_table
+from tartools.tables.schema import MAGIC, is_table
 
 TOGETHER = 256  # samples behind damage that are looked at together
 Findings = tuple[dict[int, Summary], set[int], dict[int, Trouble]]  # of a worker: by shard; shards not sound; missing
@@ -46,8 +48,8 @@ class CheckedShards:
 
     urls: Sequence[str]
     reading: Reading
-    tables: Mapping[int, TableRows]
-    missing: dict[int, Trouble]
+    tables: dict[int, TableRows] = field(default_factory=dict)
+    missing: dict[int, Trouble] = field(default_factory=dict)
     copies: dict[int, Copy] = field(default_factory=dict)
     walked: set[int] = field(default_factory=set)  # those that are not sound
 
@@ -56,6 +58,15 @@ class CheckedShards:
         """How many shards there are, with those that tables list."""
         listed: set[str] = set()
         return len(self.urls) - len(self.tables) + len(listed.union(*(table.shards for table in self.tables.values())))
+
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        return frozenset(map(identity, self.urls))
+
+    def add_table(self, number: int) -> None:
+        """Note that input *number* is a table."""
+        self.walked.discard(number)
+        self.tables[number] = TableRows(self.urls[number], number, self._named, self.reading.tmpdir)
 
     def where(self, number: int, byte: int) -> tuple[str, int]:
         """Return the shard, and the byte of it, that *byte* of input *number* stands for; -1 is none."""
@@ -116,21 +127,18 @@ class CheckedShards:
 
 def checked_shards(urls: Sequence[str], reading: Reading) -> CheckedShards:
     """Return *urls*, and which of them are tables, and which are not there. Raises: StorageError."""
-    missing: dict[int, Trouble] = {}
-    listing: list[int] = []
+    found = CheckedShards(urls, reading)
     for number, url in enumerate(urls):
         try:
             storage.check_inputs([url])
             if is_table(url):
-                listing.append(number)
+                found.add_table(number)
         except StorageError as error:
             if not storage.is_missing(error):
                 raise
-            missing[number] = not_there(error.message)
-    storage.check_inputs([url for number, url in enumerate(urls) if number not in missing])
-    others = {identity(url) for number, url in enumerate(urls) if number not in listing} if listing else ()
-    tables = {number: TableRows(urls[number], number, others, reading.tmpdir) for number in listing}
-    return CheckedShards(urls, reading, tables, missing)
+            found.missing[number] = not_there(error.message)
+    storage.check_inputs([url for number, url in enumerate(urls) if number not in found.missing])
+    return found
 
 
 def odd_alone(found: Trouble | MemberGroup) -> Trouble | MemberGroup | None:
@@ -214,12 +222,15 @@ class Checking:
                     self._records_of(shard_batches(urls[number], self.account, reading, stream))
                 )
         self._fold()
+        for number in sorted(self.shards.walked):
+            if storage.is_far(urls[number]) and look(urls[number]).first == MAGIC:  # a table that has another name
+                self.shards.add_table(number)
         for number in [*sorted(self.shards.walked), *tables, *sorted(missing)]:
             if len(missing) == len(urls):
                 raise StorageError(missing[number].what, url=urls[number])
             yield from self._read_again(number)
         for number in plain:
-            if number not in self._sizes and number not in missing:
+            if number not in self._sizes and number not in missing and number not in tables:
                 self.summary.note("no-samples", Place(number, 0, ""))
 
     def _is_odd(self, url: str, whole: bool) -> bool:
