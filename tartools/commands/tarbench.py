@@ -72,7 +72,7 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.shards.shardrows import Indexing, row_inputs, write_rows
-from tartools.shards.writing import write_samples
+from tartools.shards.writing import Destination, write_samples
 from tartools.show import benchreport
 from tartools.stages import select
 from tartools.storage import scratch
@@ -281,7 +281,7 @@ def places_of_copies(
     loose, zipped, shard, table = (str(folder / name) for name in ("loose", "data.zip", "data.tar", "data.parquet"))
     found = source_samples(urls, kind, account, reading)
     with closing_upstream(found):
-        write_samples(select.rekey(numbered(found), "{index:08d}"), shard)
+        write_samples(select.rekey(numbered(found), "{index:08d}"), Destination(shard), Account())
     taken = {"samples": len(origins), "bytes": sum(sizes), "fields": list(fields)}
     files: list[str] = []
     if origins and not dry:

@@ -51,16 +51,6 @@ def getter(column: Column, *, verbatim: bool = False) -> Callable[[Sample, int],
     A field is UTF-8 text; one final newline is removed unless *verbatim*. A JSON string is its text, any other JSON
     value is written as JSON. The function raises as `lookup` does.
     """
-    name = column.choices[0]
-    if column.choices == ("__key__",):
-        return lambda sample, _: sample.key
-    if len(column.choices) == 1 and not column.path and name not in PSEUDO:
-
-        def plain(sample: Sample, _index: int) -> str | None:
-            payload = sample.get(name, verbatim=verbatim)
-            return None if payload is None else text_of(sample, name, payload, verbatim)
-
-        return plain
 
     def value(sample: Sample, index: int) -> str | None:
         found = lookup(sample, column, index, verbatim=verbatim)
@@ -171,7 +161,7 @@ def _inside(sample: Sample, field: str, text: str, path: tuple[str, ...]) -> tup
     for step in path:
         if isinstance(value, dict) and step in value:
             value = value[step]
-        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
             value = value[int(step)]
         else:
             return None

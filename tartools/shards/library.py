@@ -250,7 +250,7 @@ class _Numbered:
         self._done, self._ended = done, ended
 
     def write(self, sample: Sample) -> None:
-        self._done.extend(self._series.write(Batch.of(sample)))
+        self._done.extend(self._series.write(Batch.of(sample), 0, 1))
 
     def commit(self) -> None:
         self._series.finish()

@@ -56,14 +56,13 @@ class Series:
         """Return whether all shards that are wanted are complete."""
         return self.shards == self._limits.shards
 
-    def write(self, batch: Batches, first: int = 0, last: int | None = None) -> Iterator[str]:
-        """Write samples *first* to *last* (exclusive; None: to the end) of *batch*, up to the end of the last shard.
+    def write(self, batch: Batches, first: int, last: int) -> Iterator[str]:
+        """Write samples *first* to *last* (exclusive) of *batch*, up to the end of the last shard.
 
         Yields the URL of each shard that is full.
         """
-        end = len(batch) if last is None else last
-        while first < end and not self.done:
-            share = min(self._fitting(batch, first), end - first)
+        while first < last and not self.done:
+            share = min(self._fitting(batch, first), last - first)
             if self.writer is not None and not share:
                 yield from self._turn()
                 if self.done:  # the sample that did not fit has been read

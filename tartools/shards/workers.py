@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import IO, Any, Generic, NamedTuple, TypeVar
 
 from tartools import storage
@@ -356,7 +357,7 @@ def cut_up(number: int, url: str, part: int) -> Iterator[ShardTask]:
             return
         known = FileVersion.of(file)
         begin, size = 0, os.fstat(file.fileno()).st_size
-        while begin + 2 * part < size and (cut := find_cut(file, begin + part)):
+        while begin + 2 * part < size and (cut := find_cut(partial(os.pread, file.fileno()), begin + part)):
             yield ShardTask([ShardPart(number, url, begin, cut, known)], True)
             begin = cut.offset
         yield ShardTask([ShardPart(number, url, begin, None, known)], True)

@@ -187,15 +187,12 @@ def shard_writer(destination: Destination) -> Iterator[BatchWriter]:
         raise
 
 
-def write_samples(samples: Iterable[Sample], destination: Destination | str, account: Account | None = None) -> None:
+def write_samples(samples: Iterable[Sample], destination: Destination, account: Account) -> None:
     """Write *samples*, in order, to one shard.
 
     Holds what `tar.Writer` holds. Raises what *samples* raises; StorageError; SampleError for two adjacent samples with
     one key.
     """
-    account = account or Account()
-    if isinstance(destination, str):
-        destination = Destination(destination)
     with closing_upstream(samples), shard_writer(destination) as found:
         writer = cast(SampleWriter, found)  # tables are written in batches
         for sample in samples:

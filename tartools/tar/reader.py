@@ -12,9 +12,10 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from tartools.errors import TarFormatError, TruncatedError, option
-from tartools.storage.streams import Stream, size_of, skip
+from tartools.storage.streams import Stream, chunks, size_of, skip
 from tartools.tar.fullheader import BadChecksumError, FullHeader, GlobalHeader, NeedMore, read_full_header
 from tartools.tar.grouping import LARGE, NAME_BYTES, NO_STEM, Grouper
 from tartools.tar.groups import END, Parsed, Special, belongs
@@ -332,10 +333,12 @@ class Reader:
             skip(self.stream, skipped)
             self.filled = self.position
             self.reach = NEXT if skipped > SKIPPED else self.reach
+        reach = min(self.reach, self.until - self.buffer.base - self.filled)
+        if reach <= 0:
+            return False
         if self.filled >= len(self.buffer) or self.position + self.need > len(self.buffer):
             self._shift()
-        reach = max(0, min(self.reach, self.until - self.buffer.base - self.filled))
-        count = self.stream.readinto(memoryview(self.buffer)[self.filled : self.filled + reach]) if reach else 0
+        count = self.stream.readinto(memoryview(self.buffer)[self.filled : self.filled + reach])
         self.filled += count
         self.reach = min(READ, 2 * self.reach)
         return count > 0
@@ -381,10 +384,12 @@ class Reader:
             skip(self.stream, need - held)
             first = start + self.stream.start
         else:
-            source, first = self.scratch() if regular else None, 0
-            from tartools.tar.rescan import spool
-
-            missing = spool(self.stream, memoryview(self.buffer)[self.position : self.filled], need, source)
+            source, first, missing = self.scratch() if regular else None, 0, need
+            view = memoryview(self.buffer)[self.position : self.filled]
+            for part in chain([view], chunks(self.stream, need - held)):
+                if source is not None:
+                    source.write(part)
+                missing -= len(part)
             if missing:
                 raise self.cut(missing)
         if regular and source is not None:
@@ -430,6 +435,7 @@ FOREIGN = (
     (b"Rar!\x1a\x07", "a RAR archive", CONVERTED),
     (b"070701", "a cpio archive", CONVERTED),
     (b"070707", "a cpio archive", CONVERTED),
+    (b"\x1f\x8b\x08", "gzip data", "it was compressed twice: 'pipe:gzip -dc FILE' reads it"),
     (b"PAR1", "a Parquet table", TABLE),
     (b"ARROW1", "an Arrow file", TABLE),
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file", ""),

@@ -5,19 +5,18 @@ Also move members out of memory to scratch files.
 
 import contextlib
 import io
-import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import NamedTuple
 
 from tartools.errors import TarFormatError
-from tartools.storage.streams import Stream, chunks
 from tartools.tar.fullheader import FullHeader, GlobalHeader, NeedMore, read_full_header
 from tartools.tar.groups import split_path
 from tartools.tar.header import BLOCK, FAST, MAGIC, SIZES, Records, padded
 from tartools.tar.member import Chunk, Member, Source, located, read_range
+from tartools.tar.writer import Writer
 
 IN_MEMORY = 1 << 20  # bytes; members of a shorter range of a file are read into memory
 WINDOW = 1 << 13  # bytes that are read for the headers of a member, to find a cut
@@ -64,17 +63,15 @@ def members_in(source: Source, start: int, end: int, *, ranges: bool = False) ->
     *ranges*, the members are ranges of the file.
     Raises: TarFormatError if the bytes have changed meanwhile; StorageError if the file has become shorter.
     """
-    if isinstance(source, io.FileIO):
-        if ranges or end - start > IN_MEMORY:
-            return _ranges(source, start, end)
+    if isinstance(source, io.FileIO) and not ranges and end - start <= IN_MEMORY:
         source, start, end = read_range(source, start, end), 0, end - start
     members: list[Member] = []
     checked = isinstance(source, Chunk)  # the reader has verified its headers, and they never change
-    unpack = FAST.unpack_from
+    unpack, read = FAST.unpack_from, partial(_read, source)
     position = start
     while position < end:
         if checked:
-            name, size_field, check, prefix = unpack(source, position)
+            name, size_field, check, prefix = unpack(source, position)  # type: ignore[arg-type]
             if check[8] in PLAIN and not prefix:
                 data, size, nul = position + BLOCK, SIZES[size_field], name.find(0)
                 if nul >= 0:
@@ -82,59 +79,36 @@ def members_in(source: Source, start: int, end: int, *, ranges: bool = False) ->
                 members.append((name, source, position, data, size, None))  # type: ignore[arg-type]
                 position = data + ((size + 511) & -512)
                 continue
-        with memoryview(source)[:end] as view:
-            header = _sound(read_full_header(view, position, {}), end)
-        members.append(Member(header.path, source, position, header.data, header.size))
-        position = header.end
+        header = header_at(read, position, end, BLOCK, {})
+        if not isinstance(header, FullHeader) or header.special or header.head or header.end > end - position:
+            raise TarFormatError("the bytes of a sample changed while they were in use")
+        members.append(Member(header.path, source, position, position + header.data, header.size))
+        position += header.end
     return members
 
 
-def _ranges(file: io.FileIO, start: int, end: int) -> list[Member]:
-    """Return the members in bytes *start* to *end* of *file* as ranges of it. Holds: the headers of one member."""
-    members = []
-    for at, header in headers_in(lambda count, at: read_range(file, at, at + count), start, end):
-        _sound(header, end - at)
-        members.append(Member(header.path, file, at, at + header.data, header.size))
-    return members
-
-
-def _sound(header: object, end: int) -> FullHeader:
-    """Return *header* if it is that of a regular member that ends at *end* or before. Raises: TarFormatError."""
-    if isinstance(header, FullHeader) and header.special is None and header.head is None and header.end <= end:
-        return header
-    raise TarFormatError("the bytes of a sample changed while they were in use")
+def _read(source: Source, count: int, at: int) -> bytes:
+    return read_range(source, at, at + count)
 
 
 def spilled(members: list[Member], scratch: Callable[[], io.FileIO]) -> list[Member]:
     """Return *members* as ranges of the plain file that they were read from, or else of a file that *scratch* makes."""
-    file: io.FileIO | None = None
+    writer: Writer | None = None
     ranges: list[Member] = []
-    for path, source, start, data, size, head in members:
-        origin, first, _ = located(source, start, data)
+    for member in map(Member._make, members):
+        origin, start, data = located(member.source, member.start, member.data)
         if isinstance(origin, io.FileIO):
-            ranges.append(Member(path, origin, first, first + data - start, size, head))
+            ranges.append(member._replace(source=origin, start=start, data=data))
             continue
-        assert not isinstance(source, io.FileIO)
-        file = file or scratch()
-        first = file.tell()
-        header = Member(path, source, start, data, size, head).header
-        file.write(header)
-        file.write(memoryview(source)[data : data + size])
-        file.write(bytes(padded(size) - size))
-        ranges.append(Member(path, file, first, first + len(header), size))
+        if writer is None:
+            file = scratch()
+            writer = Writer(file)
+        begin = writer.size
+        writer.add([member])
+        ranges.append(Member(member.path, file, begin, writer.size - padded(member.size), member.size))
+    if writer is not None:
+        writer.flush()
     return ranges
-
-
-def spool(stream: Stream, held: memoryview, need: int, file: io.FileIO | None) -> int:
-    """Read *need* bytes, first those *held*, then those of *stream*, and write them to *file* unless it is None.
-
-    Returns how many bytes are missing at the end of the stream. Holds: 1 MiB.
-    """
-    for part in chain([held], chunks(stream, need - len(held))):
-        if file is not None:
-            file.write(part)
-        need -= len(part)
-    return need
 
 
 class Cut(NamedTuple):
@@ -144,15 +118,14 @@ class Cut(NamedTuple):
     key: bytes
 
 
-def find_cut(source: io.FileIO | Read, near: int) -> Cut | None:
-    """Return an offset after byte *near* of *source* at which a group of members seems to begin; None if none is found.
+def find_cut(read: Read, near: int) -> Cut | None:
+    """Return an offset after byte *near* at which a group of members seems to begin; None if `read` finds none.
 
     It is looked for in 1 MiB. It may be wrong, because a payload can hold bytes that look like members. The worker that
     reads the part before it verifies it: that part must end exactly at this offset, and with another key.
 
     Holds: 1 MiB.
     """
-    read = partial(os.pread, source.fileno()) if isinstance(source, io.FileIO) else source
     near = -(-near // BLOCK) * BLOCK
     window = read(LOOKED_AT, near)
     at = window.find(b"ustar")

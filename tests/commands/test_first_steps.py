@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import shutil
 import subprocess
@@ -133,6 +134,7 @@ def test_an_empty_name_is_no_command(capsys: pytest.CaptureFixture[str]) -> None
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n", "a pointer of Git LFS (git lfs pull"),
         (b"<!DOCTYPE html>\n<html><body>No such file", "an HTML page (perhaps an error page of the server"),
         (b'{"error": "denied"}', "JSON"),
+        (gzip.compress(gzip.compress(bytes(10240))), "gzip data (it was compressed twice: 'pipe:gzip -dc FILE'"),
     ],
 )
 def test_what_is_no_archive_is_told(content: bytes, what: str, run: Run, tmp_path: Path) -> None:

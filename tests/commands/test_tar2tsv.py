@@ -79,6 +79,7 @@ def test_special_characters(run: Run) -> None:
         ),
         ([("a.cls", b"1"), ("a.jpg", b"\xff\xd8")], ("-f", "jpg"), "sample 'a', field 'jpg': not UTF-8 text (byte 0)"),
         ([("a.json", b"{")], ("-f", "json:x"), "sample 'a', field 'json': not JSON"),
+        ([("a.json", b'{"x": [1]}')], ("-f", "json:x.²"), "sample 'a' has no value for 'json:x.²'"),
         ([("a.json", b'{"x": "\\ud800"}')], ("-f", "json:x"), "sample 'a': 'json:x' is not valid Unicode"),
         (
             [("a\udcff.cls", b"1")],

@@ -194,10 +194,10 @@ def test_values_become_fields(form: str, run: Run, tmp_path: Path) -> None:
         (tmp_path / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         whole = pa.Table.from_pylist(rows)
-        whole = whole.set_column(
-            whole.schema.names.index("emb"), "emb", pa.array([[1.5, 2], None], pa.list_(pa.float32()))
-        )
-        whole = whole.append_column("jpg", pa.array([b"\xff\xd8\0", None]))
+        stored = pa.array([[1.5, 2], None], pa.list_(pa.float32(), 2))
+        tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float32(), [2]), stored)
+        whole = whole.set_column(whole.schema.names.index("emb"), "emb", tensors)
+        whole = whole.append_column("jpg", pa.array([b"\xff\xd8\0", None], pa.binary_view()))
         whole = whole.append_column("price", pa.array([Decimal("1.50"), None]))
         pq.write_table(whole, tmp_path / "b.parquet")
     (tmp_path / "a.tar").write_bytes(make_tar([("7.cls", b"1"), ("8.cls", b"2")]))
