@@ -480,6 +480,7 @@ def test_the_module_lists_the_commands(capsys: pytest.CaptureFixture[str], monke
     for name in COMMANDS:
         assert f"  {name}" in listed and commands.load(name).summary in listed
     assert "  demo" in listed
+    assert run_module("--version").output().decode() == f"tartools {PROJECT['project']['version']}\n"
     for option in ("-h", "--help"):
         assert main([option]) == 0
         assert capsys.readouterr() == (listed, "")
@@ -490,8 +491,11 @@ def test_the_script_does_what_the_module_does(shell: Run) -> None:
         assert shell(f"tartools {words}", env={"COLUMNS": "100"}) == run_module(*words.split())
 
 
-def test_a_stdout_that_takes_nothing(shell: Run) -> None:
-    assert shell("tartools > /dev/full") == (1, b"", "tartools: stdout: No space left on device\n")
+def test_a_stdout_that_takes_nothing(shell: Run, tmp_path: Path) -> None:
+    for name, more in (("tartools", ""), ("tartools completion", "bash"), ("tartools demo", "new")):
+        assert shell(f"{name} {more} > /dev/full") == (1, b"", f"{name}: stdout: No space left on device\n")
+    assert shell("tartools >&-").stderr == "tartools: stdout: Bad file descriptor\n"
+    assert shell("touch x; tartools demo x").stderr == f"tartools demo: {tmp_path}/x: File exists\n"
     assert shell("(tartools; echo $? >&2) | true").stderr in ("141\n", "0\n")  # who was first
 
 
@@ -510,12 +514,8 @@ def test_an_unknown_name_gets_suggestions(capsys: pytest.CaptureFixture[str]) ->
     assert (done.status, done.stdout) == (USAGE, b"")
     assert done.stderr.startswith("tartools: no command is called 'tarcta'; did you mean ")
     assert "tarcat" in done.stderr and done.stderr.count("\n") == 1
-    assert main(["xyz"]) == USAGE
-    assert "there are " in capsys.readouterr().err
-
-
-def test_the_module_tells_the_version() -> None:
-    assert run_module("--version").output().decode() == f"tartools {PROJECT['project']['version']}\n"
+    assert main(["xyz"]) == main([""]) == USAGE
+    assert re.fullmatch("(tartools: no command is called '(xyz)?'; there are .*\n){2}", capsys.readouterr().err)
 
 
 def test_a_name_stands_for_one_thing() -> None:

@@ -54,9 +54,8 @@ class Shells:
     """Runs the words *arguments* in the directories of samples, *folders*, in as many threads as call `run`.
 
     What commands print goes to the log of the task if it has one, else to stderr; if *keyed*, each line behind the key
-    of the sample. A run that takes longer than *timeout* seconds is killed. While
-    commands run, directories that are not needed any more are removed, since that may wait for the disk. It has to be
-    closed; then no shell runs any more.
+    of the sample. A run that takes longer than *timeout* seconds is killed. While commands run, directories that are
+    not needed any more are removed, since that may wait for the disk. It has to be closed; then no shell runs any more.
     """
 
     def __init__(
@@ -115,10 +114,7 @@ class Shells:
             end_all([], signal.SIGKILL, others=lambda: self._guard.marked(ended))
 
     def _run_in_warm_shell(self, task: SampleTask) -> Outcome:
-        try:
-            shell = self._start_in_warm_shell(task)
-        except BrokenPipeError:  # it was killed while it was idle, so the command has not begun
-            shell = self._start_in_warm_shell(task)
+        shell = self._started_in_warm_shell(task)
         try:
             self._folders.sweep()
             return shell.wait(self._timeout)
@@ -128,21 +124,26 @@ class Shells:
             else:
                 self._end(shell)
 
-    def _start_in_warm_shell(self, task: SampleTask) -> WarmShell:
-        """Start *task* in an idle long-lived shell, or a new one, and return it. Raises: BrokenPipeError."""
-        try:
-            shell = self._idle.pop()
-        except IndexError:
-            program, _, command = self._arguments
-            start = partial(self._start, executable=program, cwd=self._folders.folder)
-            printed = KeyedLines() if self._keyed else None
-            shell = WarmShell(start, self._name, command, self._environment, printed, bool(task.log))
-        try:
-            shell.start(os.path.basename(task.folder), task.environment)
-        except BaseException:
-            self._end(shell)
-            raise
-        return shell
+    def _started_in_warm_shell(self, task: SampleTask) -> WarmShell:
+        """Start *task* in an idle long-lived shell, else in a new one, and return it. Raises: OSError."""
+        while True:
+            try:
+                shell, new = self._idle.pop(), False
+            except IndexError:
+                shell, new = self._warm_shell(), True
+            try:
+                shell.start(os.path.basename(task.folder), task.environment)
+                return shell
+            except BaseException as error:
+                self._end(shell)
+                if new or not isinstance(error, BrokenPipeError):  # killed while it was idle: the task has not begun
+                    raise
+
+    def _warm_shell(self) -> WarmShell:
+        program, _, command = self._arguments
+        start = partial(self._start, executable=program, cwd=self._folders.folder)
+        logged = self._folders.options.log is not None
+        return WarmShell(start, self._name, command, self._environment, keyed=self._keyed, logged=logged)
 
     def _end(self, shell: WarmShell) -> None:
         shell.end()
@@ -163,11 +164,11 @@ class Shells:
                 self._folders.sweep()
                 status = _status(child, printed, task.key, self._timeout)
                 if status is None:
-                    child.end(signal.SIGKILL)
                     return Outcome(f"took longer than {self._timeout:g} seconds and was killed")
                 told = 128 - status if status < 0 else status  # as a long-lived shell tells it
                 return Outcome(how_it_ended(told) if told else "")
             finally:
+                child.end(signal.SIGKILL)  # if it runs still
                 self._guard.release(child)
                 if printed:
                     printed.end(task.key)

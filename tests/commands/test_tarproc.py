@@ -10,10 +10,15 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tartools.run.directories import DirectoryOptions, SampleDirectories
+from tartools.run.shells import Shells
+from tartools.samples.sample import Sample
 from tests.commands.test_conservation import FEED, peak_memory
 from tests.conftest import BIN, Run, clean_environment, has_end, keys_in, make_samples, make_tar, members_of
 from tests.processes import PATIENCE, alive, until
@@ -87,12 +92,13 @@ def test_a_new_key(run: Run, ten: bytes) -> None:
     assert [p for _, p in members_of(out)] == [p for _, p in members_of(ten)]
 
 
-@pytest.mark.parametrize("key", ["", "a.b", "../a", "a/../b", "/a", "a/", "a/.b", r"a\0b"])
-def test_a_key_that_cannot_be(run: Run, ten: bytes, key: str) -> None:
-    done = run("tarproc", "-e", "skip", "--count", 1, "-c", f"printf '{key}\\n' > sample.__key__", stdin=ten)
-    assert done.status == 1
-    assert members_of(done.stdout) == []
-    assert "sample '000000': it cannot have the new key" in done.stderr
+@pytest.mark.parametrize("key", ["", "a.b", "../a", "a/../b", "/a", "a/", "a/.b", r"a\0b", None])
+def test_a_key_that_cannot_be(run: Run, ten: bytes, key: str | None) -> None:
+    command = "rm sample.__key__; mkdir sample.__key__" if key is None else f"printf '{key}\\n' > sample.__key__"
+    done = run("tarproc", "-e", "skip", "--count", 1, "-c", command, stdin=ten)
+    assert (done.status, members_of(done.stdout)) == (1, [])
+    said = "'sample.__key__' is not a file" if key is None else "it cannot have the new key"
+    assert f"sample '000000': {said}" in done.stderr
 
 
 def test_removing_all_filters(run: Run, ten: bytes) -> None:
@@ -493,6 +499,29 @@ def test_a_sample_that_kills_the_long_lived_shell_or_stops(
     assert f"sample '000004': {said}" in done.stderr
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     until(lambda: not any(map(alive, pids)), "the end of what it left")
+
+
+def test_long_lived_shells_that_were_killed_or_cannot_start(tmp_path: Path) -> None:
+    """A sample that has not begun begins in another one; where none starts, nothing of it stays open."""
+    bash = shutil.copy(str(shutil.which("bash")), tmp_path)
+    both = "touch ../$TAR_INDEX; until [ -e ../0 ] && [ -e ../1 ]; do :; done"
+    with (
+        closing(SampleDirectories(DirectoryOptions(), str(tmp_path))) as folders,
+        closing(Shells([bash, "-c", both], folders, keyed=True)) as shells,
+    ):
+        tasks = list(folders.write(Sample(b"%d" % number, (), "") for number in range(4)))
+        for some in (tasks[:2], tasks[2:3]):
+            with ThreadPoolExecutor() as pool:
+                assert {done.failure for done in pool.map(shells.run, some)} == {""}
+            for child in folders.guard.running:
+                child.kill()
+                child.has_ended(None)
+        os.unlink(bash)
+        opened = set()
+        for _ in range(2):
+            assert shells.run(tasks[3]).failure == "could not be started: No such file or directory"
+            opened.add(len(os.listdir("/proc/self/fd")))
+        assert len(opened) == 1
 
 
 def test_keys_of_any_bytes(run: Run, tmp_path: Path) -> None:
