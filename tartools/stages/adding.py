@@ -73,7 +73,11 @@ def joined(batches: Iterable[Batch], find: Find, how: Adding, account: Account) 
 
 
 def _found(find: Find, keys: Sequence[bytes]) -> list[Any]:
-    """Return what *find* has for the first of *keys*: for all of them, unless that is more than there is room for."""
+    """Return what *find* has for the first of *keys*: for all of them, unless that is more than there is room for.
+
+    >>> [len(_found(lambda keys: [bytes(1 << 20)] * len(keys), [b"k"] * count)) for count in (10, 1000)]
+    [10, 128]
+    """
     found: list[Any] = []
     room = MOST
     while len(found) < len(keys) and room > 0:
