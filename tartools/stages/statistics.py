@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tartools.errors import printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
+from tartools.samples.values import as_text
 from tartools.shards.reading import counted
 from tartools.stages import summary
 from tartools.stages.combinations import Combination, by_combination, heads_of, text
@@ -326,9 +327,10 @@ def _field(columns: TableColumns, places: ListedPlaces, low: int, number: int, k
         found.lacking = columns.keys([low + int(present.argmin())])[0]
     if kinds.classes(name):
         short = np.flatnonzero(present & (places.sizes[:, number] <= LONGEST)) + low
-        counts = columns.counts(name, short.tolist())
-        if counts is not None:
-            found.classes, found.long = summary.bounded(counts), len(sizes) - len(short)
+        values = columns.taken(name, short.tolist())
+        if values is not None:
+            classes = Counter(as_text(value) for value in values if value is not None)
+            found.classes, found.long = summary.bounded(dict(classes)), len(sizes) - len(short)
     if kinds.pictures(name):
         found.pictures = _pictures(columns, name, np.flatnonzero(present) + low)
     return found
