@@ -10,39 +10,39 @@ from __future__ import annotations
 from tartools import commands  # first: until this is imported, SIGINT gives a traceback
 
 # isort: split
-import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-FAILURE, USAGE = 1, 2
+USAGE = 2
 PAGE = "man/man7/tartools.7"
 
 
 def run() -> NoReturn:
-    """Run as a process: arguments from `sys.argv`, exit."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # commands set it for themselves
-    sys.exit(main(sys.argv[1:]))
+    """Run as a process: arguments from `sys.argv`, signals as they should be, exit."""
+    name, *others = sys.argv[1:] or [""]
+    if name in commands.names():
+        sys.argv = [name, *others]
+        commands.load(name)()
+    from tartools.cli import process
+    from tartools.cli.command import exit_status
+
+    called = f"tartools {name}" if name in ("cache", *commands.OWN) else "tartools"
+    process.run(lambda: exit_status(called, lambda: main(sys.argv[1:])))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what *arguments* name; return the exit status, unless a command ends the process itself."""
-    name, *others = arguments or [""]
-    if name in commands.names():
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        sys.argv = [name, *others]
-        commands.load(name)()
-    if name == "demo":
-        from tartools.cli import demo
+    """Do what *arguments* ask `tartools` itself for; return the exit status. Raises: TarToolsError, OSError."""
+    from tartools.cli import completions, demo, process
 
+    name, *others = arguments or [""]
+    if name == "demo":
         return demo.main(others)
     if name == "cache":
         from tartools.commands import _cache
 
         return _cache.main(others)
     if name == "completion":
-        from tartools.cli import completions
-
         if len(others) == 2 and others[0] == "table":  # for completions
             text: str | None = completions.columns_of(others[1])
         else:
@@ -61,13 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         sys.stderr.write(unknown(name))
         return USAGE
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except OSError as error:
-        sys.stderr.write(f"tartools: stdout: {error.strerror}\n")
-        sys.stdout = None  # or the interpreter writes again, and changes the exit status
-        return FAILURE
+    process.print_now(text)
     return 0
 
 

@@ -470,16 +470,13 @@ def test_a_command_runs_by_name(name: str, run: Run) -> None:
     assert run("tartools", name, "--help").output().decode().startswith(f"Usage: {name} ")
 
 
-def test_the_status_of_a_command_run_by_name_is_its_own() -> None:
-    assert run_module("tarcat", "--no-such-option").status == USAGE
-
-
 def test_the_module_lists_the_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     listed = run_module("--help").output().decode()
     for name in COMMANDS:
         assert f"  {name}" in listed and commands.load(name).summary in listed
     assert "  demo" in listed
+    assert run_module("--version").output().decode() == f"tartools {PROJECT['project']['version']}\n"
     for option in ("-h", "--help"):
         assert main([option]) == 0
         assert capsys.readouterr() == (listed, "")
@@ -488,10 +485,14 @@ def test_the_module_lists_the_commands(capsys: pytest.CaptureFixture[str], monke
 def test_the_script_does_what_the_module_does(shell: Run) -> None:
     for words in ("", "--help", "--version", "tarls --help", "tarcta", "completion", "completion fish"):
         assert shell(f"tartools {words}", env={"COLUMNS": "100"}) == run_module(*words.split())
+    assert run_module("tarcat", "--no-such-option").status == USAGE  # that of the command
 
 
-def test_a_stdout_that_takes_nothing(shell: Run) -> None:
-    assert shell("tartools > /dev/full") == (1, b"", "tartools: stdout: No space left on device\n")
+def test_a_stdout_that_takes_nothing(shell: Run, tmp_path: Path) -> None:
+    for name, more in (("tartools", ""), ("tartools completion", "bash"), ("tartools demo", "new")):
+        assert shell(f"{name} {more} > /dev/full") == (1, b"", f"{name}: stdout: No space left on device\n")
+    assert shell("tartools >&-").stderr == "tartools: stdout: Bad file descriptor\n"
+    assert shell("touch x; tartools demo x").stderr == f"tartools demo: {tmp_path}/x: File exists\n"
     assert shell("(tartools; echo $? >&2) | true").stderr in ("141\n", "0\n")  # who was first
 
 
@@ -510,12 +511,8 @@ def test_an_unknown_name_gets_suggestions(capsys: pytest.CaptureFixture[str]) ->
     assert (done.status, done.stdout) == (USAGE, b"")
     assert done.stderr.startswith("tartools: no command is called 'tarcta'; did you mean ")
     assert "tarcat" in done.stderr and done.stderr.count("\n") == 1
-    assert main(["xyz"]) == USAGE
-    assert "there are " in capsys.readouterr().err
-
-
-def test_the_module_tells_the_version() -> None:
-    assert run_module("--version").output().decode() == f"tartools {PROJECT['project']['version']}\n"
+    assert main(["xyz"]) == main([""]) == USAGE
+    assert re.fullmatch("(tartools: no command is called '(xyz)?'; there are .*\n){2}", capsys.readouterr().err)
 
 
 def test_a_name_stands_for_one_thing() -> None:

@@ -63,30 +63,15 @@ class Command:
 
     def main(self, arguments: Sequence[str]) -> int:
         """Run with *arguments*, and return the exit status; 128 + N stands for signal N."""
-        try:
-            given = self._parse(arguments)
-            if about := self._about(given):
-                sys.stdout.write(f"{about}\n")
-                sys.stdout.flush()
-                return 0
-            with in_command():
-                status = self._run(given)
-            return process.SIGNALLED + process.came[0] if process.came else status
-        except TarToolsError as error:
-            return self._failed(str(error), max(error.status, self.trouble))
-        except BrokenPipeError:
-            return process.SIGNALLED + signal.SIGPIPE
-        except (KeyboardInterrupt, process.Interrupted) as error:
-            return process.SIGNALLED + getattr(error, "number", signal.SIGINT)
-        except MemoryError:
-            return self._failed("out of memory", self.trouble)
-        except RuntimeError as error:
-            if str(error) != NO_THREAD:
-                raise
-            return self._failed(f"{NO_THREAD}: no more processes or memory are allowed (see ulimit -a)", self.trouble)
-        except OSError as error:
-            place = f"{printable(str(error.filename))}: " if error.filename else ""
-            return self._failed(f"{place}{error.strerror or error}", self.trouble)
+        return exit_status(self.name, lambda: self._answer(arguments), self.trouble)
+
+    def _answer(self, arguments: Sequence[str]) -> int:
+        given = self._parse(arguments)
+        if about := self._about(given):
+            process.print_now(f"{about}\n")
+            return 0
+        with in_command():
+            return self._run(given)
 
     def _parse(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Return the values of the options that are given. Raises: UsageError."""
@@ -135,13 +120,42 @@ class Command:
         outputs = [one for one in self.parameters.values() if not OUTPUTS.isdisjoint(one.names)]
         return next((url for one in outputs if (url := given.get(one.name, one.default)) is not None), "-")
 
-    def _failed(self, message: str, status: int) -> int:
+
+def exit_status(name: str, work: Callable[[], int], trouble: int = 1) -> int:
+    """Return the exit status of *work*: what it returns, or that of the failure that it raises, which is printed.
+
+    *name* begins the message; *trouble* is the least status of a failure; 128 + N stands for signal N.
+    """
+    try:
+        status = work()
+        return process.SIGNALLED + process.came[0] if process.came else status
+    except BrokenPipeError:
+        return process.SIGNALLED + signal.SIGPIPE
+    except (KeyboardInterrupt, process.Interrupted) as error:
+        return process.SIGNALLED + getattr(error, "number", signal.SIGINT)
+    except Exception as error:
+        if (message := _said_of(error)) is None:
+            raise
         if os.environ.get("TARTOOLS_DEBUG") == "1":
             import traceback
 
             traceback.print_exc()
-        progress.say(self.name, message)
-        return status
+        progress.say(name, message)
+        return max(error.status, trouble) if isinstance(error, TarToolsError) else trouble
+
+
+def _said_of(error: Exception) -> str | None:
+    """Return what is said of a failure; None if it is a bug."""
+    if isinstance(error, TarToolsError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    if isinstance(error, RuntimeError) and str(error) == NO_THREAD:
+        return f"{NO_THREAD}: no more processes or memory are allowed (see ulimit -a)"
+    if isinstance(error, OSError):
+        place = f"{printable(str(error.filename))}: " if error.filename else ""
+        return f"{place}{error.strerror or error}"
+    return None
 
 
 def _values_of(group: Any, given: dict[str, Any]) -> Any:

@@ -171,13 +171,13 @@ def is_option(hint: Any) -> bool:
     return get_origin(hint) is Annotated and isinstance(hint.__metadata__[0], Option)
 
 
-def declared(hint: Any, name: str, default: Any, *, shared: bool = False) -> Iterator[Declared]:
+def declared(hint: Any, name: str, default: Any) -> Iterator[Declared]:
     """Yield the options of the parameter *name* with *hint*: one, or those of a group."""
     if is_group(hint):
         for option, inner in hints(hint).items():
             yield Declared(option, inner, getattr(hint, option, REQUIRED), hint.shared)
     else:
-        yield Declared(name, hint, default, shared)
+        yield Declared(name, hint, default, False)
 
 
 # ---- from words on a command line to values: each raises ValueError with its reason ----

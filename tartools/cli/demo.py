@@ -16,6 +16,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tartools.cli.process import print_now
+
 SHAPES = {"circle": 0, "square": 4, "triangle": 3}  # class: corners
 PICTURES = 20  # of each class
 SIDE = 96  # pixels
@@ -53,25 +55,19 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     draw_pictures(folder / "pictures")
     scripts = str(Path(sys.executable).parent)
-    say_now(f"# {len(SHAPES) * PICTURES} pictures in {len(SHAPES)} folders are drawn. To repeat what follows:")
-    say_now(f"PATH={shlex.quote(scripts)}:$PATH; cd {shlex.quote(str(folder))}")
+    print_now(f"# {len(SHAPES) * PICTURES} pictures in {len(SHAPES)} folders are drawn. To repeat what follows:\n")
+    print_now(f"PATH={shlex.quote(scripts)}:$PATH; cd {shlex.quote(str(folder))}\n")
     environment = os.environ | {"PATH": scripts + os.pathsep + os.environ.get("PATH", os.defpath)}
     for what, line in LINES:
-        say_now(f"\n# {what}\n$ {line}")
+        print_now(f"\n# {what}\n$ {line}\n")
         status = subprocess.run(
             ["bash", "-c", f"set -o pipefail; {line}"], cwd=folder, env=environment, check=False
         ).returncode
         if status:
             sys.stderr.write(f"tartools demo: this line ended with status {status}\n")
             return 1
-    say_now(f"\n# All of it is in {folder}")
+    print_now(f"\n# All of it is in {folder}\n")
     return 0
-
-
-def say_now(text: str) -> None:
-    """Print *text* now, before what the commands print."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 def draw_pictures(folder: Path) -> None:

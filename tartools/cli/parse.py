@@ -87,7 +87,7 @@ def _taken_apart(
 def _known(named: Mapping[str, Declared], name: str) -> Declared:
     if name in named:
         return named[name]
-    possible = near(name, [each for each, one in named.items() if each in one.names]) if name[:2] == "--" else []
+    possible = near(name, [each for each, one in named.items() if each in one.names])
     raise ValueError(f"No such option: {name}" + (f" (Possible options: {', '.join(possible)})" if possible else ""))
 
 
@@ -128,14 +128,18 @@ def _is_set(one: Declared) -> bool:
 def near(name: str, options: Iterable[str]) -> list[str]:
     """Return those of *options* that may have been meant by *name*, sorted: a letter or the end is missing or wrong.
 
+    Of one letter there are too many alike.
+
     >>> near("--ratio", ["--version", "--verbatim"]), near("--coun", ["--count"]), near("--file", ["--files-from"])
     ([], ['--count'], ['--files-from'])
     """
     from difflib import SequenceMatcher
 
-    word = name.lstrip("-")
+    if len(name) <= len("--"):
+        return []
     return sorted(
         option
         for option in options
-        if option.startswith(name) or SequenceMatcher(None, word, option.lstrip("-")).ratio() >= ALIKE
+        if len(option) > len("-c")
+        and (option.startswith(name) or SequenceMatcher(None, name[2:], option[2:]).ratio() >= ALIKE)
     )

@@ -77,6 +77,16 @@ def run(main: Callable[[], int]) -> NoReturn:
     sys.exit(status)
 
 
+def print_now(text: str) -> None:
+    """Print *text* on stdout, before what others print there. Raises: OSError."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        error.filename = "stdout"
+        raise
+
+
 def printable_lines(lines: bytes) -> bytes:
     """Return *lines* for stdout: if that is a terminal, with control characters escaped but for tabs and newlines.
 

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 
-from tartools.errors import TarToolsError, in_units, printable
+from tartools.cli.process import print_now
+from tartools.errors import in_units, printable
 
 USAGE = """\
 usage: tartools cache [--clear [URL]]
@@ -30,11 +31,7 @@ def main(words: Sequence[str]) -> int:
         return 1
     from tartools.storage.objects.cache import cache_of
 
-    try:
-        cache = cache_of(text)
-    except TarToolsError as error:
-        sys.stderr.write(f"tartools cache: {error}\n")
-        return 2
+    cache = cache_of(text)
     if words:
         removed = cache.clear(*words[1:])
         sys.stderr.write(f"tartools cache: {in_units(removed)} removed\n")
@@ -42,7 +39,7 @@ def main(words: Sequence[str]) -> int:
     entries = sorted(cache.entries(), key=lambda entry: -entry.used)
     for entry in entries:
         used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M") if entry.used else "never"
-        sys.stdout.write(f"{in_units(entry.kept):>9} {in_units(entry.size):>9}  {used}  {printable(entry.url)}\n")
+        print_now(f"{in_units(entry.kept):>9} {in_units(entry.size):>9}  {used}  {printable(entry.url)}\n")
     held = sum(entry.kept for entry in entries)
     sys.stderr.write(f"tartools cache: {in_units(held)} of {in_units(cache.budget)} in {printable(cache.folder)}\n")
     return 0

@@ -76,6 +76,7 @@ from tartools.shards.writing import Destination, write_samples
 from tartools.show import benchreport
 from tartools.stages import select
 from tartools.storage import scratch
+from tartools.storage.interrupts import deferred_signals
 from tartools.storage.listing import ls
 from tartools.storage.local import path_of
 from tartools.storage.url import Url
@@ -146,8 +147,9 @@ def tarbench(
         raise StorageError(f"this needs {' and '.join(missing)}: {errors.how_to_install(*missing)}")
     urls = source.urls()
     with ExitStack() as stack:
-        folder = Path(scratch.private_directory(data.tmpdir))
-        stack.callback(scratch.remove_tree, os.fsencode(folder))
+        with deferred_signals():
+            folder = Path(scratch.private_directory(data.tmpdir))
+            stack.callback(scratch.remove_tree, os.fsencode(folder))
         facts = bench_facts(urls, account, source.reading, data, ways, folder)
         account.check()
     print_facts(facts, json, benchreport)
@@ -266,23 +268,24 @@ def places_of_copies(
     account.progress.phase = Phase("copying")
     origins: Origins = []
     fields: dict[str, None] = {}
-    sizes = [0]
+    size = 0
 
     def numbered(samples: Iterable[Sample]) -> Iterator[Sample]:
+        nonlocal size
         for sample in select.count(samples, data.count):
             account.samples_out += 1
-            sizes.append(sum(member.size for member in sample.members))
+            size += sum(member.size for member in sample.members)
             origins.append((sample.key, sample.shard))
             fields.update(dict.fromkeys(sample.fields))
             yield sample
-            if sum(sizes) >= data.size:
+            if size >= data.size:
                 return
 
     loose, zipped, shard, table = (str(folder / name) for name in ("loose", "data.zip", "data.tar", "data.parquet"))
     found = source_samples(urls, kind, account, reading)
     with closing_upstream(found):
         write_samples(select.rekey(numbered(found), "{index:08d}"), Destination(shard), Account())
-    taken = {"samples": len(origins), "bytes": sum(sizes), "fields": list(fields)}
+    taken = {"samples": len(origins), "bytes": size, "fields": list(fields)}
     files: list[str] = []
     if origins and not dry:
         write_rows(row_inputs([shard], Account(), Indexing(Reading(), 1)), table)

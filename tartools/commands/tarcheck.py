@@ -2,8 +2,9 @@
 
 Reads all samples of each SHARD, and goes on after damage where another header can be found. Prints findings: for each
 kind a code, how many there are, what it means, what to do, and the first places, with shard, byte and key; on a
-terminal as a table, otherwise one fact per line. If a SHARD is a table, its rows are compared with the shards that it
-lists, and the samples of these rows are checked, in their order; a shard that is named too is read once, whole.
+terminal as a table, otherwise one fact per line. If a SHARD is a table, the places and keys that it has are compared
+with the shards that it lists (numbers of samples and values are not), and the samples of its rows are checked, in their
+order; a shard that is named too is read once, whole.
 
 Findings are errors, warnings or notes. The exit status is 1 if there are errors or warnings. Notes are about what may
 well be intended, such as a field that few samples have; they leave it 0.

@@ -187,9 +187,6 @@ def the_comparison(alike: AlikeOptions) -> Comparison:
 
 def say_left_out(sides: Sequence[DedupSide], pairs: Iterable[bytes], account: Account) -> None:
     """Say how many samples were left out, and how many could not be compared."""
-    from tartools.stages.duplicates import AGAINST
-    from tartools.stages.duplicates.comparison import pair_of
-
     found = [pair_of(record).side for record in pairs]
     if found:
         leaked = f", {found.count(AGAINST):,} of them of samples of --against" if sides[1:] else ""

@@ -129,9 +129,10 @@ class PayloadRows:
 
     def _payloads(self, column: Any, name: str, row: int, ending: bytes) -> Sequence[bytes | None]:
         """Return the payloads of *column* for fields with this *ending*; text is compressed if that says so."""
+        column = _plain(column)
         found = _payloads(column, name, row)
         field = os.fsdecode(ending[1:])
-        if without_codec(field)[1] is None or _is_bytes(self._table.parquet.schema_arrow.field(name).type):
+        if without_codec(field)[1] is None or _is_bytes(column.type) or _is_file(column.type):
             return found
         return [None if value is None else text_payload(field, value) for value in found]
 
@@ -170,14 +171,17 @@ def _key(key: bytes | None) -> bytes:
     return key
 
 
-def _is_bytes(kind: Any) -> bool:
-    """Tell whether a column of this *kind* has bytes, or pictures."""
+def _plain(column: Any) -> Any:
+    """Return *column* as an array of what it stores, without an extension type or a dictionary."""
     pa = schema.arrow()
-    is_a, kind = pa.types, kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-    if is_a.is_dictionary(kind):
-        kind = kind.value_type
+    column = column.storage if isinstance(column, pa.ExtensionArray) else column
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _is_bytes(kind: Any) -> bool:
+    is_a = schema.arrow().types
     tests = is_a.is_binary, is_a.is_large_binary, is_a.is_binary_view, is_a.is_fixed_size_binary
-    return any(test(kind) for test in tests) or _is_file(kind)
+    return any(test(kind) for test in tests)
 
 
 def _is_file(kind: Any) -> bool:
@@ -190,10 +194,8 @@ def _payloads(column: Any, name: str, row: int) -> Sequence[bytes | None]:
 
     Raises: SampleError, with the row as its offset, for a picture that is only a path.
     """
-    pa = schema.arrow()
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
-    is_a, kind = pa.types, column.type
+    column = _plain(column)
+    is_a, kind = schema.arrow().types, column.type
     if _is_file(kind):
         parts = {one.name: _payloads(part, name, row) for one, part in zip(kind, column.flatten(), strict=True)}
         for number, (payload, path) in enumerate(zip(parts["bytes"], parts["path"], strict=True)):
@@ -202,8 +204,6 @@ def _payloads(column: Any, name: str, row: int) -> Sequence[bytes | None]:
                 what = f"the column {name!r} has only the path {where!r}, not the bytes of that file"
                 raise SampleError(f"{what}; a TSV with a column @{name} has tarcreate read files", offset=row + number)
         return parts["bytes"]
-    if is_a.is_dictionary(kind):
-        kind = kind.value_type
     if _is_bytes(kind) or is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind):
         return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
     return [None if value is None else as_text(value).encode() for value in schema.plain_values(column)]
@@ -248,14 +248,10 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
 
 
 def _field_values(column: Any, name: str, url: str) -> Sequence[Any]:
-    """Return the values of *column*, called *name*, for `payloads.field_of`."""
-    pa = schema.arrow()
-    is_a = pa.types
-    kind = column.type
-    if is_a.is_dictionary(kind):
-        column = column.dictionary_decode()
-        kind = column.type
-    if is_a.is_binary(kind) or is_a.is_large_binary(kind) or is_a.is_fixed_size_binary(kind):
+    """Return the values of *column*, called *name*, for `columnfields.field_of`."""
+    column = _plain(column)
+    is_a, kind = schema.arrow().types, column.type
+    if _is_bytes(kind):
         return column.to_pylist()  # type: ignore[no-any-return]
     if is_a.is_list(kind) or is_a.is_large_list(kind) or is_a.is_fixed_size_list(kind):
         inner = kind.value_type

@@ -10,16 +10,16 @@ import json
 import marshal
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import IO, Any, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.samples.columnfields import RowFormat, check_keys, check_words, key_column, name_of_field, packed_row
 from tartools.samples.encoding import text_payload, without_codec
 
-CHUNK = 1 << 18  # bytes of a TSV that are split together
-ROWS = 1000  # of a CSV, or of JSON lines, that are handed on together
+CHUNK = 1 << 18  # bytes of rows that are handed on together, or a row
 BOM = b"\xef\xbb\xbf"
 
 _ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\"})
@@ -91,14 +91,18 @@ def titled(title: str, form: str = "tsv") -> tuple[str, bool]:
 def read_table(
     file: io.BufferedReader, form: str, name: str, what: str = "table"
 ) -> tuple[int, list[str], Iterator[TextRows]]:
-    """Return the line and the cells of the header of the table in *file*, of *form* tsv or csv, and the rows below it.
+    r"""Return line and cells of the header of the table in *file*, of *form* tsv or csv, and the rows below it.
 
     Messages call it *what*. Lines may end with CR LF, and a byte order mark is ignored. Empty lines are skipped, unless
     the table is a TSV of one column. Cells are bytes; those of the header are text, with surrogates for what is not
     UTF-8.
 
-    Holds: 256 KiB of rows. Raises: SampleError, naming *name* and the line, for a table without a header, and for rows
-    that are not *form* or have another number of cells than the header, after the rows before them.
+    Holds: 256 KiB of rows, or a row. Raises: SampleError, naming *name* and the line, for a table without a header, and
+    for rows that are not *form* or have another number of cells than the header, after the rows before them.
+
+    >>> rows = b"key,txt\n" + b"a,%b\n" % (b"x" * CHUNK) * 3
+    >>> [len(found.cells) for found in read_table(io.BufferedReader(io.BytesIO(rows)), "csv", "a.csv")[2]]
+    [1, 1, 1]
     """
     found = _of_one_width((_csv if form == "csv" else _tsv)(file, name), form, name)
     first = next(found, None)
@@ -179,20 +183,32 @@ def _csv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
     import csv
 
     csv.field_size_limit(sys.maxsize)
-    reader = csv.reader(text_lines(file, ""), strict=True)
+    text = text_lines(file, "")
+    waiting: deque[str] = deque()  # lines that were read together
+
+    def text_by_line() -> Iterator[str]:
+        while found := text.readlines(CHUNK):
+            waiting.extend(found)
+            while waiting:
+                yield waiting.popleft()
+
+    reader = csv.reader(text_by_line(), strict=True)
     ended = False
     while not ended:
         lines: list[int] = []
         cells: list[list[bytes]] = []
+        ended = True
         try:
-            for row in islice(reader, ROWS):
+            for row in reader:
                 lines.append(reader.line_num)
                 cells.append([cell.encode("utf-8", "surrogateescape") for cell in row])
+                if not waiting:
+                    ended = False
+                    break
         except csv.Error as error:
             yield TextRows(lines, cells)
             raise SampleError(f"line {reader.line_num}: not CSV: {error}", url=name) from None
         yield TextRows(lines, cells)
-        ended = len(cells) < ROWS
 
 
 def text_lines(file: IO[bytes], newline: str) -> io.TextIOWrapper:
@@ -271,7 +287,7 @@ def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) 
 
     An empty cell of TSV and CSV is an empty field; in JSON lines, null and what an object lacks are no field.
 
-    Holds: 256 KiB of rows. Raises: SampleError, naming *name*, line and column, for what is no such row.
+    Holds: 256 KiB of rows, or a row. Raises: SampleError, naming *name*, line and column, for what is no such row.
     """
     if form == "jsonl":
         yield from _objects(file, name, rows)
@@ -322,6 +338,7 @@ def _objects(file: io.BufferedReader, name: str, rows: RowFormat) -> Iterator[Pa
     seen: dict[str, None] = {}
     keys: list[bytes] = []
     values: list[bytes] = []
+    size = 0
     for line, found in objects(file, name):
         try:
             names = tuple(found)
@@ -336,9 +353,10 @@ def _objects(file: io.BufferedReader, name: str, rows: RowFormat) -> Iterator[Pa
             raise SampleError(f"line {line}: {error.message}", url=name) from None
         keys.append(key)
         values.append(packed)
-        if len(keys) == ROWS:
+        size += len(key) + len(packed)
+        if size >= CHUNK:
             yield keys, values
-            keys, values = [], []
+            keys, values, size = [], [], 0
     if keys:
         yield keys, values
     if seen:

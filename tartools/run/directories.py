@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Literal, NamedTuple
 
 from tartools.errors import StorageError
@@ -91,13 +92,17 @@ class SampleDirectories:
         self.options = options
         self._emptied: list[bytes] = []  # directories to be removed
         self._used: list[bytes] = []  # empty directories for other samples
-        with deferred_signals():  # until the guard runs
-            self.folder = os.path.realpath(os.fsencode(scratch.private_directory(tmpdir)))
-            try:
+        made: list[Callable[[], object]] = []
+        try:
+            with deferred_signals():  # until the guard runs
+                self.folder = os.path.realpath(os.fsencode(scratch.private_directory(tmpdir)))
+                made.append(partial(scratch.remove_tree, self.folder))
                 self.guard = Guard(self.folder, keep=options.keep, tmpdir=tmpdir)
-            except BaseException:
-                scratch.remove_tree(self.folder)
-                raise
+                made.append(self.guard.close)
+        except BaseException:  # a signal too, that came meanwhile
+            for undo in made:
+                undo()
+            raise
 
     def close(self) -> None:
         """Remove the folder, unless it is to be kept."""

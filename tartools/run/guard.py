@@ -31,7 +31,7 @@ from tartools.storage.interrupts import deferred_signals
 from tartools.storage.scratch import scratch_file
 
 MARKS = "TARTOOLS_GUARDED"  # the variable with the marks of all guards that a process has, as /1-2//3-4/
-PAGE, SOME = 4096, 200  # bytes of a part of the list, which is written at once; numbers that surely fit into it
+PAGE, SOME = 4096, 200  # bytes of a part of the list, which is written at once; so many numbers take half of it
 
 # $1: a pattern of variables with our mark. $2: the directory. $3: a pattern of what is in it. $4: "keep" or empty.
 # Its stdout is the list of sessions, its stderr a pipe that ends when the guard does. It needs /proc for all but the
@@ -129,7 +129,8 @@ class Guard:
         Raises: OSError, also if the disk is full, and ValueError, before anything was started.
         """
         with self._lock:
-            self._write_list()  # there is room for one more, then
+            self._pages = max(self._pages, len(self._running) // SOME + 1)
+            self._write_list()  # which takes the room for one more
         child = Child(words, **options)
         with self._lock:
             self._running.add(child)
@@ -150,7 +151,6 @@ class Guard:
 
     def _write_list(self) -> None:
         """Write the numbers of what runs, and blanks behind them. Raises: OSError."""
-        self._pages = max(self._pages, len(self._running) // SOME + 1)
         numbers = b"".join(b"%d\n" % child.pid for child in self._running)
         os.pwrite(self._list.fileno(), numbers.ljust(self._pages * PAGE), 0)
 

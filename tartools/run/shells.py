@@ -21,7 +21,7 @@ from tartools import storage
 from tartools.errors import CommandError, StorageError
 from tartools.run import warmshell
 from tartools.run.directories import Outcome, SampleDirectories, SampleTask
-from tartools.run.keyedlines import LONGEST, KeyedLines, print_lines
+from tartools.run.keyedlines import LONGEST, KeyedLines, Stopped, print_lines
 from tartools.run.warmshell import WarmShell
 from tartools.storage.children import Child, end_all, how_it_ended
 from tartools.storage.scratch import create_file, open_file
@@ -54,9 +54,8 @@ class Shells:
     """Runs the words *arguments* in the directories of samples, *folders*, in as many threads as call `run`.
 
     What commands print goes to the log of the task if it has one, else to stderr; if *keyed*, each line behind the key
-    of the sample. A run that takes longer than *timeout* seconds is killed. While
-    commands run, directories that are not needed any more are removed, since that may wait for the disk. It has to be
-    closed; then no shell runs any more.
+    of the sample. A run that takes longer than *timeout* seconds is killed. While commands run, directories that are
+    not needed any more are removed, since that may wait for the disk. It has to be closed; then no shell runs any more.
     """
 
     def __init__(
@@ -66,13 +65,14 @@ class Shells:
         self._arguments = arguments
         self._folders = folders
         self._guard = folders.guard
-        self._keyed = keyed and folders.options.log is None and hasattr(os, "pidfd_open")
+        self._stopped = False
+        keyed = keyed and folders.options.log is None and hasattr(os, "pidfd_open")
+        self._lines = partial(KeyedLines, lambda: self._stopped) if keyed else None
         self._timeout = timeout
         self._environment = dict(os.environb)
         self._lock = threading.Lock()
         self._ended: set[int] = set()  # sessions of shells that were started for one task each
         self._idle: list[WarmShell] = []  # those that wait for a task
-        self._stopped = False
         self._check = warmshell.check(arguments, self._environment)
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class Shells:
         except (OSError, ValueError) as error:
             return Outcome(f"could not be started: {getattr(error, 'strerror', None) or error}")
         if done.failure and task.log:
-            _print_log(task.log, task.key)
+            _print_log(task.log, task.key, lambda: self._stopped)
         return done
 
     def stop(self) -> None:
@@ -115,10 +115,7 @@ class Shells:
             end_all([], signal.SIGKILL, others=lambda: self._guard.marked(ended))
 
     def _run_in_warm_shell(self, task: SampleTask) -> Outcome:
-        try:
-            shell = self._start_in_warm_shell(task)
-        except BrokenPipeError:  # it was killed while it was idle, so the command has not begun
-            shell = self._start_in_warm_shell(task)
+        shell = self._started_in_warm_shell(task)
         try:
             self._folders.sweep()
             return shell.wait(self._timeout)
@@ -128,28 +125,33 @@ class Shells:
             else:
                 self._end(shell)
 
-    def _start_in_warm_shell(self, task: SampleTask) -> WarmShell:
-        """Start *task* in an idle long-lived shell, or a new one, and return it. Raises: BrokenPipeError."""
-        try:
-            shell = self._idle.pop()
-        except IndexError:
-            program, _, command = self._arguments
-            start = partial(self._start, executable=program, cwd=self._folders.folder)
-            printed = KeyedLines() if self._keyed else None
-            shell = WarmShell(start, self._name, command, self._environment, printed, bool(task.log))
-        try:
-            shell.start(os.path.basename(task.folder), task.environment)
-        except BaseException:
-            self._end(shell)
-            raise
-        return shell
+    def _started_in_warm_shell(self, task: SampleTask) -> WarmShell:
+        """Start *task* in an idle long-lived shell, else in a new one, and return it. Raises: OSError."""
+        while True:
+            try:
+                shell, new = self._idle.pop(), False
+            except IndexError:
+                shell, new = self._warm_shell(), True
+            try:
+                shell.start(os.path.basename(task.folder), task.environment)
+                return shell
+            except BaseException as error:
+                self._end(shell)
+                if new or not isinstance(error, BrokenPipeError):  # killed while it was idle: the task has not begun
+                    raise
+
+    def _warm_shell(self) -> WarmShell:
+        program, _, command = self._arguments
+        start = partial(self._start, executable=program, cwd=self._folders.folder)
+        logged = self._folders.options.log is not None
+        return WarmShell(start, self._name, command, self._environment, self._lines, logged)
 
     def _end(self, shell: WarmShell) -> None:
         shell.end()
         self._guard.release(shell.child)
 
     def _run_in_new_shell(self, task: SampleTask) -> Outcome:
-        with contextlib.closing(KeyedLines()) if self._keyed else contextlib.nullcontext() as printed:
+        with contextlib.closing(self._lines()) if self._lines else contextlib.nullcontext() as printed:
             child = self._start(
                 [self._name, *self._arguments[1:]],
                 executable=self._arguments[0],
@@ -163,11 +165,11 @@ class Shells:
                 self._folders.sweep()
                 status = _status(child, printed, task.key, self._timeout)
                 if status is None:
-                    child.end(signal.SIGKILL)
                     return Outcome(f"took longer than {self._timeout:g} seconds and was killed")
                 told = 128 - status if status < 0 else status  # as a long-lived shell tells it
                 return Outcome(how_it_ended(told) if told else "")
             finally:
+                child.end(signal.SIGKILL)  # if it runs still
                 self._guard.release(child)
                 if printed:
                     printed.end(task.key)
@@ -195,10 +197,10 @@ def _status(child: Child, printed: KeyedLines | None, key: bytes, timeout: float
         os.close(fd)
 
 
-def _print_log(log: bytes, key: bytes) -> None:
+def _print_log(log: bytes, key: bytes, stopped: Stopped) -> None:
     """Print the file *log* on stderr, behind *key*, if it is still there."""
     with contextlib.suppress(OSError):
         if file := open_file(log):
             with io.BufferedReader(file) as reader:
                 while lines := reader.readlines(LONGEST):
-                    print_lines(key, [line.removesuffix(b"\n") for line in lines])
+                    print_lines(key, [line.removesuffix(b"\n") for line in lines], stopped)

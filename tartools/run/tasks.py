@@ -257,7 +257,7 @@ def part_of(tasks: Sequence[Task], part: str | None) -> Sequence[Task]:
     """Return the K-th of N parts of *tasks* for *part* "K/N": every N-th task from the K-th on. Raises: UsageError."""
     if part is None:
         return tasks
-    found = re.fullmatch(r"([0-9]+)/([0-9]+)", part, re.ASCII)
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", part)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise UsageError(f"--only {part!r} is not K/N with K from 1 to N")
     return tasks[int(found[1]) - 1 :: int(found[2])]

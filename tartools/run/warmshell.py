@@ -64,6 +64,7 @@ def check(arguments: Sequence[str], environment: Mapping[bytes, bytes]) -> subpr
         os.path.basename(os.path.realpath(program)) != "bash"
         or rest[0] != "-c"
         or "$$" in rest[1]
+        or "${$" in rest[1]
         or any(name.startswith(b"BASH") or name in _STARTING for name in environment)
         or not os.path.exists("/proc/self/stat")
     ):
@@ -91,7 +92,8 @@ def loop(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
 class WarmShell:
     """One such shell, called *name*, that *start* starts in the folder of the directories.
 
-    What the command prints goes to *printed*, else to our stderr, or if *logged* to the directory's log.
+    What the command prints goes to the *lines* that are made for it, else to our stderr, or if *logged* to the
+    directory's log.
     *reusable* says whether it can run another task. Raises: OSError if it can't be started.
     """
 
@@ -101,20 +103,25 @@ class WarmShell:
         name: str,
         command: str,
         environment: Mapping[bytes, bytes],
-        printed: KeyedLines | None,
+        lines: Callable[[], KeyedLines] | None,
         logged: bool,
     ) -> None:
         self.reusable = True
         self._key = self._shard = b""
-        self._printed = printed
-        self.child = start(
-            [name, "-c", loop(command, environment, logged), name, command],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=printed.theirs if printed else 2,  # even if Python has no stderr
-            preexec_fn=adopting(),
-        )
+        self._printed = lines() if lines else None
+        try:
+            self.child = start(
+                [name, "-c", loop(command, environment, logged), name, command],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._printed.theirs if self._printed else 2,  # even if Python has no stderr
+                preexec_fn=adopting(),
+            )
+        except BaseException:
+            if self._printed:
+                self._printed.close()
+            raise
         assert self.child.stdin and self.child.stdout
         self._tasks, self._answers = self.child.stdin, self.child.stdout
 

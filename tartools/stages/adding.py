@@ -17,6 +17,7 @@ from tartools.tar.writer import new_members
 Find = Callable[[Sequence[bytes]], Sequence[Any]]
 
 LARGE = 1 << 16  # bytes; the samples of a batch are put together in memory if they are smaller than this
+MOST, FEW = 16 << 20, 128  # bytes of what is found for a batch, and samples for which it is asked at once
 NOTHING = (b"", b"", b"", b"", 0)  # pieces and size of what is new in a sample to which nothing is added
 
 
@@ -41,27 +42,49 @@ def joined(batches: Iterable[Batch], find: Find, how: Adding, account: Account) 
 
     Samples without a partner are left out, and counted in *account*, unless *how* passes them on.
 
-    Holds: two batches. Raises: SampleError, naming the sample, if it would have two fields of one name, or would not
-    read back; what *find* raises.
+    Holds: two batches, and of what is found 16 MiB, or that of 128 samples. Raises: SampleError, naming the sample, if
+    it would have two fields of one name, or would not read back; what *find* raises.
     """
     for batch in batches:
-        found = find(batch.keys)
+        found = _found(find, batch.keys)
         lost = found.count(None)
-        if not how.left:
-            account.left_out += lost
-        if lost == len(found):
+        if lost == len(batch):
             if how.left:
                 yield batch
+            else:
+                account.left_out += lost
             continue
-        whole = _together(batch, found, lost, how)
+        whole = _together(batch, found, lost, how) if len(found) == len(batch) else None
         if whole is not None:
+            account.left_out += 0 if how.left else lost
             yield whole
             continue
-        for sample, value in zip(batch, found, strict=True):
-            if value is not None:
-                yield Batch.of(added(sample, how.members(sample.raw_key, value), how))
-            elif how.left:
-                yield Batch.of(sample)
+        samples, done = iter(batch), 0
+        while found:
+            for value, sample in zip(found, samples, strict=False):  # in this order: a sample is not lost at the end
+                if value is not None:
+                    yield Batch.of(added(sample, how.members(sample.raw_key, value), how))
+                elif how.left:
+                    yield Batch.of(sample)
+                else:
+                    account.left_out += 1
+            done += len(found)
+            found = _found(find, batch.keys[done:])
+
+
+def _found(find: Find, keys: Sequence[bytes]) -> list[Any]:
+    """Return what *find* has for the first of *keys*: for all of them, unless that is more than there is room for.
+
+    >>> [len(_found(lambda keys: [bytes(1 << 20)] * len(keys), [b"k"] * count)) for count in (10, 1000)]
+    [10, 128]
+    """
+    found: list[Any] = []
+    room = MOST
+    while len(found) < len(keys) and room > 0:
+        more = find(keys[len(found) : len(found) + FEW])
+        found += more
+        room -= sum(map(len, filter(None, more)))
+    return found
 
 
 def _together(batch: Batch, found: Sequence[Any], lost: int, how: Adding) -> Batch | None:

@@ -205,7 +205,7 @@ def _parsed_template(template: str, numbers: Sequence[str]) -> tuple[str, dict[s
             made += literal.replace("{", "{{").replace("}", "}}")
             if name is None:
                 continue
-            if name.partition(".")[0].partition("[")[0] not in (*numbers, "key", "shard"):
+            if name.partition("[")[0] not in (*numbers, "key", "shard"):
                 if not name or name.isdigit():
                     raise _bad_template(template, numbers)
                 fields[f"field{len(fields)}"] = name

@@ -52,7 +52,7 @@ def sorted_batches(
 ) -> Iterator[Batch]:
     """Yield the samples of *index*, whose bytes are in *files*, sorted by *order*. The sort is stable.
 
-    By `__key__`, all members of one key become one sample. A batch never holds two samples with the same key.
+    By `__key__`, all members of one key become one sample. In a batch, no two samples side by side have one key.
     The whole *index* is read before the first batch is yielded.
 
     Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*; 128 open files; two batches of 1 MiB.

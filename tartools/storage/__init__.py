@@ -30,7 +30,7 @@ from tartools.storage.checks import (
 )
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.local import make_directory, sync_folder
-from tartools.storage.streams import FileSink, Input, OutputStream, Sink, naming, stream_file
+from tartools.storage.streams import FileSink, Input, OutputStream, Sink, naming, stream_file, unlock
 from tartools.storage.url import Url, loaded_module
 
 __all__ = [
@@ -148,7 +148,7 @@ def alone(url: str) -> Iterator[None]:
         yield
     finally:
         if lock >= 0:
-            os.close(lock)
+            unlock(lock)
 
 
 def remove(url: str) -> None:

@@ -163,10 +163,10 @@ def open_file(path: bytes) -> io.FileIO | None:
 
     Raises: OSError.
     """
-    file = SharedFile(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "r")
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return file
-    file.close()
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return SharedFile(fd, "r")
+    os.close(fd)
     return None
 
 

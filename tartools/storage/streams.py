@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from tartools.errors import StorageError
@@ -236,6 +236,13 @@ def sync_file(file: io.FileIO | str) -> None:
             os.close(fd)
 
 
+def unlock(fd: int) -> None:
+    """Give up the lock of the file *fd*, of which a fork of this process may have the descriptor too, and close it."""
+    with suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
+
+
 def wait_until_ready(fd: int, *, writing: bool, seconds: float | None = None) -> bool:
     """Wait until the descriptor *fd* can be read, or written, up to *seconds*; tell whether it can."""
     import select
@@ -248,10 +255,8 @@ def wait_until_ready(fd: int, *, writing: bool, seconds: float | None = None) ->
 def enlarge(fd: int) -> None:
     """Give the pipe *fd* a buffer of 1 MiB where the system can: twice the speed on small members."""
     if hasattr(fcntl, "F_SETPIPE_SZ"):
-        try:
+        with suppress(OSError):  # not a pipe, or the user's limit of pipe memory is reached
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
-        except OSError:
-            pass  # not a pipe, or the user's limit of pipe memory is reached
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from tartools.tables.rows import Fact
 NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 OWN = (schema.SHARD, schema.VERSION, schema.INDEX, schema.KEY, schema.BEGIN, schema.END, schema.MEMBERS)
 DIGEST = 16  # bytes
+DIGITS = 20  # characters of a whole number of 64 bits, at most
 PICTURE = (("width", "int64"), ("height", "int64"), ("format", "string"), ("mode", "string"), ("broken", "string"))
 
 
@@ -115,10 +116,10 @@ def _picture_facts(name: str) -> list[Fact]:
 def value_of(text: object) -> object:
     """Return *text* as a whole number or a number if it is the plain form of one; any other value as it is.
 
-    >>> value_of("7"), value_of("0.50"), value_of("007"), value_of("seven")
-    (7, 0.5, '007', 'seven')
+    >>> value_of("7"), value_of("0.50"), value_of("007"), value_of("seven"), value_of("9" * 5000) == "9" * 5000
+    (7, 0.5, '007', 'seven', True)
     """
     if not isinstance(text, str) or not re.fullmatch(NUMBER, text):
         return text
-    number = float(text) if set(text) & set(".eE") else int(text)
+    number = float(text) if set(text) & set(".eE") or len(text) > DIGITS else int(text)
     return number if abs(number) < 1 << 63 else text  # else an id, or the like

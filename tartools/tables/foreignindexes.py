@@ -104,12 +104,7 @@ class IndexedSample(NamedTuple):
         return SampleError(f"the member {name!r} {why}", url=self.shard)
 
 
-class IndexedShard(NamedTuple):
-    """A shard: its *url*, its *size* in bytes, and its *rows*, which can be read once."""
-
-    url: str
-    size: int
-    rows: Iterator[IndexedSample]
+IndexedShards = Iterable[tuple[str, int, Iterator[IndexedSample]]]  # URL, size in bytes, and rows, to be read once
 
 
 class IndexPlaces(NamedTuple):
@@ -145,7 +140,7 @@ class IndexFormat(NamedTuple):
 
     suffix: str
     names: Sequence[str]
-    write: Callable[[Iterable[IndexedShard], IndexPlaces], None]
+    write: Callable[[IndexedShards, IndexPlaces], None]
     check: Callable[[IndexedSample], None] = lambda row: None
 
 
@@ -213,13 +208,13 @@ def write_index(
 
 def _shards(
     blocks: Iterable[bytes], versions: Mapping[str, str], account: Account, check: Callable[[IndexedSample], None]
-) -> Iterator[IndexedShard]:
+) -> IndexedShards:
     """Yield the shards; the rows of one have to be read before the next one is asked for. Holds: one block."""
     grouped = groupby(map(marshal.loads, blocks), itemgetter(0))
     name, found = next(grouped, ("", iter(())))
     for url, version in versions.items():
         rows = chain.from_iterable(map(_rows, found if url == name else ()))
-        yield IndexedShard(url, int(version.split()[0]), _listed(rows, url, version, account, check))
+        yield url, int(version.split()[0]), _listed(rows, url, version, account, check)
         if url == name:
             name, found = next(grouped, ("", iter(())))
 
@@ -276,12 +271,12 @@ def _dali_words(row: IndexedSample) -> Iterator[bytes]:
         yield b"%b %d %d %b" % (*part, path)
 
 
-def _write_dali(shards: Iterable[IndexedShard], places: IndexPlaces) -> None:
-    for shard in shards:
-        lines = [b" ".join(_dali_words(row)) for row in shard.rows]
+def _write_dali(shards: IndexedShards, places: IndexPlaces) -> None:
+    for url, _, rows in shards:
+        lines = [b" ".join(_dali_words(row)) for row in rows]
         if not lines:
-            raise SampleError("has no samples, and DALI takes no index without one", url=shard.url)
-        places.write(places.beside[shard.url], b"\n".join([b"%b %d" % (DALI_VERSION, len(lines)), *lines, b""]))
+            raise SampleError("has no samples, and DALI takes no index without one", url=url)
+        places.write(places.beside[url], b"\n".join([b"%b %d" % (DALI_VERSION, len(lines)), *lines, b""]))
 
 
 def _check_wids(row: IndexedSample) -> None:
@@ -297,24 +292,23 @@ def _check_wids(row: IndexedSample) -> None:
         raise row.refused("has no field, but wids takes it for a sample; leave it out of the shard")
 
 
-def _write_wids(shards: Iterable[IndexedShard], places: IndexPlaces) -> None:
+def _write_wids(shards: IndexedShards, places: IndexPlaces) -> None:
     found = [
-        {"url": places.name_of(shard.url), "nsamples": sum(1 for _ in shard.rows), "filesize": shard.size}
-        for shard in shards
+        {"url": places.name_of(url), "nsamples": sum(1 for _ in rows), "filesize": size} for url, size, rows in shards
     ]
     places.write_json(WIDS_NAME, {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": found})
 
 
-def _write_webshart(shards: Iterable[IndexedShard], places: IndexPlaces) -> None:
-    for shard in shards:
-        name = json.dumps(Url(shard.url).name.rpartition("/")[2])
+def _write_webshart(shards: IndexedShards, places: IndexPlaces) -> None:
+    for url, size, rows in shards:
+        name = json.dumps(Url(url).name.rpartition("/")[2])
         files = [
             f'\n{json.dumps(row.text(row.path(part)))}: {{"offset": {part.offset}, "length": {part.size}}}'
-            for row in shard.rows
+            for row in rows
             for part in row.parts
         ]
-        index = f'{{"path": {name}, "filesize": {shard.size}, "files": {{{",".join(files)}}}'
-        places.write(places.beside[shard.url], f'{index}, "includes_image_geometry": false}}\n'.encode())
+        index = f'{{"path": {name}, "filesize": {size}, "files": {{{",".join(files)}}}'
+        places.write(places.beside[url], f'{index}, "includes_image_geometry": false}}\n'.encode())
 
 
 def _check_energon_names(places: IndexPlaces) -> None:
@@ -335,7 +329,7 @@ def _check_energon(row: IndexedSample) -> None:
         raise row.refused("has no field, but Energon takes it for a sample; leave it out of the shard")
 
 
-def _write_energon(shards: Iterable[IndexedShard], places: IndexPlaces) -> None:
+def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
     """Write the index of *shards*. Disk: its size. Raises: SampleError for a key that comes twice, StorageError."""
     import sqlite3
 
@@ -345,12 +339,14 @@ def _write_energon(shards: Iterable[IndexedShard], places: IndexPlaces) -> None:
     try:
         with closing(sqlite3.connect(f"{scratch}/index")) as base:
             base.executescript(TABLES)
-            for number, shard in enumerate(shards):
-                begins, end = _store(number, shard, base)
-                counts[places.name_of(Url(shard.url).name)] = len(begins)
-                offsets = struct.pack(f"<{len(begins) + 1}Q", *begins, end)
-                digest.update(f"{shard.url.rpartition('/')[2]}\n".encode("utf-8", "surrogateescape") + offsets[:-8])
-                places.write(places.beside[shard.url], offsets)
+            for number, (url, _, rows) in enumerate(shards):
+                begins = _store(number, rows, base)
+                if len(begins) < 2:
+                    raise SampleError("has no samples, and Energon takes no shard without one", url=url)
+                counts[places.name_of(Url(url).name)] = len(begins) - 1
+                offsets = struct.pack(f"<{len(begins)}Q", *begins)
+                digest.update(f"{url.rpartition('/')[2]}\n".encode("utf-8", "surrogateescape") + offsets[:-8])
+                places.write(places.beside[url], offsets)
             base.executescript(INDEXES)
             base.commit()
         with (
@@ -366,15 +362,15 @@ def _write_energon(shards: Iterable[IndexedShard], places: IndexPlaces) -> None:
     places.write_json(SPLIT, {"split_parts": parts, "exclude": []})  # JSON is YAML, too
 
 
-def _store(number: int, shard: IndexedShard, base: sqlite3.Connection) -> tuple[array[int], int]:
-    """Add the rows of *shard*, which has this *number*, to *base*; return where they begin, and the last one ends.
+def _store(number: int, rows: Iterable[IndexedSample], base: sqlite3.Connection) -> array[int]:
+    """Add *rows*, of shard *number*, to *base*; return where they begin, and the last one ends, or 0.
 
-    Raises: SampleError for a key that *base* has, and for a shard without samples.
+    Raises: SampleError for a key that *base* has.
     """
     import sqlite3
 
     begins, end = array("Q"), 0
-    for n, row in enumerate(shard.rows):
+    for n, row in enumerate(rows):
         key = row.text(row.key)
         try:
             base.execute("INSERT INTO samples VALUES (?, ?, ?, ?, ?)", (number, key, n, row.begin, row.end - row.begin))
@@ -382,15 +378,14 @@ def _store(number: int, shard: IndexedShard, base: sqlite3.Connection) -> tuple[
             raise SampleError(
                 f"the key {key!r} is there twice in the data set, which Energon's index can't hold; "
                 "tarcat --rekey gives samples other keys",
-                url=shard.url,
+                url=row.shard,
             ) from None
         parts = ((number, n, row.text(part.field), part.offset, part.size) for part in row.parts)
         base.executemany("INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)", parts)
         begins.append(row.begin)
         end = row.end
-    if not begins:
-        raise SampleError("has no samples, and Energon takes no shard without one", url=shard.url)
-    return begins, end
+    begins.append(end)
+    return begins
 
 
 FORMATS = {

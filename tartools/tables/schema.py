@@ -345,10 +345,20 @@ def plain_values(column: Any) -> Sequence[Any]:
     except (ValueError, OverflowError) as error:  # such as the year 10,000
         if isinstance(error, UnicodeDecodeError):
             raise
-        values = column.cast(pa.string()).to_pylist()
+        values = column.cast(_worded(kind)).to_pylist()
     if is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_boolean(kind) or is_a.is_string(kind):
         return values
     return list(map(_simple, values))
+
+
+def _worded(kind: Any) -> Any:
+    """Return the type *kind* with text in place of times and dates."""
+    pa = arrow()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_worded(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, _worded(each.type)) for each in kind])
+    return pa.string() if pa.types.is_temporal(kind) else kind
 
 
 def _simple(value: Any) -> Any:

@@ -32,7 +32,8 @@ from torch.futures import Future
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError
-from tartools.storage.listing import ls
+from tartools.storage.listing import listed
+from tartools.storage.local import path_of
 from tartools.storage.url import Url
 from tartools.train import checkpoint
 
@@ -128,17 +129,22 @@ class StorageWriter(_AtUrl, FileSystemWriter):
         metadata.storage_data = {one.index: one.storage_data for several in results for one in several}
         metadata.storage_meta = self.storage_meta()
         alone = None if self.use_collectives else self.rank
+        begin = f"{self.path}/__{'' if alone is None else f'{alone}_'}"
         with self.fs.create_stream(self._get_metadata_path(alone), "wb") as file:
             pickle.dump(metadata, file)
         used = {info.relative_path for info in metadata.storage_data.values()}
-        if not (Url(self.path).is_local or Url(self.path).is_listed):
-            return
         try:
-            for name in [entry.url for entry in ls(f"{self.path}/__{'' if alone is None else f'{alone}_'}")]:
-                if name.endswith(DATA) and name.rpartition("/")[2] not in used:
+            for name in self._files():
+                if name.startswith(begin) and name.endswith(DATA) and name.rpartition("/")[2] not in used:
                     storage.remove(name)
-        except StorageError as error:
+        except (StorageError, OSError) as error:
             _log.warning("the checkpoint is saved, but data of an older one was not removed: %s", error)
+
+    def _files(self) -> list[str]:
+        """Return what is in the folder, whose name may have braces; nothing where that can't be known."""
+        if Url(self.path).is_local:
+            return [f"{self.path}/{name}" for name in os.listdir(path_of(self.path))]
+        return [entry.url for entry in listed(f"{self.path}/", flat=True)] if Url(self.path).is_listed else []
 
 
 class StorageReader(_AtUrl, FileSystemReader):

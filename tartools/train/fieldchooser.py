@@ -63,7 +63,8 @@ class FieldChooser:
 
     *transform*: a function of the dict or tuple; or, with fields, one for each field, None to leave it as it is.
 
-    Raises: SampleError, with shard, sample and field; an exception of a transform gets a note with these.
+    Raises: SampleError, with shard, sample and field; an exception of a transform gets a note with these, and is a
+    RuntimeError for StopIteration.
     """
 
     def __init__(
@@ -148,7 +149,9 @@ class FieldChooser:
             if not isinstance(self.transform, list):
                 return self.transform(value)
             pairs = zip(self.transform, value, strict=True)
-            return tuple(part if function is None else function(part) for function, part in pairs)
+            return tuple([part if function is None else function(part) for function, part in pairs])
+        except StopIteration as error:  # which would end an iteration as if there were no more samples
+            raise RuntimeError(str(_failure(sample, "the transform raised StopIteration"))) from error
         except Exception as error:
             error.add_note(str(_failure(sample, "the transform failed")))
             raise

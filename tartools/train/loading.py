@@ -132,7 +132,8 @@ class Loader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Yield the batches of this epoch, from where a state was made if one was loaded.
 
-        Raises: what reading raises, with URL and byte, also for what a worker met.
+        Raises: what reading raises, with URL and byte, also for what a worker met; RuntimeError for StopIteration, and
+        for a worker that has ended.
         """
         method = start_method(self.multiprocessing_context) if self.num_workers else ""
         if method not in ("", "fork"):
@@ -168,6 +169,8 @@ class Loader(DataLoader[Any]):
         finally:
             del batches  # an exception holds this frame, and this the workers
         running.end_if_over()
+        if not running.ended:
+            raise RuntimeError("a dataset or collate_fn raised StopIteration: this is not the end of the epoch")
         if refused := _by_pillow(self._data) - before:
             told = several(refused, "JPEG")
             log.warning("Pillow decoded %s that simplejpeg refuses: tarcheck --decode names them", told)

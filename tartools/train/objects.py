@@ -25,7 +25,7 @@ from tartools.storage.objects.retry import with_retries
 from tartools.storage.pool import Threads, windowed
 from tartools.storage.url import Name, Url, name_of, names_of
 from tartools.train.ranks import SharedEpoch, this_worker
-from tartools.train.sampler import StatefulSampler
+from tartools.train.sampler import SamplerIteration, StatefulSampler
 from tartools.train.sending import check_sent
 
 BEGINNING = 4 << 20  # bytes of each object that `open_urls` holds
@@ -180,8 +180,7 @@ class ObjectStream(IterableDataset[Any]):
         self.objects = self._source.objects
         self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
         self._epoch = SharedEpoch()
-        self._positions: Any = None  # of the iteration that was begun last
-        self._taken = 0  # items of it
+        self._positions: SamplerIteration | None = None  # of the iteration that was begun last
         self._loaded: dict[str, Any] | None = None  # where the next iteration begins
 
     def set_epoch(self, epoch: int) -> None:
@@ -199,7 +198,7 @@ class ObjectStream(IterableDataset[Any]):
             return self._loaded
         if self._positions is None:
             return self._state(self._sampler().state_dict())
-        return self._state(self._positions.state_dict(self._taken))
+        return self._state(self._positions.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration go on where *state* was made.
@@ -241,12 +240,13 @@ class ObjectStream(IterableDataset[Any]):
                     "use an ObjectDataset with a StatefulSampler"
                 )
             sampler.load_state_dict(state)
-        self._loaded, self._taken, self._positions = None, 0, iter(sampler)
+        sampler.ahead = True
+        self._loaded, self._positions = None, iter(sampler)
         return self._counted(self._positions)
 
-    def _counted(self, positions: Iterator[int]) -> Iterator[Any]:
+    def _counted(self, positions: SamplerIteration) -> Iterator[Any]:
         for item in self._source.items(positions):
-            self._taken += 1
+            positions.had += 1
             yield item
 
 

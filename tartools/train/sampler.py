@@ -132,7 +132,7 @@ class StatefulSampler(Sampler[Any]):
         rank, steps = self._shared()
         return steps.batches(rank)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> SamplerIteration:
         self._end_if_over()
         rank, steps = self._shared()
         if steps.batches(rank) < steps.batches(0) and self.batch_size is not None:

@@ -190,23 +190,31 @@ tarcat()
     assert (done.status, done.stderr) == (-number, "") and not (tmp_path / "out.tar").exists()
 
 
-@pytest.mark.parametrize("options", [["-o", "w/x.tar.zst"], ["-z", "-o", "pipe:cat > w/tmp && mv w/tmp w/out"]])
-def test_a_signal_while_an_output_is_opened_leaves_none(tmp_path: Path, options: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ("Writer", ["tarcat", "-o", "w/x.tar.zst"]),
+        ("Writer", ["tarcat", "-z", "-o", "pipe:cat > w/tmp && mv w/tmp w/out"]),
+        ("Guard", ["tarproc", "--tmpdir", "w", "-c", "true"]),
+    ],
+)
+def test_a_signal_while_an_output_or_directory_is_made_leaves_none(tmp_path: Path, made: str, words: list[str]) -> None:
     (tmp_path / "w").mkdir()
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(5)))
     program = f"""
 import os, sys
-from tartools import tar
-from tartools.commands.tarcat import tarcat
-def __init__(self, sink, begin=tar.Writer.__init__):
+from tartools.commands import load
+from tartools.run.guard import Guard
+from tartools.tar import Writer
+def __init__(self, *words, begin={made}.__init__, **options):
     os.kill(os.getpid(), 15)
-    begin(self, sink)
-tar.Writer.__init__ = __init__
-sys.argv = ["tarcat", *{options!r}, "a.tar"]
-tarcat()
+    begin(self, *words, **options)
+{made}.__init__ = __init__
+sys.argv = {words!r} + ["a.tar"]
+load(sys.argv[0])()
 """
     assert python(program, folder=tmp_path) == (-15, b"", "")
-    assert not (tmp_path / "w/out").exists() and not list((tmp_path / "w").glob(".*"))
+    assert {path.name for path in (tmp_path / "w").iterdir()} <= {"tmp"}
 
 
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="pipes have no known size here")

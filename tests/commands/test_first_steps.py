@@ -122,11 +122,6 @@ def test_the_list_of_commands_is_by_task_and_fits_a_screen(
             assert arguments or columns < 80 or len(lines) < 24
 
 
-def test_an_empty_name_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([""]) == 2
-    assert capsys.readouterr().err.startswith("tartools: no command is called ''")
-
-
 @pytest.mark.parametrize(
     ("content", "what"),
     [
@@ -229,10 +224,7 @@ def test_a_line_that_fails_ends_the_demo(tmp_path: Path) -> None:
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
+    assert run_demo("--fast", cwd=tmp_path).status == 2
     done = run_demo(tmp_path, cwd=tmp_path)
     assert (done.status, done.stderr) == (1, f"tartools demo: {tmp_path} is not empty\n")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
-def test_a_wrong_option_is_a_usage_error(tmp_path: Path) -> None:
-    assert run_demo("--fast", cwd=tmp_path).status == 2

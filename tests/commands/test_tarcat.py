@@ -177,9 +177,9 @@ def test_new_keys_take_text_fields(cat: Cat) -> None:
         "  cat/'x y'00{}",
         "birds/emu/'é'01{}",
     ]
-    done = cat("--verbatim", "--rekey", "{key}_{cls}", "s.tar")
-    assert (done.status, done.output) == (1, None)
-    assert "s.tar: sample 'b' has no field 'cls', which --rekey names; its fields are: CLS meta.txt" in done.stderr
+    said = cat("--verbatim", "--rekey", "{key}_{cls}", "s.tar").refused()
+    assert "s.tar: sample 'b' has no field 'cls', which --rekey names; its fields are: CLS meta.txt" in said
+    assert "sample 'd/a' has no field 'key.upper', which" in cat("--rekey", "{key.upper}", "s.tar").refused()
 
 
 @pytest.mark.parametrize("template", ["a.b", "{key}.{index}", "", "d/", "d/.{index}", "{shard}"])

@@ -10,12 +10,18 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tartools.run.directories import DirectoryOptions, SampleDirectories
+from tartools.run.shells import Shells
+from tartools.samples.sample import Sample
 from tests.commands.test_conservation import FEED, peak_memory
-from tests.conftest import BIN, Run, clean_environment, has_end, keys_in, make_samples, make_tar, members_of
+from tests.commands.test_contract import waiting_in
+from tests.conftest import BIN, Run, clean_environment, has_end, keys_in, make_samples, make_tar, members_of, running
 from tests.processes import PATIENCE, alive, until
 from tests.tiers import by_turns
 
@@ -87,12 +93,13 @@ def test_a_new_key(run: Run, ten: bytes) -> None:
     assert [p for _, p in members_of(out)] == [p for _, p in members_of(ten)]
 
 
-@pytest.mark.parametrize("key", ["", "a.b", "../a", "a/../b", "/a", "a/", "a/.b", r"a\0b"])
-def test_a_key_that_cannot_be(run: Run, ten: bytes, key: str) -> None:
-    done = run("tarproc", "-e", "skip", "--count", 1, "-c", f"printf '{key}\\n' > sample.__key__", stdin=ten)
-    assert done.status == 1
-    assert members_of(done.stdout) == []
-    assert "sample '000000': it cannot have the new key" in done.stderr
+@pytest.mark.parametrize("key", ["", "a.b", "../a", "a/../b", "/a", "a/", "a/.b", r"a\0b", None])
+def test_a_key_that_cannot_be(run: Run, ten: bytes, key: str | None) -> None:
+    command = "rm sample.__key__; mkdir sample.__key__" if key is None else f"printf '{key}\\n' > sample.__key__"
+    done = run("tarproc", "-e", "skip", "--count", 1, "-c", command, stdin=ten)
+    assert (done.status, members_of(done.stdout)) == (1, [])
+    said = "'sample.__key__' is not a file" if key is None else "it cannot have the new key"
+    assert f"sample '000000': {said}" in done.stderr
 
 
 def test_removing_all_filters(run: Run, ten: bytes) -> None:
@@ -166,13 +173,10 @@ def test_many_and_large_results(run: Run, work: Path) -> None:
     assert peak_memory(line, FEED.format(sizes="[5]"), work) < 60_000_000
 
 
-def test_base_and_script(run: Run, tmp_path: Path, ten: bytes) -> None:
+def test_base_and_script(run: Run, shell: Run, tmp_path: Path, ten: bytes) -> None:
     (tmp_path / "do it.sh").write_text('cp x.cls x.new; echo "$(basename "$0")" >> x.new\n')
     out = run("tarproc", "--base", "x", "-s", "do it.sh", stdin=ten).output()
     assert members_of(out)[5] == ("000001.new", b"1do it.sh\n")
-
-
-def test_a_script_that_is_no_file(shell: Run, tmp_path: Path, ten: bytes) -> None:
     (tmp_path / "ten.tar").write_bytes(ten)
     assert len(members_of(shell("tarproc -s <(echo 'rm sample.jpg') ten.tar").output())) == 10
 
@@ -495,6 +499,29 @@ def test_a_sample_that_kills_the_long_lived_shell_or_stops(
     until(lambda: not any(map(alive, pids)), "the end of what it left")
 
 
+def test_long_lived_shells_that_were_killed_or_cannot_start(tmp_path: Path) -> None:
+    """A sample that has not begun begins in another one; where none starts, nothing of it stays open."""
+    bash = shutil.copy(str(shutil.which("bash")), tmp_path)
+    both = "touch ../$TAR_INDEX; until [ -e ../0 ] && [ -e ../1 ]; do :; done"
+    with (
+        closing(SampleDirectories(DirectoryOptions(), str(tmp_path))) as folders,
+        closing(Shells([bash, "-c", both], folders, keyed=True)) as shells,
+    ):
+        tasks = list(folders.write(Sample(b"%d" % number, (), "") for number in range(4)))
+        for some in (tasks[:2], tasks[2:3]):
+            with ThreadPoolExecutor() as pool:
+                assert {done.failure for done in pool.map(shells.run, some)} == {""}
+            for child in folders.guard.running:
+                child.kill()
+                child.has_ended(None)
+        os.unlink(bash)
+        opened = set()
+        for _ in range(2):
+            assert shells.run(tasks[3]).failure == "could not be started: No such file or directory"
+            opened.add(len(os.listdir("/proc/self/fd")))
+        assert len(opened) == 1
+
+
 def test_keys_of_any_bytes(run: Run, tmp_path: Path) -> None:
     odd = [
         *("=a", "=", "a=b", "new\nline\n", " blank ", "\\n\\", "-n", "'\"", "\x01\x7f", "é", "$(echo x)"),
@@ -559,6 +586,16 @@ def test_many_lines_at_once_do_not_hold_up_a_command(run: Run, ten: bytes) -> No
 
 
 # the end
+
+
+@pytest.mark.parametrize("options", [(), ("--add-log", "log")])
+def test_a_signal_ends_what_prints_where_nobody_reads(options: tuple[str, ...], tmp_path: Path, ten: bytes) -> None:
+    (tmp_path / "in.tar").write_bytes(ten)
+    command = [BIN / "tarproc", "-p", "2", *options, "-c", "yes | head -c 400000; false", "in.tar"]
+    with running(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        until(lambda: waiting_in(process.stderr) > 60_000, "a full pipe")
+        process.terminate()
+        assert process.wait(PATIENCE) == -signal.SIGTERM
 
 
 def start(work: Path, tmp_path: Path, data: bytes, *arguments: object, shell: str = "$$") -> subprocess.Popen[bytes]:

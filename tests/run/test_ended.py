@@ -204,10 +204,6 @@ def test_a_stdout_that_was_closed(start: Started, tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGPIPE
 
 
-def test_head(shell: Run) -> None:
-    assert shell("tarjob -j 1 -s '{1..1000}' -- seq 1 | head -n 1; echo ${PIPESTATUS[0]}") == (0, b"1\n141\n", "")
-
-
 @pytest.mark.parametrize("count", [7, *also(20)])
 def test_two_at_once_leave_whole_outputs(count: int, start: Started, tmp_path: Path) -> None:
     """Who comes too late says so; each output is there once, and whole."""

@@ -146,8 +146,8 @@ def has_parts(url: str, seed: int, reader: Any = StorageReader) -> bool:
 @distributed
 @pytest.mark.parametrize("scheme", ["s3", "path", *also("gs", "ais")])
 def test_the_last_save_that_ended_well(scheme: str, server: FaultServer, tmp_path: Path) -> None:
-    url = str(tmp_path / "run" / "1") if scheme == "path" else server.url(scheme, "run/1")
-    other = url + "0"
+    url = str(tmp_path / "{1,1}") if scheme == "path" else server.url(scheme, "run/1")
+    other = str(tmp_path / "1") if scheme == "path" else url + "0"  # whose files are others, whatever braces say
     for place in (other, url):
         save_parts(place, 1)
         assert has_parts(place, 1)

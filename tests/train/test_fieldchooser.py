@@ -70,6 +70,10 @@ def test_decoded(sample: tartools.Sample) -> None:
     assert chosen(sample, "cls", [handle_extension("cls", lambda data: data + b"!")]) == (b"7!",)
 
 
+def none(_: Any) -> Any:
+    return next(iter(()))
+
+
 def test_transformed(sample: tartools.Sample) -> None:
     assert chosen(sample, "cls txt.gz", "basic", lambda pair: pair[::-1]) == ("hello", 7)
     assert chosen(sample, "cls txt.gz", "basic", (lambda number: number + 1, None)) == (8, "hello")
@@ -79,6 +83,9 @@ def test_transformed(sample: tartools.Sample) -> None:
     with pytest.raises(ZeroDivisionError) as failure:
         chosen(sample, "cls", "basic", lambda _: 1 / 0)
     assert failure.value.__notes__ == [f"{sample.shard}: sample 'a/b': the transform failed"]
+    for transform in (none, (None, none)):  # who iterates would take it for the end
+        with pytest.raises(RuntimeError, match="sample 'a/b': the transform raised StopIteration"):
+            chosen(sample, "cls txt.gz", None, transform)
 
 
 def test_what_is_not_there(sample: tartools.Sample) -> None:

@@ -129,6 +129,8 @@ def test_what_a_dataset_has_been_given_or_has_not(folder: Path) -> None:
             loader(Squares(), 4, **wrong)
     with pytest.raises(ValueError, match="use in_order=True"):
         loader(Squares(), 4, num_workers=1, in_order=False).state_dict()
+    with pytest.raises(RuntimeError, match="StopIteration: this is not the end of the epoch"):
+        list(loader(Squares(), 4, collate_fn=lambda _: next(iter(()))))
     with pytest.raises(SampleError, match="has no field 'img'; its fields are: cls txt"):
         list(next(iter(loader(folder / "a.tar", 4, fields="img"))))
 

@@ -126,9 +126,7 @@ def failure(data: Any) -> tuple[list[Any], BaseException]:
 
 
 @pytest.mark.parametrize("engine", ["threads", "processes"])
-def test_an_error_names_the_sample_and_comes_behind_the_results_before(
-    engine: Any, left: Callable[[], list[Any]]
-) -> None:
+def test_an_error_names_the_sample_and_comes_behind_results(engine: Any, left: Callable[[], list[Any]]) -> None:
     kinds = {"raise": ValueError, "exit": SystemExit}
     if engine == "processes":
         kinds |= {"strange": RuntimeError, "result": Exception, "kill": RuntimeError}

@@ -145,9 +145,7 @@ class Stopping(Folder):
         return value
 
 
-def test_a_run_that_was_killed_is_started_again(
-    folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_killed_run_is_started_again(folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
     whole.mkdir()
     out.mkdir()

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage.objects import http
 from tartools.storage.objects.contract import ListedObject, NoPermissionError, Object, Page, Reply
-from tartools.storage.objects.http import DONE, REPLIES, Client, Response, Trust, body_of, range_header
+from tartools.storage.objects.http import DONE, REPLIES, Client, Payload, Response, Trust, range_header
 from tartools.storage.objects.retry import TransientError
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.url import Url
@@ -235,7 +235,7 @@ class _AisMultipart:
         response = _request("PUT", address, self.url, "write", (*DONE, 307, 308), body=b"", follow=False)
         target = response.redirect("PUT")
         response.drain()
-        _request("PUT", target or address, self.url, "write", body=body_of(data)).drain()
+        _request("PUT", target or address, self.url, "write", body=Payload(data)).drain()
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:

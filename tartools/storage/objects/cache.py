@@ -31,6 +31,7 @@ from tartools.errors import UsageError, byte_size, without_query
 from tartools.storage.objects.contract import Body, Object, Reply
 from tartools.storage.objects.pinned import Pinned, Range
 from tartools.storage.objects.retry import timeouts
+from tartools.storage.streams import unlock
 from tartools.storage.url import unpinned
 
 BLOCK = 1 << 20  # bytes
@@ -146,7 +147,7 @@ class Cache:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield fd
         finally:
-            _unlock(fd)
+            unlock(fd)
 
     def _folders(self) -> list[str]:
         """Return the folders of all entries; what is called otherwise, or leads elsewhere, is not ours."""
@@ -323,7 +324,7 @@ class _Entry(NamedTuple):
         os.makedirs(self.cache.folder, mode=0o700, exist_ok=True)  # those below are not seen by others
         os.makedirs(self.folder, exist_ok=True)
         about = {"url": without_query(unpinned(self.source.url)), "version": self.version, "size": self.size}
-        path = os.path.join(self.folder, f"object.json.{os.getpid()}")
+        path = os.path.join(self.folder, f"object.json.{threading.get_native_id()}")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(about, file)
         os.rename(path, os.path.join(self.folder, "object.json"))
@@ -361,14 +362,7 @@ def _release(fd: int, path: str) -> None:
         with suppress(OSError):
             if _is_at(fd, path):
                 os.unlink(path)
-        _unlock(fd)
-
-
-def _unlock(fd: int) -> None:
-    """Give up the lock of the file *fd*, of which a fork may have the descriptor too, and close it."""
-    with suppress(OSError):
-        fcntl.flock(fd, fcntl.LOCK_UN)
-    os.close(fd)
+        unlock(fd)
 
 
 class _Chunks(Body):

@@ -31,8 +31,8 @@ from tartools.storage.objects.http import (
     DONE,
     REPLIES,
     Client,
+    Payload,
     Response,
-    body_of,
     connections,
     escaped,
     range_header,
@@ -215,7 +215,7 @@ class _Resumable:
     def put(self, data: bytearray) -> None:
         again, self._doubtful = self._doubtful, True
         wanted, sent = ((*DONE, 412) if again else DONE), {"Content-Type": TYPE}
-        response = _request("POST", self._address("media"), self.url, "write", wanted, body=body_of(data), headers=sent)
+        response = _request("POST", self._address("media"), self.url, "write", wanted, body=Payload(data), headers=sent)
         response.drain()
         if response.status == 412 and read_all(self._made.get(0, len(data) + 1, "").body, self.url) != data:
             raise ExistsError(self.url)  # by others: not by an earlier attempt that had no response
@@ -250,8 +250,8 @@ class _Resumable:
             if not offset <= kept <= end:
                 raise StorageError("the server has lost a part of the upload", url=self.url)
             before = kept
-            body = body_of(memoryview(data)[before - offset :])
-            kept = self._kept(body, f"bytes {before}-{end - 1}/{size}" if len(body) else f"bytes */{size}")
+            place = f"bytes {before}-{end - 1}/{size}" if before < end else f"bytes */{size}"
+            kept = self._kept(Payload(memoryview(data)[before - offset :]), place)
             if kept == before:
                 self._doubtful = True
                 raise TransientError("the server did not store the part")

@@ -21,7 +21,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from importlib.util import find_spec
 from ipaddress import ip_address, ip_network
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -33,8 +33,9 @@ from tartools.errors import ExistsError, NotFoundError, StorageError, how_to_ins
 from tartools.storage.objects import contract
 from tartools.storage.objects.contract import NoPermissionError, Reply
 from tartools.storage.objects.retry import TransientError, timeouts
+from tartools.storage.streams import SeekableFile
 
-CHUNK = 256 << 10  # bytes that are sent at once
+CHUNK = 256 << 10  # bytes of a file that are sent at once
 MOST = 32 << 20  # bytes of a response that is not an object
 REDIRECTS = 10
 DONE, REPLIES = (200, 201, 204), (200, 206, 416)  # statuses of a request that was carried out, and of a range
@@ -50,28 +51,19 @@ Result = TypeVar("Result")
 Trust = bool | str  # the usual certificates, any at all, or those in a file or folder
 
 
-class Payload:
-    """The body of a request: *size* bytes; *read* returns those from one offset up to another.
+class Payload(SeekableFile):
+    """The *data* of a request as a file: anything else is sent at once, and would have to be within one timeout."""
 
-    It is sent in chunks, since all at once would have to be sent within one timeout; it can be sent again.
-    """
+    def __init__(self, data: bytearray | memoryview) -> None:
+        super().__init__(len(data))
+        self._view = memoryview(data)
 
-    def __init__(self, size: int, read: Callable[[int, int], bytes | memoryview]) -> None:
-        self._size = size
-        self._read = read
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __iter__(self) -> Iterator[bytes | memoryview]:
-        for start in range(0, self._size, CHUNK):
-            yield self._read(start, min(start + CHUNK, self._size))
-
-
-def body_of(data: bytearray | memoryview) -> Payload:
-    """Return *data* as the body of a request, without copying it."""
-    view = memoryview(data)
-    return Payload(len(view), lambda start, end: view[start:end])
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Read up to `len(buffer)` bytes; 0 at the end."""
+        found = self._view[self._position : self._position + len(buffer)]
+        buffer[: len(found)] = found
+        self._position += len(found)
+        return len(found)
 
 
 class Response(contract.Body):
@@ -147,7 +139,7 @@ class Client(NamedTuple):
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        body: Payload | bytes | None = None,
+        body: io.IOBase | bytes | None = None,
         follow: bool = True,
     ) -> Response:
         """Return the response to one request to *address*, whatever its status; its body is not read yet.
@@ -168,13 +160,13 @@ class Client(NamedTuple):
         raise StorageError("too many redirects", url=url)
 
     def _sent(
-        self, method: str, address: str, url: str, headers: dict[str, str], body: Payload | bytes | None
+        self, method: str, address: str, url: str, headers: dict[str, str], body: io.IOBase | bytes | None
     ) -> Response:
         times = timeouts()
         connect = times.idle if body else times.connect  # urllib3 uses the timeout for connecting while it sends
-        sent: Any = body or (None if body is None else b"")
-        if body:
-            headers["Content-Length"] = str(len(body))
+        if isinstance(body, io.IOBase):
+            headers["Content-Length"] = str(body.seek(0, os.SEEK_END))
+            body.seek(0)
         limits = urllib3.Timeout(connect=connect, read=times.idle)
         try:
             held = connections(address, self.trust())
@@ -183,7 +175,7 @@ class Client(NamedTuple):
                 address,
                 redirect=False,
                 headers={**held.headers, **headers},
-                body=sent,
+                body=cast(Any, body),
                 timeout=limits,
                 preload_content=False,
                 decode_content=False,
@@ -397,7 +389,7 @@ def _connections(process: int, proxy: str, trust: Trust | None) -> urllib3.PoolM
     """Return new connections; *trust* is None if nothing is encrypted."""
     context = None if trust is None else _context(trust)
     kept: dict[str, Any] = {"num_pools": CONNECTIONS, "maxsize": CONNECTIONS, "headers": HEADERS, "retries": False}
-    kept["ssl_context"] = context
+    kept |= {"blocksize": CHUNK, "ssl_context": context}
     if not proxy:
         return urllib3.PoolManager(**kept)
     if proxy.startswith("socks"):

@@ -151,6 +151,7 @@ class Pinned:
             if reply.length == min(part.end - part.start, rest) and (reply.version or reply.length == rest):
                 part.end = part.start + reply.length
                 self.size, self.version = reply.size, reply.version
+                self.ranged = reply.length < reply.size  # all of it comes whether the server has ranges or not
                 return reply
         if reply.start or (reply.length is not None and reply.size != reply.length):
             reply.body.close()

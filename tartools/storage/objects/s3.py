@@ -22,7 +22,6 @@ from tartools.storage.objects import http
 from tartools.storage.objects.contract import Body, ListedObject, NoPermissionError, Object, Page, Reply
 from tartools.storage.objects.retry import timeouts
 from tartools.storage.objects.uploads import Upload
-from tartools.storage.streams import SeekableFile
 from tartools.storage.url import bucket_and_name
 
 CONNECTIONS = 64
@@ -229,20 +228,6 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 # ---- writing ----
 
 
-class _Payload(SeekableFile):
-    """The bytes of a part as a file: urllib3 sends anything else at once, within the timeout for connecting."""
-
-    def __init__(self, data: bytearray) -> None:
-        super().__init__(len(data))
-        self._view = memoryview(data)
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        found = self._view[self._position : self._position + len(buffer)]
-        buffer[: len(found)] = found
-        self._position += len(found)
-        return len(found)
-
-
 class _S3Multipart:
     """An upload in parts: S3 API reference, CreateMultipartUpload and those that follow it."""
 
@@ -258,7 +243,7 @@ class _S3Multipart:
         self._doubtful = False  # the request that makes the object appear was sent, perhaps without a response
 
     def put(self, data: bytearray) -> None:
-        self._finish(0, data, lambda: _client().put_object(**self._place, **self._unless, Body=_Payload(data)))
+        self._finish(0, data, lambda: _client().put_object(**self._place, **self._unless, Body=http.Payload(data)))
 
     def begin(self) -> None:
         with _translated(self.url, "write"):
@@ -266,7 +251,7 @@ class _S3Multipart:
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
         with _translated(self.url, "write"):
-            sent = _client().upload_part(**self._place, **self._upload, PartNumber=number, Body=_Payload(data))
+            sent = _client().upload_part(**self._place, **self._upload, PartNumber=number, Body=http.Payload(data))
         self._tags[number] = sent["ETag"]
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:

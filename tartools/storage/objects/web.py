@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Mapping
 from functools import partial
 from itertools import count
@@ -16,7 +15,6 @@ from tartools.storage.objects.http import (
     DONE,
     REPLIES,
     Client,
-    Payload,
     content_length,
     netrc_header,
     parse_date,
@@ -25,7 +23,7 @@ from tartools.storage.objects.http import (
     status_error,
 )
 from tartools.storage.objects.retry import with_retries
-from tartools.storage.scratch import SentOutput
+from tartools.storage.scratch import SentOutput, reread
 from tartools.storage.url import Url
 
 NO_LISTINGS = "web servers cannot be listed; give the URLs with braces, or in a file (-T)"
@@ -110,11 +108,11 @@ class _WebObject:
         if not force and exists(self.url):  # some servers ignore If-None-Match
             raise ExistsError(self.url)
         tries = count()
-        with_retries(lambda: self._put(sink.fileno(), force, next(tries) > 0), self.url)
+        with reread(sink) as file:
+            with_retries(lambda: self._put(file, force, next(tries) > 0), self.url)
 
-    def _put(self, file: int, force: bool, again: bool) -> None:
+    def _put(self, body: io.BufferedReader, force: bool, again: bool) -> None:
         """Send the file, one attempt; *again*: one before had no response, and may have succeeded."""
-        body = Payload(os.fstat(file).st_size, lambda start, end: os.pread(file, end - start, start))
         unless = {} if force else {"If-None-Match": "*"}
         response = CLIENT.request("PUT", self.url, self.url, headers=unless, body=body)
         if response.status in DONE:

@@ -174,6 +174,9 @@ def test_ranges_are_ignored(scheme: str, ahead: bool, inside: Inside) -> None:
         inside.server.faults = [Fault(OBJECT, method="GET", no_range=True, cut=cut), ignored]
         assert inside.copy(scheme) == (0, WHOLE, "")
         assert len(inside.server.asked("GET")) == 2
+    inside.server.objects["a.tgz"] = gzip.compress(WHOLE)  # which is shorter than a range
+    inside.server.faults = [Fault("a.tgz", "GET", no_range=True, cut=200), Fault("a.tgz", no_range=True, times=None)]
+    assert inside.copy(scheme, "a.tgz") == (0, WHOLE, "")
 
 
 @each

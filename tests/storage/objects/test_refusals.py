@@ -78,8 +78,7 @@ def test_a_bucket_that_is_not_there(scheme: str, inside: Inside) -> None:
 def test_a_listing_that_is_none(inside: Inside) -> None:
     for scheme, body in itertools.product(("gs", "ais", "hf"), (b"x", b"1", b'{"items": 1, "entries": [{}]}')):
         inside.server.faults = [Fault(body=body, times=None, proxy=scheme == "hf")]
-        said = inside.run("tarls", inside.server.url(scheme, "*.tar")).failure(lines=1)
-        assert said.endswith("the server's response is not the JSON of this API\n")
+        assert "is not the JSON of" in inside.run("tarls", inside.server.url(scheme, "*.tar")).failure(lines=1)
 
 
 def test_google_wants_credentials_where_there_are_none(faulty: FaultServer, run: Run) -> None:
