@@ -26,14 +26,13 @@ from PIL import Image
 import tartools
 from tests.archives import encoded
 from tests.conftest import BIN, ROOT, Run, clean_environment, keys_in, make_tar, members_of, python, start
+from tests.properties.test_model import Members
 from tests.tiers import exhaustive
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL)
 PIPELINES, SETUP = BLOCKS[:-2], BLOCKS[-2:]
 SAID = {"table_is_shown": "tarshow: without jpg: 1 of 3 samples: c\n"}  # on stderr
-
-Members = list[tuple[str, bytes]]
 
 
 def picture(size: tuple[int, int], form: str = "JPEG") -> bytes:

@@ -470,10 +470,6 @@ def test_a_command_runs_by_name(name: str, run: Run) -> None:
     assert run("tartools", name, "--help").output().decode().startswith(f"Usage: {name} ")
 
 
-def test_the_status_of_a_command_run_by_name_is_its_own() -> None:
-    assert run_module("tarcat", "--no-such-option").status == USAGE
-
-
 def test_the_module_lists_the_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     listed = run_module("--help").output().decode()
@@ -489,6 +485,7 @@ def test_the_module_lists_the_commands(capsys: pytest.CaptureFixture[str], monke
 def test_the_script_does_what_the_module_does(shell: Run) -> None:
     for words in ("", "--help", "--version", "tarls --help", "tarcta", "completion", "completion fish"):
         assert shell(f"tartools {words}", env={"COLUMNS": "100"}) == run_module(*words.split())
+    assert run_module("tarcat", "--no-such-option").status == USAGE  # that of the command
 
 
 def test_a_stdout_that_takes_nothing(shell: Run, tmp_path: Path) -> None:

@@ -7,26 +7,40 @@ import os
 import select
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from tartools.errors import StorageError, printable
-from tartools.storage.streams import FileSink
+from tartools.errors import printable
+from tartools.storage.streams import wait_until_ready
 
 LONGEST = 1 << 16  # bytes of a line
+PULSE = 0.1  # seconds
+Stopped = Callable[[], bool]
 _lock = threading.Lock()
 
 
-def print_lines(key: bytes, lines: Iterable[bytes]) -> None:
-    """Write *lines* to stderr, each behind *key*, and nothing between them. What can't be written is dropped."""
+def print_lines(key: bytes, lines: Iterable[bytes], stopped: Stopped) -> None:
+    """Write *lines* to stderr, each behind *key*, and nothing between them. What can't be written is dropped.
+
+    Once *stopped*, so is what nobody reads: no signal comes to this thread, which would wait for ever.
+    """
     begin = printable(key.decode("utf-8", "surrogateescape")).encode()
-    with _lock, contextlib.suppress(OSError, StorageError):
-        FileSink(2, "stderr").write(b"".join(b"%b: %b\n" % (begin, line) for line in lines))
+    data = b"".join(b"%b: %b\n" % (begin, line) for line in lines)
+    at = 0
+    with _lock, contextlib.suppress(OSError):
+        while at < len(data):
+            over = stopped()
+            if wait_until_ready(2, writing=True, seconds=0 if over else PULSE):  # for so much at once, and not more
+                end = data.rfind(b"\n", at, at + select.PIPE_BUF) + 1 or at + select.PIPE_BUF
+                at += os.write(2, data[at:end])
+            elif over:
+                return
 
 
 class KeyedLines:
     """A pipe to which commands print, one after the other, as *theirs*; its lines go to stderr. Holds: one line."""
 
-    def __init__(self) -> None:
+    def __init__(self, stopped: Stopped) -> None:
+        self._stopped = stopped
         self._ours, self.theirs = os.pipe()  # which stays open here: so no command closes the last one
         os.set_blocking(self._ours, False)
         self._rest = b""
@@ -48,7 +62,7 @@ class KeyedLines:
         while self._relay(key):
             pass
         if self._rest:
-            print_lines(key, [self._rest])
+            print_lines(key, [self._rest], self._stopped)
             self._rest = b""
 
     def _relay(self, key: bytes) -> bool:
@@ -61,7 +75,7 @@ class KeyedLines:
             lines.append(self._rest)
             self._rest = b""
         if lines:
-            print_lines(key, lines)
+            print_lines(key, lines, self._stopped)
         return True
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from tartools import storage
 from tartools.errors import CommandError, StorageError
 from tartools.run import warmshell
 from tartools.run.directories import Outcome, SampleDirectories, SampleTask
-from tartools.run.keyedlines import LONGEST, KeyedLines, print_lines
+from tartools.run.keyedlines import LONGEST, KeyedLines, Stopped, print_lines
 from tartools.run.warmshell import WarmShell
 from tartools.storage.children import Child, end_all, how_it_ended
 from tartools.storage.scratch import create_file, open_file
@@ -65,13 +65,14 @@ class Shells:
         self._arguments = arguments
         self._folders = folders
         self._guard = folders.guard
-        self._keyed = keyed and folders.options.log is None and hasattr(os, "pidfd_open")
+        self._stopped = False
+        keyed = keyed and folders.options.log is None and hasattr(os, "pidfd_open")
+        self._lines = partial(KeyedLines, lambda: self._stopped) if keyed else None
         self._timeout = timeout
         self._environment = dict(os.environb)
         self._lock = threading.Lock()
         self._ended: set[int] = set()  # sessions of shells that were started for one task each
         self._idle: list[WarmShell] = []  # those that wait for a task
-        self._stopped = False
         self._check = warmshell.check(arguments, self._environment)
 
     def close(self) -> None:
@@ -98,7 +99,7 @@ class Shells:
         except (OSError, ValueError) as error:
             return Outcome(f"could not be started: {getattr(error, 'strerror', None) or error}")
         if done.failure and task.log:
-            _print_log(task.log, task.key)
+            _print_log(task.log, task.key, lambda: self._stopped)
         return done
 
     def stop(self) -> None:
@@ -143,14 +144,14 @@ class Shells:
         program, _, command = self._arguments
         start = partial(self._start, executable=program, cwd=self._folders.folder)
         logged = self._folders.options.log is not None
-        return WarmShell(start, self._name, command, self._environment, keyed=self._keyed, logged=logged)
+        return WarmShell(start, self._name, command, self._environment, self._lines, logged)
 
     def _end(self, shell: WarmShell) -> None:
         shell.end()
         self._guard.release(shell.child)
 
     def _run_in_new_shell(self, task: SampleTask) -> Outcome:
-        with contextlib.closing(KeyedLines()) if self._keyed else contextlib.nullcontext() as printed:
+        with contextlib.closing(self._lines()) if self._lines else contextlib.nullcontext() as printed:
             child = self._start(
                 [self._name, *self._arguments[1:]],
                 executable=self._arguments[0],
@@ -196,10 +197,10 @@ def _status(child: Child, printed: KeyedLines | None, key: bytes, timeout: float
         os.close(fd)
 
 
-def _print_log(log: bytes, key: bytes) -> None:
+def _print_log(log: bytes, key: bytes, stopped: Stopped) -> None:
     """Print the file *log* on stderr, behind *key*, if it is still there."""
     with contextlib.suppress(OSError):
         if file := open_file(log):
             with io.BufferedReader(file) as reader:
                 while lines := reader.readlines(LONGEST):
-                    print_lines(key, [line.removesuffix(b"\n") for line in lines])
+                    print_lines(key, [line.removesuffix(b"\n") for line in lines], stopped)

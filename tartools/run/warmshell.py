@@ -92,7 +92,8 @@ def loop(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
 class WarmShell:
     """One such shell, called *name*, that *start* starts in the folder of the directories.
 
-    What the command prints goes to our stderr, if *keyed* by `KeyedLines`, or if *logged* to the directory's log.
+    What the command prints goes to the *lines* that are made for it, else to our stderr, or if *logged* to the
+    directory's log.
     *reusable* says whether it can run another task. Raises: OSError if it can't be started.
     """
 
@@ -102,13 +103,12 @@ class WarmShell:
         name: str,
         command: str,
         environment: Mapping[bytes, bytes],
-        *,
-        keyed: bool,
+        lines: Callable[[], KeyedLines] | None,
         logged: bool,
     ) -> None:
         self.reusable = True
         self._key = self._shard = b""
-        self._printed = KeyedLines() if keyed else None
+        self._printed = lines() if lines else None
         try:
             self.child = start(
                 [name, "-c", loop(command, environment, logged), name, command],

@@ -40,7 +40,7 @@ class Indexing(NamedTuple):
 
     reading: Reading
     most: int
-    wanted: WantedFacts | None = None
+    wanted: WantedFacts = WantedFacts(())
 
 
 def table_destination(url: str, force: bool, inputs: Callable[[], RowInputs]) -> Destination:
@@ -144,8 +144,7 @@ def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) 
 
     Whoever takes them counts the samples. Raises: SampleError, and what `gather` raises.
     """
-    wanted = indexing.wanted
-    of = wanted.of if wanted is not None and wanted.any else None
+    of = indexing.wanted.of if indexing.wanted.any else None
 
     def work(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, None]:
         yield from rows.blocks(batches, of)
@@ -159,8 +158,7 @@ def indexed(
 ) -> RowSpool:
     """Return the rows of the shards *urls*. Raises: StorageError if one of them changes meanwhile."""
     versions = {url: looked[url].known(url) for url in urls}
-    wanted = indexing.wanted
-    spool = RowSpool(wanted.known if wanted is not None else (), versions, shards, indexing.reading.tmpdir)
+    spool = RowSpool(indexing.wanted.known, versions, shards, indexing.reading.tmpdir)
     with closing(blocks_of_shards(urls, account, indexing)) as found:
         for block in found:
             spool.add(block)
@@ -168,19 +166,17 @@ def indexed(
     return spool
 
 
-def lacking_column(table: TablePart, wanted: WantedFacts | None) -> str | None:
+def lacking_column(table: TablePart, wanted: WantedFacts) -> str | None:
     """Return a column that is *wanted* and that *table* has not; None if it has all."""
-    if wanted is None:
-        return None
     columns = [name for name, _ in wanted.known]
     if wanted.pictures:
         columns += [f"{field}.width" for field in filter(is_picture_field, schema.fields_of(table.schema))]
     return next((name for name in columns if name not in table.schema.names), None)
 
 
-def check_seen(inputs: RowInputs, wanted: WantedFacts | None) -> None:
+def check_seen(inputs: RowInputs, wanted: WantedFacts) -> None:
     """Raise SampleError if shards were read for *inputs*, and no sample at all has a field that is *wanted*."""
-    if wanted is not None and any(isinstance(part, RowSpool) and part.rows for part in inputs.parts):
+    if any(isinstance(part, RowSpool) and part.rows for part in inputs.parts):
         wanted.check_seen(schema.fields_of(inputs.schema))
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tartools.errors import printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
+from tartools.samples.values import as_text
 from tartools.shards.reading import counted
 from tartools.stages import summary
 from tartools.stages.combinations import Combination, by_combination, heads_of, text
@@ -321,14 +322,15 @@ def _field(columns: TableColumns, places: ListedPlaces, low: int, number: int, k
 
     name, present = places.fields[number], places.offsets[:, number] != NOWHERE
     sizes = places.sizes[present, number]
-    found = FieldSummary(len(sizes), len(sizes), sizes=distribution(sizes))
+    found = FieldSummary(len(sizes), len(sizes), sizes=Distribution.of(sizes.tolist()))
     if len(sizes) < len(present):
         found.lacking = columns.keys([low + int(present.argmin())])[0]
     if kinds.classes(name):
         short = np.flatnonzero(present & (places.sizes[:, number] <= LONGEST)) + low
-        counts = columns.counts(name, short.tolist())
-        if counts is not None:
-            found.classes, found.long = summary.bounded(counts), len(sizes) - len(short)
+        values = columns.taken(name, short.tolist())
+        if values is not None:
+            classes = Counter(as_text(value) for value in values if value is not None)
+            found.classes, found.long = summary.bounded(dict(classes)), len(sizes) - len(short)
     if kinds.pictures(name):
         found.pictures = _pictures(columns, name, np.flatnonzero(present) + low)
     return found
@@ -349,19 +351,6 @@ def _pictures(columns: TableColumns, name: str, rows: Any) -> PictureCounts | No
             if number in keys or (isinstance(width, int) and isinstance(height, int))
         ]
     )
-
-
-def distribution(numbers: Any) -> Distribution:
-    """Return the distribution of an array of *numbers*, each from 0 to 2 ** 52: as `Distribution.of` does."""
-    import numpy as np
-
-    if not len(numbers):
-        return Distribution()
-    digits = np.frexp(numbers.astype(np.float64))[1]
-    shift = np.maximum(0, digits - summary.DIGITS).astype(np.int64)
-    low, counts = np.unique(numbers >> shift << shift, return_counts=True)
-    buckets = dict(zip(low.tolist(), counts.tolist(), strict=True))
-    return Distribution(int(numbers.sum()), int(numbers.min()), int(numbers.max()), buckets)
 
 
 def columns_of_tables(

@@ -5,7 +5,6 @@ The value of a sample is asked for here: it comes from a column that has it, els
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
@@ -70,14 +69,6 @@ class TableColumns:
         """Return the values of the column *name* for *rows*, as `values` does."""
         found = self.values(name)
         return None if found is None else [found[row] for row in rows]
-
-    def counts(self, name: str, rows: Sequence[int]) -> dict[str, int] | None:
-        """Return how often the column *name* has each value in *rows*, as text, in order of appearance.
-
-        None if there is no such column.
-        """
-        found = self.taken(name, rows)
-        return None if found is None else dict(Counter(map(as_text, (value for value in found if value is not None))))
 
     def members(self) -> tuple[list[str], Any, Any] | None:
         """Return the fields of the samples, and arrays with a column for each field: offset of the payload, and size.
@@ -195,9 +186,7 @@ def keys_of(batch: Batch) -> Sequence[bytes]:
 
 def column_names(columns: Iterable[Column]) -> list[str]:
     """Return the names of the columns of a table that may have values of *columns*."""
-    names = [
-        name for column in columns for name in (_whole(column), *(_of_choice(column, one) for one in column.choices))
-    ]
+    names = [_of_choice(column, one) for column in columns for one in (";".join(column.choices), *column.choices)]
     return list(dict.fromkeys(names))
 
 
@@ -250,7 +239,7 @@ def column_answers(column: Column, columns: TableColumns, typed: bool, indexes: 
 
     They are text, or None; if *typed*, they have their types in JSON, and are ABSENT if there is none.
     """
-    whole = columns.values(_whole(column)) if len(column.choices) > 1 else None
+    whole = columns.values(_of_choice(column, ";".join(column.choices))) if len(column.choices) > 1 else None
     if whole is not None:
         return [_cells(whole, typed)]
     found: list[Answer] = []
@@ -276,12 +265,8 @@ def json_getter(column: Column, *, verbatim: bool) -> Getter:
     return value
 
 
-def _whole(column: Column) -> str:
-    """Return what tarindex calls a column of these values."""
-    return _of_choice(column, ";".join(column.choices))
-
-
 def _of_choice(column: Column, name: str) -> str:
+    """Return what tarindex calls a column of the values of the choice *name* of *column*, or of all of them."""
     return name if name in PSEUDO or not column.path else f"{name}:{'.'.join(column.path)}"
 
 

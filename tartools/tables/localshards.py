@@ -18,7 +18,6 @@ from tartools.tables.rowplaces import Checker, Piece
 WINDOW = 1 << 22  # bytes of small samples that are read together
 RUN = 1 << 18  # bytes; samples side by side in a file that are more than these are read as one piece
 WALKED = 1 << 16  # bytes; of a larger sample that lies alone only the headers are read
-BEHIND = "the shard ends before this sample does"
 
 
 class LocalShards:
@@ -126,7 +125,7 @@ class LocalShards:
     def too_short(self, rows: Piece) -> StorageError:
         """Return the failure of *rows*, whose bytes are not all there."""
         short = (n for n, end in enumerate(rows.ends.tolist()) if end > size_of(self.file(rows, n)))
-        return self._listing.failure(rows, next(short, 0), BEHIND)
+        return self._listing.failure(rows, next(short, 0), "the shard ends before this sample does")
 
 
 class FileSpan:

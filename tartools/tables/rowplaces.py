@@ -109,7 +109,8 @@ class RowError(StorageError):
 class KnownShards:
     """Shards by number: *urls*, *versions* (None if not known), *sizes* in bytes, and which are *far*, on servers.
 
-    Those that are *relative* are named so, to the folder of a table or to the current directory.
+    A size that is not known is that of the largest shard. Those that are *relative* are named so, to the folder of a
+    table or to the current directory.
     """
 
     def __init__(self) -> None:
@@ -127,7 +128,8 @@ class KnownShards:
             url = Url(name)
             self.urls.append(url)
             self.versions.append(version)
-            self.sizes.append(_size_in(version))
+            size = (version or "").partition(" ")[0]  # see `storage.checks`
+            self.sizes.append(min(int(size), MOST) if size.isdecimal() else MOST)
             self.far.append(not url.is_local or bool(url.read_command))
             self.relative.append(relative or not (url.scheme or url.startswith("/")))
         return number
@@ -157,8 +159,9 @@ class Listing:
         column = {name: rows.column(name) for name in rows.schema.names}
         begins, ends = (self._places(column[name], name, first) for name in (schema.BEGIN, schema.END))
         numbers = self._shards(column[schema.SHARD], column.get(schema.VERSION), first)
-        keys = column.get(schema.KEY) if keyed else None
-        found = Piece(first, numbers, begins, ends, None if keys is None else self._keys(keys, first))
+        texts = column.get(schema.KEY) if keyed else None
+        keys = None if texts is None or texts.null_count else raw_keys(texts, first, self.table)
+        found = Piece(first, numbers, begins, ends, keys)
         sizes = np.array(self.shards.sizes)[numbers]
         for wrong in np.flatnonzero((begins < 0) | (begins >= ends) | (ends > sizes))[:1].tolist():
             _, begin, end = found.place(wrong)
@@ -184,10 +187,6 @@ class Listing:
             for wrong in np.flatnonzero(outside)[:1].tolist():
                 _, begin, end = found.place(wrong)
                 raise self.failure(found, wrong, f"not all members of the sample are in bytes {begin} to {end}")
-
-    def _keys(self, column: Any, first: int) -> list[bytes] | None:
-        """Return the keys as bytes; None if one is null."""
-        return None if column.null_count else raw_keys(column, first, self.table)
 
     def _places(self, column: Any, name: str, first: int) -> Any:
         """Return the column *name* of begins or ends as an array of int64."""
@@ -244,12 +243,6 @@ class Listing:
         what = what if isinstance(what, str) else what.message
         row = rows.first + index if rows.rows is None else rows.rows[index]
         return RowError(f"{what} (row {row} of {shown(self.table)}; {advice})", url=url, offset=begin)
-
-
-def _size_in(version: str | None) -> int:
-    """Return the size in *version* (see `storage.checks`); that of the largest shard if it has none."""
-    size = (version or "").partition(" ")[0]
-    return min(int(size), MOST) if size.isdecimal() else MOST
 
 
 def _encoded(column: Any) -> tuple[Any, list[object]]:

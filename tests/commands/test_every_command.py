@@ -252,7 +252,7 @@ def test_a_closed_stderr(name: str, shell: Run, given: Callable[[str], str]) -> 
 
 @each
 @pytest.mark.parametrize("option", ["-h", "--help"])
-def test_help(name: str, option: str, main: Main) -> None:
+def test_help_and_version(name: str, option: str, main: Main) -> None:
     done = main(name, option)
     assert (done.status, done.stderr) == (0, "")
     text = done.stdout.decode()
@@ -260,13 +260,8 @@ def test_help(name: str, option: str, main: Main) -> None:
     assert command(name).summary in text
     for shared in ("--quiet", "--verbose", "--progress", "--version"):
         assert shared in text
-
-
-@each
-def test_version(name: str, main: Main) -> None:
-    done = main(name, "--version")
-    assert (done.status, done.stderr) == (0, "")
-    assert re.fullmatch(rb"tartools \d+\.\d+\.\d+\n", done.stdout)
+    about = main(name, "--version")
+    assert (about.status, about.stderr) == (0, "") and re.fullmatch(rb"tartools \d+\.\d+\.\d+\n", about.stdout)
 
 
 USAGE = {

@@ -20,7 +20,8 @@ from tartools.run.directories import DirectoryOptions, SampleDirectories
 from tartools.run.shells import Shells
 from tartools.samples.sample import Sample
 from tests.commands.test_conservation import FEED, peak_memory
-from tests.conftest import BIN, Run, clean_environment, has_end, keys_in, make_samples, make_tar, members_of
+from tests.commands.test_contract import waiting_in
+from tests.conftest import BIN, Run, clean_environment, has_end, keys_in, make_samples, make_tar, members_of, running
 from tests.processes import PATIENCE, alive, until
 from tests.tiers import by_turns
 
@@ -172,13 +173,10 @@ def test_many_and_large_results(run: Run, work: Path) -> None:
     assert peak_memory(line, FEED.format(sizes="[5]"), work) < 60_000_000
 
 
-def test_base_and_script(run: Run, tmp_path: Path, ten: bytes) -> None:
+def test_base_and_script(run: Run, shell: Run, tmp_path: Path, ten: bytes) -> None:
     (tmp_path / "do it.sh").write_text('cp x.cls x.new; echo "$(basename "$0")" >> x.new\n')
     out = run("tarproc", "--base", "x", "-s", "do it.sh", stdin=ten).output()
     assert members_of(out)[5] == ("000001.new", b"1do it.sh\n")
-
-
-def test_a_script_that_is_no_file(shell: Run, tmp_path: Path, ten: bytes) -> None:
     (tmp_path / "ten.tar").write_bytes(ten)
     assert len(members_of(shell("tarproc -s <(echo 'rm sample.jpg') ten.tar").output())) == 10
 
@@ -588,6 +586,16 @@ def test_many_lines_at_once_do_not_hold_up_a_command(run: Run, ten: bytes) -> No
 
 
 # the end
+
+
+@pytest.mark.parametrize("options", [(), ("--add-log", "log")])
+def test_a_signal_ends_what_prints_where_nobody_reads(options: tuple[str, ...], tmp_path: Path, ten: bytes) -> None:
+    (tmp_path / "in.tar").write_bytes(ten)
+    command = [BIN / "tarproc", "-p", "2", *options, "-c", "yes | head -c 400000; false", "in.tar"]
+    with running(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        until(lambda: waiting_in(process.stderr) > 60_000, "a full pipe")
+        process.terminate()
+        assert process.wait(PATIENCE) == -signal.SIGTERM
 
 
 def start(work: Path, tmp_path: Path, data: bytes, *arguments: object, shell: str = "$$") -> subprocess.Popen[bytes]:

@@ -57,6 +57,7 @@ def test_lists(option: tuple[str, ...], data: bytes, tarjob: Run, tmp_path: Path
     assert tarjob("-T", "-", *words, stdin=data) == (0, b"<a b><1><2>", "")
     assert tarjob("-s", "0", "-T", "list", "-T", "-", *words, stdin=b"3") == (0, b"<0><a b><1><2><3>", "")
     assert tarjob("-T", "/dev/null", *words) == (1, b"", "tarjob: /dev/null: the list of files is empty\n")
+    assert tarjob("-T", "-", "--", "cat", "-", "/dev/null", "{}", stdin=b"/dev/null") == (0, b"", "")  # nothing is left
 
 
 def test_a_command_gets_the_item_as_it_is(tarjob: Run, tmp_path: Path) -> None:
@@ -441,10 +442,6 @@ def test_sixteen_megabytes_are_passed_on(tarjob: Run) -> None:
     most = 16 << 20
     done = tarjob("-s", most, "--", "head", "/dev/zero", "-c")
     assert (done.status, done.stdout == bytes(most), done.stderr) == (0, True, "")
-
-
-def test_stdin_is_empty(tarjob: Run) -> None:
-    assert tarjob("-T", "-", "--", "cat", "-", "/dev/null", "{}", stdin=b"/dev/null") == (0, b"", "")
 
 
 # ---- what is said ----

@@ -391,8 +391,7 @@ def test_two_shards_of_one_name(run: Run, tmp_path: Path) -> None:
     for name, suffix in (("dali", "idx"), ("webshart", "json")):
         done = run("tarindex", "--for", name, "-o", "i", "x/a.tar", "y/a.tar")
         assert done.status == 2 and f"x/a.tar and y/a.tar would have the same index i/a.{suffix}" in done.stderr
-        done = run("tarindex", "--for", name, "x/a.tar", "x/a.tar")
-        assert done.status == 2 and f"would have the same index x/a.{suffix}" in done.stderr
+        assert f"have the same index x/a.{suffix}" in run("tarindex", "--for", name, "x/a.tar", "x/a.tar").failure(2)
         assert run("tarindex", "--for", name, "x/a.tar", "y/a.tar") == (0, b"", "")
         assert {f"x/a.{suffix}", f"y/a.{suffix}"} < {*files_in(tmp_path)}
     assert "a.tar is named twice" in run("tarindex", "--for", "wids", "x/a.tar", "y/a.tar", "x/a.tar").failure(2)
@@ -404,9 +403,8 @@ def test_two_shards_of_one_name(run: Run, tmp_path: Path) -> None:
 def test_tables_have_no_index(name: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(1)))
     assert run("tarindex", "a.tar", "-o", "t.parquet") == (0, b"", "")
-    done = run("tarindex", "--for", name, "-o", ".", "t.parquet")
     what = "Energon needs a name that ends in .tar" if name == "energon" else "this is a table, and an index is made of"
-    assert done.status == 2 and what in done.stderr
+    assert what in run("tarindex", "--for", name, "-o", ".", "t.parquet").failure(2)
     assert files_in(tmp_path) == ["a.tar", "t.parquet"]
 
 

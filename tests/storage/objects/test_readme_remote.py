@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from tests.conftest import ROOT, Run, clean_environment, keys_in, make_tar, members_of
+from tests.properties.test_model import Members
 from tests.storage.objects import servers
 from tests.storage.objects.memory import Bucket
 from tests.storage.objects.servers import Proxy
@@ -30,8 +31,6 @@ RUN_OCR = """\
 #!/bin/sh
 for page; do echo "text of $TAR_KEY" > "${page%.png}.txt"; done
 """
-
-Members = list[tuple[str, bytes]]
 
 
 def pages(start: int, count: int) -> Members:
