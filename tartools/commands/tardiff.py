@@ -100,7 +100,7 @@ def tardiff(account: Account, source: cli.DescribedInputs, wanted: DiffOptions, 
     if wanted.digest:
         found = comparing.digest(source.urls(), account, reading, most)
         with storage.writing("-") as sink:
-            sink.write(b"%064x\n" % (found % (1 << 256)))
+            sink.write(b"%064x\n" % found)
         return 0
     a, b = (DiffSide(expand([word]), reading, most, []) for word in source.inputs or ())
     check_shards([*a.urls, *b.urls], account)

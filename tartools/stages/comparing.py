@@ -52,12 +52,12 @@ class DiffSide(NamedTuple):
 
 
 def digest(urls: Sequence[str], account: Account, reading: Reading, most: int) -> int:
-    """Return the digest of the data set *urls*: see `digest_of_batch`."""
+    """Return the digest of the data set *urls*: the sum of those of its batches, modulo 2**256."""
     work = without_output(lambda batches: sum(map(digest_of_batch, counted(batches, account, done=True))))
     parts: list[int] = []
     to_the_end(gather(urls, account, reading, work, parts.append, most=most, remote=True))
     account.check()
-    return sum(parts)
+    return sum(parts) % (1 << 8 * WHOLE)
 
 
 def wanted_flags(
@@ -98,7 +98,7 @@ def content_records(batch: Batch, positions: Iterator[int]) -> list[bytes]:
 
 
 def digest_of_batch(batch: Batch) -> int:
-    """Return the sum of the digests of the samples of *batch*, modulo 2**256.
+    """Return the sum of the digests of the samples of *batch*.
 
     The digest of a sample is the BLAKE2b digest of its key, and of the name of each field and the BLAKE2b digest of its
     payload, in the order of `alike`; before key and names stands their length as 8 bytes, the highest first.
@@ -112,7 +112,7 @@ def digest_of_batch(batch: Batch) -> int:
             parts += [repeat(len(field).to_bytes(NUMBER, "big") + field), column]
         samples = map(b"".join, zip(*parts))  # noqa: B905
         total += sum(int.from_bytes(blake2b(each, digest_size=WHOLE).digest(), "big") for each in samples)
-    return total % (1 << 8 * WHOLE)
+    return total
 
 
 # ---- what differs ----

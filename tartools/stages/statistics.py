@@ -322,7 +322,7 @@ def _field(columns: TableColumns, places: ListedPlaces, low: int, number: int, k
 
     name, present = places.fields[number], places.offsets[:, number] != NOWHERE
     sizes = places.sizes[present, number]
-    found = FieldSummary(len(sizes), len(sizes), sizes=distribution(sizes))
+    found = FieldSummary(len(sizes), len(sizes), sizes=Distribution.of(sizes.tolist()))
     if len(sizes) < len(present):
         found.lacking = columns.keys([low + int(present.argmin())])[0]
     if kinds.classes(name):
@@ -351,19 +351,6 @@ def _pictures(columns: TableColumns, name: str, rows: Any) -> PictureCounts | No
             if number in keys or (isinstance(width, int) and isinstance(height, int))
         ]
     )
-
-
-def distribution(numbers: Any) -> Distribution:
-    """Return the distribution of an array of *numbers*, each from 0 to 2 ** 52: as `Distribution.of` does."""
-    import numpy as np
-
-    if not len(numbers):
-        return Distribution()
-    digits = np.frexp(numbers.astype(np.float64))[1]
-    shift = np.maximum(0, digits - summary.DIGITS).astype(np.int64)
-    low, counts = np.unique(numbers >> shift << shift, return_counts=True)
-    buckets = dict(zip(low.tolist(), counts.tolist(), strict=True))
-    return Distribution(int(numbers.sum()), int(numbers.min()), int(numbers.max()), buckets)
 
 
 def columns_of_tables(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
@@ -16,7 +17,7 @@ from tartools.tables.table import Table
 from tartools.train.epochorder import is_schedule
 from tartools.train.fieldchooser import Classes, Decode, Fields, Size
 from tartools.train.sampler import SamplerIteration, StatefulSampler, datasets_in, log
-from tartools.train.sending import GUARD, check_guarded, check_sendable, start_method
+from tartools.train.sending import GUARD, check_guarded, check_sendable
 from tartools.train.sharedmemory import SentBuffer, SharedBuffers, keep_freed_memory
 from tartools.train.tabledataset import Columns, TableBatch, TableDataset, TableSource
 
@@ -135,7 +136,8 @@ class Loader(DataLoader[Any]):
         Raises: what reading raises, with URL and byte, also for what a worker met; RuntimeError for StopIteration, and
         for a worker that has ended.
         """
-        method = start_method(self.multiprocessing_context) if self.num_workers else ""
+        started_by: Any = self.multiprocessing_context or multiprocessing
+        method = started_by.get_start_method() if self.num_workers else ""
         if method not in ("", "fork"):
             check_guarded()
             check_sendable("collate_fn", [self.collate_fn])

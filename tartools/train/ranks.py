@@ -49,8 +49,9 @@ class SharedEpoch(SharedNumbers):
         self._loaded_by = 0  # a process
 
     def __getstate__(self) -> dict[str, Any]:
-        told = {"_told": (self._rank(), os.getpid())} if context.get_spawning_popen() else {}
-        return super().__getstate__() | told
+        if context.get_spawning_popen():
+            return super().__getstate__() | {"_told": (self._rank(), os.getpid())}
+        return super().__getstate__() | {"numbers": [self.number, int(self.in_workers)]}  # no process is before 1
 
     def _rank(self) -> tuple[int, int]:
         from torch.utils.data import get_worker_info

@@ -35,11 +35,6 @@ def check_sendable(what: str, functions: Iterable[Any]) -> None:
                 ) from None
 
 
-def start_method(given: Any) -> str:
-    """Return how workers are started: by the context *given* to a DataLoader, or else as Python does."""
-    return str((given or multiprocessing).get_start_method())
-
-
 def check_guarded() -> None:
     """Raise RuntimeError if the program starts workers while it is imported by one."""
     process = multiprocessing.current_process()

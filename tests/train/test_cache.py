@@ -30,9 +30,7 @@ def data_bytes(server: FaultServer) -> int:
 
 
 @pytest.mark.parametrize("method", ["fork", *also("forkserver", "spawn")])
-def test_a_second_epoch_fetches_nothing(
-    method: str, server: FaultServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_second_epoch(method: str, server: FaultServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     import tartools.train
 
     urls = [server.url("http", name) for name in SHARDS]

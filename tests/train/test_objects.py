@@ -337,9 +337,7 @@ def test_stream_after_every_item(thorough: bool, shuffle: bool, wanted: list[str
 
 @in_both
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_stream_with_other_ranks_and_workers(
-    thorough: bool, drop_last: bool, wanted: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_readers(thorough: bool, drop_last: bool, wanted: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     be_rank(monkeypatch, 0, 1)
     whole = list(stream(shuffle=True))
     changes = ((3, 5, 1, 2), (2, 4, 3, 0), (1, 7, 2, 3), (2, 11, 1, 0))

@@ -278,6 +278,10 @@ def test_loaders(workers: tuple[int, int], ranks: int, stop: int, monkeypatch: p
         if after:
             with pytest.raises(UsageError, match="the workers of a loader know where they are"):
                 data.state_dict()
+            data = pickle.loads(pickle.dumps(data))  # with the state, which was used
+            data.set_epoch(0)
+            monkeypatch.setattr("multiprocessing.process._process_counter", iter(range(1, 99)))  # as in another program
+            assert ranks > 1 or sorted(chain(*DataLoader(data, 2, num_workers=1))) == every
     assert sorted(had + rest) == sorted(following) == sorted(again) == every
 
 
