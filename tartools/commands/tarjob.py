@@ -259,11 +259,11 @@ def print_results(results: localjobs.Results, account: Account, policy: Policy, 
         for task, result in results:
             if result.stdout:
                 sink.write(result.stdout)
+            account.progress.jobs.done += not result.failure
+            account.progress.jobs.failed += bool(result.failure)
             record(task, result)
             if not result.failure:
-                account.progress.jobs.done += 1
                 continue
-            account.progress.jobs.failed += 1
             tries = f" after {result.tries} tries" if result.tries > 1 else ""
             last_line = f": {result.last_line}" if result.last_line else ""
             kept = ""

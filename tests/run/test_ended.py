@@ -111,9 +111,9 @@ def test_a_log_knows_of_tries_that_failed_when_the_next_is_ended(
 
 
 def test_ctrl_c_says_how_to_go_on(start: Started, tmp_path: Path) -> None:
-    rules = ("-j", 1, "-o", "out-{}", "-s", "{1..5}", "--")
+    rules = ("-j", 1, "--log", "log", "-o", "out-{}", "-s", "{1..5}", "--")
     with start(*rules, "bash", "-c", "test {} = 1 || exec sleep 1000; echo whole > out-{}") as process:
-        until(lambda: sleepers(tmp_path) == 1)
+        until(lambda: sleepers(tmp_path) == 1 and len(records(tmp_path / "log")) == 1)
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=PATIENCE)
     assert said == (b"", b"tarjob: 1 of 5 items done; the same command line does the rest\n")
