@@ -121,9 +121,9 @@ def map_shards(
         raise ValueError("address requires engine='ray'")
     if isinstance(workers, int) and workers < 1:
         raise ValueError(f"workers must be 1 or more, not {workers}")
-    todo = _missing([(source, os.fspath(output)) for source, output in pairs], redo)
     if engine == "ray" and isinstance(workers, Executor):
         raise ValueError("an executor requires engine='local'")
+    todo = _missing([(source, os.fspath(output)) for source, output in pairs], redo)
     failed: dict[str, Exception] = {}
     if todo:
         with _calling(function, redo, len(todo), engine, workers, address, cpus) as (calls, window):

@@ -22,8 +22,7 @@ from tartools.tar.groups import END, Parsed, Special, belongs
 from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, MAGIC, RECORD, SIZES, Records, adler32, regular_name
 from tartools.tar.member import Chunk, Member
 
-READ = 1 << 20  # bytes per read; fewer and longer reads are faster, from pipes and from libraries
-BUFFER = 1 << 20  # bytes; a member that fits is a view, a larger one is a range or gets a buffer of its own
+BUFFER = 1 << 20  # bytes of a buffer and of a read: fewer and longer ones are faster; a larger member is a range
 CARRIED = 1 << 18  # bytes of a group that are copied to the next buffer, so that the group stays contiguous
 DENSE = 256  # headers in a MiB
 SKIPPED = 1 << 16  # bytes; if more than these are skipped in a file, the next read is short
@@ -116,14 +115,14 @@ class Reader:
         self.large: FullHeader | None = None  # a member whose payload is too large for a buffer
         self.ended = False  # the last thing parsed was an end of archive
         self.globals: Records = {}
-        self.reach = NEXT if self.ranges and until is not None else READ  # bytes of the next read; a part may be short
+        self.reach = NEXT if self.ranges and until is not None else BUFFER  # bytes to read next; a part may be short
         self.seen = 0  # groups
         self.takes_runs = until is not None and "numpy" in sys.modules  # of plain headers, by numpy
         self.failed = 0  # times in a row that there was no run
         self.groups = Grouper(scratch, listed, alike)
         # no larger than what is to be read: large buffers cost time
         end = self.until if stream.file is None else self.size
-        self._begin_buffer(Chunk(max(0, min(BUFFER, end - begin + BLOCK)), stream, begin))
+        self._begin_buffer(Chunk(max(0, min(self.reach, end - begin + BLOCK)), stream, begin))
 
     # One long function on purpose. Its inner loop runs for every member, in about a microsecond: there each call of
     # another Python function, and each access to an attribute instead of a local variable, would be measurable.
@@ -340,7 +339,7 @@ class Reader:
             self._shift()
         count = self.stream.readinto(memoryview(self.buffer)[self.filled : self.filled + reach])
         self.filled += count
-        self.reach = min(READ, 2 * self.reach)
+        self.reach = min(BUFFER, 2 * self.reach)
         return count > 0
 
     def _shift(self) -> None:
@@ -354,13 +353,13 @@ class Reader:
         left = memoryview(old)[begin : self.filled]
         self.position -= begin
         self.filled = len(left)
-        if self.ranges and self.position + self.need <= len(old):  # no view of this buffer exists
-            old[: len(left)] = left
+        size = max(self.reach, self.position + self.need)
+        if self.ranges and size <= len(old):  # no view of this buffer exists
             old.base += begin
             self._begin_buffer(old)
         else:
-            self._begin_buffer(Chunk(max(BUFFER, self.position + self.need), self.stream, old.base + begin))
-            self.buffer[: len(left)] = left
+            self._begin_buffer(Chunk(size, self.stream, old.base + begin))
+        self.buffer[: len(left)] = left
 
     def available(self) -> int:
         """Return the offset in the buffer up to which payloads are available, in the buffer or in the file."""
@@ -396,7 +395,7 @@ class Reader:
             data = first + large.data - self.position
             self.groups.keep(Member(large.path, source, first, data, large.size, large.head), 0)
             self.groups.last = start + need
-        self._begin_buffer(Chunk(BUFFER if source is None else min(BUFFER, NEXT), self.stream, start + need))
+        self._begin_buffer(Chunk(NEXT, self.stream, start + need))
         self.groups.begin = self.groups.shift
         self.position = self.filled = 0
         self.ended = False

@@ -483,7 +483,6 @@ def test_every_boundary_from_a_pipe(
     buffer: int, step: int, monkeypatch: pytest.MonkeyPatch, scratch: list[io.FileIO]
 ) -> None:
     monkeypatch.setattr(reader, "BUFFER", buffer)
-    monkeypatch.setattr(reader, "READ", 700)
     monkeypatch.setattr(reader, "LARGE", 4000)
     monkeypatch.setattr(grouping, "LARGE", 4000)
     found = parse(Trickle(archive_of_all_kinds(), step), scratch)
@@ -501,7 +500,6 @@ def test_every_boundary_from_a_file(
 ) -> None:
     whole = [m for m in parse_bytes(archive_of_all_kinds()) if isinstance(m, Member)]
     monkeypatch.setattr(reader, "BUFFER", buffer)
-    monkeypatch.setattr(reader, "READ", 700)
     monkeypatch.setattr(reader, "SKIPPED", 600)
     monkeypatch.setattr(reader, "NEXT", 300)
     with file_stream(tmp_path / "a.tar", b"j" * start + archive_of_all_kinds(), start, step) as stream:
