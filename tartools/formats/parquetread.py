@@ -21,7 +21,6 @@ from tartools.tar import split_path
 
 KEY = schema.KEY
 WHAT = "Parquet file"
-FIELD_ROWS = 1 << 10  # of fields that are held at once
 HELD, MOST_ROWS = 4 << 20, 1 << 12  # bytes and rows of a batch, by the average of its row group
 BUFFER, FAR = 1 << 20, 4 << 20  # bytes of a column that are read at once; from servers, where each is a request
 
@@ -39,8 +38,7 @@ def samples(urls: Iterable[str], account: Account, words: Words | None, template
     """
     index = 0
     for url in urls:
-        piece = FAR if storage.is_far(url) else BUFFER
-        with opened_any(url, seekable.seekable(url), WHAT, piece) as table:
+        with opened_any(url, seekable.seekable(url), WHAT, buffer_of(url)) as table:
             rows = PayloadRows(table, words)
             keys = FirstKeys(lambda key, url=url: account.comes_back(key, url))  # type: ignore[misc]
             for sample in rows.samples(template, index):
@@ -54,6 +52,25 @@ def samples(urls: Iterable[str], account: Account, words: Words | None, template
                     keys.add([sample.raw_key])
                 yield sample
         account.shards_done += 1
+
+
+def buffer_of(url: str) -> int:
+    """Return how many bytes of a column of the Parquet file *url* are read at once."""
+    return FAR if storage.is_far(url) else BUFFER
+
+
+def small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator[Any]:
+    """Yield *columns* of *table* in record batches, of some 4 MiB if the rows of a row group are alike.
+
+    Raises: TarFormatError, also if there are other rows than the file says.
+    """
+    rows = 0
+    for group, _, count in table.groups():
+        size = table.parquet.metadata.row_group(group).total_byte_size  # to ask for a column may end the process
+        yield from table.batches(columns, max(1, min(MOST_ROWS, HELD * count // max(size, 1))), [group])
+        rows += count
+    if rows != table.rows:
+        raise table.failure(f"it has {rows} of {table.rows} rows")
 
 
 class PayloadRows:
@@ -83,27 +100,22 @@ class PayloadRows:
         for batch in self._batches():
             yield from self._of_batch(batch, template, index + row - 1, row)
             row += len(batch)
-        if row - 1 != self._table.rows:
-            raise self._table.failure(f"it has {row - 1} of {self._table.rows} rows")
 
     def _batches(self) -> Iterator[Any]:
-        """Yield the rows in record batches, of some 4 MiB if the rows of a row group are alike. Raises: TarFormatError.
+        """Yield the rows in record batches, as `small_batches` does. Raises: TarFormatError.
 
         The byte of a failure is up to where the file was read: where the columns of a damaged file begin can't be
         asked, because pyarrow may end the process.
         """
         wanted = list(dict.fromkeys([*filter(None, [self._key]), *(name for name, _ in self._fields)]))
         done = 0
-        for group, _, count in self._table.groups():
-            size = self._table.parquet.metadata.row_group(group).total_byte_size
-            most = max(1, min(MOST_ROWS, HELD * count // max(size, 1)))
-            try:
-                for batch in self._table.batches(wanted, most, [group]):
-                    yield batch
-                    done += len(batch)
-            except TarFormatError as error:
-                what = f"in what was read up to this byte, after row {done}: {error.message}"
-                raise TarFormatError(what, url=self._table.url, offset=self._table.file.tell()) from error
+        try:
+            for batch in small_batches(self._table, wanted):
+                yield batch
+                done += len(batch)
+        except TarFormatError as error:
+            what = f"in what was read up to this byte, after row {done}: {error.message}"
+            raise TarFormatError(what, url=self._table.url, offset=self._table.file.tell()) from error
 
     def _of_batch(self, batch: Any, template: str, index: int, row: int) -> Iterator[Sample]:
         """Yield the samples of *batch*. The first is number *row* of the file, from 1, and *index* of all."""
@@ -218,7 +230,7 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
     Bytes are payloads as they are, lists of numbers are NumPy arrays of the column's type, other values have the text
     that tar2tsv writes.
 
-    Holds: a row group of the columns that are taken. Raises: SampleError, naming the row; TarFormatError.
+    Holds: a batch of 4 MiB, or a row. Raises: SampleError, naming the row; TarFormatError.
     """
     url = table.url
     key = table.names[columnfields.key_column(table.names, rows.key, url)]
@@ -232,7 +244,7 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
     except SampleError as error:
         raise SampleError(error.message, url=url) from None
     first = 1
-    for batch in table.batches(list(dict.fromkeys([key, *(name for name, _ in taken)])), FIELD_ROWS):
+    for batch in small_batches(table, list(dict.fromkeys([key, *(name for name, _ in taken)]))):
         found = {name: batch.column(number) for number, name in enumerate(batch.schema.names)}
         fields = [(field, _field_values(found[name], name, url)) for name, field in taken]
         keys, values = [], []

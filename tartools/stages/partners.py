@@ -319,7 +319,7 @@ class SecondRows:
                 from tartools.formats import parquetread
                 from tartools.tables import source
 
-                with source.opened_any(url) as table:
+                with source.opened_any(url, buffer=parquetread.buffer_of(url)) as table:
                     yield from parquetread.field_rows(table, self._format)
             else:
                 from tartools.formats import textrows
