@@ -27,7 +27,7 @@ def run() -> NoReturn:
     from tartools.cli import process
     from tartools.cli.command import exit_status
 
-    called = f"tartools {name}" if name in ("cache", *commands.OWN) else "tartools"
+    called = f"tartools {name}" if name in commands.OWN else "tartools"
     process.run(lambda: exit_status(called, lambda: main(sys.argv[1:])))
 
 

@@ -22,9 +22,11 @@ TASKS = {  # what a person may want to do -> commands
     "run commands": ("tarproc", "tarjob"),
     "convert": ("tar2tsv", "tar2jsonl", "tar2parquet", "tar2tfrecord", "tar2zip"),
     "train": ("tarbench",),
+    "keep what servers sent": ("cache",),
     "begin": ("demo", "completion"),
 }
 OWN = {  # what `tartools` does besides
+    "cache": "List what is kept of remote objects in the folder that TARTOOLS_CACHE names, or remove it.",
     "demo": "Make a small data set and run the commands on it, line by line.",
     "completion": "Print what to add to a start file of bash, zsh or fish so that Tab completes.",
 }

@@ -161,7 +161,7 @@ def _inside(sample: Sample, field: str, text: str, path: tuple[str, ...]) -> tup
     for step in path:
         if isinstance(value, dict) and step in value:
             value = value[step]
-        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+        elif isinstance(value, list) and len(step) < 20 and step.isdecimal() and int(step) < len(value):
             value = value[int(step)]
         else:
             return None
