@@ -129,10 +129,7 @@ def test_the_list_of_commands_is_by_task_and_fits_a_screen(
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n", "a pointer of Git LFS (git lfs pull"),
         (b"<!DOCTYPE html>\n<html><body>No such file", "an HTML page (perhaps an error page of the server"),
         (b'{"error": "denied"}', "JSON"),
-        (
-            gzip.compress(gzip.compress(bytes(10240), mtime=0), mtime=0),
-            "gzip data (it was compressed twice: 'pipe:gzip -dc FILE'",
-        ),
+        (gzip.compress(gzip.compress(bytes(10240), mtime=0), mtime=0), "gzip data (it was compressed twice: '"),
     ],
 )
 def test_what_is_no_archive_is_told(content: bytes, what: str, run: Run, tmp_path: Path) -> None:
