@@ -14,6 +14,7 @@ end
 complete -c tar2jsonl -s f -l fields -x -a '(__tartools_fields)' -d 'Fields to keep, in quotes: \'jpg cls\'. \'a;b\' takes the first that exists, \'new=old\' renames.'
 complete -c tar2jsonl -s x -l exclude -x -a '(__tartools_fields)' -d 'Fields to drop, in quotes: \'json txt\'.'
 complete -c tar2jsonl -l verbatim -d 'Match field names by exact case.'
+complete -c tar2jsonl -s c -l count -x -d 'Stop after N samples.'
 complete -c tar2jsonl -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tar2jsonl -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
 complete -c tar2jsonl -l lax -d 'Accept shards without an end-of-archive block.'

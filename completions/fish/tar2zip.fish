@@ -1,4 +1,20 @@
 # Made by python -m tartools.commands._manual.
+function __tartools_fields
+    sh -c 'for file; do
+        case $file in -* | *:*) continue ;; "~/"*) file=$HOME/${file#??} ;; esac
+        test -f "$file" || continue
+        if head -c 4 "$file" | grep -q PAR1; then
+            env tartools completion table "$file" | sed -n -e "s/^\([A-Za-z0-9_.:-][A-Za-z0-9_.:-]*\)\$/\1/p"
+        else
+            tar -tf "$file" | head -n 200 |
+                sed -n -e "s|.*/||" -e "s/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)\$/\1/p" | sort -u
+        fi | grep . && break
+    done 2>/dev/null' fields (commandline -opc)[2..]
+end
+complete -c tar2zip -s f -l fields -x -a '(__tartools_fields)' -d 'Fields to keep, in quotes: \'jpg cls\'. \'a;b\' takes the first that exists, \'new=old\' renames.'
+complete -c tar2zip -s x -l exclude -x -a '(__tartools_fields)' -d 'Fields to drop, in quotes: \'json txt\'.'
+complete -c tar2zip -l verbatim -d 'Match field names by exact case.'
+complete -c tar2zip -s c -l count -x -d 'Stop after N samples.'
 complete -c tar2zip -l deflate -d 'Compress each member.'
 complete -c tar2zip -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tar2zip -s 0 -l null -d 'Names in -T files end with NUL, not newline.'

@@ -7,8 +7,9 @@ from tartools import cli, storage
 from tartools.cli import process
 from tartools.errors import SampleError, UsageError
 from tartools.formats import packed
-from tartools.samples.account import Account
+from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
+from tartools.samples.values import checked_key
 from tartools.shards.reading import closing_upstream, read_samples
 from tartools.stages import select
 from tartools.storage.streams import Sink
@@ -30,22 +31,28 @@ class ExportOutput(cli.Group, shared=True):
         return self.url == "-" and os.isatty(1)
 
 
+class SampleSelection(cli.Fields):
+    """Which fields of how many samples to write."""
+
+    count: cli.Count = None
+
+
 def export(
     account: Account,
     source: cli.Inputs,
     output: ExportOutput,
     kind: str,
     write: Callable[[Iterator[Sample], Sink], None],
-    wanted: cli.Fields | None = None,
+    selection: SampleSelection,
     specs: Sequence[str] | None = None,
     check: Callable[[], object] = lambda: None,
 ) -> None:
     """Write the samples of the inputs *source* by *write* to a file of this *kind*.
 
-    Of their fields it gets those that *specs* choose and *wanted* does not exclude. *check* raises if a library is
-    missing; it is called once the inputs are known to be there.
-    Raises: UsageError for what is not written to a terminal, or compressed inside and named otherwise; as `distinct`;
-    what they raise.
+    `write` gets the first `selection.count` samples, with the fields that *specs* choose and `selection.exclude` does
+    not name. *check* raises if a library is missing; it is called once the inputs are known to be there.
+    Raises: UsageError for what is not written to a terminal, or compressed inside and named otherwise; as
+    `readable_back`; what they raise.
     """
     whole = Url(output.url)
     if kind not in (TEXT, TFRECORD) and whole.scheme != "pipe" and (bare := split_packed(whole.name)[0]) != whole.name:
@@ -56,16 +63,22 @@ def export(
         raise UsageError(f"stdout is a terminal, which cannot show a {kind} file: use -o FILE, > FILE or a pipe")
     samples = read_samples(urls, account, source.reading)
     check()
-    if wanted is not None:
-        samples = select.by_specs(samples, specs, wanted.exclude, account, verbatim=wanted.verbatim)
+    samples = select.by_specs(samples, specs, selection.exclude, account, verbatim=selection.verbatim)
+    if selection.count is not None:
+        samples = select.count(samples, selection.count)
+        account.progress.phase = Phase("", selection.count, lambda: account.samples_out)
     writing = packed.writing_packed if kind in (TEXT, TFRECORD) else storage.writing
     with closing_upstream(samples), writing(output.url, output.force) as sink:
-        write(distinct(samples), sink)
+        write(readable_back(samples), sink)
         account.check()
 
 
-def distinct(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Yield *samples*. Raises: SampleError if two side by side have one key, which readers would take for one."""
+def readable_back(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Yield *samples*, after a check that tarcreate makes the same samples of them.
+
+    Raises: SampleError for a key that tarcreate refuses (absolute, or with `..`), and for two adjacent samples with
+    one key, which readers would take for one.
+    """
     last: bytes | None = None
     for sample in samples:
         if sample.raw_key == last and sample.grouped:
@@ -75,6 +88,11 @@ def distinct(samples: Iterable[Sample]) -> Iterator[Sample]:
                 url=sample.shard,
             )
         last = sample.raw_key if sample.grouped else None
+        if b".." in sample.raw_key or sample.raw_key[:1] in (b"", b"/"):
+            try:
+                checked_key(sample.key)
+            except SampleError as error:
+                raise SampleError(f"{error.message}; --rekey of tarcat gives new keys", url=sample.shard) from None
         yield sample
 
 

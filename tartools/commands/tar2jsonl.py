@@ -23,18 +23,18 @@ Examples:
 from collections.abc import Iterator
 
 from tartools import cli
-from tartools.commands._export import TEXT, ExportOutput, export, write_readable
+from tartools.commands._export import TEXT, ExportOutput, SampleSelection, export, write_readable
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.storage.streams import Sink
 
 
 @cli.command(__doc__)
-def tar2jsonl(account: Account, source: cli.Inputs, wanted: cli.Fields, output: ExportOutput) -> None:
+def tar2jsonl(account: Account, source: cli.Inputs, selection: SampleSelection, output: ExportOutput) -> None:
     """Run the command."""
     from tartools.formats import jsonl
 
     def write(samples: Iterator[Sample], sink: Sink) -> None:
         write_readable(jsonl.json_lines(samples, account), sink, output)
 
-    export(account, source, output, TEXT, write, wanted, wanted.fields)
+    export(account, source, output, TEXT, write, selection, selection.fields)

@@ -33,7 +33,7 @@ from typing import Annotated
 
 from tartools import cli
 from tartools.cli import Option
-from tartools.commands._export import ExportOutput, export
+from tartools.commands._export import ExportOutput, SampleSelection, export
 from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.stages import select
@@ -43,7 +43,7 @@ from tartools.stages import select
 def tar2parquet(
     account: Account,
     source: cli.Inputs,
-    chosen: cli.Fields,
+    selection: SampleSelection,
     output: ExportOutput,
     binary: Annotated[
         list[str] | None, Option("--binary NAMES", "Columns to store as plain bytes, in quotes: 'jpg txt'.")
@@ -53,9 +53,9 @@ def tar2parquet(
     from tartools.formats.parquetwrite import ParquetLayout, write_parquet
     from tartools.tables import schema
 
-    words = select.parse_words(chosen.fields)
-    if chosen.fields is not None and not words:
+    words = select.parse_words(selection.fields)
+    if selection.fields is not None and not words:
         raise UsageError("-f names no field")
-    layout = ParquetLayout(words or None, " ".join(binary or ()).split(), chosen.verbatim)
+    layout = ParquetLayout(words or None, " ".join(binary or ()).split(), selection.verbatim)
     write = partial(write_parquet, account=account, layout=layout)
-    export(account, source, output, "Parquet", write, chosen, check=schema.check_pyarrow)
+    export(account, source, output, "Parquet", write, selection, check=schema.check_pyarrow)

@@ -23,7 +23,7 @@ Examples:
 from collections.abc import Iterator
 
 from tartools import cli
-from tartools.commands._export import TFRECORD, ExportOutput, export
+from tartools.commands._export import TFRECORD, ExportOutput, SampleSelection, export
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.stages import select
@@ -31,15 +31,15 @@ from tartools.storage.streams import Sink
 
 
 @cli.command(__doc__)
-def tar2tfrecord(account: Account, source: cli.Inputs, wanted: cli.Fields, output: ExportOutput) -> None:
+def tar2tfrecord(account: Account, source: cli.Inputs, selection: SampleSelection, output: ExportOutput) -> None:
     """Run the command."""
     from tartools.formats import textwrite, tfrecord
     from tartools.samples.columnfields import ChosenColumns
 
-    words = select.parse_words(wanted.fields) or None
-    chosen = ChosenColumns(words, (), str if wanted.verbatim or words is None else str.lower, hidden=False)
+    words = select.parse_words(selection.fields) or None
+    chosen = ChosenColumns(words, (), str if selection.verbatim or words is None else str.lower, hidden=False)
 
     def write(samples: Iterator[Sample], sink: Sink) -> None:
         textwrite.write_lines(tfrecord.frames(samples, account, chosen), sink)
 
-    export(account, source, output, TFRECORD, write, wanted, check=tfrecord.check_protobuf)
+    export(account, source, output, TFRECORD, write, selection, check=tfrecord.check_protobuf)

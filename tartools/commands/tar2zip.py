@@ -16,6 +16,8 @@ Examples:
     tar2zip 'train-*.tar' -o train.zip
   Compress what can be compressed:
     tar2zip --deflate captions.tar -o captions.zip
+  Write the pictures of the first 100 samples:
+    tar2zip -f 'jpg;png' -c 100 'train-*.tar' -o some.zip
   Take 1,000 samples of a table, without copying them to a shard first:
     tarcat --shuffle 10000 -c 1000 train.parquet | tar2zip -o s3://bucket/some.zip
 """
@@ -25,7 +27,7 @@ from typing import Annotated
 
 from tartools import cli
 from tartools.cli import Option
-from tartools.commands._export import ExportOutput, export
+from tartools.commands._export import ExportOutput, SampleSelection, export
 from tartools.samples.account import Account
 
 
@@ -33,10 +35,12 @@ from tartools.samples.account import Account
 def tar2zip(
     account: Account,
     source: cli.Inputs,
+    selection: SampleSelection,
     output: ExportOutput,
     deflate: Annotated[bool, Option("--deflate", "Compress each member.")] = False,
 ) -> None:
     """Run the command."""
     from tartools.formats.zipfiles import write_zip
 
-    export(account, source, output, "zip", partial(write_zip, account=account, deflate=deflate))
+    write = partial(write_zip, account=account, deflate=deflate)
+    export(account, source, output, "zip", write, selection, selection.fields)

@@ -1,0 +1,51 @@
+"""The commands that write samples to a file of another format: one set of options, one rule of keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run, make_tar, members_of
+
+SAMPLES = [
+    *(("a.jpg", b"A"), ("a.txt", b"1")),
+    *(("b.jpg", b"B"), ("b.txt", b"2")),
+    *(("c.jpg", b"C"), ("c.txt", b"3")),
+]
+SOURCES = {  # exporter -> how tarcreate reads its file
+    "tar2jsonl": ("--format", "jsonl"),
+    "tar2zip": ("--zip",),
+    "tar2parquet": ("--parquet",),
+    "tar2tfrecord": ("--tfrecord",),
+}
+exporters = pytest.mark.parametrize("exporter", SOURCES)
+
+
+def exported(run: Run, exporter: str, *options: str) -> list[tuple[str, bytes]]:
+    """Return the members that tarcreate makes of what *exporter* writes of `a.tar`."""
+    run(exporter, *options, "a.tar", "-o", "out").output()
+    return members_of(run("tarcreate", *SOURCES[exporter], "out").output())
+
+
+@exporters
+def test_fields_and_samples_are_chosen_alike(exporter: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
+    assert exported(run, exporter, "-c", "2", "-f", "txt") == [("a.txt", b"1"), ("b.txt", b"2")]
+    (tmp_path / "out").unlink()
+    assert exported(run, exporter, "--count", "1", "-x", "JPG") == [("a.txt", b"1")]
+
+
+@exporters
+@pytest.mark.parametrize("key", ["../a", "d/../a", "/a"])
+def test_a_key_that_tarcreate_refuses_is_refused(exporter: str, key: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([(f"{key}.txt", b"1")]))
+    said = run(exporter, "a.tar", "-o", "out").failure(lines=1)
+    assert f"a.tar: the key '{key}' is absolute or contains '..'" in said and "--rekey of tarcat" in said
+    assert not (tmp_path / "out").exists()
+
+
+@exporters
+def test_dots_that_lead_nowhere_are_kept(exporter: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("d/..a/b.txt", b"1"), ("...d/c.txt", b"2")]))
+    assert exported(run, exporter) == [("d/..a/b.txt", b"1"), ("...d/c.txt", b"2")]
