@@ -39,7 +39,8 @@ payload that is broken. Each of these is named on stderr, with the reason, and t
 be left out, it is 0. --ignore CODES keeps samples with such findings (damaged members can't be kept). --drop-duplicates
 keeps the first of several samples with one key, and the first of several members of a field; the others are left out
 silently. Samples next to damage are written if they have all fields that they should have. What --fix writes has no
-other errors and warnings. Inputs are read twice.
+errors, and no warnings but those marked above: their data are sound, and some readers refuse them. Inputs are read
+twice.
 
 --json prints one object:
 
@@ -87,10 +88,16 @@ from tartools.stages.checking.samples import Decode
 from tartools.stages.externalsort import external_sort
 from tartools.stages.samplefiles import SampleFiles
 
+KEPT_BY_FIX = " (--fix keeps it)"
 MANUAL = __doc__ or ""
 for weight in WEIGHTS:
     listed = (
-        textwrap.fill(about.means, 79, initial_indent=f"  {code:25}", subsequent_indent=" " * 27)
+        textwrap.fill(
+            about.means + (KEPT_BY_FIX if about.kept else ""),
+            79,
+            initial_indent=f"  {code:25}",
+            subsequent_indent=" " * 27,
+        )
         for code, about in CODES.items()
         if about.weight == weight
     )

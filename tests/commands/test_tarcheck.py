@@ -163,6 +163,16 @@ DAMAGE: dict[str, tuple[str, list[bytes], list[str]]] = {
     "an absolute path": ("unsafe-path", [with_one(sample("/etc/z"))], []),
     "a newline in a key": ("control-character", [with_one(sample("z\nz"))], []),
     "a key in Latin-1": ("not-utf-8", [with_one(sample(b"\xe9"))], []),
+    "a key in another Unicode form": (
+        "unicode-form",
+        [with_one(sample("caf\u00e9") + sample("cafe\u0301") + sample("z\u00e9"))],
+        [],
+    ),
+    "a field in another Unicode form": (
+        "unicode-form",
+        [b"".join(sample(key, **{"\u00e9": b"1", "e\u0301": b"2"}) for key in KEYS) + END],
+        [],
+    ),
     "a name without a dot": ("no-field", [with_one(entry(b"README", b"1"))], []),
     "a hidden file": ("hidden-file", [with_one(entry(b"d/._0001.txt", b"1"))], []),
     "a key of underscores": ("reserved-name", [with_one(sample("__meta__/z"))], []),
@@ -233,7 +243,8 @@ def test_each_damage_has_one_code(name: str, check: Check, tmp_path: Path) -> No
         assert check(*options, stdin=shards[0])["findings"][0]["places"][0]["byte"] == finding["places"][0]["byte"]
 
 
-LOST = {name for name, (code, _, _) in DAMAGE.items() if CODES[code].weight != NOTE and name != "many fields"}
+KEPT = {name for name, (code, _, _) in DAMAGE.items() if CODES[code].kept}
+LOST = {name for name, (code, _, _) in DAMAGE.items() if CODES[code].weight != NOTE and name != "many fields"} - KEPT
 
 
 @pytest.mark.parametrize("name", sorted(LOST))
@@ -256,6 +267,22 @@ def test_what_is_fixed_passes_and_has_every_whole_sample(name: str, inside: Insi
             if whole in content:
                 assert set(members_of(whole + END)) <= set(members), whole[:8]
     assert len(members) == len({name for name, _ in members}) and " samples in" in account
+
+
+@pytest.mark.parametrize("name", sorted(KEPT))
+def test_samples_that_only_some_readers_refuse_are_kept_by_fix(name: str, inside: Inside, tmp_path: Path) -> None:
+    _, shards, options = DAMAGE[name]
+    names = written(tmp_path, shards)
+    assert inside("tarcheck", *options, "--fix", "-o", "out.tar", *names)[::2] == (0, "")
+    assert members_of((tmp_path / "out.tar").read_bytes()) == [member for each in shards for member in members_of(each)]
+
+
+def test_keys_that_differ_only_in_their_unicode_form_are_found_in_other_shards(check: Check, tmp_path: Path) -> None:
+    nfd, between, nfc = "a\u0323\u0307", "\u1ea1\u0307", "\u1ea1\u0307z"
+    names = written(tmp_path, [sample(nfd) + END, sample("b") + sample(between) + sample(nfc) + END])
+    (finding,) = check(*names)["findings"]
+    assert (finding["code"], finding["weight"], finding["count"]) == ("unicode-form", "warning", 1)
+    assert finding["places"] == [{"shard": "s0.tar", "byte": 0, "key": nfd, "what": f"also at byte {SIZE} of s1.tar"}]
 
 
 ENDS, LOSES, SPLITS, ALL = "ends with an error", "loses samples", "reads a sample as several", "reads all there is"

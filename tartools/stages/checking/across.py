@@ -1,7 +1,12 @@
 """What only shows beside other samples: keys that come again, fields that are missing, sizes far from the rest.
 
 Keys are compared as records, which sort by key and place. A record is the key, as `sortkeys.text_bytes` encodes it,
-then 20 bytes: twice the number of the input (plus one if `walk` found the sample), byte, fields.
+then 20 bytes: twice the number of the input (plus one if `walk` found the sample), byte, fields. A key that is not in
+Unicode form NFC has a second record: its NFC form, `OTHER_FORM`, and the key before the 20 bytes. It sorts directly
+after the records of the NFC form:
+
+    NFC key | input byte fields
+    NFC key | OTHER_FORM | key | input byte fields
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from struct import Struct
 
 from tartools.errors import in_units, shown
 from tartools.samples.sortkeys import text_bytes, text_of_key
+from tartools.samples.unicodeforms import nfc
 from tartools.stages.checking.codes import Place
 from tartools.stages.combinations import text
 from tartools.stages.summary import Summary, Tally
@@ -27,6 +33,8 @@ Where = Callable[[int, int], tuple[str, int]]  # input and byte of a sample -> i
 DOUBTFUL = "\0"  # precedes the fields of a sample next to damage, which may lack some that it had
 TAIL = Struct(">IQ8s")
 MOST = 100_000  # samples with one key that are looked at together
+END_OF_KEY = b"\0\0"  # of `text_bytes`
+OTHER_FORM = b"\xff"  # more than the first byte of an input's number
 
 
 def names_of_fields(combination: str) -> list[str]:
@@ -42,11 +50,20 @@ def combination_number(combination: str) -> bytes:
 def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number: bytes) -> list[bytes]:
     """Return a record for each of *keys*, whose samples begin at *begins*; *shard* is twice the number of the input."""
     tails = map(TAIL.pack, repeat(shard), begins, repeat(number))
-    return [text_bytes(key) + tail for key, tail in zip(keys, tails, strict=False)]
+    records = [text_bytes(key) + tail for key, tail in zip(keys, tails, strict=False)]
+    if not b"".join(keys).isascii():
+        records += [
+            text_bytes(form) + OTHER_FORM + record
+            for key, record in zip(keys, records, strict=True)
+            if (form := nfc(key)) != key
+        ]
+    return records
 
 
 def repeated(records: Iterator[bytes], combinations: dict[bytes, str], dead: frozenset[int]) -> Iterator[list[Keyed]]:
     """Yield the samples that share a key, in order: (input, byte, key, fields).
+
+    Keys that are equal but for their Unicode form follow the first sample of the first form.
 
     *combinations* are the fields by their numbers, and is complete once the first record comes. Records of the inputs
     *dead* do not count. Holds: 100,000 samples with one key.
@@ -54,9 +71,18 @@ def repeated(records: Iterator[bytes], combinations: dict[bytes, str], dead: fro
     size = TAIL.size
     if dead:
         records = (each for each in records if int.from_bytes(each[-size : 4 - size], "big") not in dead)
-    for _, found in groupby(records, itemgetter(slice(-size))):
-        same = iter(found)
+    last_form, first_of_form = b"", b""
+    for encoded, records_of_key in groupby(records, itemgetter(slice(-size))):
+        form, other_form, key = encoded.partition(END_OF_KEY + OTHER_FORM)
+        begin = -len(key) - size if other_form else 0
+        same = map(itemgetter(slice(begin, None)), records_of_key)
         group = list(islice(same, MOST))
+        if not other_form:
+            last_form, first_of_form = encoded.removesuffix(END_OF_KEY), group[0]
+        elif form == last_form:
+            group.insert(0, first_of_form)
+        else:  # no sample has the key in form NFC
+            last_form, first_of_form, group = form, group[0], []
         while len(group) > 1:
             yield [unpacked_combination(each, combinations) for each in group]
             group = [group[0], *islice(same, MOST - 1)]
@@ -92,6 +118,9 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) 
     """
     known: set[tuple[int, int]] = set()
     for group in groups:  # with the first one, all have been read
+        if group[0][2] != group[-1][2]:
+            note_other_forms(group, summary, where)
+            continue
         known = known or {(place.shard, place.byte) for each in summary.combinations.values() for place in each.first}
         verdicts = list(judged(group, where))
         parts = [group[0]]
@@ -112,6 +141,14 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) 
             summary.combined(whole, 1, [Place(*parts[0][:2], text(parts[0][2]))])
             summary.samples -= len(parts) - 1
         yield group, verdicts
+
+
+def note_other_forms(group: Sequence[Keyed], summary: Summary, where: Where) -> None:
+    """Add to *summary* that the first key of *group* equals the others but for their Unicode form."""
+    first, *others = group
+    for shard, byte, key, _ in others:
+        what = f"also {beside(where(*first[:2]), where(shard, byte))}"
+        summary.note("unicode-form", Place(shard, byte, text(key), what))
 
 
 def beside(place: tuple[str, int], own: tuple[str, int]) -> str:

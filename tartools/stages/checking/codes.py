@@ -31,15 +31,20 @@ class Trouble(NamedTuple):
 
 
 class Code(NamedTuple):
-    """A kind of finding."""
+    """A kind of finding.
+
+    kept: --fix writes samples with it, since their data are sound and some readers read them.
+    """
 
     weight: str
     means: str
     todo: str
+    kept: bool = False
 
 
 AGAIN = "copy or download the shard again; --fix saves the samples that are whole"
 NAMES = "rename the files before the archive is made"
+FORMS = "give all names one form before the archive is made: convmv -f utf8 -t utf8 --nfc -r --notest FOLDER"
 SORT = "tarsort brings the members of a key together"
 TABLE = "tarindex --update makes the table again"
 MADE = "replace the sample, or leave it out with --fix"
@@ -71,6 +76,9 @@ CODES = {
     "unsafe-path": Code(WARNING, "the name is absolute or contains '..'", NAMES),
     "control-character": Code(WARNING, "the name has control characters", NAMES),
     "not-utf-8": Code(NOTE, "the name is not UTF-8", NAMES),
+    "unicode-form": Code(
+        WARNING, "names are equal but for their Unicode form (NFC, NFD), so that readers tell them apart", FORMS, True
+    ),
     "no-field": Code(NOTE, "the name has no field: no usable dot", "leave it out, or give it a suffix"),
     "hidden-file": Code(
         NOTE, "the base name begins with a dot, as files that systems leave in folders do", "leave it out"
@@ -124,6 +132,12 @@ CODES = {
     "table-row": Code(ERROR, "a row does not match its shard", TABLE),
     "missing-shard": Code(ERROR, "the shard does not exist, or can't be opened", "restore it, or leave it out"),
 }
+
+
+def is_harmless(code: str) -> bool:
+    """Return whether --fix writes samples with this finding."""
+    return CODES[code].weight == NOTE or CODES[code].kept
+
 
 SPECIAL = {  # kinds of members that carry no data -> code
     "hard link": "link",

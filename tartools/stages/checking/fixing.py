@@ -14,7 +14,7 @@ from tartools.shards.numbering import parse_numbering
 from tartools.shards.writing import Destination, SampleWriter, check_shard_name, shard_writer
 from tartools.stages.checking.across import Repeated, Words, beside, lacking_words, names_of_fields
 from tartools.stages.checking.checked import CheckedShards
-from tartools.stages.checking.codes import CODES, NOTE, Trouble
+from tartools.stages.checking.codes import Trouble, is_harmless
 from tartools.stages.checking.samples import Decode, Rows, codes_of, look_at_samples, nothing_found
 from tartools.stages.combinations import text
 from tartools.stages.samplefiles import Entry, SampleFiles
@@ -173,7 +173,7 @@ class Fix:
         summary = nothing_found()
         for _ in look_at_samples(rows, summary, self.decode):
             pass
-        return all(CODES[code].weight == NOTE or code in self.ignored for code in summary.findings) and not any(
+        return all(is_harmless(code) or code in self.ignored for code in summary.findings) and not any(
             combination and self._lacks(names_of_fields(combination)) for combination in summary.combinations
         )
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from tartools.samples.filetypes import BY_SUFFIX, FIRST, NUMBERS, PICKLES, TEXTS, TYPES, suffix_of, type_of_file
 from tartools.samples.sample import Batch, Sample
+from tartools.samples.unicodeforms import nfc
 from tartools.stages.checking.across import DOUBTFUL, combination_number, key_records
-from tartools.stages.checking.codes import CODES, NOTE, Place
+from tartools.stages.checking.codes import Place, is_harmless
 from tartools.stages.combinations import Combination, by_combination, heads_of, text
 from tartools.stages.summary import EXTREMES, Distribution, FieldSummary, Summary, largest
 from tartools.tar import Member
@@ -204,11 +205,11 @@ def sizes_of(field: str, sizes: Sequence[int], place: PlaceOf, summary: Summary)
 
 
 def codes_of(sample: Sample, decode: Decode | None) -> list[tuple[str, str]]:
-    """Return the findings of weight about *sample* alone: codes, and what they are about."""
+    """Return the findings about *sample* alone because of which --fix leaves it out: codes, and what they are about."""
     summary = nothing_found()
     for _ in look_at_samples(rows_of_samples([sample], 0, [0]), summary, decode):
         pass
-    return [(code, found.first[0].what) for code, found in summary.findings.items() if CODES[code].weight != NOTE]
+    return [(code, tally.first[0].what) for code, tally in summary.findings.items() if not is_harmless(code)]
 
 
 # ---- what is odd about a member alone: its key and field, as readers take them, its first bytes beside its suffix ----
@@ -258,14 +259,19 @@ def codes_of_fields(fields: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Return codes of what is odd about the names of the *fields* of a sample, each with what it is about."""
     found: list[tuple[str, str]] = []
     seen: dict[str, str] = {}
+    forms: dict[bytes, str] = {}
     for field in fields:
         folded = field.lower()
         if seen.get(folded) == field:
             found.append(("field-twice", field))
         elif folded in seen:
             found.append(("case-twice", f"{seen[folded]} {field}"))
-        elif folded != field:
-            found.append(("upper-case", field))
+        elif (form := nfc(folded.encode("utf-8", "surrogateescape"))) in forms:
+            found.append(("unicode-form", f"{forms[form]} {field}"))
+        else:
+            forms[form] = field
+            if folded != field:
+                found.append(("upper-case", field))
         seen.setdefault(folded, field)
         if field.startswith("_"):
             found.append(("reserved-name", field))

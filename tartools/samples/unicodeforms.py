@@ -1,0 +1,42 @@
+"""Names that are equal on a screen, but not in their bytes: Unicode writes é as one character (NFC) or as two (NFD).
+
+macOS names files in NFD, Linux and Windows programs mostly in NFC. Readers compare bytes, so that members of one sample
+become two samples, and a join finds no partner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+
+def nfc(name: bytes) -> bytes:
+    r"""Return *name* in Unicode form NFC (UAX #15); itself if it is ASCII, or not UTF-8.
+
+    >>> nfc("e\u0301".encode()), nfc("\u00e9".encode()), nfc(b"e\xff")
+    (b'\xc3\xa9', b'\xc3\xa9', b'e\xff')
+    """
+    if name.isascii():
+        return name
+    from unicodedata import is_normalized, normalize
+
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return name
+    return name if is_normalized("NFC", text) else normalize("NFC", text).encode()
+
+
+def twins_in_other_form(names: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    r"""Yield (earlier name, name) for each of *names* that equals an earlier one but for its Unicode form.
+
+    Holds: the names that are not ASCII.
+
+    >>> list(twins_in_other_form([b"a", "\u00e9".encode(), b"b", "e\u0301".encode(), b"a"]))
+    [(b'\xc3\xa9', b'e\xcc\x81')]
+    """
+    first: dict[bytes, bytes] = {}
+    for name in names:
+        if not name.isascii():
+            other = first.setdefault(nfc(name), name)
+            if other != name:
+                yield other, name
