@@ -19,7 +19,19 @@ from tartools.storage.streams import Stream, chunks, size_of, skip
 from tartools.tar.fullheader import BadChecksumError, FullHeader, GlobalHeader, NeedMore, read_full_header
 from tartools.tar.grouping import LARGE, NAME_BYTES, NO_STEM, Grouper
 from tartools.tar.groups import END, Parsed, Special, belongs
-from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, MAGIC, RECORD, SIZES, Records, adler32, regular_name
+from tartools.tar.header import (
+    BLOCK,
+    EXPECTED_SUMS,
+    FAST,
+    HALF_BLOCK,
+    MAGIC,
+    NO_SUMS,
+    RECORD,
+    SIZES,
+    Records,
+    adler32,
+    regular_name,
+)
 from tartools.tar.member import Chunk, Member
 
 BUFFER = 1 << 20  # bytes of a buffer and of a read: fewer and longer ones are faster; a larger member is a range
@@ -129,61 +141,61 @@ class Reader:
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915
         """Parse the buffer until more bytes are needed, or up to damage, which is returned."""
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
-        unpack, expected, sizes = FAST.unpack_from, EXPECTED_SUMS, SIZES
-        source, shift, available = groups.source, groups.shift, self.available()
-        with memoryview(buffer) as view:
+        source, shift, available, unpack, sizes = groups.source, groups.shift, self.available(), FAST.unpack, SIZES
+        while position + BLOCK <= filled:
+            expected, loose = NO_SUMS if self.globals else EXPECTED_SUMS, bool(groups.scattered)
+            keys, starts, firsts, members = groups.keys, groups.starts, groups.firsts, groups.members
+            key, stem, begin, first = groups.key, groups.stem, groups.begin, groups.first
+            fits = len(stem) < NAME_BYTES and b"\0" not in stem  # into the name field of a header
+            short, length = (stem, len(stem)) if fits else (NO_STEM, 0)
             while position + BLOCK <= filled:
-                plain, loose = not self.globals, bool(groups.scattered)
-                keys, starts, firsts, members = groups.keys, groups.starts, groups.firsts, groups.members
-                key, stem, begin, first = groups.key, groups.stem, groups.begin, groups.first
-                fits = len(stem) < NAME_BYTES and b"\0" not in stem  # into the name field of a header
-                short, length = (stem, len(stem)) if fits else (NO_STEM, 0)
-                while position + BLOCK <= filled:
-                    name, size_field, check, prefix = unpack(buffer, position)
-                    if adler32(view[position : position + BLOCK]) & 0xFFFF != expected[check] or not plain:
-                        break
-                    size = sizes[size_field]
-                    data = position + BLOCK
-                    end = data + ((size + 511) & -512)
-                    if end > available or size < 0 or (not size and (prefix or b"/" in name)):
-                        break
-                    if name.startswith(short) and name[length] and name.find(b"/", length) < 0 and not prefix:
-                        if members is not None:  # the same group
-                            path = name.partition(b"\0")[0]
-                            members.append((path, source, position + shift, data + shift, size, None))  # type: ignore[arg-type]
-                        position = end
-                        continue
-                    path = regular_name(bytes(view[position:data])) if prefix else name.partition(b"\0")[0]
-                    if not (path.startswith(stem) and belongs(path, stem)):
-                        if loose:
-                            break
-                        if key is not None:
-                            keys.append(key)
-                            starts.append(begin)
-                            firsts.append(first)
-                        begin = position + shift
-                        base = path.rfind(b"/") + 1  # `split_path`, inlined
-                        dot = path.find(b".", base)
-                        if base < dot < len(path) - 1:
-                            key, stem, length = path[:dot], path[: dot + 1], dot + 1
-                            short = stem if length < NAME_BYTES else NO_STEM
-                        else:
-                            key, stem, short = path, NO_STEM, NO_STEM
-                        if members is not None:
-                            first = len(members)
-                    if members is not None:
+                data = position + BLOCK
+                block = buffer[position:data]
+                name, size_field, check, prefix = unpack(block)
+                low = adler32(block) & 0xFFFF
+                if low != expected[check] or not (block.isascii() or adler32(block[HALF_BLOCK:]) & 0xFFFF <= low):
+                    break
+                size = sizes[size_field]
+                end = data + ((size + 511) & -512)
+                if end > available or size < 0 or (not size and (prefix or b"/" in name)):
+                    break
+                if name.startswith(short) and name[length] and name.find(b"/", length) < 0 and not prefix:
+                    if members is not None:  # the same group
+                        path = name.partition(b"\0")[0]
                         members.append((path, source, position + shift, data + shift, size, None))  # type: ignore[arg-type]
                     position = end
-                self.ended = self.ended and position == self.position
-                self.position, groups.key, groups.stem, groups.begin, groups.first = position, key, stem, begin, first
-                if position + BLOCK > filled:
-                    break
-                try:
-                    if not self._parse_slowly():
-                        return None
-                except TarFormatError as error:
-                    return self._explained(error)
-                position = self.position
+                    continue
+                path = regular_name(bytes(block)) if prefix else name.partition(b"\0")[0]
+                if not (path.startswith(stem) and belongs(path, stem)):
+                    if loose:
+                        break
+                    if key is not None:
+                        keys.append(key)
+                        starts.append(begin)
+                        firsts.append(first)
+                    begin = position + shift
+                    base = path.rfind(b"/") + 1  # `split_path`, inlined
+                    dot = path.find(b".", base)
+                    if base < dot < len(path) - 1:
+                        key, stem, length = path[:dot], path[: dot + 1], dot + 1
+                        short = stem if length < NAME_BYTES else NO_STEM
+                    else:
+                        key, stem, short = path, NO_STEM, NO_STEM
+                    if members is not None:
+                        first = len(members)
+                if members is not None:
+                    members.append((path, source, position + shift, data + shift, size, None))  # type: ignore[arg-type]
+                position = end
+            self.ended = self.ended and position == self.position
+            self.position, groups.key, groups.stem, groups.begin, groups.first = position, key, stem, begin, first
+            if position + BLOCK > filled:
+                break
+            try:
+                if not self._parse_slowly():
+                    return None
+            except TarFormatError as error:
+                return self._explained(error)
+            position = self.position
         self.need, self.waiting = BLOCK, "a header"
         return None
 
