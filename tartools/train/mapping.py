@@ -25,6 +25,7 @@ from tartools.train.fieldchooser import Decode, FieldChooser, Fields
 from tartools.train.mapwork import MapSource, MapWork, chunks_of, sources_of_urls
 from tartools.train.ranks import this_rank
 from tartools.train.slices import shard_identity
+from tartools.train.states import StateError, check_state, is_count, is_list, make_state
 
 ENGINES = ("threads", "processes", "ray")
 EACH = 2  # chunks for each worker that are under way, unless the caller says how many
@@ -189,15 +190,17 @@ class StreamMap(IterableDataset[Any]):
         """Return which result is next: of this rank, with as many ranks. Raises: ValueError unless *ordered*."""
         if not self._ordered:
             raise ValueError("results that come as they are ready have no place to go on from: use ordered=True")
-        return {"data": self._about(), "next": list(self._next)}
+        return make_state({"data": self._about(), "next": self._next})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration begin where *state* was made; the function is called again for one chunk at most.
 
-        It must return as many results as before. Raises: ValueError if the state is that of other samples or ranks.
+        It must return as many results as before. Raises: StateError if the state belongs to other samples or ranks.
         """
-        if state.get("data") != self._about():
-            raise ValueError("this is the state of other shards, another size of chunks, or other ranks")
+        checks = {"data": is_count, "next": lambda value: is_list(value, is_count, is_count)}
+        check_state(state, "a stream_map", checks)
+        if state["data"] != self._about():
+            raise StateError("this is the state of other shards, another size of chunks, or other ranks")
         first, had = state["next"]
         self._start = self._next = first, had
 

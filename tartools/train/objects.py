@@ -27,6 +27,7 @@ from tartools.storage.url import Name, Url, name_of, names_of
 from tartools.train.ranks import SharedEpoch, this_worker
 from tartools.train.sampler import SamplerIteration, StatefulSampler
 from tartools.train.sending import check_sent
+from tartools.train.states import StateError, check_state, is_bool, is_count, is_reader, make_state
 
 BEGINNING = 4 << 20  # bytes of each object that `open_urls` holds
 
@@ -204,13 +205,13 @@ class ObjectStream(IterableDataset[Any]):
         """Have the next iteration go on where *state* was made.
 
         That of a loader without workers may go on with other numbers of ranks and workers: all ranks are taken to have
-        had equally many items. Raises: ValueError if it is the state of other objects, or of another kind of order.
+        had equally many items. Raises: StateError if it belongs to other objects, or to another kind of order.
         """
-        if not isinstance(state, dict) or not {*self._state({})} <= {*state}:
-            raise ValueError("this is not a state of an ObjectStream")
+        checks = {"reader": is_reader, "workers": is_count, "epoch": is_count, "drop_last": is_bool}
+        check_state(state, "an ObjectStream", checks)
         self._sampler().load_state_dict(state)
         if state["drop_last"] != self._drop_last:
-            raise ValueError(f"the state is of a stream with drop_last {state['drop_last']!r}, unlike this one")
+            raise StateError(f"the state is of a stream with drop_last {state['drop_last']!r}, unlike this one")
         self._loaded, self._seed = dict(state), state["seed"]
         self._epoch.load(state["epoch"])
 
@@ -225,7 +226,7 @@ class ObjectStream(IterableDataset[Any]):
     def _state(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return *state* of a sampler with which reader this process is."""
         reader, workers = self._epoch.reader(), this_worker()[1]
-        return state | {"drop_last": self._drop_last, "reader": [*reader], "workers": workers}
+        return make_state(state | {"drop_last": self._drop_last, "reader": reader, "workers": workers})
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_positions": None}
@@ -235,7 +236,7 @@ class ObjectStream(IterableDataset[Any]):
         if self._epoch.begin() and state is not None and state["epoch"] == self._epoch.number:
             number, readers = state["reader"]
             if state["workers"] > 1 and (number, readers) != self._epoch.reader():
-                raise ValueError(
+                raise StateError(
                     f"the state is that of reader {number} of {readers} (ranks times workers): go on with as many, or "
                     "use an ObjectDataset with a StatefulSampler"
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Iterator
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -16,6 +17,16 @@ from tartools.errors import byte_size, several
 from tartools.train import epochorder
 from tartools.train.batching import BatchedOrder, RankSteps
 from tartools.train.ranks import this_rank
+from tartools.train.states import (
+    StateError,
+    check_state,
+    is_count,
+    is_integer,
+    is_text,
+    make_state,
+    plain_value,
+    short_repr,
+)
 
 CHUNK = 1 << 13  # positions that are computed at once
 SOURCE = "__source__"  # a bucket for each source
@@ -101,7 +112,7 @@ class StatefulSampler(Sampler[Any]):
         self.batch_size = batch_size
         self.drop_last = drop_last or per_batch
         self._rank = None if rank is None or world_size is None else (rank, world_size)
-        self._seed, self._epoch, self._done = seed, 0, 0
+        self._seed, self._epoch, self._done = operator.index(seed), 0, 0
         self.ahead = False  # whether who begins an iteration now counts what training has had of it
         self.running: SamplerIteration | None = None  # the iteration that was begun last
         table, count = getattr(dataset, "table", dataset), len(dataset)
@@ -114,7 +125,7 @@ class StatefulSampler(Sampler[Any]):
                 bucket = epochorder.mixture_of(table, count, {} if weights is None else weights).source
             local = shuffle in ("blocks", False)
             self._rows = BatchedOrder(self._rows, dataset, bucket, max_cost, batch_size or 1, drop_last, local)
-        self._kind |= self._rows.kind
+        self._kind = plain_value(self._kind | self._rows.kind)
 
     @property
     def epoch(self) -> int:
@@ -155,15 +166,23 @@ class StatefulSampler(Sampler[Any]):
         return self.running.state_dict(taken)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where *state* was made. Raises: ValueError if it is that of another kind of order, or of other data."""
-        needed = {"seed", "epoch", "done", "data", *self._kind}
-        if not isinstance(state, dict) or not needed <= {*state} or (MARKS - needed) & {*state}:
-            raise ValueError("this is not a state of a StatefulSampler like this one")
+        """Resume from *state*. Raises: StateError if it belongs to another kind of order, or to other data."""
+        # the values of an order are compared below
+        checks = dict.fromkeys(self._kind, lambda _: True) | {
+            "seed": is_integer,
+            "epoch": is_integer,
+            "data": is_digest,
+        }
+        checks["done"] = lambda done: is_count(done) and done <= self._rows.length
+        check_state(state, "a StatefulSampler like this one", checks)
+        if (MARKS - {*self._kind}) & {*state}:
+            raise StateError("this is not a state of a StatefulSampler like this one")
         for name, value in self._kind.items():
             if state[name] != value:
-                raise ValueError(f"the state is of an order with {name} {state[name]!r}, and here it is {value!r}")
+                was = short_repr(state[name])
+                raise StateError(f"the state is of an order with {name} {was}, and here it is {value!r}")
         if state["data"] != self._data:
-            raise ValueError(
+            raise StateError(
                 "the state is that of other data: other shards or versions of them, or samples at other places or in "
                 "another order; give the data that it was made with, or begin without a state"
             )
@@ -171,7 +190,7 @@ class StatefulSampler(Sampler[Any]):
         self.running = None
 
     def _state(self, epoch: int, done: int) -> dict[str, Any]:
-        return {"seed": self._seed, "epoch": epoch, "done": done, "data": self._data, **self._kind}
+        return make_state({"seed": self._seed, "epoch": epoch, "done": done, "data": self._data} | self._kind)
 
     @cached_property
     def _data(self) -> str | None:
@@ -297,6 +316,11 @@ def order_of(
             raise ValueError(f"a block has 1 byte or more, and a window 1 block or more, not {block} and {window}")
         return epochorder.BlockOrder(table, size, window)
     return epochorder.PlainOrder(count, bool(shuffle))
+
+
+def is_digest(value: Any) -> bool:
+    """True if *value* is a digest of data, or None for data that have none."""
+    return value is None or is_text(value)
 
 
 def datasets_in(dataset: Any) -> list[Any]:

@@ -5,7 +5,6 @@ What is left of an epoch that stopped is dealt to as many readers (ranks times w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import zip_longest
@@ -14,16 +13,16 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import IterableDataset
 
-from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.shards.reading import check_shards
 from tartools.storage.expand import expand
 from tartools.storage.url import Name, names_of
 from tartools.train import slices
 from tartools.train.ranks import ReaderId, SharedEpoch
-from tartools.train.slices import NumberedSlices, Position, ShardSlice, SliceReader, by_number
+from tartools.train.slices import NumberedSlices, Position, ShardSlice, SliceReader, by_number, is_position, is_slice
+from tartools.train.states import State, StateError, check_state, is_count, is_list, is_list_of, is_reader, is_text
 
-State = dict[str, Any]
+OWNER = "a WebDataset, or of a StatefulDataLoader over one"
 
 
 def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, resampled: bool = False) -> SampleStream:
@@ -97,23 +96,51 @@ class Remainder(NamedTuple):
 
     @classmethod
     def of(cls, state: State) -> Remainder | None:
-        """Return what *state* says; None if its reader has begun the epoch."""
+        """Return the remainder in *state*; None if its reader began the epoch itself."""
         if state["left"] is None:
             return None
         held, pieces = state["left"]
         return cls([([*numbers], _slices(of)) for numbers, of in held], _slices(pieces))
 
-    def as_json(self) -> Any:
-        """Return this as lists."""
-        return json.loads(json.dumps(self))
 
+def states_of_readers(given: Any, shards: int) -> list[State]:
+    """Return the states of readers in *given*, all of one epoch; none if nothing was read.
 
-def states_of_readers(given: Any) -> list[State]:
-    """Return the states of readers in *given*, all of one epoch; none if nothing was read."""
+    Raises: StateError if one is malformed, or names another shard than one of so many *shards*.
+    """
     states = [*_states(given)]
+    for state in states:
+        check_reader_state(state, shards)
     if len({state["epoch"] for state in states}) > 1:
-        raise UsageError("these states are of different epochs: give those that all ranks saved at one time")
+        raise StateError("these states are of different epochs: give those that all ranks saved at one time")
     return states
+
+
+def check_reader_state(state: Any, shards: int) -> None:
+    """Raise StateError unless *state* is that of a reader of so many *shards*."""
+
+    def is_shuffle(value: Any) -> bool:
+        if value is None:
+            return True
+        right = is_list(value, is_count, is_count, is_numbers, lambda end: is_position(end, shards))
+        return right and len({*value[2]}) == len(value[2]) and max(value[2], default=-1) < value[1]
+
+    def is_left(value: Any) -> bool:
+        return value is None or is_list(value, lambda held: is_list_of(held, is_held), is_slices)
+
+    def is_held(value: Any) -> bool:
+        return is_list(value, is_numbers, is_slices)
+
+    def is_numbers(value: Any) -> bool:
+        return is_list_of(value, is_count)
+
+    def is_slices(value: Any) -> bool:
+        return is_list_of(value, lambda one: is_slice(one, shards))
+
+    checks = {"data": is_text, "reader": is_reader, "epoch": is_count, "shuffle": is_shuffle, "left": is_left}
+    checks["counts"] = lambda value: is_list(value, is_count, is_count, is_count)
+    checks["position"] = lambda value: value is None or is_position(value, shards)
+    check_state(state, OWNER, checks)
 
 
 def _states(given: Any) -> Iterator[State]:
@@ -122,13 +149,17 @@ def _states(given: Any) -> Iterator[State]:
         for one in given:
             yield from _states(one)
     elif not isinstance(given, dict) or (given and not {"reader", "_snapshot", "dataset_state"} & {*given}):
-        raise UsageError("this is not a state of a WebDataset, or of a StatefulDataLoader over one")
+        raise StateError(f"this is not a state of {OWNER}")
     elif "_snapshot" in given:
-        if given["_steps_since_snapshot"]:
-            raise UsageError(
+        if given.get("_steps_since_snapshot"):
+            raise StateError(
                 "this state is older than the last batch: give StatefulDataLoader snapshot_every_n_steps=1"
             )
-        yield from _states([worker["dataset_state"] for worker in given["_snapshot"]["_worker_snapshots"].values()])
+        try:
+            workers = [worker["dataset_state"] for worker in given["_snapshot"]["_worker_snapshots"].values()]
+        except (AttributeError, KeyError, TypeError):
+            raise StateError(f"this is not a state of {OWNER}") from None
+        yield from _states(workers)
     elif "dataset_state" in given:
         yield from _states(given["dataset_state"])
     elif given:
@@ -138,12 +169,12 @@ def _states(given: Any) -> Iterator[State]:
 def dealt(states: Sequence[State], source: SampleStream, reader: ReaderId) -> Remainder:
     """Return what *reader* reads of what *states*, those of all readers of *source*, have left.
 
-    Raises: UsageError if a state is missing, or does not say what was read.
+    Raises: StateError if a state is missing, or does not say what was read.
     """
     states = sorted(states, key=lambda state: int(state["reader"][0]))
     numbers, readers = [state["reader"][0] for state in states], {state["reader"][1] for state in states}
     if readers != {len(numbers)} or numbers != [*range(len(numbers))]:
-        raise UsageError(
+        raise StateError(
             f"there are states of readers {', '.join(map(str, numbers))} of {max(readers)} (ranks times workers), and "
             f"this is reader {reader.number} of {reader.readers}: give load_state_dict the states of all ranks, as a "
             "list"
@@ -163,7 +194,7 @@ def _rest(state: State, source: SampleStream) -> Remainder:
     held, pieces = before or Remainder([], source.dealt((state["epoch"], 0), ReaderId(*state["reader"])))
     if state["position"] is None:
         if given:
-            raise UsageError(
+            raise StateError(
                 "a stage of this pipeline may hold samples, or make several of one: its states go on with as many "
                 "ranks and workers as before"
             )

@@ -36,6 +36,7 @@ from tartools.tar.member import VIEWED, Chunk, Member, read_range
 from tartools.tar.rescan import LOOKED_AT, WINDOW, Cut, Read, find_cut
 from tartools.train.fieldchooser import KEY, OWN, URL, as_dict
 from tartools.train.ranks import ReaderId
+from tartools.train.states import is_bool, is_count, is_list, is_text
 
 MANY = 8  # shards for each worker; if there are so many, none is cut
 FOLLOWED = 1000  # members behind a cut that are looked at
@@ -68,6 +69,25 @@ class ShardSlice(NamedTuple):
     def cut(self) -> Cut | None:
         """Where the bytes end; None for the end of the shard."""
         return None if self.end is None else Cut(self.end, self.key.encode(errors="surrogateescape"))
+
+
+def is_slice(value: Any, shards: int) -> bool:
+    """True if *value* is a `ShardSlice` of one of so many *shards*, as a list."""
+
+    def is_end(end: Any) -> bool:
+        return end is None or is_count(end)
+
+    checks = is_count, is_count, is_count, is_count, is_end, is_text, is_count, is_bool
+    if not is_list(value, *checks):
+        return False
+    one = ShardSlice(*value)
+    is_run = one.end is None or one.begin <= one.end
+    return one.shard < shards and one.number < one.slices and is_run and (not one.rows or one.end is not None)
+
+
+def is_position(value: Any, shards: int) -> bool:
+    """True if *value* is a `Position` in one of so many *shards*, as a list."""
+    return is_list(value, is_count, lambda rest: rest is None or is_slice(rest, shards))
 
 
 def shard_identity(url: str) -> str:

@@ -14,6 +14,7 @@ from webdataset import autodecode, filters
 from tartools.errors import SampleError
 from tartools.train.fieldchooser import KEY, OWN, URL, FieldChooser, undecodable
 from tartools.train.slices import Position
+from tartools.train.states import StateError
 
 FIRST = 100  # samples that a shuffle waits for
 DRAWS = 1000  # numbers that are drawn at once
@@ -117,6 +118,8 @@ def with_numbers(samples: Iterator[Any], count: int, numbers: Sequence[int]) -> 
     """Return those with these *numbers* of the next *count* of *samples*, in this order."""
     wanted = {*numbers}
     found = {number: one for number, one in enumerate(islice(samples, count)) if number in wanted}
+    if len(found) < len(wanted):
+        raise StateError("this state names samples that the shards do not have: they have changed since it was made")
     return [found[number] for number in numbers]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import operator
 import os
 import re
 import sys
@@ -21,11 +22,12 @@ from tartools.storage.url import Name
 from tartools.train import samplestream, streamstages
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields, Size
 from tartools.train.payloaddecoding import UNPICKLED, decoders, plain
-from tartools.train.ranks import SharedEpoch
-from tartools.train.samplestream import Remainder, SampleStream, State
+from tartools.train.ranks import ReaderId, SharedEpoch
+from tartools.train.samplestream import Remainder, SampleStream
 from tartools.train.sending import CacheSetting, check_sent
 from tartools.train.sharedmemory import with_sent_lists
 from tartools.train.slices import Position, SliceReader, by_number
+from tartools.train.states import State, StateError, make_state
 from tartools.train.streamstages import BatchStage, ChooseStage, ShuffleBuffer, ShuffleStage, with_numbers
 
 HELD = 1000  # samples that shuffle=True holds
@@ -106,7 +108,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         self._cache = CacheSetting(kept)
         self._handler = None if handler is filters.reraise_exception else handler
         self._empty_check = empty_check
-        seed = int(os.environ.get("WDS_SEED", "0")) if seed is None else seed
+        seed = int(os.environ.get("WDS_SEED", "0")) if seed is None else operator.index(seed)
         resampled = resampled or mode == "resampled"
         shuffled = bool(shuffle) or bool(shardshuffle)
         source = SampleStream(shard_names(urls), shuffled, seed, resampled, checked=self._handler is None)
@@ -178,7 +180,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         """Hold *size* samples, and give one by chance for each that comes; the first when there are *initial*."""
         if size < 1:
             return self
-        return self.compose(ShuffleStage(size, self.source.seed if seed is None else seed, initial))
+        return self.compose(ShuffleStage(size, self.source.seed if seed is None else operator.index(seed), initial))
 
     def batched(
         self, batchsize: int, collation_fn: Any = filters.default_collation_fn, partial: bool = True
@@ -229,7 +231,12 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
             return self._under_way.state()
         if self.source.epoch.in_workers:
             raise UsageError("the workers of a loader know where they are: take the state of a StatefulDataLoader")
-        return self._given
+        return self._given or self._reader_state(self.source.epoch.reader(), self.source.epoch.number)
+
+    def _reader_state(self, reader: ReaderId, epoch: int, **values: Any) -> State:
+        """Return the state of *reader* with *values*, by default at the begin of *epoch*."""
+        begin = {"counts": [0, 0, 0], "position": None, "shuffle": None, "left": None}
+        return make_state({"data": self.digest(), "reader": reader, "epoch": epoch} | begin | values)
 
     def load_state_dict(self, state: Any) -> None:
         """Let the next iterator go on where *state* was taken: of this, of a StatefulDataLoader, or a list of such.
@@ -238,12 +245,15 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         give the list of the states of all ranks to each rank, before its loader is iterated over: what is left is dealt
         out again, each sample to one reader, first what shuffles still held.
 
-        Raises: UsageError if it is that of other data. The iterator raises UsageError if states are missing, or if the
+        Raises: StateError if it belongs to other data. The iterator raises StateError if states are missing, or if the
         pipeline goes on with the same number only: with `with_epoch`, `repeat`, `resampled`, or unknown stages.
         """
-        states = samplestream.states_of_readers(state)
+        states = samplestream.states_of_readers(state, len(self.source.urls))
         if any(one["data"] != self.digest() for one in states):
-            raise UsageError("this state is that of other shards, another seed or another shuffle: start without it")
+            raise StateError("this state is that of other shards, another seed or another shuffle: start without it")
+        shuffled = any(isinstance(step, ShuffleStage) for step in self.pipeline[1:])
+        if any(one["position"] is not None and (one["shuffle"] is not None) != shuffled for one in states):
+            raise StateError("this state of a WebDataset is damaged: it does not fit the shuffle of the pipeline")
         self._given, self._loaded = state, states
         for one in states[:1]:
             self.source.epoch.load(one["epoch"])
@@ -295,6 +305,11 @@ def _split(source: SampleStream, nodesplitter: Any, workersplitter: Any) -> None
         raise TypeError("samples are dealt to ranks and workers here: give each rank the shards that it reads instead")
 
 
+def is_at_begin(state: State) -> bool:
+    """True if the reader of *state* has read nothing of its epoch, which nobody began before it."""
+    return not any(state["counts"]) and state["position"] is None and state["left"] is None
+
+
 class SizedWebDataset(WebDataset):
     """A `WebDataset` whose `with_length` was called."""
 
@@ -310,7 +325,8 @@ class StreamEpoch:
         source = data.source
         self._me = source.epoch.reader()
         self._epoch = source.epoch.number
-        if not source.epoch.begin() or any(one["epoch"] != self._epoch for one in loaded):
+        may_resume = source.epoch.begin()
+        if not may_resume or any(one["epoch"] != self._epoch for one in loaded) or all(map(is_at_begin, loaded)):
             loaded = []
         state = next((one for one in loaded if tuple(one["reader"]) == self._me), None)
         counts: tuple[int, int, int] = state["counts"] if state else (0, 0, 0)
@@ -324,7 +340,7 @@ class StreamEpoch:
         if loaded and state is None:
             self._left = samplestream.dealt(loaded, source, self._me)
             if data.repetitions != 1 or source.resampled:
-                raise UsageError(
+                raise StateError(
                     "with_epoch, repeat and resampled give each reader (rank times worker) an epoch of its own: their "
                     "states go on with as many ranks and workers as before"
                 )
@@ -362,25 +378,18 @@ class StreamEpoch:
             self._reader = self._shuffling = self._left = None
 
     def state(self) -> dict[str, Any]:
-        """Return what goes on with the next item."""
-        state = {
-            "data": self._data.digest(),
-            "reader": [*self._me],
-            "epoch": self._epoch,
-            "counts": [self._repetition, self._total, self._given],
-            "position": None,
-            "shuffle": None,
-            "left": None if self._left is None else self._left.as_json(),
-        }
+        """Return the state that resumes with the next item."""
+        state: State = {"counts": [self._repetition, self._total, self._given], "left": self._left}
         if self._from is not None:
-            return state | {key: self._from[key] for key in ("position", "shuffle")}
+            state |= {key: self._from[key] for key in ("position", "shuffle")}
+            return self._data._reader_state(self._me, self._epoch, **state)
         held = [type(step) for step in self._data.pipeline[1:] if not streamstages.holds_nothing(step)]
         # whether no stage holds samples between two items, but for one shuffle, which knows them
         if self._reader is not None and held in ([], [ShuffleStage], [BatchStage], [ShuffleStage, BatchStage]):
             shuffling = self._shuffling
-            state["position"] = [*(self._reader.position() if shuffling is None else shuffling.begin)]
+            state["position"] = self._reader.position() if shuffling is None else shuffling.begin
             state["shuffle"] = None if shuffling is None else shuffling.state()
-        return state
+        return self._data._reader_state(self._me, self._epoch, **state)
 
     def _chain(self) -> Iterator[Any]:
         source, steps = self._data.source, self._data.pipeline[1:]
