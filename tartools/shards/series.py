@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tartools import storage, tar
-from tartools.errors import SampleError, UsageError, several
+from tartools.errors import SampleError, StorageError, UsageError, several
 from tartools.samples.account import Account
 from tartools.shards.dataset import DataSet
 from tartools.shards.numbering import PartNames, check_numbered, existing_shards, replace_set
@@ -49,6 +49,7 @@ class Series:
         self._last = ""  # that has its name
         self._syncing = syncing
         self._full: deque[tuple[BatchWriter, Callable[[], None]]] = deque()  # with what waits for the disk
+        self._failed = False  # a shard could not get its name: no later one may, or the series would have a gap
         self._threads: Threads[Callable[[], None], None] = Threads(max(syncing, 1))
 
     @property
@@ -82,18 +83,23 @@ class Series:
             yield from self._commit()
 
     def _commit(self, left: int = 0) -> Iterator[str]:
-        """Commit all full shards but the last *left*; yield the URL of each."""
-        while len(self._full) > left:
+        """Commit all full shards but the last *left*, none after a failure; yield the URL of each."""
+        while len(self._full) > left and not self._failed:
             writer, synced = self._full[0]
+            self._failed = True
             synced()
             writer.commit()
+            self._failed = False
             self._full.popleft()
             self._account.bytes_out += writer.written
             self._last = writer.url
             yield writer.url
 
     def complete(self) -> Iterator[str]:
-        """Commit what is full, or was finished; yield the URL of each. All are on the disk then."""
+        """Commit the shards that are full, or were finished; yield the URL of each. All are on the disk then.
+
+        After a failed commit no further shard is committed.
+        """
         yield from self._commit()
         if self._last:
             storage.sync_folder(self._last)
@@ -104,7 +110,12 @@ class Series:
             self.writer.flush()
 
     def finish(self) -> None:
-        """End the current shard, and begin to bring it to the disk; `complete` follows."""
+        """End the current shard, and begin to bring it to the disk; `complete` follows.
+
+        Raises: StorageError after a failed commit, whose shard would be missing before this one.
+        """
+        if self._failed:
+            raise StorageError("the shard could not be completed before; no later one is", url=self._full[0][0].url)
         if self.writer is not None:
             self._account.check()
             self.writer.finish()

@@ -237,6 +237,21 @@ def test_a_failing_post_stops_before_its_shard_is_named(run: Run, tmp_path: Path
     assert listed(tmp_path) == ["a-000001.tar"]
 
 
+@pytest.mark.parametrize(
+    ("post", "why"),
+    [("> d/p-000001.tar", "d/p-000001.tar: already exists; --force replaces it"), ("rm -r d", "No such file")],
+)
+@pytest.mark.parametrize("count", [10, 40])  # shards are committed while others are written, and at the end
+def test_a_shard_that_cannot_get_its_name(run: Run, tmp_path: Path, post: str, why: str, count: int) -> None:
+    command = f"test {{}} != d/p-000000.tar || {post}"
+    done = run("tarsplit", "-n", count, "-o", "d/p", "--post", command, stdin=ARCHIVE)
+    assert (done.status, done.stdout) == (1, b"d/p-000000.tar\n")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("tarsplit: d/p-000001.tar: ") and why in line
+    assert [path.name for path in tmp_path.glob("d/*")] in ([], sorted(["p-000000.tar", "p-000001.tar"]))
+    assert not any(path.stat().st_size for path in tmp_path.glob("d/p-000001.tar"))
+
+
 def test_pipes_can_be_shards(run: Run, tmp_path: Path) -> None:
     done = run("tarsplit", "-n", 50, "-o", "pipe:gzip > a%d.tgz", stdin=ARCHIVE)
     assert (done.status, done.stdout) == (0, b"pipe:gzip > a0.tgz\npipe:gzip > a1.tgz\n")

@@ -13,12 +13,13 @@ import sys
 import threading
 from collections.abc import ItemsView
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import tartools
-from tartools.errors import SampleError, StorageError, TruncatedError, UsageError
+from tartools.errors import ExistsError, SampleError, StorageError, TruncatedError, UsageError
 from tests.conftest import Run, make_samples, make_tar, members_of, open_descriptors, python
 
 
@@ -193,6 +194,20 @@ def test_shardwriter_without_samples_and_with_wrong_limits(tmp_path: Path) -> No
     for name in ("a-%d.parquet", "a.zip"):
         with pytest.raises(UsageError):
             tartools.ShardWriter(tmp_path / name)
+
+
+def test_a_shard_that_could_not_get_its_name_is_not_followed_by_others(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="could not be completed before; no later one is") as raised:  # noqa: SIM117
+        with tartools.ShardWriter(tmp_path / "a", max_count=1) as writer:
+            for number in range(12):
+                with suppress(ExistsError):
+                    writer.write({"__key__": f"{number}", "txt": "x"})
+                if number == 1:
+                    (tmp_path / "a-000001.tar").touch()
+    assert raised.value.url == str(tmp_path / "a-000001.tar")
+    assert writer.shards == [str(tmp_path / "a-000000.tar")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a-000000.tar", "a-000001.tar"]
+    assert (tmp_path / "a-000001.tar").stat().st_size == 0
 
 
 def test_a_write_that_failed_half_way_cannot_be_committed(tmp_path: Path) -> None:
