@@ -10,6 +10,13 @@ from tartools.errors import option, several, shown
 
 FIRST = 10_000  # samples of a shard whose keys are compared; also the most keys that are remembered to come back
 TOGETHER = "tarsort, or tar --sort=name, brings the members of a key together"
+_LINK = ("carries no sample data", "tar -h --hard-dereference stores files instead")
+SPECIAL_REMEDIES = {  # kind of a special member -> why it is not passed on, and the remedy
+    "hard link": _LINK,
+    "symbolic link": _LINK,
+    "sparse file": ("is stored in pieces, which tools for samples do not read", "unpack and archive it without tar -S"),
+    "continuation of another volume": ("is a piece of a file", "unpack and archive it without tar -M"),
+}
 COUNTS = (  # what the accounts of several processes add up to
     *("samples_in", "samples_out", "left_out", "joined", "dropped"),
     *("bytes_in", "unpacked", "directories", "shards_done"),
@@ -128,13 +135,12 @@ class Account:
         self.say(what)
 
     def special(self, place: str, kind: str) -> None:
-        """Report a member without sample data: the first at once, the others as a number in `settle`."""
+        """Report a member that is no regular file: the first at once, the others as a number in `settle`."""
         self.specials += 1
         if self.specials == 1:
-            self.omit(
-                f"{place}: a {kind} carries no sample data and is not passed on "
-                f"(tar -h --hard-dereference stores files instead; {option('skip-special')} accepts it)"
-            )
+            reason, remedy = SPECIAL_REMEDIES.get(kind, ("carries no sample data", ""))
+            advice = f"{remedy}; " if remedy else ""
+            self.omit(f"{place}: a {kind} {reason} and is not passed on ({advice}{option('skip-special')} accepts it)")
 
     def check(self) -> None:
         """Raise the failure of an input that has changed. To be called before an output is committed."""
@@ -147,7 +153,7 @@ class Account:
         Raises AssertionError if a sample is unaccounted for, which is a bug of ours.
         """
         if self.specials > 1:
-            self.omit(f"{self.specials - 1} more members carry no sample data and are not passed on")
+            self.omit(f"{several(self.specials - 1, 'more such member')} not passed on")
         if 0 < self.samples_in == self.left_out:
             self.warn_empty(f"none of {several(self.samples_in, 'sample')} was chosen")
         if self.samples_in != self.settled:

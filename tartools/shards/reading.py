@@ -13,6 +13,7 @@ from tartools import storage, tar
 from tartools.errors import NotFoundError, StorageError, TarFormatError, TarToolsError, option, printable, shown
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Batch, Sample
+from tartools.storage.names import split_part_advice
 from tartools.storage.streams import Input, Stream, check_input_file, skip
 from tartools.tables import schema
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special
@@ -169,9 +170,11 @@ def shard_batches(
             if reading.odd is None:
                 raise
             reading.odd.absent(url, error.message)
-        except TarFormatError:
+        except TarFormatError as error:
             account.check()  # what looks like damage may be two versions of a file
             if reading.odd is None or not reading.odd.damaged(url, not begin and until is None):
+                if advice := split_part_advice(url):
+                    error.message = f"{error.message} ({advice})"
                 raise
     if until is None:
         account.shards_done += 1

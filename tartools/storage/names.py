@@ -16,6 +16,13 @@ Part = Callable[[str], object] | None  # whether a name between two slashes matc
 PERCENT = r"(?<!%)%(0?)(\d*)d"
 _ZEROS = r"%(0)([1-9])d"
 _BRACES = r"\{shard(?::(0?)(\d*)d?)?\}"
+# Names of split(1) and of others that cut a file: x.tar.gz.partaa, x.tar.gz-part-00, x.tar.001, x.tgz.aa
+_SPLIT_PART = (
+    r"(?i)"
+    r"(?P<archive>.*\.(?:tar|tgz)(?:\.(?:gz|bz2|xz|zst|lz4))?)"
+    r"(?P<mark>[._-]part[._-]?|[._-])(?P<part>\d{1,5}|a[a-z]{1,2}|[b-z][a-z])$"
+)
+_NO_PARTS = frozenset(("br", "gz", "lz", "md", "xz"))  # two letters that are a suffix of their own
 
 
 # ---- braces ----
@@ -201,3 +208,23 @@ def local_url(path: str) -> str:
     ('data/a.jpg', './pipe:rm a')
     """
     return path if Url(path).scheme == "" else f"./{path}"
+
+
+# ---- parts of a file that was split ----
+
+
+def split_part_advice(url: str) -> str:
+    """Return how to read the archive of which *url* names one part; "" if it names none.
+
+    >>> split_part_advice("https://host/x.tar.gz.partab?sig=1")
+    "this is part 'ab' of an archive that was split: cat x.tar.gz.part* | tarcat"
+    >>> split_part_advice("x-000001.tar"), split_part_advice("x.tar.gz")
+    ('', '')
+    """
+    base = re.split(r"[?#]", url, maxsplit=1)[0].rpartition("/")[2]
+    match = re.match(_SPLIT_PART, base)
+    if match is None or match["part"].lower() in _NO_PARTS:
+        return ""
+    return (
+        f"this is part {match['part']!r} of an archive that was split: cat {match['archive']}{match['mark']}* | tarcat"
+    )

@@ -16,6 +16,7 @@ from itertools import chain
 
 from tartools.errors import TarFormatError, TruncatedError, option
 from tartools.storage.streams import Stream, chunks, size_of, skip
+from tartools.tar.foreign import is_cut_header, not_tar_message
 from tartools.tar.fullheader import BadChecksumError, FullHeader, GlobalHeader, NeedMore, read_full_header
 from tartools.tar.grouping import LARGE, NAME_BYTES, NO_STEM, Grouper
 from tartools.tar.groups import END, Parsed, Special, belongs
@@ -243,8 +244,8 @@ class Reader:
                 url=self.url,
                 offset=end,
             )
-        if end == len(rest) < BLOCK and len(message := no_tar(rest)) > len(no_tar(b"")):
-            raise TarFormatError(message, url=self.url, offset=0)
+        if end == len(rest) < BLOCK and not is_cut_header(rest):
+            raise TarFormatError(not_tar_message(rest), url=self.url, offset=0)
         raise self.cut(self.need - len(rest))
 
     def end_piece(self, until: int) -> None:
@@ -325,7 +326,7 @@ class Reader:
         offset = self.buffer.base + (error.offset or 0)
         message = error.message
         if isinstance(error, BadChecksumError):
-            message = _TRAILING if self.ended else message if offset else no_tar(bytes(self.buffer[:32]))
+            message = _TRAILING if self.ended else message if offset else not_tar_message(bytes(self.buffer[:BLOCK]))
         return TarFormatError(message, url=self.url, offset=offset)
 
     # ---- the part of the stream that is in memory ----
@@ -433,40 +434,3 @@ def is_dense(file: io.FileIO, at: int) -> bool:
     """Return whether the MiB of *file* that begins at byte *at* has many members."""
     head = os.pread(file.fileno(), 1 << 20, at)
     return sum(head[byte : byte + 5] == b"ustar" for byte in range(MAGIC.start, len(head), BLOCK)) > DENSE
-
-
-CONVERTED = "bsdtar -cf - @FILE makes a tar archive of it"
-TABLE = "tarcreate makes samples of a TSV or CSV table"
-
-# first bytes of a file -> what it is, advice
-FOREIGN = (
-    (b"PK\x03\x04", "a zip archive", "tarcreate --zip FILE makes a tar archive of it"),
-    (b"PK\x05\x06", "an empty zip archive", ""),
-    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", CONVERTED),
-    (b"Rar!\x1a\x07", "a RAR archive", CONVERTED),
-    (b"070701", "a cpio archive", CONVERTED),
-    (b"070707", "a cpio archive", CONVERTED),
-    (b"\x1f\x8b\x08", "gzip data", "it was compressed twice: 'pipe:gzip -dc FILE' reads it"),
-    (b"PAR1", "a Parquet table", TABLE),
-    (b"ARROW1", "an Arrow file", TABLE),
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", ""),
-    (b"version https://git-lfs", "a pointer of Git LFS", "git lfs pull fetches the file itself"),
-    (b"\xff\xd8\xff", "a JPEG picture", "tarcreate --folder makes samples of a folder of files"),
-    (b"\x89PNG\r\n\x1a\n", "a PNG picture", "tarcreate --folder makes samples of a folder of files"),
-    (b"<!doctype html", "an HTML page", "perhaps an error page of the server"),
-    (b"<html", "an HTML page", "perhaps an error page of the server"),
-    (b"<?xml", "an XML document", "perhaps an error page of the server"),
-    (b"{", "JSON, by its first byte", ""),
-)
-
-
-def no_tar(head: bytes) -> str:
-    r"""Return the message for an input that begins with *head* and is not a tar archive: what it is, and advice.
-
-    >>> no_tar(b"PK\x03\x04")
-    'this is not a tar archive but a zip archive (tarcreate --zip FILE makes a tar archive of it)'
-    """
-    for magic, what, help in FOREIGN:
-        if head[: len(magic)].lower() == magic.lower():
-            return f"this is not a tar archive but {what}{f' ({help})' if help else ''}"
-    return "this is not a tar archive"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import json
+import lzma
 import re
 import shutil
 import subprocess
@@ -129,6 +131,14 @@ def test_the_list_of_commands_is_by_task_and_fits_a_screen(
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n", "a pointer of Git LFS (git lfs pull"),
         (b"<!DOCTYPE html>\n<html><body>No such file", "an HTML page (perhaps an error page of the server"),
         (b'{"error": "denied"}', "JSON"),
+        (b"hello world", "11 bytes of text\n"),
+        (b"one line\n" * 99, "text\n"),
+        ("a,b\n1,2\n".encode("utf-16"), "text in UTF-16 (iconv"),
+        (b"\x1f\x9d\x90" + bytes(range(200)) * 9, "data of compress (.Z) ('pipe:gzip -dc FILE' reads it)"),
+        (lzma.compress(bytes(10240), lzma.FORMAT_ALONE), "LZMA data (.lzma) ('pipe:xz -dc FILE' reads it)"),
+        (b"\x02\x21\x4c\x18" + bytes(600), "lz4 data in the legacy format ('pipe:lz4 -dc FILE' reads it)"),
+        (b"\x8b\x02\x80hello\n\x03" + bytes(40), "50 other bytes: fewer than the 512 of a header"),
+        (b"RIFF\x24\0\0\0WAVEfmt " + bytes(20), "a WAV sound (tarcreate --folder"),
         (gzip.compress(gzip.compress(bytes(10240), mtime=0), mtime=0), "gzip data (it was compressed twice: '"),
     ],
 )
@@ -136,6 +146,26 @@ def test_what_is_no_archive_is_told(content: bytes, what: str, run: Run, tmp_pat
     (tmp_path / "x.tar").write_bytes(content)
     said = run("tarcat", "x.tar").failure(lines=1)
     assert said.startswith(f"tarcat: x.tar: at byte 0: this is not a tar archive but {what}")
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_parts_of_a_split_archive_are_named_and_read_together(
+    suffix: str, run: Run, shell: Run, tmp_path: Path
+) -> None:
+    members = [(f"{n:03}.txt", bytes([n]) * 700) for n in range(20)]
+    archive = make_tar(members) if not suffix else gzip.compress(make_tar(members), 0, mtime=0)
+    parts = [f"x.tar{suffix}.part{part}" for part in ("aa", "ab", "ac", "ad")]
+    for number, name in enumerate(parts):
+        (tmp_path / name).write_bytes(archive[number * 10000 : (number + 1) * 10000])
+    for name in parts[:2]:
+        said = run("tarcat", name).stderr
+        line = re.search(r"\(this is part 'a[ab]' of an archive that was split: (.*)\)\n$", said)
+        assert line is not None, said
+        assert members_of(shell(line[1]).output()) == members
+    found = json.loads(run("tarcheck", "--json", *parts[:3]).stdout)["findings"]
+    archives = [each for each in found if each["code"] == "split-part"]
+    assert [place["shard"] for place in archives[0]["places"]] == parts[:3]
+    assert {each["code"] for each in found if each["weight"] == "error"} == {"split-part"}
 
 
 def test_what_is_said_of_a_zip_archive_helps(run: Run, shell: Run, tmp_path: Path) -> None:

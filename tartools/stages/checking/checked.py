@@ -31,6 +31,7 @@ from tartools.stages.externalsort import records_of, sorted_blocks
 from tartools.stages.summary import Summary
 from tartools.storage.checks import look
 from tartools.storage.local import identity
+from tartools.storage.names import split_part_advice
 from tartools.storage.scratch import Copy, scratch_file
 from tartools.storage.streams import chunks
 from tartools.tables.schema import MAGIC, is_table
@@ -89,9 +90,13 @@ class CheckedShards:
         elif number in self.tables:
             yield from self.tables[number].read()
         elif number in self.walked:
+            advice = split_part_advice(self.urls[number])
+            if advice:  # its damage is where it was cut
+                yield Trouble("split-part", -1, "", advice)
             for odd, run in groupby(self._walk(number), odd_alone):
                 if isinstance(odd, Trouble):
-                    yield odd
+                    if not advice or odd.code in SPECIAL.values():
+                        yield odd
                     continue
                 while held := [group for group in islice(run, TOGETHER) if isinstance(group, MemberGroup)]:
                     samples = [Sample(group.key, tuple(group.members), self.urls[number]) for group in held]

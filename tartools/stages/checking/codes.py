@@ -55,6 +55,9 @@ CODES = {
     "no-end": Code(ERROR, "the archive has no end: it was cut, or its writer left the end out", AGAIN),
     "empty-shard": Code(ERROR, "the file is empty: 0 bytes", "run again what should have written it"),
     "not-tar": Code(ERROR, "the file is not a tar archive", "look at what it is, and name only shards"),
+    "split-part": Code(
+        ERROR, "the file is one part of an archive that was split", "cat its parts in order: cat x.tar.part* | tarcat"
+    ),
     "bad-header": Code(ERROR, "the checksum of a header does not match", AGAIN),
     "bad-size": Code(ERROR, "the size in a header is not a number", AGAIN),
     "bad-extended": Code(ERROR, "an extended header (pax, long name) is damaged", AGAIN),
@@ -70,8 +73,14 @@ CODES = {
     # members without data
     "link": Code(WARNING, "a link carries no data", "tar -h --hard-dereference stores files instead"),
     "device": Code(WARNING, "a device or fifo carries no data", "leave it out when the archive is made"),
-    "sparse": Code(WARNING, "a sparse member is not read by tools for samples", "make the archive without tar -S"),
-    "volume": Code(WARNING, "a member goes on in, or comes from, another volume", "make the archive without tar -M"),
+    "sparse": Code(
+        WARNING,
+        "a sparse member is stored in pieces, which tools for samples do not read",
+        "unpack and archive it without tar -S",
+    ),
+    "volume": Code(
+        WARNING, "a member goes on in, or comes from, another volume", "unpack and archive it without tar -M"
+    ),
     # names
     "unsafe-path": Code(WARNING, "the name is absolute or contains '..'", NAMES),
     "control-character": Code(WARNING, "the name has control characters", NAMES),

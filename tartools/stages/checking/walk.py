@@ -14,9 +14,9 @@ from tartools.errors import TarFormatError, several
 from tartools.stages.checking.codes import SPECIAL, Trouble
 from tartools.stages.combinations import text
 from tartools.tar import BLOCK, Member, padded, split_path
+from tartools.tar.foreign import is_cut_header, not_tar_message
 from tartools.tar.fullheader import EXTENDED, BadChecksumError, FullHeader, GlobalHeader, NeedMore
 from tartools.tar.header import MAGIC, SIZE, SIZES, TYPE, Records, checksum_matches
-from tartools.tar.reader import no_tar
 from tartools.tar.rescan import WINDOW, header_at
 
 SEARCHED = 1 << 20  # bytes that are searched for a header at a time, at most
@@ -78,6 +78,9 @@ class Walk:
                 self.governing = header.governing
                 self.position += header.end
             elif isinstance(header, NeedMore):
+                if self.position == 0 and self.size < BLOCK and self.whole and not is_cut_header(block):
+                    yield self.trouble("not-tar", not_tar_message(block))
+                    return
                 yield from self.cut(header.what)
                 return
             else:
@@ -144,6 +147,7 @@ class Walk:
     def damaged(self, error: TarFormatError) -> Iterator[Trouble | MemberGroup]:
         """Yield the damage at the position, and go on at the next header."""
         found = self.next_header()
+        block = self.read(BLOCK, self.position)
         if isinstance(error, BadChecksumError):
             code = "garbage-after-end" if self.ended else "bad-header"
             if self.position == 0 and found is None:
@@ -151,7 +155,7 @@ class Walk:
         else:
             code = "bad-size" if error.message.startswith("the size in the header") else "bad-extended"
         passed = (self.size if found is None else found) - self.position
-        what = no_tar(self.read(32, 0)) if code == "not-tar" else several(passed, "byte") + " passed over"
+        what = not_tar_message(block) if code == "not-tar" else several(passed, "byte") + " passed over"
         yield self.trouble(code, what)
         if self.group is not None:
             self.group.doubtful = True
