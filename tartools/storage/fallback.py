@@ -1,4 +1,4 @@
-"""URLs that are left to smart_open: Azure, SFTP, HDFS, FTP.
+"""URLs that are left to smart_open: Azure, HDFS, FTP.
 
 smart_open writes some of them in place, under their own name. So an output is collected in a temporary file, and sent
 when it is complete.
@@ -17,7 +17,7 @@ from tartools.errors import ExistsError, NotFoundError, StorageError, how_to_ins
 from tartools.storage.scratch import SentOutput, reread
 from tartools.storage.streams import Input
 
-EXTRAS = {"azure": "azure", "sftp": "ssh", "scp": "ssh", "ssh": "ssh"}  # of smart_open, to be installed besides
+EXTRAS = {"azure": "azure"}  # of smart_open, to be installed besides
 
 
 @contextmanager

@@ -49,7 +49,8 @@ def ls(name: str) -> Iterator[ListedObject]:
         elif url.is_stored:
             yield from _one_object(url)
         else:
-            raise StorageError("cannot be listed; possible are local names, s3:, gs:, ais:, hf: and http(s):", url=url)
+            possible = "possible are local names, s3:, gs:, azure:, ais:, hf:, sftp: and http(s):"
+            raise StorageError(f"cannot be listed; {possible}", url=url)
 
 
 def listed(prefix: str, flat: bool = False) -> Iterator[ListedObject]:

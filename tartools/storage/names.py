@@ -108,7 +108,14 @@ def _pattern(first: str, last: str, around: tuple[str, str] | None, taken: Calla
 def has_wildcards(url: str) -> bool:
     """Tell whether *url*, whose scheme has wildcards, contains one."""
     name = Url(url).name
-    return any(character in name for character in _WILDCARDS)
+    path = name[_host_end(name) :]
+    return any(character in path for character in _WILDCARDS)
+
+
+def _host_end(name: str) -> int:
+    """Return where the host of an SSH server ends in *name*, 0 for other schemes: [::1] is no wildcard."""
+    host = re.match(r"(?:sftp|scp|ssh)://[^/]*", name)
+    return host.end() if host else 0
 
 
 class Pattern:
@@ -122,7 +129,8 @@ class Pattern:
 
     def __init__(self, url: str) -> None:
         name, self._query = Url(url).name, Url(url).query
-        at = min((name.index(character) for character in _WILDCARDS if character in name), default=len(name))
+        host = _host_end(name)
+        at = min((p for c in _WILDCARDS if (p := name.find(c, host)) >= 0), default=len(name))
         self._begin = name.rfind("/", 0, at) + 1
         if name.count("/", 0, at) < 3:
             raise StorageError("wildcards in the name of a bucket do not expand", url=url)

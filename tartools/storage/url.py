@@ -36,17 +36,18 @@ SCHEMES = {
     "hf": "objects.hf",
     "http": "objects.web",
     "https": "objects.web",
-    "azure": "fallback",  # this and what follows is left to smart_open
-    "sftp": "fallback",
-    "scp": "fallback",
-    "ssh": "fallback",
-    "hdfs": "fallback",
+    "azure": "fallback",
+    "sftp": "objects.sftp",
+    "scp": "objects.sftp",
+    "ssh": "objects.sftp",
+    "hdfs": "fallback",  # this and what follows is left to smart_open
     "webhdfs": "fallback",
     "ftp": "fallback",
     "ftps": "fallback",
 }
 STORES = "objects."
-LISTED = ("objects.s3", "objects.gs", "objects.ais", "objects.hf")  # stores that list their objects: wildcards expand
+# stores that list their objects: wildcards expand
+LISTED = ("objects.s3", "objects.gs", "objects.azure", "objects.ais", "objects.hf", "objects.sftp")
 
 
 class Url(str):

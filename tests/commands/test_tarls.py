@@ -86,6 +86,7 @@ def test_links_are_followed_but_not_in_circles(run: Run) -> None:
     assert run("tarls", "-l", "d/lost").stdout == b"              -  -                     d/lost.tar\n"
 
 
+POSSIBLE = "possible are local names, s3:, gs:, azure:, ais:, hf:, sftp: and http(s):"
 NOTHING = {
     "no such name": ("nope", "No such file or directory"),
     "no such name in a directory": ("d/nope", "No such file or directory"),
@@ -95,8 +96,8 @@ NOTHING = {
     "no shard matches": ("d/*", "no shard is listed under this; --all lists every object"),
     "no shard in braces": ("{d,d}", "no shard is listed under this; --all lists every object"),
     "a file that is none": ("d/x", "no shard is listed under this; --all lists every object"),
-    "a command": ("pipe:ls", "cannot be listed; possible are local names, s3:, gs:, ais:, hf: and http(s):"),
-    "another store": ("azure://c/x", "cannot be listed; possible are local names, s3:, gs:, ais:, hf: and http(s):"),
+    "a command": ("pipe:ls", f"cannot be listed; {POSSIBLE}"),
+    "another store": ("ftp://h/x", f"cannot be listed; {POSSIBLE}"),
 }
 
 
@@ -113,7 +114,7 @@ def test_nothing_at_all_is_a_failure(run: Run) -> None:
     assert run("tarls") == (1, b"", message)
     assert run("tarls", "--all") == (1, b"", "tarls: .: nothing is listed under this\n")
     said = run("tarls", "-").failure()
-    assert said == "tarls: stdin: cannot be listed; possible are local names, s3:, gs:, ais:, hf: and http(s):\n"
+    assert said == "tarls: stdin: cannot be listed; possible are local names, s3:, gs:, ais:, hf:, sftp: and http(s):\n"
 
 
 def test_a_directory_that_cannot_be_read_is_a_failure(run: Run) -> None:

@@ -17,7 +17,7 @@ from tartools.train.ranks import ReaderId
 from tartools.train.slices import ShardSlice, SliceReader, by_number, deal
 from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar, python
 from tests.storage.objects.wire import Answer, Connection, Request, Wire
-from tests.tiers import by_turns, exhaustive
+from tests.tiers import by_turns
 
 SMALL = make_tar(make_samples(5))
 BIG = make_tar([(f"{n:02d}.bin", random.Random(n).randbytes(1 << 20)) for n in range(5)])
@@ -254,8 +254,6 @@ def test_hdfs_is_not_there(hdfs: dict[str, str], run: Run) -> None:
     ("url", "library", "extra"),
     [
         ("azure://container/a.tar", "azure", "azure"),
-        ("sftp://me@127.0.0.1/a.tar", "paramiko", "ssh"),
-        pytest.param("ssh://me@127.0.0.1/a.tar", "paramiko", "ssh", marks=exhaustive),
     ],
 )
 @by_turns("way")

@@ -1,0 +1,347 @@
+"""Files on SSH servers, by SFTP: ranges, listings, and outputs that appear by a rename. See docs/adr/0008.
+
+A URL is `sftp://[USER@]HOST[:PORT]/PATH`, and ~/PATH is below the home directory; in PATH %20 stands for a blank. A
+version is the time of the last change in seconds, which together with the size tells one file from another.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import struct
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import unquote_to_bytes
+
+from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
+from tartools.storage.objects import sftpclient as client
+from tartools.storage.objects.contract import Body, ListedObject, NoPermissionError, Object, Page, Reply
+from tartools.storage.objects.retry import TransientError
+from tartools.storage.objects.sftpclient import Attributes, ConnectionFailedError, Server, Session, StatusError, string
+from tartools.storage.objects.uploads import Upload
+from tartools.storage.url import bucket_and_name
+
+URL_FORM = "sftp://[USER@]HOST[:PORT]/PATH"
+MAX_NAME_BYTES = 100  # of the output's name in that of the temporary file
+POSIX_RENAME, FSYNC = b"posix-rename@openssh.com", b"fsync@openssh.com"
+
+
+def object_at(url: str) -> Object:
+    """Return the file *url*. Raises: UsageError if it does not name one."""
+    _, path = parsed(url)
+    if path.endswith(b"/"):
+        raise UsageError(f"write {URL_FORM}", url=url)
+    return _SftpFile(url)
+
+
+def parsed(url: str) -> tuple[Server, bytes]:
+    """Return the server and the path of *url*. Raises: UsageError if it has no host.
+
+    >>> parsed("sftp://me@host:2222/data/a%20b.tar")
+    (Server(host='host', user='me', port='2222'), b'/data/a b.tar')
+    >>> parsed("sftp://host/~/a.tar")[1]
+    b'a.tar'
+    """
+    place, name = bucket_and_name(url)
+    found = re.fullmatch(r"(?:([^@:]*)@)?(\[[^\]]+\]|[^@:\[\]]+)(?::([0-9]{1,5}))?", place)
+    user, host, port = (found[1] or "", found[2].strip("[]"), found[3] or "") if found else ("", "", "")
+    if not host or host.startswith("-") or user.startswith("-"):  # ssh would take them for options
+        raise UsageError(f"write {URL_FORM}", url=url)
+    path = unquote_to_bytes(os.fsencode(name))
+    return Server(host, user, port), path[2:] if path.startswith(b"~/") else b"/" + path
+
+
+@contextmanager
+def _translated(url: str, what: str = "read") -> Iterator[None]:
+    """Turn what the client raises about *url* into TransientError or StorageError; *what* was requested."""
+    try:
+        yield
+    except ConnectionFailedError as error:
+        if error.transient:
+            raise TransientError(error.reason) from None
+        raise StorageError(error.reason, url=url) from None
+    except StatusError as error:
+        if error.code == client.NO_SUCH_FILE:
+            if what == "write":
+                raise StorageError("the folder does not exist on the server", url=url) from None
+            raise NotFoundError("no such file on the server", url=url) from None
+        if error.code == client.NO_PERMISSION:
+            raise NoPermissionError(f"no permission to {what}", url=url) from None
+        raise StorageError(f"cannot {what}: the server says {error.message!r}", url=url) from None
+
+
+# ---- reading ----
+
+
+class _RangeBody(Body):
+    """The bytes *begin* to *end* of an open file, requested ahead; a reply may be shorter than its request."""
+
+    def __init__(self, session: Session, handle: bytes, begin: int, end: int, url: str) -> None:
+        self._session = session
+        self._handle = handle
+        self._next = begin  # first byte that was not requested yet
+        self._end = end
+        self._url = url
+        self._requests: deque[tuple[int, int, int]] = deque()  # number, begin and end of each request in flight
+        self._chunk = memoryview(b"")
+        self._is_open = True
+        self._request_ahead()
+
+    def _request_ahead(self) -> None:
+        while len(self._requests) < client.MAX_REQUESTS and self._next < self._end:
+            end = min(self._next + client.REQUEST_BYTES, self._end)
+            self._requests.append((self._request(self._next, end), self._next, end))
+            self._next = end
+
+    def _request(self, begin: int, end: int) -> int:
+        return self._session.request(client.READ, self._handle, struct.pack(">QI", begin, end - begin))
+
+    def _receive(self) -> None:
+        """Receive the next bytes, none at the end of the file."""
+        number, begin, end = self._requests.popleft()
+        try:
+            self._chunk = self._session.reply(number).take_bytes()
+        except StatusError as error:
+            if error.code != client.END:
+                raise
+            for later, _, _ in self._requests:  # the file is shorter now: whoever reads it compares sizes
+                self._session.ignore(later)
+            self._requests.clear()
+            self._end = begin
+            return
+        begin += len(self._chunk)
+        if begin < end:
+            self._requests.appendleft((self._request(begin, end), begin, end))
+        self._request_ahead()
+
+    def read(self, most: int, /) -> bytes:
+        data = bytearray(most)
+        return bytes(memoryview(data)[: self.readinto(memoryview(data))])
+
+    def readinto(self, room: memoryview, /) -> int:
+        count = 0
+        with _translated(self._url):
+            while count < len(room) and (self._chunk or self._requests):
+                if not self._chunk:
+                    self._receive()
+                    continue
+                data = self._chunk[: len(room) - count]
+                room[count : count + len(data)] = data
+                count += len(data)
+                self._chunk = self._chunk[len(data) :]
+        return count
+
+    def close(self) -> None:
+        """Close the file. Replies that are still to come are dropped; nothing is waited for."""
+        if self._is_open:
+            self._is_open = False
+            for number, _, _ in self._requests:
+                self._session.ignore(number)
+            self._session.close_soon(self._handle)
+
+
+class _SftpFile:
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.server, self.path = parsed(url)
+
+    def get(self, start: int, end: int | None, version: str) -> Reply:
+        with _translated(self.url):
+            session = client.session(self.server)
+            handle = session.open(self.path, client.FOR_READING)
+            try:
+                about = session.ask(client.FSTAT, handle).take_attributes()
+                size = self._size(about)
+                last = max(size if end is None else min(end, size), start)
+                body = _RangeBody(session, handle, start, last, self.url)
+            except BaseException:
+                session.close_soon(handle)
+                raise
+        return Reply(body, start, last - start, size, _version(about))
+
+    def _size(self, about: Attributes) -> int:
+        """Return the bytes of a regular file. Raises: StorageError."""
+        if about.mode is not None and not stat.S_ISREG(about.mode):
+            kind = "a directory" if stat.S_ISDIR(about.mode) else "not a regular file"
+            raise StorageError(f"this is {kind} on the server", url=self.url)
+        if about.size is None:
+            raise StorageError("the server does not say how long this is", url=self.url)
+        return about.size
+
+    def head(self) -> ListedObject | None:
+        try:
+            with _translated(self.url):
+                about = client.session(self.server).ask(client.STAT, string(self.path)).take_attributes()
+        except NotFoundError:
+            return None
+        return ListedObject(self.url, about.size, about.modified, _version(about))
+
+    def remove(self) -> None:
+        with suppress(NotFoundError), _translated(self.url, "remove"):
+            client.session(self.server).ask(client.REMOVE, string(self.path))
+
+    def output(self, force: bool) -> Upload:
+        return Upload(_SftpUpload(self, force))
+
+
+def _version(about: Attributes) -> str:
+    return "" if about.modified is None else str(about.modified)
+
+
+# ---- listings ----
+
+
+def page(prefix: str, token: str, flat: bool) -> Page:
+    """Return all files whose URLs begin with *prefix*, as one page; see `contract.Store`.
+
+    Links to files are followed, links to directories are not.
+    """
+    server, path = parsed(prefix)
+    folder = path[: path.rfind(b"/") + 1]
+    entries = []
+    with _translated(prefix, "list"):
+        for name, about in _files(client.session(server), folder, path, flat):
+            url = prefix + os.fsdecode(name[len(path) :].replace(b"%", b"%25"))
+            entries.append(ListedObject(url, about.size, about.modified, _version(about)))
+    return Page(entries, "", ordered=False)
+
+
+def _files(session: Session, folder: bytes, prefix: bytes, flat: bool) -> Iterator[tuple[bytes, Attributes]]:
+    """Yield the regular files in *folder*, which ends in a slash, whose paths begin with *prefix*, and those below."""
+    for name, about in _entries(session, folder):
+        path = folder + name
+        if name in (b".", b"..") or not path.startswith(prefix):
+            continue
+        if about.mode is None or stat.S_ISLNK(about.mode):
+            with suppress(StatusError):  # a link to nothing stays as it is, and is no file
+                target = session.ask(client.STAT, string(path)).take_attributes()
+                about = target if target.mode is not None and stat.S_ISREG(target.mode) else about
+        if about.mode is not None and stat.S_ISREG(about.mode):
+            yield path, about
+        elif about.mode is not None and stat.S_ISDIR(about.mode) and not flat:
+            yield from _files(session, path + b"/", prefix, flat)
+
+
+def _entries(session: Session, folder: bytes) -> list[tuple[bytes, Attributes]]:
+    """Return the entries of *folder*; none if it does not exist."""
+    entries: list[tuple[bytes, Attributes]] = []
+    try:
+        handle = string(bytes(session.ask(client.OPENDIR, string(folder.rstrip(b"/") or folder or b".")).take_bytes()))
+    except StatusError as error:
+        if error.code != client.NO_SUCH_FILE:
+            raise
+        return entries
+    try:
+        while True:
+            names = session.ask(client.READDIR, handle)
+            for _ in range(names.take_number()):
+                name = bytes(names.take_bytes())
+                names.take_bytes()  # the line that ls -l would print
+                entries.append((name, names.take_attributes()))
+    except StatusError as error:
+        if error.code != client.END:
+            raise
+    finally:
+        session.close_soon(handle)
+    return entries
+
+
+# ---- writing ----
+
+
+class _SftpUpload:
+    """A file that is written under a temporary name beside its own, in parts, and renamed."""
+
+    workers = 2  # so that the connection has something to send while a part is confirmed
+
+    def __init__(self, made: _SftpFile, force: bool) -> None:
+        self.url = made.url
+        self._server, self._path = made.server, made.path
+        self._force = force
+        folder, slash, name = made.path.rpartition(b"/")
+        self._temporary = folder + slash + b".%b.%b.tmp" % (name[:MAX_NAME_BYTES], os.urandom(4).hex().encode())
+        self._is_doubtful = False  # a rename was requested, perhaps without a reply
+
+    def put(self, data: bytearray) -> None:
+        try:
+            self.complete(1, 0, data)
+        except StorageError:
+            with suppress(StorageError, TransientError):  # they would hide the reason
+                self.abort()
+            raise
+
+    def begin(self) -> None:
+        """Do nothing: whichever part comes first creates the file."""
+
+    def part(self, number: int, offset: int, data: bytearray) -> None:
+        with _translated(self.url, "write"):
+            self._write(client.session(self._server), offset, data, last=False)
+
+    def complete(self, number: int, offset: int, data: bytearray) -> None:
+        """Write the last part, and let the file appear, unless an attempt without a reply has done it."""
+        size = offset + len(data)
+        with _translated(self.url, "write"):
+            session = client.session(self._server)
+            if self._is_doubtful and self._is_renamed(session, size):
+                return
+            stored = self._write(session, offset, data, last=True)
+            if stored not in (None, size):
+                raise StorageError(f"the server has stored {stored} of {size} bytes", url=self.url)
+            self._is_doubtful = True
+            self._rename(session)
+
+    def abort(self) -> None:
+        with suppress(NotFoundError), _translated(self.url, "remove"):
+            client.session(self._server).ask(client.REMOVE, string(self._temporary))
+
+    def _write(self, session: Session, offset: int, data: bytearray, last: bool) -> int | None:
+        """Write *data* at *offset* of the temporary file; if it is the *last* part, return the size of the file."""
+        handle = session.open(self._temporary, client.FOR_WRITING | client.CREATE)
+        view, requests = memoryview(data), deque[int]()
+        try:
+            for begin in range(0, len(data), client.REQUEST_BYTES):
+                if len(requests) == client.MAX_REQUESTS:
+                    session.reply(requests.popleft())
+                piece = view[begin : begin + client.REQUEST_BYTES]
+                place = struct.pack(">QI", offset + begin, len(piece))
+                requests.append(session.request(client.WRITE, handle, place, piece))
+            while requests:
+                session.reply(requests.popleft())
+            if last and FSYNC in session.extensions and os.environ.get("TARTOOLS_FSYNC") != "0":
+                session.ask(client.EXTENDED, string(FSYNC), handle)
+            size = session.ask(client.FSTAT, handle).take_attributes().size if last else None
+        except BaseException:
+            for number in requests:
+                session.ignore(number)
+            session.close_soon(handle)
+            raise
+        session.ask(client.CLOSE, handle)
+        return size
+
+    def _is_renamed(self, session: Session, size: int) -> bool:
+        """True if the temporary file is gone and the output has *size* bytes: only a rename does that."""
+        try:
+            session.ask(client.STAT, string(self._temporary))
+        except StatusError:
+            about = session.ask(client.STAT, string(self._path)).take_attributes()
+            return about.size == size
+        return False
+
+    def _rename(self, session: Session) -> None:
+        """Give the file its name. Raises: ExistsError if it is taken, without *force*."""
+        names = string(self._temporary), string(self._path)
+        if self._force and POSIX_RENAME in session.extensions:
+            session.ask(client.EXTENDED, string(POSIX_RENAME), *names)
+            return
+        if self._force:
+            with suppress(StatusError):  # there is none
+                session.ask(client.REMOVE, string(self._path))
+        try:
+            session.ask(client.RENAME, *names)  # which does not replace a file (section 6.5)
+        except StatusError:
+            with suppress(StatusError):
+                session.ask(client.STAT, string(self._path))
+                raise ExistsError(self.url) from None
+            raise

@@ -1,0 +1,386 @@
+"""An SFTP session through the program ssh: requests of several threads over one process, up to 2 MiB of them at once.
+
+ssh makes the connection, so the user's ssh configuration holds: keys, agent, ports, jump hosts, host keys. It carries
+the protocol over a socket, as for sftp(1). Source: draft-ietf-secsh-filexfer-02 (version 3); OpenSSH's PROTOCOL for the
+extensions.
+
+    request(body) ──> ssh ──> sftp-server      any thread writes a packet with a number of its own
+    reply(number) <── ssh <── sftp-server      of the waiting threads one reads for all of them
+
+No call waits for a thread of this module, since there is none: a program that ends with an open file does not hang.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import socket
+import struct
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from tartools.storage.children import Child
+from tartools.storage.objects.retry import timeouts
+from tartools.storage.scratch import reread, scratch_file
+
+INIT, OPEN, CLOSE, READ, WRITE, FSTAT, OPENDIR, READDIR, REMOVE, STAT, RENAME = 1, 3, 4, 5, 6, 8, 11, 12, 13, 17, 18
+VERSION, STATUS, HANDLE, DATA, NAME, ATTRS, EXTENDED = 2, 101, 102, 103, 104, 105, 200
+OK, END, NO_SUCH_FILE, NO_PERMISSION = 0, 1, 2, 3
+FOR_READING, FOR_WRITING, CREATE = 0x01, 0x02, 0x08
+HAS_SIZE, HAS_OWNER, HAS_MODE, HAS_TIMES, HAS_MORE = 0x01, 0x02, 0x04, 0x08, 1 << 31
+REQUEST_BYTES = 32 << 10  # of a file in one request: what every server takes (section 3)
+MAX_REQUESTS = 64  # in flight, as by sftp(1)
+MAX_PACKET_BYTES = 1 << 20
+OPTIONS = (  # nobody is asked anything, and nothing but the subsystem is run
+    *("BatchMode=yes", "ConnectionAttempts=1", "LogLevel=ERROR", "RemoteCommand=none", "RequestTTY=no"),
+    *("ForwardX11=no", "ForwardAgent=no", "ClearAllForwardings=yes", "PermitLocalCommand=no"),
+)
+DEATH_SECONDS = 2.0  # that ssh may take to end after the connection, to say why
+CANNOT_CONNECT = re.compile(
+    r"Connection (?:refused|timed out|reset)|Could not resolve|No route to host|unreachable|[Cc]losed by|"
+    r"Connection to .* timed out|kex_exchange_identification"
+)
+
+
+class ConnectionFailedError(Exception):
+    """There is no connection (any more): a *reason*; *transient* if another attempt may help."""
+
+    def __init__(self, reason: str, transient: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.transient = transient
+
+
+class StatusError(Exception):
+    """The server refuses a request: its *code* (OK, END, NO_SUCH_FILE, ...), and its *message*."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Server(NamedTuple):
+    """The server of a URL, as the user writes it."""
+
+    host: str
+    user: str = ""
+    port: str = ""
+
+    @property
+    def command(self) -> list[str]:
+        """The command line of ssh for this server."""
+        options = [f"-o{option}" for option in (*OPTIONS, f"ConnectTimeout={max(int(timeouts().connect), 1)}")]
+        options += ["-p", self.port] if self.port else []
+        options += ["-l", self.user] if self.user else []
+        return ["ssh", *options, "-s", "--", self.host, "sftp"]
+
+
+class Attributes(NamedTuple):
+    """What the server says of a file; None where it says nothing. *modified* in seconds since 1970."""
+
+    size: int | None
+    mode: int | None
+    modified: int | None
+
+
+class Packet:
+    """A packet of the *kind*, whose fields are taken from its *data* one by one."""
+
+    def __init__(self, kind: int, data: memoryview) -> None:
+        self.kind = kind
+        self._data = data
+
+    def take_number(self) -> int:
+        """Take a number of 4 bytes."""
+        number: int = struct.unpack_from(">I", self._data)[0]
+        self._data = self._data[4:]
+        return number
+
+    def take_bytes(self) -> memoryview:
+        """Take a string."""
+        size = self.take_number()
+        text, self._data = self._data[:size], self._data[size:]
+        return text
+
+    def take_attributes(self) -> Attributes:
+        """Take the attributes of a file (section 5)."""
+        size = mode = modified = None
+        flags = self.take_number()
+        if flags & HAS_SIZE:
+            size = (self.take_number() << 32) + self.take_number()
+        if flags & HAS_OWNER:
+            self._data = self._data[8:]
+        if flags & HAS_MODE:
+            mode = self.take_number()
+        if flags & HAS_TIMES:
+            self._data = self._data[4:]
+            modified = self.take_number()
+        for _ in range(self.take_number() if flags & HAS_MORE else 0):
+            self.take_bytes(), self.take_bytes()
+        return Attributes(size, mode, modified)
+
+    def is_empty(self) -> bool:
+        """True if all fields were taken."""
+        return not self._data
+
+
+def string(data: bytes) -> bytes:
+    """Return *data* as a string of the protocol."""
+    return struct.pack(">I", len(data)) + data
+
+
+class Session:
+    """A connection to a server. Its methods raise ConnectionFailedError; StatusError if the server refuses."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._owner = os.getpid()
+        self._said = scratch_file()
+        self._sending, self._changed = threading.Lock(), threading.Condition()
+        self._replies: dict[int, Packet] = {}
+        self._ignored: set[int] = set()  # numbers of requests whose replies nobody waits for
+        self._receiving = False  # a thread reads for all that wait
+        self._failure: ConnectionFailedError | None = None
+        self._number = 0
+        self._socket, theirs = socket.socketpair()
+        self._socket.setblocking(False)
+        try:
+            self._child = Child(server.command, stdin=theirs, stdout=theirs, stderr=self._said.fileno())
+        except FileNotFoundError:
+            self._socket.close()
+            raise ConnectionFailedError("the program ssh is missing: apt install openssh-client", False) from None
+        finally:
+            theirs.close()
+        self.extensions = self._greet()
+
+    def _greet(self) -> Mapping[bytes, bytes]:
+        """Exchange versions; return the extensions of the server by name."""
+        limits = timeouts()
+        with suppress(OSError):  # ssh has ended; what it has written says why
+            self._socket.send(struct.pack(">IBI", 5, INIT, 3))
+        packet = self._receive(limits.connect + limits.idle)
+        if packet.kind != VERSION:
+            raise self._fail("the server does not speak SFTP", False)
+        packet.take_number()
+        found = {}
+        while not packet.is_empty():
+            name = bytes(packet.take_bytes())
+            found[name] = bytes(packet.take_bytes())
+        return found
+
+    @property
+    def is_open(self) -> bool:
+        """True until the connection failed or was closed."""
+        return self._failure is None
+
+    def close(self) -> None:
+        """End the connection."""
+        self._fail("the connection was closed", True, 0.0)
+
+    def forget(self) -> None:
+        """Close what a fork of this process has inherited, without a word to the server."""
+        self._socket.close()
+
+    # ---- requests ----
+
+    def request(self, kind: int, *fields: bytes | memoryview) -> int:
+        """Send a request; return its number, for `reply`, or `ignore`."""
+        with self._sending:
+            self._number = number = (self._number + 1) & 0xFFFFFFFF
+            body = b"".join((struct.pack(">BI", kind, number), *fields))
+            self._send(struct.pack(">I", len(body)) + body, timeouts().idle)
+        return number
+
+    def reply(self, number: int) -> Packet:
+        """Return the reply to the request *number*. Raises: also StatusError, for every status but OK."""
+        with self._changed:
+            while (packet := self._replies.pop(number, None)) is None:
+                if self._failure is not None:
+                    raise self._failure
+                if self._receiving:
+                    self._changed.wait()
+                else:
+                    self._receive_one()
+        if packet.kind == STATUS and (code := packet.take_number()) != OK:
+            raise StatusError(code, bytes(packet.take_bytes()).decode("utf-8", "replace"))
+        return packet
+
+    def ask(self, kind: int, *fields: bytes) -> Packet:
+        """Return the reply to a request."""
+        return self.reply(self.request(kind, *fields))
+
+    def ignore(self, number: int) -> None:
+        """Drop the reply to the request *number*, now or when it comes."""
+        with self._changed:
+            if self._replies.pop(number, None) is None:
+                self._ignored.add(number)
+
+    def open(self, path: bytes, flags: int) -> bytes:
+        """Return the handle of the file *path*, as a string of the protocol."""
+        return string(bytes(self.ask(OPEN, string(path), struct.pack(">II", flags, 0)).take_bytes()))
+
+    def close_soon(self, handle: bytes) -> None:
+        """Close a file that was read; nobody waits for the reply."""
+        with suppress(ConnectionFailedError):
+            self.ignore(self.request(CLOSE, handle))
+
+    # ---- the wire ----
+
+    def _receive_one(self) -> None:
+        """Read a packet for whoever waits for it. The caller holds `_changed`."""
+        self._receiving = True
+        self._changed.release()
+        packet = None
+        try:
+            packet = self._receive(timeouts().idle)
+            number = packet.take_number()
+        except BaseException as error:
+            if not isinstance(error, ConnectionFailedError):  # a signal: what comes next is the middle of a packet
+                self._fail("reading was interrupted", True, 0.0)
+            raise
+        finally:
+            self._changed.acquire()
+            self._receiving = False
+            self._changed.notify_all()
+        if number in self._ignored:
+            self._ignored.remove(number)
+        else:
+            self._replies[number] = packet
+
+    def _receive(self, seconds: float) -> Packet:
+        """Return the next packet, whose bytes come at most *seconds* apart."""
+        size, kind = struct.unpack(">IB", self._exactly(5, seconds))
+        if not 1 <= size <= MAX_PACKET_BYTES:
+            raise self._fail("the server does not speak SFTP (does its shell print something at the start?)", False)
+        return Packet(kind, memoryview(self._exactly(size - 1, seconds)))
+
+    def _exactly(self, count: int, seconds: float) -> bytearray:
+        data = bytearray(count)
+        room = memoryview(data)
+        while room.nbytes:
+            try:
+                received = self._socket.recv_into(room)
+            except BlockingIOError:
+                if not self._wait(select.POLLIN, seconds):
+                    raise self._fail(f"no byte came for {seconds:g} seconds", True, 0.0) from None
+                continue
+            except OSError:
+                received = 0
+            if not received:
+                raise self._fail("the connection was cut", True)
+            room = room[received:]
+        return data
+
+    def _send(self, data: bytes, seconds: float) -> None:
+        """Send *data*; meanwhile take replies, if no other thread does: the server may wait for us to read."""
+        rest = memoryview(data)
+        while rest.nbytes:
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except BlockingIOError:
+                ready = self._wait(select.POLLIN | select.POLLOUT, seconds)
+                if not ready:
+                    raise self._fail(f"no byte was taken for {seconds:g} seconds", True, 0.0) from None
+                if not ready & select.POLLOUT:
+                    with self._changed:
+                        if not self._receiving:
+                            self._receive_one()
+            except OSError:
+                raise self._fail("the connection was cut", True) from None
+
+    def _wait(self, events: int, seconds: float) -> int:
+        """Return which of *events* have happened on the socket after up to *seconds*."""
+        poll = select.poll()
+        poll.register(self._socket, events)
+        found = poll.poll(seconds * 1000)
+        return found[0][1] if found else 0
+
+    def _fail(self, reason: str, transient: bool, seconds: float = DEATH_SECONDS) -> ConnectionFailedError:
+        """End the connection; return why it failed: what ssh says if it ends within *seconds*, else *reason*."""
+        first = self._failure
+        if first is None and os.getpid() == self._owner:
+            self._child.has_ended(seconds)  # else what it says may not be complete
+            first = self._failure = explained(self._text(), self._server) or ConnectionFailedError(reason, transient)
+            self._child.kill()
+            self._child.wait()
+            self._socket.close()
+            self._said.close()
+        return first or ConnectionFailedError(reason, transient)
+
+    def _text(self) -> str:
+        """Return what ssh has written to stderr."""
+        with reread(self._said) as file:
+            return file.read().decode("utf-8", "replace")
+
+
+def explained(text: str, server: Server) -> ConnectionFailedError | None:
+    """Return the failure that ssh reports in *text*, None if it says nothing."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    by_hand = (
+        f"ssh {'-p ' + server.port + ' ' if server.port else ''}{server.user + '@' if server.user else ''}{server.host}"
+    )
+    if not lines:
+        return None
+    if "Host key verification failed" in text:
+        if "HAS CHANGED" in text:
+            reason = f"the server has another host key than before; if that is right, ssh-keygen -R {server.host}"
+            return ConnectionFailedError(reason, False)
+        reason = f"the host key of the server is not known: connect once by {by_hand}, or see StrictHostKeyChecking"
+        return ConnectionFailedError(f"{reason} in ssh_config(5)", False)
+    if "Permission denied (" in text or "Too many authentication failures" in text:
+        ways = re.search(r"Permission denied (\(.*?\))", text)
+        reason = f"authentication failed {ways[1] if ways else ''}".rstrip()
+        return ConnectionFailedError(f"{reason}: {by_hand} has to work without a question (key, agent)", False)
+    if "subsystem request failed" in text:
+        return ConnectionFailedError("the server has no SFTP (subsystem request failed)", False)
+    if CANNOT_CONNECT.search(text):
+        last = re.sub(r"^ssh: ", "", lines[-1])
+        return ConnectionFailedError(f"cannot connect: {last}", True)
+    return ConnectionFailedError(f"ssh: {lines[-1]}", False)
+
+
+# ---- the sessions of this process ----
+
+_sessions: dict[Server, Session] = {}
+_lock = threading.Lock()
+_greeting: dict[Server, threading.Lock] = {}
+
+
+def session(server: Server) -> Session:
+    """Return the connection of this process to *server*; a new one if there is none, or it has failed."""
+    with _lock:
+        greeting = _greeting.setdefault(server, threading.Lock())
+    with greeting:
+        held = _sessions.get(server)
+        if held is None or not held.is_open:
+            held = _sessions[server] = Session(server)
+        return held
+
+
+def _close_all() -> None:
+    for held in _sessions.values():
+        held.close()
+
+
+def _forget_all() -> None:
+    """In a fork: leave the connections to the parent."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+    _greeting.clear()
+    for held in _sessions.values():
+        held.forget()
+    _sessions.clear()
+
+
+def _register() -> None:
+    import atexit
+
+    atexit.register(_close_all)
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+_register()
