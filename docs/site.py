@@ -46,6 +46,7 @@ def on_config(config: Any) -> Any:
         {"Training": [{"An example": "example.md"}, *(f"training/{name}.md" for name in training)]},
         {"Commands": [*({name: f"man/{name}.md"} for name in pages), {"All options": "options.md"}]},
         {"Python": [{"tartools": "python/tartools.md"}, {"tartools.train": "python/train.md"}]},
+        {"Files that name inputs": "trust.md"},
         {"Benchmarks": "benchmarks.md"},
         {"Inside": ["architecture.md", "contributing.md", "changelog.md"]},
         {"Decisions": ["adr/index.md", *(f"adr/{name}" for name in decisions)]},

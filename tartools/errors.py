@@ -35,7 +35,7 @@ _LETTERS = (
 )  # schemes without a query: ? is part of a name
 OF_WORKER = "Caught "  # how DataLoader begins the message of what a worker raised
 MOST_BYTES = 1 << 63  # the largest size a file can have
-_CREDENTIALS = r"""(://[^\s'"/@:]*):[^\s'"/@]*@"""
+_USER_INFO = r"""(://)[^\s'"/?#@]+@(?=[^\s'"])"""
 
 
 class TarToolsError(Exception):
@@ -171,17 +171,17 @@ def byte_size(text: str) -> int:
 
 
 def concealed(command: str) -> str:
-    """Return *command* for a message: without the queries and passwords of the URLs in it.
+    """Return *command* for a message: without the queries, user names and passwords of the URLs in it.
 
     >>> concealed("curl -s 'https://me:secret@host/a.tar?signature=abc' | pv")
-    "curl -s 'https://me:…@host/a.tar?…' | pv"
+    "curl -s 'https://…@host/a.tar?…' | pv"
     """
     return printable(without_secrets(command))
 
 
 def without_secrets(text: str) -> str:
-    """Return *text* without the queries and passwords of the URLs in it; unlike `concealed`, with all its lines."""
-    return re.sub(_CREDENTIALS, r"\1:…@", re.sub(_QUERY, r"\1?…", text))
+    """Return *text* without the queries and user info of the URLs in it; unlike `concealed`, with all its lines."""
+    return re.sub(_USER_INFO, r"\1…@", re.sub(_QUERY, r"\1?…", text))
 
 
 def how_to_install(*packages: str) -> str:
@@ -200,7 +200,7 @@ def how_to_install(*packages: str) -> str:
 
 
 def shown(url: str) -> str:
-    """Return *url* for a message: "stdin" for -, and `?…` in place of a query, which may be a signature.
+    """Return *url* for a message: "stdin" for -; `?…` replaces a query, which may be a signature, `…@` user info.
 
     Of a command only its first word and the name of a shard, since the rest may contain a password or a token.
 
@@ -215,19 +215,22 @@ def shown(url: str) -> str:
         word = first[1] if first else ""
         rest = url[first.end() :].strip() if first else url
         return " ".join([f"pipe:{word}" if word else "pipe:…"] + ["…"] * bool(word and rest) + names[-1:])
-    return "stdin" if url == "-" else printable(without_query(url))
+    return "stdin" if url == "-" else printable(redacted(url))
 
 
-def without_query(url: str) -> str:
-    """Return *url* with `?…` in place of a query; a command without those of the URLs in it.
+def redacted(url: str) -> str:
+    """Return *url* with `?…` in place of a query and `…@` in place of user info; so are the URLs in a command.
 
-    >>> without_query("https://host/a.tar?X-Amz-Signature=abc"), without_query("s3://b/what?.tar")
-    ('https://host/a.tar?…', 's3://b/what?.tar')
+    >>> redacted("https://TOKEN@host/a.tar?X-Amz-Signature=abc"), redacted("s3://b/what?@.tar")
+    ('https://…@host/a.tar?…', 's3://b/what?@.tar')
     """
     if url.startswith("pipe:"):
         return without_secrets(url)
     scheme, colon, rest = url.partition("://")
-    if colon and scheme.lower() not in _LETTERS:
+    if not colon:
+        return url
+    if scheme.lower() not in _LETTERS:
         path, query, _ = rest.partition("?")
-        return f"{scheme}://{path}{'?…' if query else ''}"
-    return url
+        rest = f"{path}{'?…' if query else ''}"
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{'…@' if '@' in host else ''}{host.rpartition('@')[2]}{slash}{path}"

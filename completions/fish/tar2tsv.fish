@@ -21,6 +21,7 @@ complete -c tar2tsv -l verbatim -d 'Match field names by exact case, and keep th
 complete -c tar2tsv -s c -l count -x -d 'Stop after N samples.'
 complete -c tar2tsv -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tar2tsv -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tar2tsv -l allow-pipe -d 'Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.'
 complete -c tar2tsv -l lax -d 'Accept shards without an end-of-archive block.'
 complete -c tar2tsv -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
 complete -c tar2tsv -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'

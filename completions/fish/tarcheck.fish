@@ -24,6 +24,7 @@ complete -c tarcheck -s M -l memory -x -d 'Memory for samples held back, such as
 complete -c tarcheck -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarcheck -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarcheck -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tarcheck -l allow-pipe -d 'Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.'
 complete -c tarcheck -l lax -d 'Accept shards without an end-of-archive block.'
 complete -c tarcheck -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
 complete -c tarcheck -l progress -d 'Show progress even if stderr is not a terminal.'

@@ -14,7 +14,7 @@ end
 complete -c tarcreate -l format -x -a 'tsv csv jsonl recipe' -d 'Format of the plan. Default: tsv for stdin, else by suffix.'
 complete -c tarcreate -l key-template -x -d 'Make keys from the row\'s number, if there is no __key__. Default: {:09d}.'
 complete -c tarcreate -s C -l directory -x -a '(__fish_complete_directories)' -d 'Directory of relative paths. Default: the current one.'
-complete -c tarcreate -l allow-pipe -d 'Run the commands (pipe:) and read the fifos that a table names, if you trust it.'
+complete -c tarcreate -l allow-pipe -d 'Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.'
 complete -c tarcreate -l folder -x -a '(__fish_complete_directories)' -d 'Make samples from the files below DIR, without a plan.'
 complete -c tarcreate -l zip -r -F -d 'Make samples from the members of a zip file; repeatable.'
 complete -c tarcreate -l parquet -r -F -d 'Make samples from the rows of a Parquet file; repeatable.'

@@ -24,6 +24,7 @@ complete -c tarfilter -l rest -r -F -d 'Write the other samples to this file or 
 complete -c tarfilter -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarfilter -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarfilter -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tarfilter -l allow-pipe -d 'Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.'
 complete -c tarfilter -l lax -d 'Accept shards without an end-of-archive block.'
 complete -c tarfilter -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
 complete -c tarfilter -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'

@@ -24,6 +24,7 @@ complete -c tarindex -s p -l parallel -x -d 'Number of workers; 0 means one per 
 complete -c tarindex -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarindex -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarindex -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tarindex -l allow-pipe -d 'Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.'
 complete -c tarindex -l lax -d 'Accept shards without an end-of-archive block.'
 complete -c tarindex -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
 complete -c tarindex -l progress -d 'Show progress even if stderr is not a terminal.'

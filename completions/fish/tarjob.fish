@@ -2,6 +2,7 @@
 complete -c tarjob -s s -l spec -x -d 'Items: \'{000..147}\', or a wildcard such as \'in-*.tar\'.'
 complete -c tarjob -s T -l files-from -r -F -d 'Read more items from FILE, one per line.'
 complete -c tarjob -s 0 -l null -d 'Items in -T files end with NUL, not newline.'
+complete -c tarjob -l allow-pipe -d 'Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.'
 complete -c tarjob -l only -x -d 'Split the items into N parts and do only part K, from 1.'
 complete -c tarjob -s o -l output -r -F -d 'An item is done if this exists; {} stands for the item.'
 complete -c tarjob -l redo -d 'Do finished items again, and replace their outputs.'

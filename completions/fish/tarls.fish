@@ -1,6 +1,7 @@
 # Made by python -m tartools.commands._manual.
 complete -c tarls -s T -l files-from -r -F -d 'Read more URLs from FILE, one per line.'
 complete -c tarls -s 0 -l null -d 'Names end with NUL, not newline, in -T files and in the output.'
+complete -c tarls -l allow-pipe -d 'Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.'
 complete -c tarls -l all -d 'List every object, not only shards.'
 complete -c tarls -s l -l long -d 'Print size and time before each name.'
 complete -c tarls -l json -d 'Print one JSON object per line.'

@@ -6,6 +6,7 @@ complete -c tarmix -l rekey -x -d 'Give samples new keys, from {source}, {round}
 complete -c tarmix -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarmix -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarmix -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tarmix -l allow-pipe -d 'Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.'
 complete -c tarmix -l lax -d 'Accept shards without an end-of-archive block.'
 complete -c tarmix -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
 complete -c tarmix -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'

@@ -27,6 +27,7 @@ complete -c tarpcat -l unordered -d 'Write samples as they arrive, in any order.
 complete -c tarpcat -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarpcat -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarpcat -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tarpcat -l allow-pipe -d 'Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.'
 complete -c tarpcat -l lax -d 'Accept shards without an end-of-archive block.'
 complete -c tarpcat -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
 complete -c tarpcat -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'

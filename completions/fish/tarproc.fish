@@ -26,6 +26,7 @@ complete -c tarproc -l keep-dir -d 'Keep the directories, and print where they a
 complete -c tarproc -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarproc -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarproc -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tarproc -l allow-pipe -d 'Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.'
 complete -c tarproc -l lax -d 'Accept shards without an end-of-archive block.'
 complete -c tarproc -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
 complete -c tarproc -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'

@@ -24,6 +24,7 @@ complete -c tarshow -l graphics -x -a 'auto kitty iterm sixel blocks none' -d 'H
 complete -c tarshow -s i -l interactive -d 'Show one sample at a time; keys turn the pages.'
 complete -c tarshow -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarshow -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tarshow -l allow-pipe -d 'Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.'
 complete -c tarshow -l lax -d 'Accept shards without an end-of-archive block.'
 complete -c tarshow -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
 complete -c tarshow -l progress -d 'Show progress even if stderr is not a terminal.'

@@ -22,6 +22,7 @@ complete -c tarsort -s M -l memory -x -d 'Memory for sorting, 64K or more, such 
 complete -c tarsort -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarsort -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarsort -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tarsort -l allow-pipe -d 'Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.'
 complete -c tarsort -l lax -d 'Accept shards without an end-of-archive block.'
 complete -c tarsort -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
 complete -c tarsort -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'

@@ -27,6 +27,7 @@ complete -c tarsplit -s z -l gzip -d 'Compress with gzip; OUTPUT may not end in 
 complete -c tarsplit -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarsplit -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarsplit -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tarsplit -l allow-pipe -d 'Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.'
 complete -c tarsplit -l lax -d 'Accept shards without an end-of-archive block.'
 complete -c tarsplit -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
 complete -c tarsplit -l progress -d 'Show progress even if stderr is not a terminal.'

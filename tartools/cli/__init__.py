@@ -13,6 +13,7 @@ from tartools.cli.command import command as command
 from tartools.cli.declare import Group as Group
 from tartools.cli.declare import Option as Option
 from tartools.cli.declare import sample_slice as sample_slice
+from tartools.cli.options import AllowPipe as AllowPipe
 from tartools.cli.options import Count as Count
 from tartools.cli.options import DescribedInputs as DescribedInputs
 from tartools.cli.options import Fields as Fields

@@ -21,6 +21,15 @@ def workers(parallel: int) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+AllowPipe = Annotated[
+    bool,
+    Option(
+        "--allow-pipe",
+        "Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.",
+    ),
+]
+
+
 class Common(Group, shared=True):
     """The options of every command."""
 
@@ -39,15 +48,16 @@ class Inputs(Group, shared=True):
         list[str] | None, Option("-T --files-from FILE", "Read more shard names from FILE, one per line.")
     ] = None
     null: Annotated[bool, Option("-0 --null", "Names in -T files end with NUL, not newline.")] = False
+    allow_pipe: AllowPipe = False
     lax: Annotated[bool, Option("--lax", "Accept shards without an end-of-archive block.")] = False
     skip_special: Annotated[
         bool, Option("--skip-special", "Skip links, devices and sparse members silently (exit status 0).")
     ] = False
 
     @property
-    def named(self) -> tuple[list[str], list[str], str]:
-        """Patterns, file lists, and the separator of names in these: what `expand` takes."""
-        return self.inputs or [], self.files_from or [], "\0" if self.null else "\n"
+    def named(self) -> tuple[list[str], list[str], str, bool]:
+        """Patterns, file lists, the separator of names in these, and True if they are trusted: what `expand` takes."""
+        return self.inputs or [], self.files_from or [], "\0" if self.null else "\n", self.allow_pipe
 
     def urls(self) -> "list[storage.url.Url]":
         """Return the URLs of the shards, in order. Raises: as `expand`."""

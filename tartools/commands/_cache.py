@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from tartools.cli.process import print_now
-from tartools.errors import in_units, printable
+from tartools.errors import in_units, printable, shown
 
 USAGE = """\
 usage: tartools cache [--clear [URL]]
@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
     entries = sorted(cache.entries(), key=lambda entry: -entry.used)
     for entry in entries:
         used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M") if entry.used else "never"
-        print_now(f"{in_units(entry.kept):>9} {in_units(entry.size):>9}  {used}  {printable(entry.url)}\n")
+        print_now(f"{in_units(entry.kept):>9} {in_units(entry.size):>9}  {used}  {shown(entry.url)}\n")
     held = sum(entry.kept for entry in entries)
     sys.stderr.write(f"tartools cache: {in_units(held)} of {in_units(cache.budget)} in {printable(cache.folder)}\n")
     return 0

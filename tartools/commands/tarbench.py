@@ -186,7 +186,7 @@ def bench_facts(
         for number in workers
     ]
     facts: dict[str, Any] = {
-        "source": [errors.without_query(url) for url in urls],
+        "source": [errors.redacted(url) for url in urls],
         **taken,
         "batch": ways.batch,
         "seconds": ways.seconds,

@@ -57,11 +57,11 @@ feature __key__, --key-template makes keys from the record's number, counted ove
 do not become fields; a warning counts them. Checksums are compared. Files compressed by gzip, zlib or another codec are
 recognized. A file without compression that was cut between two records looks complete.
 
-All local files are checked before anything is written. Keys that are absolute or contain '..' are refused. So is pipe:
-in a table, and are files there that are not regular (fifos, devices), unless --allow-pipe is given: a plan from the
-network must not run commands, nor read /dev/zero for ever. A PLAN that is not in the current directory is looked for in
-the directory of -C. Members have mode 0644, owner 0 and time 0: the same input gives the
-same bytes.
+All local files are checked before anything is written. Keys that are absolute or contain '..' are refused. A table may
+not name pipe:, nor files that are not regular (fifos, devices). A PLAN on a server may name only URLs on that server.
+--allow-pipe allows all of it: a plan from the network must not run commands, nor read private files or /dev/zero. A
+PLAN that is not in the current directory is looked for in the directory of -C. Members have mode 0644, owner 0 and time
+0: the same input gives the same bytes.
 
 Examples:
   Make an archive from a table, whose paths begin in the folder data:
@@ -120,9 +120,7 @@ class PlanOptions(cli.Group):
         ),
     ] = None
     base: Annotated[str, Option("-C --directory DIR", "Directory of relative paths.", default="the current one")] = ""
-    allow_pipe: Annotated[
-        bool, Option("--allow-pipe", "Run the commands (pipe:) and read the fifos that a table names, if you trust it.")
-    ] = False
+    allow_pipe: cli.AllowPipe = False
     folder: Annotated[str | None, Option("--folder DIR", "Make samples from the files below DIR, without a plan.")] = (
         None
     )

@@ -82,6 +82,7 @@ class Items(cli.Group):
         list[str] | None, Option("-T --files-from FILE", "Read more items from FILE, one per line.")
     ] = None
     null: Annotated[bool, Option("-0 --null", "Items in -T files end with NUL, not newline.")] = False
+    allow_pipe: cli.AllowPipe = False
     only: Annotated[str | None, Option("--only K/N", "Split the items into N parts and do only part K, from 1.")] = None
 
 
@@ -147,7 +148,8 @@ def tarjob(
     command = checked_command(words or [], items, policy, resources)
     logged = log_content(policy.log)
     records = logs.last_records(logged, policy.log or "")
-    names = expand([items.spec] if items.spec else [], items.files_from or [], "\0" if items.null else "\n")
+    patterns = [items.spec] if items.spec else []
+    names = expand(patterns, items.files_from or [], "\0" if items.null else "\n", items.allow_pipe)
     every = tasks.part_of(tasks.tasks_of(names, command, policy.output, force=policy.redo), items.only)
     todo = localjobs.tasks_to_do(every, records, redo=policy.redo)
     jobs = account.progress.jobs = Jobs(len(every), len(every) - len(todo))

@@ -156,13 +156,13 @@ def words_of_fields(wanted: JoinOptions) -> list[select.Word] | None:
 
 def urls_of_sides(source: cli.DescribedInputs, wanted: JoinOptions) -> tuple[list[Url], list[Url]]:
     """Return the URLs of A and of B. Raises: UsageError if it is not clear which are which; as `expand`."""
-    patterns, lists, separator = source.named
+    patterns, lists, separator, trusted = source.named
     second = wanted.second
     if second is None:
         if len(patterns) != (1 if lists else 2):
             raise UsageError(WORDS)
         *patterns, second = patterns
-    a, b = expand(patterns, lists, separator), expand([second])
+    a, b = expand(patterns, lists, separator, trusted), expand([second])
     if (*a, *b, *lists).count("-") > 1:
         raise UsageError("stdin can be read only once")
     return a, b

@@ -57,6 +57,7 @@ class Prefixes(cli.Group):
     null: Annotated[bool, Option("-0 --null", "Names end with NUL, not newline, in -T files and in the output.")] = (
         False
     )
+    allow_pipe: cli.AllowPipe = False
 
     @property
     def end(self) -> str:
@@ -78,7 +79,7 @@ def tarls(account: Account, prefixes: Prefixes, form: Form) -> None:
     """Run the command."""
     if form.long + form.json + form.brace > 1:
         raise UsageError("--long, --json and --brace exclude each other")
-    urls = with_lists(prefixes.urls or [], prefixes.files_from or [], prefixes.end) or [""]
+    urls = with_lists(prefixes.urls or [], prefixes.files_from or [], prefixes.end, prefixes.allow_pipe) or [""]
     entries = (entry for url in urls for entry in shards_at(url, form.every, account))
     with storage.writing("-") as sink:
         lines = written_entries(entries, form, prefixes.end, account)

@@ -88,7 +88,9 @@ class MixingOptions(cli.Group):
 @cli.command(__doc__)
 def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wanted: MixingOptions) -> None:
     """Run the command."""
-    shares, groups = zip(*sources_in(with_lists(*source.named)), strict=True)
+    shares, groups = zip(
+        *sources_in(with_lists(*source.named, is_name=lambda word: share_in(word) is None)), strict=True
+    )
     urls = list(chain.from_iterable(groups))
     storage.check_output(output.url, output.force, urls)
     how = source.reading._replace(tmpdir=wanted.tmpdir, forks=True)

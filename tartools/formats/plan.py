@@ -23,6 +23,7 @@ from tartools.samples.account import Account
 from tartools.samples.encoding import text_payload
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import PSEUDO, checked_key
+from tartools.storage import origins
 from tartools.storage.local import path_of
 from tartools.storage.names import local_url
 from tartools.storage.scratch import scratch_file
@@ -37,8 +38,8 @@ TEXT = "text:"
 class PlanOrigin(NamedTuple):
     """The origin of a plan, and how to read it.
 
-    *name* is its URL, for messages. Relative paths are relative to *base*. Commands in tables are refused unless
-    *allow_pipe*.
+    *name* is its URL, for messages. Relative paths are relative to *base*. With *allow_pipe* it may name all inputs:
+    see `storage.origins`.
     """
 
     name: str
@@ -50,9 +51,10 @@ class PlanOrigin(NamedTuple):
         return SampleError(f"{place(line, column)}: {what}", url=self.name)
 
     def source(self, text: str, line: int, column: str = "") -> str:
-        """Return the URL that *text* names; local paths are relative to the base.
+        """Return the URL that *text*, of a recipe or in a *column* of a table, names; paths are relative to the base.
 
-        Raises: SampleError for stdin; UsageError for what is no URL, or has a password.
+        Raises: SampleError for stdin, and for an input that the plan may not name; UsageError for what is no URL, or
+        has credentials.
         """
         try:
             url = Url(text)
@@ -61,17 +63,17 @@ class PlanOrigin(NamedTuple):
             raise UsageError(f"{place(line, column)}: {error.message}", url=self.name) from None
         if url.scheme == "-":
             raise self.failure(line, "a member cannot be read from stdin; write ./- for a file of that name", column)
+        kind = "table" if column else "recipe"
+        if not self.allow_pipe and (why := origins.naming_error(url, self.name, kind, may_act=not column)):
+            raise self.failure(line, f"{why} (--allow-pipe allows it, if you trust the plan)", column)
         return local_url(os.path.join(self.base, path)) if url.is_local else url
 
     def cell_source(self, text: str, line: int, column: str) -> str:
-        """Return the URL that *text* names, as `source`.
+        """Return the URL that *text* in a table names, as `source`.
 
-        Raises: SampleError for a command, a device or a fifo, which may never end, unless commands may be run.
+        Raises: SampleError also for a device or a fifo, which may never end, unless commands may be run.
         """
         url = self.source(text, line, column)
-        if not self.allow_pipe and Url(url).scheme == "pipe":
-            what = f"a command in a table is not run without --allow-pipe: {shown(text)}"
-            raise self.failure(line, what, column)
         if not self.allow_pipe and Url(url).is_local and _is_special(url):
             what = f"{shown(text)} is not a regular file, and is not read without --allow-pipe"
             raise self.failure(line, what, column)

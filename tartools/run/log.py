@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from tartools.errors import StorageError, several, shown, without_query
+from tartools.errors import StorageError, redacted, several, shown
 from tartools.run.tasks import Task, TaskResult, without_signatures
 
 DONE, FAILED, WAITING = "done", "failed", "waiting"
@@ -23,7 +23,7 @@ Key = tuple[str, str, str]
 
 def record_key(task: Task) -> Key:
     """Return what tells the records of *task* from others: item and output without queries, and a digest of these."""
-    item, output = without_query(task.item), without_signatures(task.output, task)
+    item, output = redacted(task.item), without_signatures(task.output, task)
     if (item, output) == (task.item, task.output):
         return item, output, ""
     from hashlib import sha256

@@ -28,7 +28,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tartools.errors import UsageError, concealed, shown, without_query, without_secrets
+from tartools.errors import UsageError, concealed, redacted, shown, without_secrets
 
 PLACEHOLDER = re.compile(r"\{/?\.?\}")  # {} {.} {/} {/.}
 PLAIN = re.compile(r"[A-Za-z0-9._/:@%+=,-]+")  # means nothing to any shell
@@ -246,7 +246,7 @@ def without_signatures(text: str, task: Task, *, cut: bool = False) -> str:
     if not text:
         return text
     for url in (task.item, task.output):
-        if url != without_query(url):
+        if url != redacted(url):
             text = text.replace(f"?{url.partition('?')[2]}", "?…")
     if cut:
         text = re.sub(r"\A\S+", "…", text)

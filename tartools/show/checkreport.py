@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tartools.errors import printable, several, shown, without_query
+from tartools.errors import printable, redacted, several, shown
 from tartools.samples.filetypes import suffix_of
 from tartools.show.broken import is_decoded
 from tartools.show.sections import LISTED, Part, Section, shortened
@@ -54,7 +54,7 @@ def finding(code: str, found: Tally, where: Where) -> dict[str, Any]:
         "todo": about.todo,
         "places": [
             {
-                "shard": without_query(shard),
+                "shard": redacted(shard),
                 "byte": byte if byte >= 0 else None,
                 "key": place.key,
                 "what": place.what,

@@ -2,46 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError
+from tartools.storage import origins
 from tartools.storage.names import has_wildcards, is_literal, matches, unfolded
 from tartools.storage.url import Url
 
 
-def expand(patterns: Sequence[str], lists: Sequence[str] = (), separator: str = "\n") -> list[Url]:
+def expand(
+    patterns: Sequence[str], lists: Sequence[str] = (), separator: str = "\n", trusted: bool = False
+) -> list[Url]:
     """Return the URLs that *patterns*, and then the lines of the files *lists*, stand for.
 
     Without patterns and lists: stdin. Braces expand everywhere; wildcards expand in local names and in stores that have
     listings, unless a file or an object has literally this name. Order: as given; the matches of one wildcard pattern
     are sorted by bytes.
 
-    Raises: StorageError for a wildcard without a match, a list without a URL, a list that can't be read; UsageError if
-    stdin is named twice, or a URL holds a password.
+    Raises: StorageError for a wildcard without a match, a list without a URL, a list that can't be read, a name that a
+    list may not have (unless *trusted*); UsageError if stdin is named twice, or a URL holds credentials.
     """
     if not patterns and not lists:
         return [Url("-")]
-    urls = list(expand_each(with_lists(patterns, lists, separator)))
+    urls = list(expand_each(with_lists(patterns, lists, separator, trusted)))
     if (*urls, *lists).count("-") > 1:  # a list on stdin that names stdin
         raise UsageError("stdin can be read only once")
     return urls
 
 
-def with_lists(patterns: Sequence[str], lists: Sequence[str], separator: str = "\n") -> list[str]:
+def with_lists(
+    patterns: Sequence[str],
+    lists: Sequence[str],
+    separator: str = "\n",
+    trusted: bool = False,
+    is_name: Callable[[str], bool] = lambda line: True,
+) -> list[str]:
     """Return *patterns*, and then the lines of the files *lists*.
 
-    Raises: StorageError for a list without a line, or one that can't be read; UsageError if stdin is named twice.
+    Lines for which *is_name* is false name no input. Raises: StorageError for a list without a line, one that can't be
+    read, and, unless it is *trusted*, a name that it may not have; UsageError if stdin is named twice.
     """
     if (*patterns, *lists).count("-") > 1:
         raise UsageError("stdin can be read only once")
     names = list(patterns)
     for name in lists:
-        found = [line for line in read_list(name).split(separator) if line]
-        if not found:
+        lines = read_list(name).split(separator)
+        if not any(lines):
             raise StorageError("the list of files is empty", url=name)
-        names += found
+        if not trusted and origins.is_from_server(name):
+            _check_lines(lines, name, is_name)
+        names += filter(None, lines)
     return names
+
+
+def _check_lines(lines: Sequence[str], name: str, is_name: Callable[[str], bool]) -> None:
+    """Raise StorageError for the first of *lines* that the list *name* on a server may not have."""
+    for number, line in enumerate(lines, 1):
+        for url in unfolded(line) if line and is_name(line) else ():
+            try:
+                why = origins.naming_error(url, name, "list", may_act=True)
+            except UsageError as error:
+                raise UsageError(f"line {number}: {error.message}", url=name) from None
+            if why:
+                advice = "--allow-pipe allows it, if you trust the list; so does a copy of the list on this machine"
+                raise StorageError(f"line {number}: {why} ({advice})", url=name)
 
 
 def read_list(name: str) -> str:

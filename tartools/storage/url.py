@@ -18,6 +18,7 @@ PIPE, FILE = "pipe:", "file:"
 Name = str | os.PathLike[str]  # what a Python program gives as a path or a URL
 _SCHEME = r"([A-Za-z][A-Za-z0-9+.-]*)://"  # patterns are compiled when they are needed
 _CREDENTIALS = r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#@]*@"
+_NEEDLESS_USER = r"(?:https?|s3|gs|ais|aws|gcp)://[^/?#]*@"  # where nobody needs a name: it may be a token
 _COMMIT = r"\A(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/)"
 _PROVIDER = r"\?provider=(ais|aws|gcp|azure|oci|ht)\Z"
 
@@ -55,7 +56,7 @@ class Url(str):
 
     `expand` makes them. What takes a URL also takes a plain string, and parses it once.
 
-    Raises: UsageError for a URL that holds a password, which would end up in process lists and logs.
+    Raises: UsageError for a URL with a password, or a token, which would end up in process lists and logs.
 
     >>> [Url(text).scheme for text in ("a:b.tar", "s3://b/a.tar", "pipe:cat a", "-")]
     ['', 's3', 'pipe', '-']
@@ -186,6 +187,10 @@ def _scheme_of(text: str) -> str:
         return ""
     if re.match(_CREDENTIALS, text):
         raise UsageError(f"a {found[1]} URL with a password in it is refused; see tartools(7) for credentials")
+    if re.match(_NEEDLESS_USER, text, re.IGNORECASE):
+        raise UsageError(
+            f"a {found[1]} URL with a user name or token in it is refused; see tartools(7) for credentials"
+        )
     return found[1]
 
 

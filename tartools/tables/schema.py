@@ -14,6 +14,7 @@ from typing import Any
 
 from tartools import storage
 from tartools.errors import StorageError, how_to_install
+from tartools.storage import origins
 from tartools.storage.url import Url, unpinned
 
 SHARD, VERSION, INDEX, KEY = "__shard__", "__version__", "__index__", "__key__"
@@ -23,6 +24,7 @@ ROW_GROUP = 1 << 16  # rows
 ABSENT, TWICE = -1, -2  # offset of a field that a sample lacks, and of one that it has twice: which is not known
 MOST_FIELDS = 1000  # in `__members__`
 DEEPEST = 20  # lists and objects in each other; what is deeper becomes text
+COPY_IT = " (a copy of the table on this machine may)"
 MOST_NAMES = 1000  # in an object; one with more becomes text
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1  # of int64
 
@@ -100,12 +102,12 @@ def raw(column: Any) -> Any:
 
 
 def folder_of(url: str) -> str:
-    """Return the directory or prefix that the table *url* is in, with its last slash; "" for stdin.
+    """Return the directory or prefix that the table *url* is in, with its last slash; "" for stdin and commands.
 
     >>> folder_of("s3://b/sets/train.parquet"), folder_of("train.parquet")
     ('s3://b/sets/', '')
     """
-    name = "" if url == "-" else Url(url).name
+    name = "" if Url(url).scheme in ("-", "pipe") else Url(url).name
     return name[: name.rfind("/") + 1]
 
 
@@ -129,23 +131,27 @@ def relative(shard: str, folder: str) -> str:
 
 def check_names(names: Iterable[str], folder: str) -> None:
     """Raise StorageError if one of *names*, as `relative` gives them, can't be read from a table in *folder*."""
-    if folder and not Url(folder).is_local:
-        for name in names:
-            if os.path.isabs(name):
-                raise StorageError("a table on a server can't list a shard that is on this machine", url=name)
+    for name in names:
+        if why := _refusal(name, folder):
+            raise StorageError(why)
 
 
 def resolved(name: str, folder: str) -> str:
-    """Return the URL of the shard *name* in a table in *folder*.
+    """Return the URL of the shard *name* in a table in *folder*. Raises: StorageError for one it may not name."""
+    if why := _refusal(name, folder):
+        raise StorageError(f"{why}{origins.is_from_server(folder) * COPY_IT}")
+    return _shard_url(name, folder)
 
-    Raises: StorageError for what a table may not name: commands, stdin, and local files if the table is on a server.
-    """
-    url = Url(name)
-    far = bool(folder) and not Url(folder).is_local
-    outside = url.scheme == "file" or os.path.isabs(name) or ".." in name.split("/")
-    if url.scheme in ("-", "pipe") or (far and outside):
-        raise StorageError(f"a table may not name the shard {str(name)!r}")
-    return name if url.scheme or os.path.isabs(name) else folder + name
+
+def _refusal(name: str, folder: str) -> str:
+    """Return why a table in *folder* may not name the shard *name*; "" if it may."""
+    if ".." in name.split("/") and origins.is_from_server(folder):
+        return "a table on a server may not name a shard by '..'"
+    return origins.naming_error(_shard_url(name, folder), folder, "table", may_act=False)
+
+
+def _shard_url(name: str, folder: str) -> str:
+    return name if Url(name).scheme or os.path.isabs(name) else folder + name
 
 
 # ---- columns that tartools needs ----

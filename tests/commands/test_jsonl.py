@@ -98,7 +98,7 @@ def test_plans(
         ('{"@a": "x", "a": 2}', "stdin: line 1, column a: two values are for the field 'a'"),
         ('{"@a": 5}', "stdin: line 1, column @a: the value must be a path or a URL, as text"),
         ('{"@a": "nope"}', "nope: No such file or directory (stdin: line 1, column @a; paths are relative"),
-        ('{"@a": "pipe:echo"}', "line 1, column @a: a command in a table is not run without --allow-pipe: pipe:echo"),
+        ('{"@a": "pipe:echo"}', "line 1, column @a: a table may not name a command: pipe:echo"),
         ('{"a": {"@url": "four", "offset": 0, "size": 4}}',
          'stdin: line 1, column a: a range of a file, {"@url": ...}, is not read: a table that tarindex makes lists '),
         ('{"a": {"@base64": "A"}}', "stdin: line 1, column a: not base64: "),

@@ -108,7 +108,7 @@ def test_keys_and_columns(run: Run, options: tuple[str, ...], plan: str, names: 
         (
             (),
             "@a\npipe:curl https://h/a?sig=SECRET\n",
-            "line 2, column @a: a command in a table is not run without --allow-pipe: pipe:curl …\n",
+            "line 2, column @a: a table may not name a command: pipe:curl … (--allow-pipe allows it",
         ),
         (("--format", "csv"), "@a\npipe:echo hi\n", "--allow-pipe"),
         ((), "@a\nfile:pipe:touch gotcha\n", "pipe:touch gotcha: No such file"),

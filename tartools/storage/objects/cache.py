@@ -27,7 +27,7 @@ from hashlib import sha256
 from itertools import chain
 from typing import Any, NamedTuple
 
-from tartools.errors import UsageError, byte_size, without_query
+from tartools.errors import UsageError, byte_size, redacted
 from tartools.storage.objects.contract import Body, Object, Reply
 from tartools.storage.objects.pinned import Pinned, Range
 from tartools.storage.objects.retry import timeouts
@@ -323,7 +323,7 @@ class _Entry(NamedTuple):
     def _make_folder(self) -> None:
         os.makedirs(self.cache.folder, mode=0o700, exist_ok=True)  # those below are not seen by others
         os.makedirs(self.folder, exist_ok=True)
-        about = {"url": without_query(unpinned(self.source.url)), "version": self.version, "size": self.size}
+        about = {"url": redacted(unpinned(self.source.url)), "version": self.version, "size": self.size}
         path = os.path.join(self.folder, f"object.json.{threading.get_native_id()}")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(about, file)

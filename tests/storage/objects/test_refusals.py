@@ -298,13 +298,20 @@ def test_a_password_in_a_url(arguments: Callable[[str], list[str]], talkative: I
     """It would be seen in lists of processes, and in logs."""
     talkative.environ(TARTOOLS_DEBUG="0")
     base = talkative.server.base.removeprefix("http://")
-    for place in (f"http://me:{SECRET}@{base}/b/{OBJECT}", f"HTTPS://:{SECRET}@h/b", f"s3://{SECRET}:{SECRET}@b/k"):
+    for place in (
+        f"http://me:{SECRET}@{base}/b/{OBJECT}",
+        f"HTTPS://:{SECRET}@h/b",
+        f"s3://{SECRET}:{SECRET}@b/k",
+        f"http://{SECRET}@{base}/b/{OBJECT}",
+        f"HTTPS://{SECRET}@h/b",
+        f"gs://{SECRET}@b/k",
+    ):
         (tmp_path / "list").write_text(f"{place}\n")
         (tmp_path / "plan.tsv").write_text(f"__key__\t@jpg\na\t{place}\n")
         name, *rest = arguments(place)
         done = talkative.run(name, *rest)
         assert done[:2] == (2, b"") and SECRET not in done.stderr
-        assert re.fullmatch(rf"{name}: [^\n]*password[^\n]+\n", done.stderr), done.stderr
+        assert re.fullmatch(rf"{name}: [^\n]*(password|token) in it is refused[^\n]+\n", done.stderr), done.stderr
     assert talkative.server.requests == []
 
 

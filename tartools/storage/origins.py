@@ -1,0 +1,60 @@
+"""Which inputs a file may name: one rule for lists, plans, recipes and tables (docs/trust.md).
+
+    file that names the input         command, stdin   local file   server of the file   other server
+    list or recipe on this machine    yes              yes          -                    yes
+    table on this machine             no               yes          -                    yes
+    any of them on a server           no               no           yes                  no
+
+Whoever wrote a file on a server is a stranger: what it names must not run a command, read a local file, or make this
+machine connect to a host that the user did not name. A file from stdin or from a command (pipe:) is the user's own.
+Object stores of one kind are one server, whatever the bucket: requests go to the same endpoint.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tartools.errors import shown
+from tartools.storage.url import LISTED, SCHEMES, Url
+
+
+def is_from_server(url: str) -> bool:
+    """Return whether the file *url* comes from a server, so that strangers may have written it.
+
+    >>> [is_from_server(url) for url in ("https://h/list", "list.txt", "-", "pipe:ls")]
+    [True, False, False, False]
+    """
+    return not Url(url).is_local and Url(url).scheme not in ("-", "pipe")
+
+
+def server_of(url: str) -> str:
+    """Return the server that requests for *url* go to: its store, or scheme and host.
+
+    >>> server_of("s3://b/a.tar") == server_of("s3://c/a.tar"), server_of("https://h:80/a?x"), server_of("a.tar")
+    (True, 'https://h:80', '')
+    """
+    scheme = Url(url).scheme
+    module = SCHEMES.get(scheme, "")
+    if module in LISTED:
+        return module
+    host = re.match(r"[^/?#]*", url.partition("://")[2])
+    return f"{scheme}://{host[0].lower()}" if host and "://" in url else ""
+
+
+def naming_error(name: str, file: str, kind: str, *, may_act: bool) -> str:
+    """Return why *file*, a "list" or another *kind*, may not name the input *name*; "" if it may.
+
+    may_act: True if one on this machine may name commands and stdin. Raises: UsageError for a URL with credentials.
+
+    >>> naming_error("pipe:cat a", "s3://b/list", "list", may_act=True)
+    'a list on a server may not name a command: pipe:cat …'
+    """
+    url = Url(name)
+    target = {"-": "stdin", "pipe": f"a command: {shown(name)}"}.get(url.scheme, "")
+    if not is_from_server(file):
+        return f"a {kind} may not name {target}" if target and not may_act else ""
+    if url.is_local:
+        target = f"a local file: {shown(name)}"
+    elif not target and server_of(url) != server_of(file):
+        target = f"another server: {shown(name)}"
+    return target and f"a {kind} on a server may not name {target}"
