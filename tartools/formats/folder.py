@@ -13,9 +13,8 @@ from tartools.formats.plan import PlannedMember, PlannedSample, grouped_parts
 from tartools.samples.account import Account
 from tartools.samples.encoding import text_payload, without_codec
 from tartools.samples.filetypes import NUMBERS, suffix_of
-from tartools.samples.sample import join_path
 from tartools.storage.names import local_url
-from tartools.tar import split_path
+from tartools.tar import join_path, split_path
 
 SPELLINGS = {"jpeg": "jpg", "jpe": "jpg", "tiff": "tif", "text": "txt", "htm": "html", "yml": "yaml", "mpeg": "mpg"}
 SYSTEM = (b".ds_store", b"thumbs.db", b"desktop.ini")  # in any case; macOS also makes ._NAME

@@ -17,7 +17,7 @@ from tartools.samples.values import as_text, blanks, checked_key, field_list
 from tartools.storage import seekable
 from tartools.tables import schema
 from tartools.tables.source import NEEDED, ParquetSource, opened_any
-from tartools.tar import split_path
+from tartools.tar.keys import field_from_ending, reads_back
 
 KEY = schema.KEY
 WHAT = "Parquet file"
@@ -143,7 +143,7 @@ class PayloadRows:
         """Return the payloads of *column* for fields with this *ending*; text is compressed if that says so."""
         column = _plain(column)
         found = _payloads(column, name, row)
-        field = os.fsdecode(ending[1:])
+        field = os.fsdecode(field_from_ending(ending))
         if without_codec(field)[1] is None or _is_bytes(column.type) or _is_file(column.type):
             return found
         return [None if value is None else text_payload(field, value) for value in found]
@@ -178,7 +178,7 @@ def _key(key: bytes | None) -> bytes:
     if key is None:
         raise SampleError("the key is null")
     text = checked_key(key.decode("utf-8", "surrogateescape"))
-    if split_path(key + b".x") != (key, b"x") or b"\0" in key:
+    if not reads_back(key, b"x"):
         raise SampleError(f"the key {text!r} would not read back; its last part may have no dot")
     return key
 
@@ -260,7 +260,7 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
 
 
 def _field_values(column: Any, name: str, url: str) -> Sequence[Any]:
-    """Return the values of *column*, called *name*, for `columnfields.field_of`."""
+    """Return the values of *column*, called *name*, for `columnfields.field_from_ending`."""
     column = _plain(column)
     is_a, kind = schema.arrow().types, column.type
     if _is_bytes(kind):

@@ -121,10 +121,10 @@ def joined_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> byt
         if column.choices == ("__key__",):
             cells.append(groups.keys)
             continue
-        name, behind = column.choices[0], groups.alike.behind
-        if column.path or name in PSEUDO or behind.count(behind_key(name)) != 1:
+        name, endings = column.choices[0], groups.alike.endings
+        if column.path or name in PSEUDO or endings.count(behind_key(name)) != 1:
             return None
-        found = groups.alike.payloads(groups.source, behind.index(behind_key(name)))
+        found = groups.alike.payloads(groups.source, endings.index(behind_key(name)))
         cells.append(found if verbatim else [payload.removesuffix(b"\n") for payload in found])
     lines = b"\n".join(map(b"\t".join, zip(*cells, strict=True))) + b"\n"
     tabs = (len(cells) - 1) * len(batch)

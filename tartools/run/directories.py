@@ -15,10 +15,10 @@ from typing import Literal, NamedTuple
 
 from tartools.errors import StorageError
 from tartools.run.guard import Guard
-from tartools.samples.sample import Sample, join_path
+from tartools.samples.sample import Sample
 from tartools.storage import scratch
 from tartools.storage.interrupts import deferred_signals
-from tartools.tar import Member, Writer, copy_range, split_path
+from tartools.tar import Member, Writer, copy_range, join_path, split_path
 
 Errors = Literal["abort", "skip", "ignore"]  # what happens to the run and the sample when a command fails
 

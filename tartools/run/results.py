@@ -11,9 +11,9 @@ from tartools.errors import CommandError
 from tartools.run.directories import KEY, Errors, Outcome, SampleDirectories, SampleFailedError, SampleTask, path_text
 from tartools.samples.account import Account
 from tartools.samples.encoding import text_payload, without_codec
-from tartools.samples.sample import Sample, join_path
+from tartools.samples.sample import Sample
 from tartools.storage import scratch
-from tartools.tar import Member, Source, copy_range, split_path
+from tartools.tar import Member, Source, copy_range, join_path, split_path
 
 SMALL = 1 << 20  # bytes; a file up to this size is read into memory, a larger one stays a file
 HELD = 16 << 20  # bytes of one result in memory

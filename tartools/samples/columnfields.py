@@ -10,6 +10,7 @@ from tartools.samples.encoding import FORMATS, text_payload
 from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import checked_path
 from tartools.samples.values import as_text, blanks, field_list
+from tartools.tar import split_path
 
 KEYS = ("__key__", "key")  # the column that has the keys, unless it is named
 
@@ -22,7 +23,7 @@ def name_of_field(name: str) -> bytes:
     """Return *name* as that of a field in an archive. Raises: SampleError if it can be none."""
     if not name or not name.isprintable():
         raise SampleError(f"not a name for a field: {name!r}")
-    return checked_path("key", name)[len(b"key.") :]
+    return split_path(checked_path("key", name))[1]
 
 
 class ChosenColumns(NamedTuple):

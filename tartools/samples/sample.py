@@ -13,14 +13,10 @@ from typing import TypeVar, overload
 
 from tartools import tar
 from tartools.errors import SampleError
-from tartools.tar import ContiguousGroups, Member, ScatteredGroup, Source, Writer, read_range, split_path
+from tartools.tar import ContiguousGroups, Member, ScatteredGroup, Source, Writer, join_path, read_range, split_path
+from tartools.tar.keys import reads_back
 
 Label = TypeVar("Label")
-
-
-def join_path(key: bytes, field: bytes) -> bytes:
-    """Return the path of the member *field* of sample *key*; inverse of `split_path`."""
-    return key + b"." + field if field else key
 
 
 def failure_of(sample: Sample, what: str) -> SampleError:
@@ -359,6 +355,6 @@ def checked_path(key: str, field: str) -> bytes:
     """
     raw = key.encode("utf-8", "surrogateescape"), field.encode("utf-8", "surrogateescape")
     path = join_path(*raw)
-    if split_path(path) != raw or b"\0" in path or path.endswith(b"/"):
+    if not reads_back(*raw):
         raise SampleError(f"key {key!r} with field {field!r} would not read back: {path.decode('utf-8', 'replace')!r}")
     return path

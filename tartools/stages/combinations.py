@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tartools.samples.sample import Batch
 from tartools.samples.values import payload_digests
 from tartools.tar import Member, read_range, split_path
+from tartools.tar.keys import field_from_ending
 
 NEAR = 1 << 13  # bytes; members in a file that are this close on average are read at once
 
@@ -37,19 +38,23 @@ def by_combination(keys: Sequence[bytes], members: Sequence[Member], firsts: Seq
     each = len(members) // len(keys)
     if list(firsts) == list(range(0, len(members), each)):  # usually all samples are alike: then no loop over them
         columns = [members[number::each] for number in range(each)]
-        fields = tuple(column[0][0][len(keys[0]) :] for column in columns)
+        endings = tuple(column[0][0][len(keys[0]) :] for column in columns)
         if all(
-            list(map(itemgetter(0), column)) == list(map(add, keys, repeat(behind)))
-            for behind, column in zip(fields, columns, strict=True)
+            list(map(itemgetter(0), column)) == list(map(add, keys, repeat(ending)))
+            for ending, column in zip(endings, columns, strict=True)
         ):
-            return [Combination(tuple([text(behind[1:]) for behind in fields]), range(len(keys)), keys, columns)]
+            return [
+                Combination(
+                    tuple([text(field_from_ending(ending)) for ending in endings]), range(len(keys)), keys, columns
+                )
+            ]
     groups: dict[tuple[bytes, ...], list[int]] = {}
     for number, (key, first, last) in enumerate(zip(keys, firsts, [*firsts[1:], len(members)], strict=True)):
         length = len(key)
         groups.setdefault(tuple([member[0][length:] for member in members[first:last]]), []).append(number)
     return [
         Combination(
-            tuple([text(behind[1:]) for behind in fields]),
+            tuple([text(field_from_ending(ending)) for ending in fields]),
             numbers,
             [keys[number] for number in numbers],
             [[members[firsts[number] + column] for number in numbers] for column in range(len(fields))],

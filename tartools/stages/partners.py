@@ -21,7 +21,7 @@ from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError, UsageError, several
 from tartools.samples.account import Account, Phase
 from tartools.samples.columnfields import ChosenColumns, RowFormat
-from tartools.samples.sample import Batch, failure_of, join_path
+from tartools.samples.sample import Batch, failure_of
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, ShardStream, closing_upstream, read_batches
 from tartools.stages.externalsort import external_sort, in_parts, unpack_block
@@ -30,7 +30,7 @@ from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table
-from tartools.tar import Member, read_range
+from tartools.tar import Member, join_path, read_range
 from tartools.tar.compression import split_packed, split_suffix
 
 Pairs = Generator[

@@ -7,9 +7,9 @@ from typing import NamedTuple, TypeVar
 from tartools import tar
 from tartools.errors import SampleError, UsageError
 from tartools.samples.account import Account
-from tartools.samples.sample import Sample, checked_path, failure_of, join_path
+from tartools.samples.sample import Sample, checked_path, failure_of
 from tartools.samples.values import checked_key, field_list, no_sample_has, text_of
-from tartools.tar import split_path
+from tartools.tar import join_path, split_path
 from tartools.tar.compression import split_suffix
 
 Item = TypeVar("Item")  # a sample, or what stands for one

@@ -83,7 +83,7 @@ def count_alike(batch: Batch, alike: Alike, kinds: FieldKinds, found: Summary) -
     """
     assert batch.groups is not None
     source, keys, starts, *_ = batch.groups
-    names = [text(behind[1:]) for behind in alike.behind]
+    names = list(map(text, alike.fields))
     if isinstance(source, io.FileIO) or len({*names}) < len(names) or any(map(kinds.pictures, names)):
         return False
     for number, name in enumerate(names):

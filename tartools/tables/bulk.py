@@ -11,11 +11,8 @@ from typing import Any
 
 from tartools.storage.streams import check_input_file
 from tartools.tar import BLOCK
+from tartools.tar.keys import Paths
 from tartools.tar.runs import are_plain, sizes_in
-
-NAME = 100  # bytes
-LONGEST = 32  # bytes of the name of a field
-DOT, SLASH = ord("."), ord("/")
 
 RoomOf = Callable[[int], memoryview]
 
@@ -142,10 +139,12 @@ def arranged(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> B
             break
     headers = np.concatenate([one[0] for one in rounds]) if len(rounds) > 1 else rounds[0][0]
     who = np.concatenate([one[1] for one in rounds])
-    named = _named(headers[:, :NAME], who, count) if are_plain(headers).all() else None
-    if named is None:
+    if not are_plain(headers).all():
         return None
-    keys, fields = named
+    paths = Paths(headers)
+    if not (paths.plain & paths.keyed).all() or not paths.share_key(count, who[count:]):
+        return None
+    fields = paths.fields()
     offsets: dict[bytes, Any] = {}
     sizes: dict[bytes, Any] = {}
     uniform, low = True, 0
@@ -161,53 +160,17 @@ def arranged(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> B
             elif (offsets[text][which] >= 0).any():
                 return None  # twice
             offsets[text][which], sizes[text][which] = at[some] + BLOCK, size[some]
-    try:
-        known = [text.decode().lower() for text in offsets]
-    except UnicodeDecodeError:
-        return None
+    known = [text.decode("utf-8", "surrogateescape").lower() for text in offsets]
     if len(set(known)) < len(known) or not known or any(name.startswith("__") for name in known):
         return None
     found = np.array([*offsets.values()]), np.array([*sizes.values()])
-    return Bulk(keys, known, *found, uniform)
+    return Bulk(paths.keys(np.arange(count)), known, *found, uniform)
 
 
 def _sizes_of(headers: Any) -> Any:
     """Return the sizes of payloads in *headers*; None unless all have one in octal digits."""
     sizes, right = sizes_in(headers)
     return sizes if right.all() else None
-
-
-def _named(names: Any, who: Any, count: int) -> tuple[list[bytes], Any] | None:
-    """Return the keys of the samples in the paths *names*, and for each path the field, filled up with zeros.
-
-    They are those of samples *who*; the first *count* are of the first members. None if keys differ from these, or are
-    odd.
-    """
-    import numpy as np
-
-    ends = (names == 0).argmax(axis=1)
-    width = int(ends.max()) + 1
-    names = names[:, :width]
-    lengths = (names[:count] == DOT).argmax(axis=1)
-    keys = lengths[who]
-    widths = ends - keys - 1
-    widest = int(widths.max())
-    if widths.min() < 1 or lengths.min() < 1 or widest > LONGEST:
-        return None
-    rows = np.arange(len(names))
-    if (names[rows, keys] != DOT).any() or (names[rows[:count], lengths - 1] == SLASH).any():
-        return None
-    if len(names) > count:
-        others = who[count:]
-        inside = np.arange(width) < lengths[:, None]
-        if ((names[count:] != names[others]) & inside[others]).any():
-            return None
-    places = keys[:, None] + np.arange(1, widest + 1)
-    fields = np.where(places < ends[:, None], names[rows[:, None], np.minimum(places, width - 1)], 0)
-    if (fields == SLASH).any():
-        return None
-    text, starts = names[:count].tobytes(), range(0, count * width, width)
-    return [text[at : at + size] for at, size in zip(starts, lengths.tolist(), strict=True)], fields
 
 
 def _distinct(fields: Any) -> tuple[list[bytes], Any]:

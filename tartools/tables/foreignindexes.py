@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tartools import storage
 from tartools.errors import SampleError, UsageError, printable, shown
 from tartools.samples.account import Account
-from tartools.samples.sample import join_path
 from tartools.storage import seekable
 from tartools.storage.checks import check_unchanged
 from tartools.storage.scratch import private_directory, remove_tree
 from tartools.storage.url import Url
 from tartools.tables import schema
 from tartools.tar.header import BLOCK, padded
+from tartools.tar.keys import join_path
 
 if TYPE_CHECKING:
     import sqlite3

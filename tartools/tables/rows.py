@@ -84,7 +84,7 @@ class RowBlock:
 
     def _add_arrays(self, groups: ContiguousGroups, alike: Alike) -> bool:
         """Add *groups*, whose members are in arrays, if none lacks a field or has it twice; tell whether that is so."""
-        fields = [behind[1:] for behind in alike.behind]
+        fields = alike.fields
         if not all(fields) or len(set(fields)) < alike.each:
             return False
         payloads = alike.begins + BLOCK + base_of(groups)

@@ -9,8 +9,9 @@ Formats: ustar, GNU and pax (POSIX.1-2017, pax, "ustar Interchange Format" and "
 
 from __future__ import annotations
 
-from tartools.tar.groups import END, ContiguousGroups, Mark, Parsed, ScatteredGroup, Special, split_path
+from tartools.tar.groups import END, ContiguousGroups, Mark, Parsed, ScatteredGroup, Special
 from tartools.tar.header import BLOCK, padded
+from tartools.tar.keys import join_path, split_path
 from tartools.tar.member import Member, Source, located, read_range
 from tartools.tar.reader import read_members
 from tartools.tar.writer import (
@@ -38,6 +39,7 @@ __all__ = [
     "archive_size",
     "copy_range",
     "encode_header",
+    "join_path",
     "located",
     "new_member",
     "padded",

@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 
-from tartools.tar.groups import ContiguousGroups, Parsed, ScatteredGroup, Special, belongs, split_path
-from tartools.tar.header import BLOCK, padded
+from tartools.tar.groups import ContiguousGroups, Parsed, ScatteredGroup, Special
+from tartools.tar.header import padded
+from tartools.tar.keys import NO_STEM, belongs, split_path, stem_of
 from tartools.tar.member import Member, Source
 
 LARGE = 16 << 20  # bytes; larger members and groups are ranges of files, not memory
-NAME_BYTES = 100  # of the name field in a header block
-NO_STEM = bytes(BLOCK)  # no name in a header begins with this
 
 
 class Grouper:
@@ -58,7 +57,7 @@ class Grouper:
         if not self.takes(path):
             self.complete(position)
             self.key, field = split_path(path)
-            self.stem = self.key + b"." if field else NO_STEM
+            self.stem = stem_of(self.key, bool(field))
             self.begin = position + self.shift
             self.first = len(self.members or ())
 

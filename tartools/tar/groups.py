@@ -1,10 +1,11 @@
-"""Groups of members: what the reader yields, and the rule that makes groups: equal paths up to the first dot."""
+"""Groups of members, which the reader yields, and members without sample data."""
 
 from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 from tartools.tar.header import BLOCK
+from tartools.tar.keys import field_from_ending
 from tartools.tar.member import Member, Source
 
 
@@ -16,23 +17,28 @@ END: Final = Mark()  # of an archive
 
 
 class Alike:
-    """The members of groups with the same fields: *each* of a group, which *behind* names by what follows the key.
+    """The members of groups with the same fields: *each* of a group; *endings* are what follows the key in their paths.
 
     Headers *begin* at these bytes of the source of the groups, payloads are one block behind that, and *sizes* are
     theirs: arrays of int64, with a row for each group and a column for each of its members.
     """
 
-    __slots__ = ("begins", "behind", "each", "sizes")
+    __slots__ = ("begins", "each", "endings", "sizes")
 
-    def __init__(self, behind: list[bytes], begins: Any, sizes: Any) -> None:
-        self.behind = behind
-        self.each = len(behind)
+    def __init__(self, endings: list[bytes], begins: Any, sizes: Any) -> None:
+        self.endings = endings
+        self.each = len(endings)
         self.begins = begins.reshape(-1, self.each)
         self.sizes = sizes.reshape(-1, self.each)
 
+    @property
+    def fields(self) -> list[bytes]:
+        """The fields of each group; b"" for a member without one."""
+        return list(map(field_from_ending, self.endings))
+
     def members(self, source: Source, keys: Sequence[bytes]) -> list[Member]:
         """Return the members of the groups *keys* in *source*, as plain tuples."""
-        paths = [key + behind for key in keys for behind in self.behind]
+        paths = [key + ending for key in keys for ending in self.endings]
         begins = self.begins.ravel()
         places = begins.tolist(), (begins + BLOCK).tolist(), self.sizes.ravel().tolist()
         found: Any = zip(paths, repeat(source), *places, repeat(None))
@@ -101,24 +107,3 @@ SPECIAL = {
     b"V": ("volume label", True),
 }
 NO_PAYLOAD = b"123456"  # type flags of members without a payload, whatever their size field says
-
-
-def split_path(path: bytes) -> tuple[bytes, bytes]:
-    """Return (key, field) of a member's path: before and after the first dot of its base name.
-
-    If the base name has no dot, or its first dot is its first or last character, the field is empty and the key is the
-    whole path. This is the rule of WebDataset.
-
-    >>> split_path(b"train/n01/a.seg.png"), split_path(b"v1.2/README"), split_path(b"d/.hid.jpg"), split_path(b"e.")
-    ((b'train/n01/a', b'seg.png'), (b'v1.2/README', b''), (b'd/.hid.jpg', b''), (b'e.', b''))
-    """
-    base = path.rfind(b"/") + 1
-    dot = path.find(b".", base)
-    if base < dot < len(path) - 1:
-        return path[:dot], path[dot + 1 :]
-    return path, b""
-
-
-def belongs(path: bytes, stem: bytes) -> bool:
-    """Return whether *path* belongs to the group with this *stem*: its key and a dot."""
-    return path.startswith(stem) and path.find(b"/", len(stem)) < 0 and len(path) > len(stem)

@@ -18,8 +18,8 @@ from tartools.errors import TarFormatError, TruncatedError, option
 from tartools.storage.streams import Stream, chunks, size_of, skip
 from tartools.tar.foreign import is_cut_header, not_tar_message
 from tartools.tar.fullheader import BadChecksumError, FullHeader, GlobalHeader, NeedMore, read_full_header
-from tartools.tar.grouping import LARGE, NAME_BYTES, NO_STEM, Grouper
-from tartools.tar.groups import END, Parsed, Special, belongs
+from tartools.tar.grouping import LARGE, Grouper
+from tartools.tar.groups import END, Parsed, Special
 from tartools.tar.header import (
     BLOCK,
     EXPECTED_SUMS,
@@ -33,6 +33,7 @@ from tartools.tar.header import (
     adler32,
     regular_name,
 )
+from tartools.tar.keys import NAME_BYTES, NO_STEM, belongs
 from tartools.tar.member import Chunk, Member
 
 BUFFER = 1 << 20  # bytes of a buffer and of a read: fewer and longer ones are faster; a larger member is a range
@@ -61,7 +62,7 @@ def read_members(
 ) -> Iterator[Parsed]:
     """Yield the contents of *stream* in order: groups of regular members, each special member, END at each archive end.
 
-    A group is adjacent members with the same key (`split_path`). Special members do not end a group; an end of archive
+    A group is adjacent members with the same key (`tar.keys`). Special members do not end a group; an end of archive
     does. A group is yielded once the next header has been read and verified, without waiting for its payload. If
     another archive follows the end of one, it is read too. A failure is raised after all groups before it have been
     yielded, except the group that it interrupts.
@@ -175,7 +176,7 @@ class Reader:
                         starts.append(begin)
                         firsts.append(first)
                     begin = position + shift
-                    base = path.rfind(b"/") + 1  # `split_path`, inlined
+                    base = path.rfind(b"/") + 1  # `keys.split_path`, inlined
                     dot = path.find(b".", base)
                     if base < dot < len(path) - 1:
                         key, stem, length = path[:dot], path[: dot + 1], dot + 1

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from tartools.errors import TarFormatError
 from tartools.tar.fullheader import FullHeader, GlobalHeader, NeedMore, read_full_header
-from tartools.tar.groups import split_path
 from tartools.tar.header import BLOCK, FAST, MAGIC, SIZES, Records, padded
+from tartools.tar.keys import split_path
 from tartools.tar.member import Chunk, Member, Source, located, read_range
 from tartools.tar.writer import Writer
 

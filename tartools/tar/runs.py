@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
 
-from tartools.tar.grouping import NAME_BYTES, NO_STEM, Grouper
-from tartools.tar.groups import Alike, ContiguousGroups, belongs
+from tartools.tar.grouping import Grouper
+from tartools.tar.groups import Alike, ContiguousGroups
 from tartools.tar.header import BLOCK
+from tartools.tar.keys import NO_STEM, Paths, belongs, stem_of
 
 FEW = 64  # blocks, or headers; in a shorter run, the loop is as fast
 MAGIC, USTA = 257, int.from_bytes(b"usta", "little")
@@ -96,103 +97,23 @@ def _add(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any, lo
         groups.starts += starts[begins].tolist()
         groups.firsts += (begins + first).tolist() if groups.members is not None else [first] * len(begins)
         groups.key, groups.begin, groups.first = groups.keys.pop(), groups.starts.pop(), groups.firsts.pop()
-        groups.stem = groups.key + b"." if paths.keyed[begins[-1]] else NO_STEM
+        groups.stem = stem_of(groups.key, paths.keyed[begins[-1]])
 
 
 def _add_alike(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any) -> bool:
     """Add all members to *groups* if those of all new groups but the last, which stays open, have the same fields."""
     low, high = int(begins[0]), int(begins[-1])
-    behind = paths.behind(begins)
-    if behind is None:
+    endings = paths.endings(begins)
+    if endings is None:
         return False
     _add(groups, paths, starts, sizes, begins[:0], 0, low)
     groups.complete(int(starts[low]) - groups.shift)
     groups.cut(int(starts[low]) - groups.shift)
-    alike = Alike(behind, starts[low:high], sizes[low:high])
+    alike = Alike(endings, starts[low:high], sizes[low:high])
     keys = paths.keys(begins[:-1])
     groups.parts.append(ContiguousGroups(groups.source, keys, starts[begins].tolist(), None, [], alike))
     _add(groups, paths, starts, sizes, begins[-1:], high, len(starts))
     return True
-
-
-class Paths:
-    """The paths in *headers*, their fields for names.
-
-    The key of path n is its first *lengths*[n] bytes, and a field follows if it is *keyed*. Its base name begins at
-    byte *bases*[n]. It is *plain* if nothing follows its end.
-    """
-
-    def __init__(self, headers: Any) -> None:
-        import numpy as np
-
-        used = np.bitwise_or.reduce(headers.view("u8")[:, : NAME_BYTES // 8 + 1], axis=0).tobytes()[:NAME_BYTES]
-        width = len(used.rstrip(b"\0")) or 1
-        self.names = np.ascontiguousarray(headers[:, :width])
-        columns = np.ascontiguousarray(self.names.T)  # to reduce many short rows takes longer than few long columns
-        there = columns != 0
-        self.ends = ends = there.sum(axis=0, dtype=np.uint8).astype(np.int64)
-        self.plain = there[0] & ~(there[1:] & ~there[:-1]).any(axis=0)
-        order = np.arange(width, dtype=np.uint8)[:, None]
-        self.bases = np.zeros(len(headers), np.int64)
-        slashes = columns == ord("/")
-        dots = columns == ord(".")
-        if slashes.any():
-            self.bases = (slashes * (order + np.uint8(1))).max(axis=0).astype(np.int64)
-            dots &= order >= self.bases
-        first = np.where(dots, order, np.uint8(NAME_BYTES)).min(axis=0).astype(np.int64)
-        self.keyed = (first > self.bases) & (first < ends - 1)
-        self.lengths = np.where(self.keyed, first, ends)
-
-    def first(self) -> bytes:
-        """Return the first path."""
-        return bytes(self.names[0, : self.ends[0]])
-
-    def paths(self, low: int, high: int) -> list[bytes]:
-        """Return those with the numbers *low* to *high*."""
-        found: list[bytes] = self.names[low:high].view(f"S{self.names.shape[1]}").ravel().tolist()
-        return found
-
-    def begins(self, many: int) -> Any:
-        """Return which of the first *many* do not have the key of the path before them."""
-        import numpy as np
-
-        names, lengths = self.names[:many], self.lengths[:many]
-        keyed = self.keyed[1:many] & self.keyed[: many - 1] & (lengths[1:] == lengths[:-1])
-        columns = np.ascontiguousarray(names.T)
-        differ = (columns[:, 1:] != columns[:, :-1]) & (np.arange(len(columns))[:, None] <= lengths[1:])
-        return np.concatenate(([0], (~keyed | differ.any(axis=0)).nonzero()[0] + 1))
-
-    def behind(self, begins: Any) -> list[bytes] | None:
-        """Return what follows the keys of the paths of a group, if it is the same in each.
-
-        Groups begin with the paths that *begins* numbers; of the last one only its begin counts.
-        """
-        import numpy as np
-
-        low, high, each = int(begins[0]), int(begins[-1]), int(begins[1] - begins[0])
-        if not (np.diff(begins) == each).all():
-            return None
-        lengths = self.lengths[low:high].reshape(-1, each)
-        widths = self.ends[low:high].reshape(-1, each) - lengths
-        if not (widths == widths[0]).all():
-            return None
-        found, alike = [], (lengths == lengths[0, 0]).all()
-        for number, width in enumerate(widths[0].tolist()):
-            names, first = self.names[low + number : high : each], int(lengths[0, number])
-            if alike:
-                there = names[:, first : first + width]
-            else:
-                there = np.take_along_axis(names, lengths[:, number : number + 1] + np.arange(width), axis=1)
-            if not (there == there[0]).all():
-                return None
-            found.append(there[0].tobytes())
-        return found
-
-    def keys(self, which: Any) -> list[bytes]:
-        """Return the keys of the paths *which*."""
-        data, width = self.names.tobytes(), self.names.shape[1]
-        ends = (which * width + self.lengths[which]).tolist()
-        return [data[at:end] for at, end in zip((which * width).tolist(), ends, strict=True)]
 
 
 def sizes_in(headers: Any) -> tuple[Any, Any]:

@@ -32,6 +32,7 @@ from tartools.tables.tablesamples import row_batches
 from tartools.tar import compression
 from tartools.tar.fullheader import FullHeader, read_full_header
 from tartools.tar.header import BLOCK
+from tartools.tar.keys import field_offset
 from tartools.tar.member import VIEWED, Chunk, Member, read_range
 from tartools.tar.rescan import LOOKED_AT, WINDOW, Cut, Read, find_cut
 from tartools.train.fieldchooser import KEY, OWN, URL, as_dict
@@ -410,11 +411,11 @@ def dicts(batch: Batch, first: int = 0, wanted: Set[str] | None = None) -> Itera
         key = groups.keys[number]
         if len(shards) > 1:
             url = shards[number]
-        behind = len(key) + 1
+        begin = field_offset(key)
         sample: dict[str, Any] = {KEY: key.decode("utf-8", "surrogateescape"), URL: url}
         for member in members[low:high]:
             path, source, _, data, size, _ = member
-            field = path[behind:]
+            field = path[begin:]
             name = known(field) or _name(field, member)
             if name in sample:
                 as_dict(batch[number], wanted)  # raises, if it is wanted

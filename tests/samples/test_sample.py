@@ -22,9 +22,20 @@ from tartools.errors import SampleError
 from tartools.samples import filetypes, sortkeys
 from tartools.samples import sample as samples
 from tartools.samples.encoding import encode
-from tartools.samples.sample import Batch, Sample, build, join_path, split_path
+from tartools.samples.sample import Batch, Sample, build
 from tartools.storage.scratch import scratch_file
-from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special, grouping, new_member, read_members, reader
+from tartools.tar import (
+    ContiguousGroups,
+    Parsed,
+    ScatteredGroup,
+    Special,
+    grouping,
+    join_path,
+    new_member,
+    read_members,
+    reader,
+    split_path,
+)
 from tests.archives import END, Trickle, entry, file_stream, header, picture
 from tests.conftest import Run, make_tar
 

@@ -209,14 +209,13 @@ def archive(draw: random.Random, format: int = tarfile.USTAR_FORMAT) -> Rows:
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT])
 def test_plain_headers_are_known(format: int) -> None:
     for seed in range(20):
-        data, starts, keys = archive(random.Random(seed), format)
-        assert sound(data, starts, keys) == (not any(b"." in key for key in keys))
+        assert sound(*archive(random.Random(seed), format))
 
 
 def test_what_is_sound_is_read_alike() -> None:
     draw = random.Random(2)
     known = 0
-    archives = [found for found in map(archive, map(random.Random, range(60))) if b"." not in b"".join(found[2])]
+    archives = list(map(archive, map(random.Random, range(60))))
     for _ in range(2500):
         data, starts, keys = draw.choice(archives)
         made = bytearray(data)

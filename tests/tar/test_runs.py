@@ -155,7 +155,7 @@ def test_payloads_of_groups_that_are_alike(
         for part in read_members(stream, url="a.tar", scratch=scratch_file, alike=True, ranges=ranges):
             if isinstance(part, ContiguousGroups) and part.alike is not None:
                 times += 1
-                assert isinstance(part.source, bytearray) and part.alike.behind == [b"." + field for field in fields]
+                assert isinstance(part.source, bytearray) and part.alike.endings == [b"." + field for field in fields]
                 columns = [part.alike.payloads(part.source, number) for number in range(len(fields))]
                 for key, *payloads in zip(part.keys, *columns, strict=True):
                     found += [(key + b"." + f, bytes(p)) for f, p in zip(fields, payloads, strict=True)]

@@ -138,6 +138,17 @@ def test_every_sample_comes_once(workers: int, table_of: Callable[..., str]) -> 
         assert sorted(keys(epochs[1])) == sorted(keys(epochs[0])) and keys(epochs[1]) != keys(epochs[0])
 
 
+@pytest.mark.parametrize("folder", ["", "v1.2/", "imagenet-1.0/train.x/"])
+def test_dots_in_the_names_of_folders(folder: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(
+        make_tar([(f"{folder}{n}.{f}", b"%d" % n) for n in range(9) for f in ("cls", "x.y")])
+    )
+    run("tarindex", "a.tar", "-o", "t.parquet").output()
+    batch = TableDataset("t.parquet").batch([3, 1, 8])
+    assert isinstance(batch, TableBatch)
+    assert [(sample["__key__"], sample["x.y"]) for sample in batch] == [(f"{folder}{n}", b"%d" % n) for n in (3, 1, 8)]
+
+
 @pytest.mark.parametrize("method", ["forkserver", *also("spawn")])
 def test_other_processes(method: str, table_of: Callable[..., str]) -> None:
     table_of("plain")

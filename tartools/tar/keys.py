@@ -1,0 +1,168 @@
+"""The key rule: which part of a member's path is the key of its sample, and which is the field.
+
+A path is a folder and a base name. The key ends at the first dot of the base name; the field is what follows it:
+
+    v1.2/n01/a.seg.png
+    └── key ───┘└ ending: the dot and the field, seg.png
+
+A base name without a dot, or whose first dot is its first or last character, has no field: all of it is the key. This
+is the rule of WebDataset. Adjacent members with the same key are a sample, if they have fields.
+
+`split_path` decides it for one path, `Paths` for the headers of many by numpy. Two copies remain, which a test compares
+with these: the reader's inner loop, where a call would be measurable, and the completions of shells, in sed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tartools.tar.header import BLOCK
+
+NAME_BYTES = 100  # of the name field in a header block
+NO_STEM = bytes(BLOCK)  # no name in a header begins with this
+
+
+def split_path(path: bytes) -> tuple[bytes, bytes]:
+    """Return (key, field) of a member's path; the field is empty if the path has none.
+
+    >>> split_path(b"train/n01/a.seg.png"), split_path(b"v1.2/README"), split_path(b"d/.hid.jpg"), split_path(b"e.")
+    ((b'train/n01/a', b'seg.png'), (b'v1.2/README', b''), (b'd/.hid.jpg', b''), (b'e.', b''))
+    """
+    base = path.rfind(b"/") + 1
+    dot = path.find(b".", base)
+    if base < dot < len(path) - 1:
+        return path[:dot], path[dot + 1 :]
+    return path, b""
+
+
+def join_path(key: bytes, field: bytes) -> bytes:
+    """Return the path of the member *field* of sample *key*; inverse of `split_path`."""
+    return key + b"." + field if field else key
+
+
+def reads_back(key: bytes, field: bytes) -> bool:
+    """Return whether a member named by *key* and *field* is read with this key and field, by all readers of tar.
+
+    >>> reads_back(b"a", b"seg.png"), reads_back(b"a.b", b"png"), reads_back(b"a", b"b/png"), reads_back(b"d/", b"")
+    (True, False, False, False)
+    """
+    path = join_path(key, field)
+    return split_path(path) == (key, field) and b"\0" not in path and not path.endswith(b"/")
+
+
+def stem_of(key: bytes, keyed: bool) -> bytes:
+    """Return the bytes with which all paths of the sample *key* begin; `NO_STEM` if its path is not *keyed*."""
+    return key + b"." if keyed else NO_STEM
+
+
+def belongs(path: bytes, stem: bytes) -> bool:
+    """Return whether *path* belongs to the group with this *stem*: its key and a dot."""
+    return path.startswith(stem) and path.find(b"/", len(stem)) < 0 and len(path) > len(stem)
+
+
+def field_offset(key: bytes) -> int:
+    """Return the offset of the field in the paths of the sample *key*; the path of a member without one ends there."""
+    return len(key) + 1
+
+
+def field_from_ending(ending: bytes) -> bytes:
+    """Return the field in *ending*, the end of a path after the key; inverse of `join_path(b"", field)`."""
+    return ending[1:]
+
+
+class Paths:
+    """The paths in *headers*, an array with a row for each header; only the field for names is read.
+
+    The key of path n is its first *lengths*[n] bytes, and a field follows if it is *keyed*. Its base name begins at
+    byte *bases*[n]. It is *plain* if nothing follows its end.
+    """
+
+    def __init__(self, headers: Any) -> None:
+        import numpy as np
+
+        used = np.bitwise_or.reduce(headers.view("u8")[:, : NAME_BYTES // 8 + 1], axis=0).tobytes()[:NAME_BYTES]
+        width = len(used.rstrip(b"\0")) or 1
+        self.names = np.ascontiguousarray(headers[:, :width])
+        columns = np.ascontiguousarray(self.names.T)  # to reduce many short rows takes longer than few long columns
+        there = columns != 0
+        self.ends = ends = there.sum(axis=0, dtype=np.uint8).astype(np.int64)
+        self.plain = there[0] & ~(there[1:] & ~there[:-1]).any(axis=0)
+        order = np.arange(width, dtype=np.uint8)[:, None]
+        self.bases = np.zeros(len(headers), np.int64)
+        slashes = columns == ord("/")
+        dots = columns == ord(".")
+        if slashes.any():
+            self.bases = (slashes * (order + np.uint8(1))).max(axis=0).astype(np.int64)
+            dots &= order >= self.bases
+        first = np.where(dots, order, np.uint8(NAME_BYTES)).min(axis=0).astype(np.int64)
+        self.keyed = (first > self.bases) & (first < ends - 1)
+        self.lengths = np.where(self.keyed, first, ends)
+
+    def first(self) -> bytes:
+        """Return the first path."""
+        return bytes(self.names[0, : self.ends[0]])
+
+    def paths(self, low: int, high: int) -> list[bytes]:
+        """Return the paths with the numbers *low* to *high*."""
+        found: list[bytes] = self.names[low:high].view(f"S{self.names.shape[1]}").ravel().tolist()
+        return found
+
+    def keys(self, which: Any) -> list[bytes]:
+        """Return the keys of the paths *which*."""
+        data, width = self.names.tobytes(), self.names.shape[1]
+        ends = (which * width + self.lengths[which]).tolist()
+        return [data[at:end] for at, end in zip((which * width).tolist(), ends, strict=True)]
+
+    def fields(self) -> Any:
+        """Return the fields of all paths, which must be keyed, as rows of bytes, filled up with zeros."""
+        import numpy as np
+
+        begins = self.lengths + 1
+        columns = begins[:, None] + np.arange(int((self.ends - begins).max()))
+        within = np.take_along_axis(self.names, np.minimum(columns, self.names.shape[1] - 1), axis=1)
+        return np.where(columns < self.ends[:, None], within, 0)
+
+    def share_key(self, low: int, others: Any) -> bool:
+        """Return whether each path from number *low* on has the key of the path in *others*; all must be keyed."""
+        import numpy as np
+
+        lengths = self.lengths[low:]
+        inside = np.arange(self.names.shape[1]) < lengths[:, None]
+        differ = (self.names[low:] != self.names[others]) & inside
+        return bool((lengths == self.lengths[others]).all() and not differ.any())
+
+    def begins(self, many: int) -> Any:
+        """Return the numbers of those of the first *many* paths that do not have the key of the path before them."""
+        import numpy as np
+
+        names, lengths = self.names[:many], self.lengths[:many]
+        keyed = self.keyed[1:many] & self.keyed[: many - 1] & (lengths[1:] == lengths[:-1])
+        columns = np.ascontiguousarray(names.T)
+        differ = (columns[:, 1:] != columns[:, :-1]) & (np.arange(len(columns))[:, None] <= lengths[1:])
+        return np.concatenate(([0], (~keyed | differ.any(axis=0)).nonzero()[0] + 1))
+
+    def endings(self, begins: Any) -> list[bytes] | None:
+        """Return what follows the keys of the paths of a group, if it is the same in each group; else None.
+
+        Groups begin with the paths that *begins* numbers; of the last one only its begin counts.
+        """
+        import numpy as np
+
+        low, high, each = int(begins[0]), int(begins[-1]), int(begins[1] - begins[0])
+        if not (np.diff(begins) == each).all():
+            return None
+        lengths = self.lengths[low:high].reshape(-1, each)
+        widths = self.ends[low:high].reshape(-1, each) - lengths
+        if not (widths == widths[0]).all():
+            return None
+        endings, alike = [], (lengths == lengths[0, 0]).all()
+        for number, width in enumerate(widths[0].tolist()):
+            names, first = self.names[low + number : high : each], int(lengths[0, number])
+            if alike:
+                there = names[:, first : first + width]
+            else:
+                there = np.take_along_axis(names, lengths[:, number : number + 1] + np.arange(width), axis=1)
+            if not (there == there[0]).all():
+                return None
+            endings.append(there[0].tobytes())
+        return endings
