@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
-from tartools.storage.objects import http
+from tartools.storage.objects import http, integrity
 from tartools.storage.objects.contract import ListedObject, NoPermissionError, Object, Page, Reply
 from tartools.storage.objects.http import DONE, REPLIES, Client, Payload, Response, Trust, range_header
 from tartools.storage.objects.retry import TransientError
@@ -189,6 +189,7 @@ class _AisMultipart:
     def put(self, data: bytearray) -> None:
         self._check_absent()
         self._put(self._made.address(), data)
+        integrity.require_size(self._made, len(data))
 
     def begin(self) -> None:
         response = _act("POST", self._made.address(), self.url, "write", "mpt-upload")
@@ -214,6 +215,7 @@ class _AisMultipart:
             if found is None or found.size != offset + len(data):
                 raise error
         response.drain()
+        integrity.require_size(self._made, offset + len(data))
 
     def abort(self) -> None:
         address = self._made.address(uploadId=self._upload)

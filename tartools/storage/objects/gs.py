@@ -7,12 +7,15 @@ literally: blanks, %, # and ? have no special meaning.
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import os
 import re
 import threading
+from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, cast
@@ -25,8 +28,8 @@ from google.auth.transport.urllib3 import Request
 from urllib3 import Timeout
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
-from tartools.storage.objects import http
-from tartools.storage.objects.contract import ListedObject, Object, Page, Reply
+from tartools.storage.objects import http, integrity
+from tartools.storage.objects.contract import ListedObject, NoPermissionError, Object, Page, Reply
 from tartools.storage.objects.http import (
     DONE,
     REPLIES,
@@ -208,30 +211,50 @@ class _Resumable:
     def __init__(self, made: _GsObject, force: bool) -> None:
         self.url = made.url
         self._made = made
-        self._query = {"name": made.name} | ({} if force else {"ifGenerationMatch": "0"})
+        self._condition: dict[str, str] = {} if force else {"ifGenerationMatch": "0"}
         self._session = ""
         self._doubtful = False  # a request had no response: it may have succeeded
+        self._digest, self._digested = hashlib.md5(usedforsecurity=False), 0  # of so many bytes from the first on
+        self._resource: dict[str, Any] = {}  # the object, as the server describes it
 
     def put(self, data: bytearray) -> None:
         again, self._doubtful = self._doubtful, True
-        wanted, sent = ((*DONE, 412) if again else DONE), {"Content-Type": TYPE}
-        response = _request("POST", self._address("media"), self.url, "write", wanted, body=Payload(data), headers=sent)
-        response.drain()
-        if response.status == 412 and read_all(self._made.get(0, len(data) + 1, "").body, self.url) != data:
-            raise ExistsError(self.url)  # by others: not by an earlier attempt that had no response
+        response = self._post("media", Payload(data), {"Content-Type": TYPE}, (*DONE, 412) if again else DONE)
+        if response.status == 412:
+            response.drain()
+            if read_all(self._made.get(0, len(data) + 1, "").body, self.url) != data:
+                raise ExistsError(self.url)  # by others: not by an earlier attempt that had no response
+        else:
+            self._resource = _resource(response)
+            self._require_stored(0, data)
 
     def begin(self) -> None:
-        sent = {"X-Upload-Content-Type": TYPE}
-        response = _request("POST", self._address("resumable"), self.url, "write", body=b"", headers=sent)
+        response = self._post("resumable", b"", {"X-Upload-Content-Type": TYPE}, DONE)
         response.drain()
         self._session = response.headers.get("Location", "")
 
+    def _post(self, kind: str, body: Any, headers: dict[str, str], expected: tuple[int, ...]) -> Response:
+        """Return the response to an insert of this object; without the condition if the server does not know that."""
+        refusals = (400, 501) if self._condition else ()
+        address = self._address(kind)
+        response = _request("POST", address, self.url, "write", (*expected, *refusals), body=body, headers=headers)
+        if response.status not in refusals:
+            return response
+        response.drain()
+        with suppress(NoPermissionError):  # to read; the server may still take a write
+            if self._made.head() is not None:
+                raise ExistsError(self.url)
+        self._condition = {}
+        return self._post(kind, body, headers, expected)
+
     def part(self, number: int, offset: int, data: bytearray) -> None:
         self._send(offset, data, None)
+        self._update_digest(offset, data)
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
         """Send the last part, which makes the object appear."""
         self._send(offset, data, offset + len(data))
+        self._require_stored(offset, data)
 
     def abort(self) -> None:
         """Drop the session."""
@@ -239,8 +262,24 @@ class _Resumable:
         _request("DELETE", self._session, self.url, "write", wanted, body=b"").drain()
 
     def _address(self, kind: str) -> str:
-        query = {"uploadType": kind} | self._query
+        query = {"uploadType": kind, "name": self._made.name} | self._condition
         return f"{_server()}/upload{self._made.bucket}?{urlencode(query, errors='surrogateescape')}"
+
+    def _update_digest(self, offset: int, data: bytearray) -> None:
+        if offset == self._digested:
+            self._digest.update(data)
+            self._digested += len(data)
+
+    def _require_stored(self, offset: int, data: bytearray) -> None:
+        """Raise StorageError, and remove the object, if it is not what was sent, of which *data* is the end."""
+        self._update_digest(offset, data)
+        stored = self._resource.get("md5Hash")
+        sent = b64encode(self._digest.digest()).decode()
+        if stored is None:
+            integrity.require_size(self._made, offset + len(data))
+        elif stored != sent:
+            integrity.remove_corrupted(self._made)
+            raise integrity.corrupted_error(self.url, f"MD5 {sent}", stored)
 
     def _send(self, offset: int, data: bytearray, total: int | None) -> None:
         """Send what the server lacks of *data*, which begins at byte *offset* of an object of *total* bytes."""
@@ -261,6 +300,8 @@ class _Resumable:
         self._doubtful = True
         wanted, sent = (200, 201, 308, 404, 410), {"Content-Range": place}
         response = _request("PUT", self._session, self.url, "write", wanted, body=body, headers=sent)
+        if response.status in (200, 201):
+            self._resource = _resource(response)
         response.drain()
         if response.status in (404, 410):
             raise StorageError("the server has dropped the upload", url=self.url)
@@ -269,3 +310,12 @@ class _Resumable:
             return None
         found = re.fullmatch(r"bytes=0-([1-9]\d*)", response.headers.get("Range", ""))  # 0-0 of the emulator is nothing
         return int(found[1]) + 1 if found else 0
+
+
+def _resource(response: Response) -> dict[str, Any]:
+    """Return the object that *response* describes; {} if it does not, as of emulators."""
+    try:
+        resource = json.loads(response.text())
+    except ValueError:
+        return {}
+    return resource if isinstance(resource, dict) else {}

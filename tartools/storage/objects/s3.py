@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import io
 import os
+import re
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from typing import Any
+from contextlib import closing, contextmanager, suppress
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import botocore.session
 from botocore import exceptions
@@ -18,13 +20,15 @@ from botocore.config import Config
 from urllib3.exceptions import HTTPError
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, concealed
-from tartools.storage.objects import http
+from tartools.storage.objects import http, integrity
 from tartools.storage.objects.contract import Body, ListedObject, NoPermissionError, Object, Page, Reply
 from tartools.storage.objects.retry import timeouts
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.url import bucket_and_name
 
 CONNECTIONS = 64
+CRC32, MD5 = "ChecksumCRC32", "ContentMD5"  # parameters of botocore
+CHECKSUM_SETTING = "AWS_REQUEST_CHECKSUM_CALCULATION"
 _TRANSIENT = (
     "RequestTimeout",
     "SlowDown",
@@ -32,6 +36,9 @@ _TRANSIENT = (
     "InternalError",
     "OperationAborted",
     "ConditionalRequestConflict",
+    "BadDigest",  # the data were damaged on their way: they are sent again
+    "XAmzContentChecksumMismatch",
+    "XAmzContentSHA256Mismatch",
 )
 ABSENT = ("NoSuchKey", "NotFound", "404")
 _CREDENTIALS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired")
@@ -55,8 +62,15 @@ class _BadLengthError(exceptions.BotoCoreError):  # type: ignore[misc]  # botoco
     fmt = "the server sent a Content-Length that is not a number"
 
 
+class _Connection(NamedTuple):
+    """The client, and the parameter that its requests give a checksum of their data by; "" if they give none."""
+
+    client: Any
+    checksum: str
+
+
 @functools.cache
-def _client_of(process: int) -> Any:
+def _connection_of(process: int) -> _Connection:
     times = timeouts()
     config = Config(
         connect_timeout=times.connect,
@@ -64,14 +78,29 @@ def _client_of(process: int) -> Any:
         retries={"total_max_attempts": 1},  # `retry` counts attempts, and `pinned` resumes
         max_pool_connections=CONNECTIONS,
         response_checksum_validation="when_required",  # ranges have no checksum
+        request_checksum_calculation="when_required",  # `_checksum_parameter` says why
     )
-    boto3 = sys.modules.get("boto3")
+    session, boto3 = botocore.session.get_session(), sys.modules.get("boto3")
     if boto3 is not None and boto3.DEFAULT_SESSION is not None:  # a Python program may have chosen credentials so
         client = boto3.client("s3", config=config)
     else:
-        client = botocore.session.get_session().create_client("s3", config=config)
+        client = session.create_client("s3", config=config)
     client.meta.events.register_first("before-parse.s3.GetObject", _check_length)
-    return client
+    setting = session.get_config_variable("request_checksum_calculation") or ""
+    return _Connection(client, _checksum_parameter(client.meta.endpoint_url, setting.lower()))
+
+
+def _checksum_parameter(endpoint: str, setting: str) -> str:
+    """Return the parameter of PutObject and UploadPart that has the checksum of the data; "" for none.
+
+    `setting`: AWS_REQUEST_CHECKSUM_CALCULATION. By TLS botocore sends its own checksum behind the data, in the encoding
+    aws-chunked. Servers from before 2025 refuse that (Ceph 16: 411, Swift: 501), or store the framing with the data.
+    Here the data are in memory, so a header before them has the checksum: MD5, which all servers know, or CRC-32 for
+    Amazon, whose directory buckets do not take an MD5.
+    """
+    if setting == "when_required":
+        return ""
+    return CRC32 if re.search(r"\.amazonaws\.com(\.cn)?$", urlsplit(endpoint).hostname or "") else MD5
 
 
 def _check_length(response_dict: dict[str, Any], **_: object) -> None:
@@ -84,10 +113,14 @@ def _check_length(response_dict: dict[str, Any], **_: object) -> None:
         raise _BadLengthError
 
 
-def _client() -> Any:
+def _connection() -> _Connection:
     """Return the client of this process: a fork must not share its connections."""
     with _lock[os.getpid()]:
-        return _client_of(os.getpid())
+        return _connection_of(os.getpid())
+
+
+def _client() -> Any:
+    return _connection().client
 
 
 @contextmanager
@@ -116,13 +149,18 @@ def _code(error: exceptions.ClientError) -> str:
     return error.response.get("Error", {}).get("Code") or ""
 
 
+def _status(error: exceptions.ClientError) -> int:
+    status: int = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status
+
+
 def _status_error(error: exceptions.ClientError, url: str, what: str, pinned: bool) -> Exception:
     """Return the failure that *error* reports (S3 API reference, Error responses)."""
     name = _code(error)
-    answer = error.response.get("ResponseMetadata", {})
-    status = answer.get("HTTPStatusCode", 0)
+    status, headers = _status(error), error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     if http.is_busy(status) or name.startswith(_TRANSIENT):
-        return http.busy(f"{status} {name}", answer.get("HTTPHeaders", {}).get("retry-after", ""))
+        code = "" if name == str(status) else f" {name}"  # botocore repeats the status of an answer without a body
+        return http.busy(f"{status}{code}", headers.get("retry-after", ""))
     if name in _CREDENTIALS:
         return StorageError(f"the server does not accept the credentials ({name})", url=url)
     if name == "NoSuchBucket":
@@ -135,14 +173,17 @@ def _status_error(error: exceptions.ClientError, url: str, what: str, pinned: bo
         return StorageError("the server has dropped the upload", url=url)
     if name == "RequestTimeTooSkewed":
         return StorageError("the clock of this machine is wrong, so the server refuses its signatures", url=url)
-    if name in ("PreconditionFailed", "412"):
+    if status == 412:  # Swift has another name for it
         if what == "write":
             return ExistsError(url)
         return StorageError("was replaced while it was being read", url=url)
     if status in (401, 403):
         return NoPermissionError(f"no permission to {what} ({name or status})", url=url)
-    message = error.response.get("Error", {}).get("Message", "")
-    return StorageError(f"the server refuses: {status} {name} {message}".rstrip(), url=url)
+    message = error.response.get("Error", {}).get("Message") or ""
+    refusal = f"the server refuses: {status} {name} {message}".rstrip(" .")
+    if what == "write" and status in (400, 411, 501) and _connection().checksum:
+        refusal += f"; if it does not support checksums, set {CHECKSUM_SETTING}=when_required"
+    return StorageError(refusal, url=url)
 
 
 # ---- reading ----
@@ -179,7 +220,7 @@ class _S3Object:
                 answer = _client().get_object(**self.place, **{name: text for name, text in wanted.items() if text})
             except exceptions.ClientError as error:
                 answer = error.response
-                if answer.get("ResponseMetadata", {}).get("HTTPStatusCode") != 416:
+                if _status(error) != 416:
                     raise
         status, headers = (answer["ResponseMetadata"][name] for name in ("HTTPStatusCode", "HTTPHeaders"))
         behind = "Error" in answer  # the end; every range of an empty object is
@@ -228,8 +269,17 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 # ---- writing ----
 
 
+_unconditional: set[str] = set()  # endpoints that do not know If-None-Match
+
+
+def _is_unknown_condition(error: exceptions.ClientError) -> bool:
+    """True if a server may have refused a request because it does not know its condition."""
+    status = _status(error)
+    return status == 501 or (status == 400 and _code(error) in ("InvalidArgument", "InvalidRequest", "NotImplemented"))
+
+
 class _S3Multipart:
-    """An upload in parts: S3 API reference, CreateMultipartUpload and those that follow it."""
+    """An upload in parts: S3 API reference, CreateMultipartUpload and the operations that follow it."""
 
     workers = 4  # parts that are sent at once
 
@@ -237,43 +287,126 @@ class _S3Multipart:
         self.url = made.url
         self._made = made
         self._place = made.place
-        self._unless: dict[str, str] = {} if force else {"IfNoneMatch": "*"}
+        self._force = force
         self._upload: dict[str, str] = {}
-        self._tags: dict[int, str] = {}
+        self._parts: dict[int, dict[str, Any]] = {}  # as CompleteMultipartUpload lists them
+        self._digests: dict[int, bytes] = {}  # MD5 of the parts whose ETag is their MD5
         self._doubtful = False  # the request that makes the object appear was sent, perhaps without a response
 
     def put(self, data: bytearray) -> None:
-        self._finish(0, data, lambda: _client().put_object(**self._place, **self._unless, Body=http.Payload(data)))
+        self._finish(0, data, functools.partial(self._put, data))
+
+    def _put(self, data: bytearray, **condition: str) -> None:
+        checksum = self._checksum(data)
+        reply = _client().put_object(**self._place, **condition, **checksum, Body=http.Payload(data))
+        if not self._is_stored(reply, data, checksum):
+            integrity.require_size(self._made, len(data))
 
     def begin(self) -> None:
+        algorithm = {"ChecksumAlgorithm": "CRC32"} if _connection().checksum == CRC32 else {}
         with _translated(self.url, "write"):
-            self._upload = {"UploadId": _client().create_multipart_upload(**self._place)["UploadId"]}
+            self._upload = {
+                "UploadId": _client().create_multipart_upload(**self._place, **algorithm)["UploadId"],
+            }
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
+        checksum = self._checksum(data)
         with _translated(self.url, "write"):
-            sent = _client().upload_part(**self._place, **self._upload, PartNumber=number, Body=http.Payload(data))
-        self._tags[number] = sent["ETag"]
+            reply = _client().upload_part(
+                **self._place, **self._upload, **checksum, PartNumber=number, Body=http.Payload(data)
+            )
+            self._is_stored(reply, data, checksum, number)
+        crc = {name: text for name, text in checksum.items() if name == CRC32}
+        self._parts[number] = {"PartNumber": number, "ETag": reply["ETag"]} | crc
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
-        if number not in self._tags:
+        if number not in self._parts:
             self.part(number, offset, data)
-        parts = [{"PartNumber": n, "ETag": tag} for n, tag in sorted(self._tags.items())]
-        make = functools.partial(_client().complete_multipart_upload, **self._place, **self._upload, **self._unless)
-        self._finish(offset, data, lambda: make(MultipartUpload={"Parts": parts}))
+        self._finish(offset, data, functools.partial(self._complete, offset + len(data)))
 
-    def _finish(self, offset: int, data: bytearray, make: Callable[[], object]) -> None:
+    def _complete(self, size: int, **condition: str) -> None:
+        """Make the object of the parts, and compare it with them.
+
+        Source: S3 User Guide, "Checking object integrity".
+        """
+        parts = {"Parts": [part for _, part in sorted(self._parts.items())]}
+        reply = _client().complete_multipart_upload(**self._place, **self._upload, **condition, MultipartUpload=parts)
+        digests = b"".join(digest for _, digest in sorted(self._digests.items()))
+        tag = f"{integrity.md5_digest(digests).hex()}-{len(self._parts)}"
+        if len(self._digests) < len(self._parts) or reply.get("ETag", "").strip('"') != tag:
+            integrity.require_size(self._made, size)
+
+    def _checksum(self, data: bytearray) -> dict[str, str]:
+        """Return the checksum of `data` as a parameter of a request."""
+        name = _connection().checksum
+        if not name:
+            return {}
+        return {name: integrity.crc32_base64(data) if name == CRC32 else integrity.md5_base64(data)}
+
+    def _is_stored(
+        self, reply: dict[str, Any], data: bytearray, checksum: dict[str, str], number: int | None = None
+    ) -> bool:
+        """True if `reply` proves that the server has `data`: the checksum that was sent, or an ETag that is their MD5.
+
+        An ETag is no MD5 if a key of KMS or of the client encrypts the object, or if it is not 32 hexadecimal digits.
+
+        Raises: StorageError if the server has other data; an object is removed then, a part (`number`) is not.
+        """
+        if CRC32 in checksum and reply.get(CRC32):
+            sent, stored = checksum[CRC32], reply[CRC32]
+        else:
+            stored = reply.get("ETag", "").strip('"').lower()
+            encrypted = reply.get("ServerSideEncryption", "").startswith("aws:kms") or reply.get("SSECustomerAlgorithm")
+            if encrypted or not re.fullmatch("[0-9a-f]{32}", stored):
+                return False
+            digest = integrity.md5_digest(data)
+            sent = digest.hex()
+            if number is not None:
+                self._digests[number] = digest
+        if sent != stored:
+            if number is None:
+                integrity.remove_corrupted(self._made)
+            raise integrity.corrupted_error(self.url, f"checksum {sent}", stored)
+        return True
+
+    def _finish(self, offset: int, data: bytearray, make: Callable[..., None]) -> None:
         """Make the object, which ends with *data*, unless an earlier attempt without a response has done it."""
         again, self._doubtful = self._doubtful, True
         with _translated(self.url, "write"):
             try:
-                make()
-            except exceptions.ClientError as error:
-                if not again or _code(error) not in ("NoSuchUpload", "PreconditionFailed") or not self._made.head():
+                self._make_if_absent(make)
+            except (exceptions.ClientError, ExistsError) as error:
+                exists = isinstance(error, ExistsError) or _status(error) == 412 or _code(error) == "NoSuchUpload"
+                if not again or not exists or not self._made.head():
                     raise
                 found = self._made.get(offset, offset + len(data) + 1, "")
                 with closing(found.body) as body:
                     if found.size != offset + len(data) or body.read(len(data)) != data:
                         raise
+
+    def _make_if_absent(self, make: Callable[..., None]) -> None:
+        """Call `make` with the condition that the object does not exist; without it if the server does not know that.
+
+        Raises: ExistsError; ClientError.
+        """
+        endpoint, condition = _client().meta.endpoint_url, {"IfNoneMatch": "*"}
+        if self._force or endpoint in _unconditional:
+            condition = {}
+        if not self._force and (self._upload or not condition):  # Ceph 16 ignores the condition of an upload in parts
+            self._require_absent()
+        try:
+            make(**condition)
+        except exceptions.ClientError as error:
+            if not condition or not _is_unknown_condition(error):
+                raise
+            self._require_absent()
+            make()
+            _unconditional.add(endpoint)
+
+    def _require_absent(self) -> None:
+        with suppress(NoPermissionError):  # to read; the server may still take a write
+            if self._made.head() is not None:
+                raise ExistsError(self.url)
 
     def abort(self) -> None:
         with _translated(self.url, "write"):

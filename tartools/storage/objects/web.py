@@ -9,7 +9,7 @@ from itertools import count
 from urllib.parse import urlsplit
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, option
-from tartools.storage.objects import exists
+from tartools.storage.objects import exists, integrity
 from tartools.storage.objects.contract import ListedObject, Object, Page, Reply
 from tartools.storage.objects.http import (
     DONE,
@@ -63,8 +63,9 @@ def _version(headers: Mapping[str, str]) -> str:
 
 
 class _WebObject:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, address: str = "") -> None:
         self.url = url
+        self._address = address or url  # another one if the server redirects uploads
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
         headers = range_header(start, end)
@@ -80,7 +81,7 @@ class _WebObject:
         return reply(response.status, response.headers, response, self.url, start, _version(response.headers))
 
     def head(self) -> ListedObject | None:
-        response = CLIENT.request("HEAD", self.url, self.url)
+        response = CLIENT.request("HEAD", self._address, self.url)
         about, status = response.headers, response.status
         response.drain()
         if status in (404, 410):
@@ -93,7 +94,10 @@ class _WebObject:
         if status not in (200, 204):
             raise status_error(response)
         return ListedObject(
-            self.url, content_length(about), parse_date(about.get("Last-Modified", "")), _version(about)
+            self.url,
+            content_length(about),
+            parse_date(about.get("Last-Modified", "")),
+            _version(about),
         )
 
     def remove(self) -> None:
@@ -113,10 +117,14 @@ class _WebObject:
 
     def _put(self, body: io.BufferedReader, force: bool, again: bool) -> None:
         """Send the file, one attempt; *again*: one before had no response, and may have succeeded."""
-        unless = {} if force else {"If-None-Match": "*"}
-        response = CLIENT.request("PUT", self.url, self.url, headers=unless, body=body)
+        condition = {} if force else {"If-None-Match": "*"}
+        response = CLIENT.request("PUT", self.url, self.url, headers=condition, body=body)
+        if response.status in (400, 501) and condition:  # the server may not know the condition; `_send` has looked
+            response.close()
+            response = CLIENT.request("PUT", self.url, self.url, body=body)
         if response.status in DONE:
-            return response.drain()
+            response.drain()
+            return integrity.require_size(_WebObject(self.url, response.address), body.seek(0, io.SEEK_END))
         response.close()
         if response.status in (405, 501):
             raise StorageError(

@@ -25,18 +25,6 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER", "0")  # of those that share the s
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(autouse=True)
-def _own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep out what whoever runs the tests has set for stores and proxies."""
-    for name in list(os.environ):
-        if name.startswith(("AWS_", "GOOGLE_", "STORAGE_", "AIS_", "HF_", "HUGGING")) or name.lower().endswith(
-            "_proxy"
-        ):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
-
-
 @pytest.fixture(scope="session")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory for servers that all workers share, and for what they say."""
@@ -148,6 +136,19 @@ def empty(
 ) -> Inside:
     """Return commands in this process, and a server that has nothing yet."""
     return Inside(faulty, tmp_path, monkeypatch, capfdbinary)
+
+
+@pytest.fixture
+def encrypted(
+    certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Iterator[Inside]:
+    """Give commands in this process, and a server that speaks TLS."""
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with FaultServer() as server:
+        server.encrypt(certificate)
+        server.objects[OBJECT] = WHOLE
+        yield Inside(server, tmp_path, monkeypatch, capfdbinary)
 
 
 @pytest.fixture

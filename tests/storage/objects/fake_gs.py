@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
@@ -61,9 +62,17 @@ def _resource(place: str, bucket: Bucket, name: str) -> dict[str, Any]:
     version = bucket.version(name)
     when = datetime.fromtimestamp(version.modified, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     size = str(len(bucket.objects[name]))
+    digest = b64encode(bytes.fromhex(version.etag)).decode()
     return {
         **{"kind": "storage#object", "name": name, "bucket": place, "generation": str(version.generation)},
-        **{"metageneration": "1", "size": size, "updated": when, "timeCreated": when, "etag": version.etag},
+        **{
+            "metageneration": "1",
+            "size": size,
+            "updated": when,
+            "timeCreated": when,
+            "etag": version.etag,
+            "md5Hash": digest,
+        },
     }
 
 

@@ -6,10 +6,13 @@ Paths are `/BUCKET/KEY`. Nobody's signature is checked. A part that is not the l
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from datetime import UTC, datetime
 from email.utils import formatdate
+from hashlib import md5
 from urllib.parse import quote
 from xml.sax.saxutils import escape
+from zlib import crc32
 
 from tests.storage.objects.memory import Bucket, Exists
 from tests.storage.objects.wire import Answer, Request, ranged
@@ -20,6 +23,8 @@ STATUS = {
     "NoSuchKey": 404,
     "NoSuchUpload": 404,
     "InvalidPart": 400,
+    "BadDigest": 400,
+    "InvalidRequest": 400,
     "EntityTooSmall": 400,
     "PreconditionFailed": 412,
     "InvalidRange": 416,
@@ -44,6 +49,9 @@ def answer(request: Request, buckets: dict[str, Bucket]) -> Answer:
         return _refuse(request, "NoSuchBucket", f"<BucketName>{place}</BucketName>")
     if "aws-chunked" in request.headers.get("content-encoding", ""):
         return _refuse(request, "NotImplemented")
+    sums = _checksums(request)
+    if any(request.headers.get(name, text) != text for name, text in sums.items()):
+        return _refuse(request, "BadDigest")
     with bucket.lock:
         try:
             if not key:
@@ -52,13 +60,26 @@ def answer(request: Request, buckets: dict[str, Bucket]) -> Answer:
                 return _multipart(request, place, bucket, key)
             if request.method == "PUT":
                 bucket.put(key, request.body, absent=_absent(request))
-                return Answer(200, {"ETag": _tag(bucket, key)})
+                return _stored(request, bucket.version(key).etag)
         except Exists:
             return _refuse(request, "PreconditionFailed")
         if request.method == "DELETE":
             bucket.objects.pop(key, None)
             return Answer(204, {})
         return _get(request, bucket, key)
+
+
+def _checksums(request: Request) -> dict[str, str]:
+    """Return the checksums of the body, as headers have them."""
+    data = request.body.data
+    sums = {"content-md5": md5(data).digest(), "x-amz-checksum-crc32": crc32(data).to_bytes(4, "big")}
+    return {name: b64encode(digest).decode() for name, digest in sums.items()}
+
+
+def _stored(request: Request, tag: str) -> Answer:
+    """Return the answer to a request whose body was stored: its ETag, and the checksum that came with it."""
+    name = "x-amz-checksum-crc32"
+    return Answer(200, {"ETag": f'"{tag}"'} | {k: v for k, v in request.headers.items() if k == name})
 
 
 def _xml(text: str) -> bytes:
@@ -135,6 +156,7 @@ def _multipart(request: Request, place: str, bucket: Bucket, key: str) -> Answer
     """CreateMultipartUpload, UploadPart, CompleteMultipartUpload, AbortMultipartUpload."""
     if "uploads" in request.query:
         identity = bucket.begin(key)
+        bucket.uploads[identity].algorithm = request.headers.get("x-amz-checksum-algorithm", "")
         text = f"<Bucket>{place}</Bucket><Key>{escape(key)}</Key><UploadId>{identity}</UploadId>"
         return Answer(200, XML, _xml(f"<InitiateMultipartUploadResult>{text}</InitiateMultipartUploadResult>"))
     identity = request.query["uploadId"]
@@ -147,14 +169,20 @@ def _multipart(request: Request, place: str, bucket: Bucket, key: str) -> Answer
     if request.method == "PUT":
         number = int(request.query["partNumber"])
         upload.parts[number] = request.body
-        return Answer(200, {"ETag": f'"{identity}-{number}"'})
+        return _stored(request, md5(request.body.data).hexdigest())
     numbers = [int(number) for number in re.findall(rb"<PartNumber>(\d+)</PartNumber>", request.body.data)]
     tags = [tag.decode() for tag in re.findall(rb"<ETag>(?:&quot;|\")?([^<&\"]+)", request.body.data)]
-    if tags != [f"{identity}-{number}" for number in numbers] or not set(numbers) <= set(upload.parts):
+    if not set(numbers) <= set(upload.parts):
         return _refuse(request, "InvalidPart")
+    digests = [md5(upload.parts[number].data) for number in numbers]
+    if tags != [digest.hexdigest() for digest in digests]:
+        return _refuse(request, "InvalidPart")
+    if upload.algorithm and request.body.data.count(b"<ChecksumCRC32>") != len(numbers):
+        return _refuse(request, "InvalidRequest")
     if any(upload.parts[number].size < SMALLEST_PART for number in numbers[:-1]):
         return _refuse(request, "EntityTooSmall")
     upload.absent = _absent(request)
     bucket.complete(identity, numbers)
-    text = f"<Bucket>{place}</Bucket><Key>{escape(key)}</Key><ETag>{escape(_tag(bucket, key))}</ETag>"
+    tag = f'"{md5(b"".join(digest.digest() for digest in digests)).hexdigest()}-{len(numbers)}"'
+    text = f"<Bucket>{place}</Bucket><Key>{escape(key)}</Key><ETag>{escape(tag)}</ETag>"
     return Answer(200, XML, _xml(f"<CompleteMultipartUploadResult>{text}</CompleteMultipartUploadResult>"))

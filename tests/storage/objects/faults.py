@@ -14,9 +14,11 @@ used up plays.
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -37,6 +39,7 @@ class Fault:
     name: str = ""  # of the object; "" is any, or none
     method: str = ""
     has: str = ""  # a part of the request line: "list-type", "uploadId", "alt=media"
+    header: str = ""  # a header of the request, in small letters: "if-none-match"
     start: int | None = None  # the first byte of the range that is asked for
     skip: int = 0  # requests that fit and are spared, before the first that is not
     times: int | None = 1  # requests that it happens to; None: all
@@ -53,6 +56,8 @@ class Fault:
     delete: bool = False  # the object is not there from now on
     no_range: bool = False  # a range that is asked for is ignored
     no_match: bool = False  # so is a condition: If-Match, If-None-Match, generations
+    no_encoding: bool = False  # the body is stored as it came, whatever Content-Encoding says
+    broken: bool = False  # other bytes are stored than were sent, as many of them
 
     late: bool = False  # all is done that was asked for, but nothing is answered until `release`
 
@@ -77,6 +82,7 @@ class Fault:
             or self.name not in ("", name)
             or self.method not in ("", request.method)
             or self.has not in request.target
+            or (self.header and self.header not in request.headers)
             or self.start not in (None, request.start)
         ):
             return False
@@ -97,6 +103,13 @@ class FaultServer(Wire):
         self.requests: list[Request] = []
         self._released = threading.Event()
         self._choosing = threading.Lock()
+
+    def encrypt(self, certificate: Path) -> None:
+        """Speak TLS, by the key and certificate in the file *certificate*."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        self.socket = context.wrap_socket(self.socket, server_side=True)
+        self.base = f"https://127.0.0.1:{self.server_port}"
 
     @property
     def objects(self) -> dict[str, bytes]:
@@ -189,6 +202,11 @@ class FaultServer(Wire):
         kept = request.headers
         if fault.no_range:
             kept = {k: v for k, v in kept.items() if k != "range"}
+        if fault.no_encoding:
+            kept = {k: v for k, v in kept.items() if k != "content-encoding"}
+        if fault.broken:
+            kept = {k: v for k, v in kept.items() if k != "content-md5"}
+            request = request._replace(body=Received(request.body.size, request.body.data[::-1]))
         if fault.no_match:
             kept = {k: v for k, v in kept.items() if k not in ("if-match", "if-none-match")}
             query = {k: v for k, v in request.query.items() if "eneration" not in k}

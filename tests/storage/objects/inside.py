@@ -66,7 +66,11 @@ class Inside:
         self._forget()
 
     def _forget(self) -> None:
-        for cached in (s3._client_of, http._connections, gs._credentials_for):  # they know the environment of before
+        for cached in (
+            s3._connection_of,
+            http._connections,
+            gs._credentials_for,
+        ):  # they know the environment of before
             cached.cache_clear()
 
     def ahead(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from hashlib import md5
 from typing import NamedTuple
 
 from tests.storage.objects.wire import Received
@@ -15,9 +16,9 @@ class Exists(Exception):  # noqa: N818  # an answer, not a failure
 
 
 class Version(NamedTuple):
-    """What tells one state of an object from another: changes whenever its bytes are put anew."""
+    """One state of an object. All but the ETag change whenever its bytes are put anew."""
 
-    etag: str
+    etag: str  # the MD5 of its bytes
     generation: int
     modified: float  # seconds since 1970
 
@@ -28,6 +29,7 @@ class Upload:
     def __init__(self, name: str, absent: bool) -> None:
         self.name = name
         self.absent = absent  # refused if there is such an object
+        self.algorithm = ""  # of the checksums that all parts have
         self.parts: dict[int, Received] = {}
         self.done = False
 
@@ -63,7 +65,7 @@ class Bucket:
             known = self._versions.get(name)
             if known is None or known[0] is not data:
                 number = next(self._numbers)
-                known = self._versions[name] = data, Version(f"{number:x}", number, time.time())
+                known = self._versions[name] = data, Version(md5(data).hexdigest(), number, time.time())
             return known[1]
 
     def put(self, name: str, received: Received, absent: bool = False) -> None:

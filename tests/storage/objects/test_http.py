@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import base64
-import datetime
-import ipaddress
 import json
 import os
 import socket
-import ssl
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -156,47 +153,6 @@ def test_a_proxy_that_is_no_url(inside: Inside) -> None:
 
 
 # ---- certificates ----
-
-
-class Encrypted(FaultServer):
-    """A server that speaks TLS, of which *certificate* is the file."""
-
-    def __init__(self, certificate: Path) -> None:
-        super().__init__()
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        self.socket = context.wrap_socket(self.socket, server_side=True)
-        self.base = f"https://127.0.0.1:{self.server_port}"
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file with a certificate of 127.0.0.1, signed by itself, and its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day)
-    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    signed = made.add_extension(names, False).sign(key, hashes.SHA256())
-    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    path = tmp_path_factory.mktemp("certificates") / "certificate.pem"
-    path.write_bytes(key.private_bytes(*form) + signed.public_bytes(serialization.Encoding.PEM))
-    return path
-
-
-@pytest.fixture
-def encrypted(
-    certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Iterator[Inside]:
-    """Give commands in this process, and a server that speaks TLS."""
-    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    with Encrypted(certificate) as server:
-        server.objects[OBJECT] = WHOLE
-        yield Inside(server, tmp_path, monkeypatch, capfdbinary)
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_a_web_server_without_such_a_place(inside: Inside) -> None:
 
 @pytest.mark.parametrize("status", [405, 501])
 def test_a_web_server_that_takes_nothing(status: int, inside: Inside) -> None:
-    inside.server.faults = [Fault(method="PUT", status=status)]
+    inside.server.faults = [Fault(method="PUT", status=status, times=None)]
     refused(write(inside, "http", BIG), inside.server, "http", r"the server does not accept uploads \(PUT\): .*")
 
 
