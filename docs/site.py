@@ -47,6 +47,7 @@ def on_config(config: Any) -> Any:
         {"Commands": [*({name: f"man/{name}.md"} for name in pages), {"All options": "options.md"}]},
         {"Python": [{"tartools": "python/tartools.md"}, {"tartools.train": "python/train.md"}]},
         {"Files that name inputs": "trust.md"},
+        {"Servers": "servers.md"},
         {"Benchmarks": "benchmarks.md"},
         {"Inside": ["architecture.md", "contributing.md", "changelog.md"]},
         {"Decisions": ["adr/index.md", *(f"adr/{name}" for name in decisions)]},

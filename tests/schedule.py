@@ -1,4 +1,4 @@
-"""How the tests are distributed among workers: torch's to one, the Ray cluster's and Chromium's too, the rest singly.
+"""How the tests are distributed among workers: those of torch, Ray, Chromium, real servers to one each, the rest singly.
 
 One at a time, because a test takes 1 ms or 20 s: a worker that got a hundred in advance would be the last to end. All
 tests of the cluster to one, because they take its cores, and its nodes away. All of torch's to one, the only one that
@@ -24,6 +24,7 @@ TORCH = (  # folders and modules of what imports torch
     *("tests/train", "tartools/train"),
     *("tests/commands/test_exports.py", "tests/commands/test_foreign.py", "tests/commands/test_tfrecord.py"),
 )
+SERVERS = "tests/storage/real"  # the folder of what starts real servers
 BROWSER = ("tests/show/test_page.py",)  # modules of what needs Chromium
 
 HAS_TORCH = find_spec("torch") is not None
@@ -71,6 +72,8 @@ class Schedule(LoadScopeScheduling):  # type: ignore[misc]
         """Return the scope of a test: its own name, unless it is torch's, the browser's or the cluster's."""
         if nodeid.startswith(TORCH):
             return "torch"
+        if nodeid.startswith(SERVERS):
+            return "servers"
         if nodeid.startswith(BROWSER):
             return "browser"
         return "cluster" if nodeid.partition("::")[0].endswith(CLUSTER) else nodeid

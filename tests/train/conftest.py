@@ -59,7 +59,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
         for name, value in server.env.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(retry, "FIRST_PAUSE", 0.0005)
-        for cached in (s3._connection_of, http._connections, gs._credentials_for):  # they know the environment of before
+        for cached in (s3._connection_of, http._connections, gs._credentials_for):  # of another environment
             cached.cache_clear()
         yield server
         end_workers()

@@ -70,7 +70,7 @@ class Inside:
             s3._connection_of,
             http._connections,
             gs._credentials_for,
-        ):  # they know the environment of before
+        ):  # of another environment
             cached.cache_clear()
 
     def ahead(self) -> None:
