@@ -1,4 +1,4 @@
-"""How the tests are distributed among workers: those of torch, Ray, Chromium, real servers to one each, the rest singly.
+"""How the tests are distributed among workers: torch's, Ray's, Chromium's, real servers' to one each, the rest singly.
 
 One at a time, because a test takes 1 ms or 20 s: a worker that got a hundred in advance would be the last to end. All
 tests of the cluster to one, because they take its cores, and its nodes away. All of torch's to one, the only one that
