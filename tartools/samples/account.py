@@ -19,7 +19,7 @@ SPECIAL_REMEDIES = {  # kind of a special member -> why it is not passed on, and
 }
 COUNTS = (  # what the accounts of several processes add up to
     *("samples_in", "samples_out", "left_out", "joined", "dropped"),
-    *("bytes_in", "unpacked", "directories", "shards_done"),
+    *("bytes_in", "unpacked", "directories", "macos_metadata", "shards_done"),
 )
 
 
@@ -79,6 +79,7 @@ class Account:
         self.unpacked = 0  # the same bytes, decompressed
         self.bytes_out = 0  # of outputs, before compression
         self.directories = 0
+        self.macos_metadata = 0  # members
         self.specials = 0
         self.omissions = 0
         self.shards_done = 0
@@ -154,6 +155,8 @@ class Account:
         """
         if self.specials > 1:
             self.omit(f"{several(self.specials - 1, 'more such member')} not passed on")
+        if self.macos_metadata:
+            self.warn(f"{several(self.macos_metadata, 'macOS metadata file')} (._* and .DS_Store) left out")
         if 0 < self.samples_in == self.left_out:
             self.warn_empty(f"none of {several(self.samples_in, 'sample')} was chosen")
         if self.samples_in != self.settled:

@@ -18,6 +18,7 @@ from tartools.storage.streams import Input, Stream, check_input_file, skip
 from tartools.tables import schema
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special
 from tartools.tar.compression import Decompressed, StoredBytes, decompressed
+from tartools.tar.groups import MACOS_METADATA
 
 if TYPE_CHECKING:
     from tartools.shards.forks import ForkedStream
@@ -259,6 +260,8 @@ def _report(found: Special, url: str, account: Account, reading: Reading) -> Non
         account.warn(f"{shown(url)}: ends without an end-of-archive block, accepted because of {option('lax')}")
     elif found.silent:
         account.directories += 1
+    elif found.kind == MACOS_METADATA:
+        account.macos_metadata += 1
     elif not reading.skip_special:
         account.special(f"{shown(url)}: {printable(found.name)}", found.kind)
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from tartools.errors import TarFormatError
-from tartools.tar.groups import NO_PAYLOAD, SPECIAL, Special
+from tartools.tar.groups import MACOS_METADATA, NO_PAYLOAD, SPECIAL, Special
 from tartools.tar.header import (
     BLOCK,
     MAX_EXTENDED_HEADER,
@@ -16,6 +16,7 @@ from tartools.tar.header import (
     parse_records,
     regular_name,
 )
+from tartools.tar.keys import is_macos_metadata
 from tartools.tar.writer import extended_header
 
 PAX, GLOBAL, LONG_NAME, LONG_LINK = b"xX", b"g", b"L", b"K"  # X is that of old Solaris
@@ -69,6 +70,8 @@ class FullHeader(NamedTuple):
             return Special(self.name, *SPECIAL[self.kind])
         if self.path.endswith(b"/") and self.size == 0:  # how pre-POSIX tars write a directory
             return Special(self.name, *SPECIAL[b"5"])
+        if is_macos_metadata(self.path):
+            return Special(self.name, MACOS_METADATA, False)
         return None
 
     @property

@@ -93,6 +93,8 @@ class Special(NamedTuple):
 
 Parsed = ContiguousGroups | ScatteredGroup | Special | Mark
 
+MACOS_METADATA = "macOS metadata file"  # see `keys.is_macos_metadata`; counted, not reported one by one
+
 # type flag -> kind, silent; POSIX.1-2017 and GNU tar manual, "Basic Tar Format"
 SPECIAL = {
     b"1": ("hard link", False),

@@ -40,14 +40,27 @@ def join_path(key: bytes, field: bytes) -> bytes:
     return key + b"." + field if field else key
 
 
-def reads_back(key: bytes, field: bytes) -> bool:
-    """Return whether a member named by *key* and *field* is read with this key and field, by all readers of tar.
+def is_macos_metadata(path: bytes) -> bool:
+    """Return whether *path* is a file that macOS adds: `._NAME` (AppleDouble, the attributes of NAME) or `.DS_Store`.
 
-    >>> reads_back(b"a", b"seg.png"), reads_back(b"a.b", b"png"), reads_back(b"a", b"b/png"), reads_back(b"d/", b"")
+    Such members are no samples and end none: bsdtar on macOS puts one before each file, inside samples.
+
+    >>> is_macos_metadata(b"d/._a.jpg"), is_macos_metadata(b".DS_Store"), is_macos_metadata(b"._d/a.jpg")
+    (True, True, False)
+    """
+    base = path.rfind(b"/") + 1
+    return path.startswith(b"._", base) or path[base:] == b".DS_Store"
+
+
+def reads_back(key: bytes, field: bytes) -> bool:
+    """Return whether a member named by *key* and *field* is read as that field of that sample.
+
+    >>> reads_back(b"a", b"seg.png"), reads_back(b"a.b", b"png"), reads_back(b"a", b"b/png"), reads_back(b"._a", b"")
     (True, False, False, False)
     """
     path = join_path(key, field)
-    return split_path(path) == (key, field) and b"\0" not in path and not path.endswith(b"/")
+    whole = b"\0" not in path and not path.endswith(b"/")
+    return split_path(path) == (key, field) and whole and not is_macos_metadata(path)
 
 
 def stem_of(key: bytes, keyed: bool) -> bytes:
@@ -74,7 +87,7 @@ class Paths:
     """The paths in *headers*, an array with a row for each header; only the field for names is read.
 
     The key of path n is its first *lengths*[n] bytes, and a field follows if it is *keyed*. Its base name begins at
-    byte *bases*[n]. It is *plain* if nothing follows its end.
+    byte *bases*[n], with a dot if it is *hidden*. It is *plain* if nothing follows its end.
     """
 
     def __init__(self, headers: Any) -> None:
@@ -95,6 +108,7 @@ class Paths:
             self.bases = (slashes * (order + np.uint8(1))).max(axis=0).astype(np.int64)
             dots &= order >= self.bases
         first = np.where(dots, order, np.uint8(NAME_BYTES)).min(axis=0).astype(np.int64)
+        self.hidden = first == self.bases
         self.keyed = (first > self.bases) & (first < ends - 1)
         self.lengths = np.where(self.keyed, first, ends)
 

@@ -33,7 +33,7 @@ from tartools.tar.header import (
     adler32,
     regular_name,
 )
-from tartools.tar.keys import NAME_BYTES, NO_STEM, belongs
+from tartools.tar.keys import NAME_BYTES, NO_STEM, belongs, is_macos_metadata
 from tartools.tar.member import Chunk, Member
 
 BUFFER = 1 << 20  # bytes of a buffer and of a read: fewer and longer ones are faster; a larger member is a range
@@ -169,15 +169,15 @@ class Reader:
                     continue
                 path = regular_name(bytes(block)) if prefix else name.partition(b"\0")[0]
                 if not (path.startswith(stem) and belongs(path, stem)):
-                    if loose:
+                    base = path.rfind(b"/") + 1  # `keys.split_path`, inlined
+                    dot = path.find(b".", base)
+                    if loose or (dot == base and is_macos_metadata(path)):
                         break
                     if key is not None:
                         keys.append(key)
                         starts.append(begin)
                         firsts.append(first)
                     begin = position + shift
-                    base = path.rfind(b"/") + 1  # `keys.split_path`, inlined
-                    dot = path.find(b".", base)
                     if base < dot < len(path) - 1:
                         key, stem, length = path[:dot], path[: dot + 1], dot + 1
                         short = stem if length < NAME_BYTES else NO_STEM

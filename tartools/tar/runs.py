@@ -65,7 +65,7 @@ def take_run(reader: Any) -> int:
     sound[1:] &= ends[:-1] == at[1:]
     sound &= ends <= (reader.available() - position) // BLOCK
     paths = Paths(headers)
-    sound &= paths.plain & ((sizes > 0) | (paths.bases == 0))
+    sound &= paths.plain & ((sizes > 0) | (paths.bases == 0)) & ~paths.hidden
     many = len(at) if sound.all() else int(sound.argmin())
     if many < FEW:
         return 0

@@ -201,7 +201,7 @@ def test_what_is_said_is_said_once(alike: Alike) -> None:
     assert "--lax" in said
 
 
-@pytest.mark.parametrize("between", [(), (entry(b"dir/", kind=b"5"),), (END,)])
+@pytest.mark.parametrize("between", [(), (entry(b"dir/", kind=b"5"),), (entry(b"._a.cls", b"x"),), (END,)])
 def test_cuts_beside_other_things(alike: Alike, between: Sequence[bytes]) -> None:
     parts = [part for sample in texts(60) for part in (sample, *between)]
     [(status, _, table, children)] = alike([b"".join(parts) + END], "-f", "cls")

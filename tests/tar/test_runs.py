@@ -22,7 +22,20 @@ from tests.archives import header as block
 
 NAMES = st.one_of(
     st.sampled_from(
-        [b"a", b"a.", b".a", b"a..b", b"a.jpg", b"a.b.c", b"d/a.jpg", b"d.e/a.cls", b"d/.a.b", b"a/", b"d/a."]
+        [
+            b"a",
+            b"a.",
+            b".a",
+            b"a..b",
+            b"a.jpg",
+            b"a.b.c",
+            b"d/a.jpg",
+            b"d.e/a.cls",
+            b"d/.a.b",
+            b"a/",
+            b"d/a.",
+            b"._a.jpg",
+        ]
     ),
     st.text("ab./", min_size=1, max_size=8).map(str.encode),
     st.text(".x", min_size=95, max_size=100).map(str.encode),

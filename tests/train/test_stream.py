@@ -30,6 +30,7 @@ from tartools.train.sharedmemory import SentList
 from tartools.train.slices import ShardSlice, SliceReader, by_number
 from tests.archives import END, entry
 from tests.conftest import Run, make_samples, make_tar
+from tests.shards.test_macos import COUNT, macos_archives
 from tests.storage.objects.faults import FaultServer
 from tests.tiers import also, by_turns
 from tests.train.conftest import be_rank
@@ -400,3 +401,13 @@ def test_the_buffer_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharedmemory, "SHARED", "/proc")  # a file system that is full
     assert types(pickle.loads(ForkingPickler.dumps(batch))) == types(plain)
     assert sharedmemory._buffers._buffers == []
+
+
+def test_archives_of_macos_have_whole_samples(tmp_path: Path) -> None:
+    def whole(url: str) -> list[Sample]:
+        return [{name: value for name, value in sample.items() if name != "__url__"} for sample in WebDataset(url)]
+
+    clean, mac, _ = macos_archives("v1.2/")
+    Path("clean.tar").write_bytes(clean)
+    Path("mac.tar").write_bytes(mac)
+    assert whole("mac.tar") == whole("clean.tar") and len(whole("mac.tar")) == COUNT

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tartools.tar.groups import MACOS_METADATA
+
 ERROR, WARNING, NOTE = "error", "warning", "note"
 WEIGHTS = (ERROR, WARNING, NOTE)  # the exit status is 1 with errors and warnings
 
@@ -71,6 +73,11 @@ CODES = {
     "no-samples": Code(NOTE, "the archive has no samples", "leave the shard out"),
     "shard-size": Code(NOTE, "the shard is far smaller or larger than most", "tarsplit --shards makes equal shards"),
     # members without data
+    "macos-metadata": Code(
+        WARNING,
+        "a file that macOS adds (._NAME, .DS_Store): datasets reads it as a sample, and it tears the one around it",
+        "tarcat leaves these out of its copy; COPYFILE_DISABLE=1 tar on macOS writes none",
+    ),
     "link": Code(WARNING, "a link carries no data", "tar -h --hard-dereference stores files instead"),
     "device": Code(WARNING, "a device or fifo carries no data", "leave it out when the archive is made"),
     "sparse": Code(
@@ -156,4 +163,5 @@ SPECIAL = {  # kinds of members that carry no data -> code
     "fifo": "device",
     "sparse file": "sparse",
     "continuation of another volume": "volume",
+    MACOS_METADATA: "macos-metadata",
 }
