@@ -8,6 +8,7 @@ from tartools import storage
 from tartools.cli.declare import Group, Option
 from tartools.errors import UsageError, byte_size
 from tartools.storage.local import identity
+from tartools.storage.outputformats import SHARD, OutputFormat
 
 if TYPE_CHECKING:
     from tartools.shards.reading import Reading
@@ -137,8 +138,10 @@ class Means(Group):
     tmpdir: TmpDir = None
 
 
-def check_outputs(given: Mapping[str, str | None], force: bool, inputs: Sequence[str]) -> None:
-    """Check the outputs *given*, by option, before anything is read.
+def check_outputs(
+    given: Mapping[str, str | None], force: bool, inputs: Sequence[str], forms: Mapping[str, OutputFormat] = {}
+) -> None:
+    """Check the outputs *given*, by option, before anything is read: samples, or what *forms* says by option.
 
     Raises: UsageError if two are one file, unless that is /dev/null; as `check_output`.
     """
@@ -146,7 +149,7 @@ def check_outputs(given: Mapping[str, str | None], force: bool, inputs: Sequence
     for option, url in given.items():
         if url is None:
             continue
-        storage.check_output(url, force, inputs)
+        storage.check_output(url, force, inputs, form=forms.get(option, SHARD))
         for other, taken in seen.items():
             if identity(taken) == identity(url) and url != "/dev/null":
                 raise UsageError(f"{other} and {option} are one file", url=url)

@@ -12,11 +12,10 @@ from tartools.samples.sample import Sample
 from tartools.samples.values import checked_key
 from tartools.shards.reading import closing_upstream, read_samples
 from tartools.stages import select
+from tartools.storage.outputformats import JSON_LINES, OutputFormat
 from tartools.storage.streams import Sink
 from tartools.storage.url import Url
 from tartools.tar.compression import split_packed
-
-TEXT, TFRECORD = "text", "TFRecord"  # kinds of files that are compressed if their name says so
 
 
 class ExportOutput(cli.Group, shared=True):
@@ -41,13 +40,13 @@ def export(
     account: Account,
     source: cli.Inputs,
     output: ExportOutput,
-    kind: str,
+    form: OutputFormat,
     write: Callable[[Iterator[Sample], Sink], None],
     selection: SampleSelection,
     specs: Sequence[str] | None = None,
     check: Callable[[], object] = lambda: None,
 ) -> None:
-    """Write the samples of the inputs *source* by *write* to a file of this *kind*.
+    """Write the samples of the inputs *source* by *write* to a file in the format *form*.
 
     `write` gets the first `selection.count` samples, with the fields that *specs* choose and `selection.exclude` does
     not name. *check* raises if a library is missing; it is called once the inputs are known to be there.
@@ -55,19 +54,19 @@ def export(
     `readable_back`; what they raise.
     """
     whole = Url(output.url)
-    if kind not in (TEXT, TFRECORD) and whole.scheme != "pipe" and (bare := split_packed(whole.name)[0]) != whole.name:
-        raise UsageError(f"a {kind} file is compressed inside: call it {bare}, not {whole.name}")
+    if not form.is_packed and whole.scheme != "pipe" and (bare := split_packed(whole.name)[0]) != whole.name:
+        raise UsageError(f"a {form.name} file is compressed inside: call it {bare}, not {whole.name}")
     urls = source.urls()
-    storage.check_output(output.url, output.force, urls)
-    if kind != TEXT and output.is_terminal:
-        raise UsageError(f"stdout is a terminal, which cannot show a {kind} file: use -o FILE, > FILE or a pipe")
+    storage.check_output(output.url, output.force, urls, form=form)
+    if form != JSON_LINES and output.is_terminal:
+        raise UsageError(f"stdout is a terminal, which cannot show a {form.name} file: use -o FILE, > FILE or a pipe")
     samples = read_samples(urls, account, source.reading)
     check()
     samples = select.by_specs(samples, specs, selection.exclude, account, verbatim=selection.verbatim)
     if selection.count is not None:
         samples = select.count(samples, selection.count)
         account.progress.phase = Phase("", selection.count, lambda: account.samples_out)
-    writing = packed.writing_packed if kind in (TEXT, TFRECORD) else storage.writing
+    writing = packed.writing_packed if form.is_packed else storage.writing
     with closing_upstream(samples), writing(output.url, output.force) as sink:
         write(readable_back(samples), sink)
         account.check()

@@ -23,9 +23,10 @@ Examples:
 from collections.abc import Iterator
 
 from tartools import cli
-from tartools.commands._export import TEXT, ExportOutput, SampleSelection, export, write_readable
+from tartools.commands._export import ExportOutput, SampleSelection, export, write_readable
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
+from tartools.storage.outputformats import JSON_LINES
 from tartools.storage.streams import Sink
 
 
@@ -37,4 +38,4 @@ def tar2jsonl(account: Account, source: cli.Inputs, selection: SampleSelection, 
     def write(samples: Iterator[Sample], sink: Sink) -> None:
         write_readable(jsonl.json_lines(samples, account), sink, output)
 
-    export(account, source, output, TEXT, write, selection, selection.fields)
+    export(account, source, output, JSON_LINES, write, selection, selection.fields)

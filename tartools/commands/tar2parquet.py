@@ -37,6 +37,7 @@ from tartools.commands._export import ExportOutput, SampleSelection, export
 from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.stages import select
+from tartools.storage.outputformats import PARQUET
 
 
 @cli.command(__doc__)
@@ -58,4 +59,4 @@ def tar2parquet(
         raise UsageError("-f names no field")
     layout = ParquetLayout(words or None, " ".join(binary or ()).split(), selection.verbatim)
     write = partial(write_parquet, account=account, layout=layout)
-    export(account, source, output, "Parquet", write, selection, check=schema.check_pyarrow)
+    export(account, source, output, PARQUET, write, selection, check=schema.check_pyarrow)

@@ -23,10 +23,11 @@ Examples:
 from collections.abc import Iterator
 
 from tartools import cli
-from tartools.commands._export import TFRECORD, ExportOutput, SampleSelection, export
+from tartools.commands._export import ExportOutput, SampleSelection, export
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.stages import select
+from tartools.storage.outputformats import TFRECORD
 from tartools.storage.streams import Sink
 
 

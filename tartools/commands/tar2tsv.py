@@ -45,7 +45,10 @@ from tartools.samples.sample import Batch
 from tartools.samples.values import INDEX
 from tartools.shards.reading import closing_upstream
 from tartools.shards.workers import WORKERS, gather
+from tartools.storage.outputformats import CSV, JSON_LINES, TSV
 from tartools.tables.listed import column_names
+
+TEXT_FORMATS = {"tsv": TSV, "csv": CSV, "jsonl": JSON_LINES}
 
 
 class TableOptions(cli.Group):
@@ -88,7 +91,7 @@ def tar2tsv(
     form = "csv" if table.csv else "jsonl" if table.jsonl else "tsv"
     shape = textwrite.TableFormat(columns, form, not table.noheader, table.missing, table.verbatim)
     urls = source.urls()
-    storage.check_output(output.url, output.force, urls)
+    storage.check_output(output.url, output.force, urls, form=TEXT_FORMATS[form])
     listed = () if table.verbatim else column_names(columns)
     one_by_one = first is not None or any(INDEX in column.choices for column in columns)
     reading = source.reading._replace(alike=not one_by_one, forks=True, columns=listed)

@@ -29,6 +29,7 @@ from tartools import cli
 from tartools.cli import Option
 from tartools.commands._export import ExportOutput, SampleSelection, export
 from tartools.samples.account import Account
+from tartools.storage.outputformats import ZIP
 
 
 @cli.command(__doc__)
@@ -43,4 +44,4 @@ def tar2zip(
     from tartools.formats.zipfiles import write_zip
 
     write = partial(write_zip, account=account, deflate=deflate)
-    export(account, source, output, "zip", write, selection, selection.fields)
+    export(account, source, output, ZIP, write, selection, selection.fields)

@@ -67,6 +67,7 @@ from tartools.stages.duplicates import AGAINST, INPUT
 from tartools.stages.duplicates.comparison import Comparison, DedupSide, find, pair_of, write_report
 from tartools.stages.externalsort import Spool, external_sort
 from tartools.storage.expand import expand
+from tartools.storage.outputformats import HTML, TSV
 
 FARTHEST = 15  # bits; from 16 on, bands that differ in 4 bits would have to be looked up, which are 2,517: see `near`
 
@@ -130,7 +131,7 @@ def tardedup(
     if "-" in against and "-" in urls:
         raise UsageError("stdin can be read only once: it is --against and input too")
     given = {"-o": output.url, "--rest": others.rest, "--report": others.report, "--html": others.page}
-    cli.check_outputs(given, output.force, [*urls, *against])
+    cli.check_outputs(given, output.force, [*urls, *against], {"--report": TSV, "--html": HTML})
 
     asked = ("__key__", *comparison.columns) if comparison.columns else ()
     reading = source.reading._replace(tmpdir=means.tmpdir, forks=True, columns=asked)

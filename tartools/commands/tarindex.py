@@ -97,6 +97,7 @@ from tartools.samples import decoding
 from tartools.samples.account import Account
 from tartools.shards import shardrows
 from tartools.shards.reading import counted
+from tartools.storage.outputformats import PARQUET
 from tartools.tables import facts
 from tartools.tables.inputs import RowInputs
 from tartools.tables.tablewriter import RowBatch
@@ -167,7 +168,7 @@ def tarindex(
         return
     if not output.url:
         raise UsageError("-o TABLE is required")
-    storage.check_output(output.url, output.force, urls)
+    storage.check_output(output.url, output.force, urls, form=PARQUET)
     indexing = indexing._replace(wanted=columns.wanted(account))
     if old:
         inputs, batches = updated_table(urls if source.inputs or source.files_from else [], old, account, indexing)

@@ -56,6 +56,7 @@ from tartools.show.sections import LISTED
 from tartools.show.statreport import flaws
 from tartools.stages import select, shuffle
 from tartools.stages.summary import Summary
+from tartools.storage.outputformats import HTML
 
 WORKERS = 4  # threads that decode pictures, two of them each
 QUICKLY = 64 << 20  # bytes of local files that are read to count their samples
@@ -88,7 +89,7 @@ def tarshow(
     check_usage(contact, pictures, interactive)
     urls = source.urls()
     if contact.url is not None:
-        storage.check_output(contact.url, contact.force, urls)
+        storage.check_output(contact.url, contact.force, urls, form=HTML)
     ranges = interactive or contact.url is not None or contact.drawn is not None
     reading = source.reading._replace(ranges=ranges)
 
@@ -176,6 +177,7 @@ def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: A
                 break
             sink.write(drawn.encode())
             account.samples_out += count
+    account.check()
     for line in flaws(found):
         account.warn(line)
     return more

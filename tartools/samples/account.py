@@ -84,7 +84,7 @@ class Account:
         self.omissions = 0
         self.shards_done = 0
         self.progress = Progress()
-        self.watched: list[Callable[[], object]] = []  # of inputs that are read, or have changed: they raise that
+        self.watched: list[Callable[[], object]] = []  # at the end: they raise what is wrong with inputs and fields
         self.told_empty = False  # that no sample is in an output
         self.torn: dict[bytes, str] = {}  # keys that come back in a shard -> the first such shard; at most FIRST
 
@@ -144,7 +144,10 @@ class Account:
             self.omit(f"{place}: a {kind} {reason} and is not passed on ({advice}{option('skip-special')} accepts it)")
 
     def check(self) -> None:
-        """Raise the failure of an input that has changed. To be called before an output is committed."""
+        """Raise the failure of an input that has changed, or of a field that no sample had.
+
+        To be called before an output is committed.
+        """
         for check in list(self.watched):
             check()
 

@@ -10,8 +10,9 @@ from typing import NamedTuple
 from tartools import storage
 from tartools.errors import StorageError, UsageError, shown
 from tartools.samples.account import Account
-from tartools.shards.writing import check_suffix, split_output
+from tartools.shards.writing import split_output
 from tartools.storage.names import PERCENT, has_number, numbers_in
+from tartools.storage.outputformats import SHARD, check_format
 from tartools.storage.url import Url
 
 LOOKED_UP = 1000  # shards of an earlier run, where they can't be listed
@@ -71,7 +72,7 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
             sides = sides[0].replace("%%", "%"), sides[1].replace("%%", "%")
         return Numbering(sides[0], int(digits or 0), "0" if fill else " ", sides[1] + query)
     if Url(text).scheme != "pipe":
-        check_suffix(text)
+        check_format(text, SHARD)
     base, suffix = split_output(text)
     suffix = suffix or (".tgz" if gzip else ".tar")
     return Numbering(base if not base or base.endswith("/") else base + "-", 6, "0", suffix + query)

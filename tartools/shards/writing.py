@@ -11,9 +11,10 @@ from tartools.samples.sample import Batch, Sample
 from tartools.shards.reading import closing_upstream
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.local import OpenOutput
+from tartools.storage.outputformats import SHARD, check_format
 from tartools.storage.url import Url
 from tartools.tables.schema import SUFFIX, is_table_name
-from tartools.tar.compression import CODECS, Codec, CompressedSink, split_suffix
+from tartools.tar.compression import CODECS, Codec, CompressedSink, split_packed, split_suffix
 
 if TYPE_CHECKING:
     from tartools.tables.tablewriter import RowBatch, TableWriter
@@ -141,24 +142,21 @@ def split_output(url: str) -> tuple[str, str]:
     return (url[: -len(SUFFIX)], url[-len(SUFFIX) :]) if is_table_name(url) else split_suffix(url)
 
 
-def check_suffix(name: str) -> None:
-    """Raise UsageError if the output *name* is that of a zip file, which would hold a tar archive."""
-    if name.lower().endswith(".zip"):
-        raise UsageError("not the name of a shard: tar shards are .tar, .tgz, .tar.zst ..., not .zip", url=name)
-
-
 def codec_for(url: str, gzip: bool) -> Codec | None:
     """Return the codec for an output named *url*: by its suffix, or gzip if *gzip* is set.
 
     A command has no suffix: `pipe:gzip > a.tgz` is given plain bytes.
 
-    Raises UsageError if *gzip* is set and the suffix is that of another codec or of a table, or if it is .zip.
+    Raises UsageError if *gzip* is set and the suffix is that of another codec or of a table, or if it is no shard's.
     """
     name = "" if Url(url).scheme == "pipe" else Url(url).name
-    check_suffix(name)
+    check_format(url, SHARD)
     suffix = split_output(name)[1].lower()
     if gzip and suffix not in ("", *CODECS[0].suffixes):
         raise UsageError(f"-z writes gzip, but this name ends in {suffix}", url=url)
+    bare = split_packed(name)[0]
+    if not suffix and not gzip and bare != name:
+        raise UsageError(f"a tar is compressed if its name ends in .tar{name[len(bare) :]}", url=url)
     return CODECS[0] if gzip else next((codec for codec in CODECS if suffix in codec.suffixes), None)
 
 

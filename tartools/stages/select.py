@@ -85,14 +85,26 @@ def fields(
     """Yield *samples* with only the members that *words* select (all if *words* is empty), without those *dropped*.
 
     A word selects every member of the first of its fields that the sample has; case is ignored unless *verbatim*.
-    Members keep their order. A sample without a member left is left out.
+    Members keep their order. A sample without a member left is left out. `account.check` warns if no sample had a field
+    that is *dropped*; it may be called before the end, where a later stage stops.
 
-    Raises: SampleError if two members would get one name; at the end, if no sample had any field of a word.
+    Raises: SampleError if two members would get one name; `account.check` does if no sample had any field of a word.
     """
     fold: Callable[[str], str] = str if verbatim else str.lower
-    unwanted = {fold(name) for name in dropped}
+    unwanted = {fold(name): name for name in dropped}
     unseen = dict.fromkeys(words)
     chosen: dict[tuple[str, ...], list[tuple[int, str | None]]] = {}  # of samples with these fields
+
+    def check() -> None:
+        names = dict.fromkeys(name for names in chosen for name in names)
+        if unseen and names:
+            raise no_sample_has(" ".join(map(str, unseen)), names)
+        seen = {*map(fold, names)}
+        if names and (absent := " ".join(name for folded, name in unwanted.items() if folded not in seen)):
+            account.warn(f"-x: {no_sample_has(absent, names)}")
+        account.watched.remove(check)
+
+    account.watched.append(check)
     for sample in samples:
         names = sample.fields
         if names not in chosen:
@@ -110,8 +122,6 @@ def fields(
             )
         else:
             account.left_out += 1
-    if unseen and chosen:
-        raise no_sample_has(" ".join(map(str, unseen)), dict.fromkeys(name for names in chosen for name in names))
 
 
 def _chosen(

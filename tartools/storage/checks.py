@@ -8,6 +8,7 @@ from typing import NamedTuple
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage import local
 from tartools.storage.names import numbers_in
+from tartools.storage.outputformats import SHARD, OutputFormat, check_format
 from tartools.storage.streams import FileVersion
 from tartools.storage.url import Url
 
@@ -50,11 +51,13 @@ def _check_unread(url: Url) -> None:
         objects.object_at(url)
 
 
-def check_output(url: str, force: bool, inputs: Sequence[str], *, single: bool = True) -> None:
-    """Check an output before anything is read. Without *single*, its name was made of a pattern.
+def check_output(
+    url: str, force: bool, inputs: Sequence[str], *, single: bool = True, form: OutputFormat | None = SHARD
+) -> None:
+    """Check an output in the format *form* (None: any) before anything is read.
 
-    Raises: StorageError if it exists (unless *force*), or is one of the *inputs*; UsageError if its name is empty, or a
-    pattern.
+    Without *single*, its name was made of a pattern. Raises: StorageError if it exists (unless *force*), or is one of
+    the *inputs*; UsageError if its name is empty, a pattern, or that of another format.
     """
     if not url:
         raise UsageError(NO_NAME)
@@ -62,6 +65,8 @@ def check_output(url: str, force: bool, inputs: Sequence[str], *, single: bool =
     if single and url.scheme != "pipe" and (found := numbers_in(url.name)):
         raise UsageError(f"one file is written here, and {found[0][0]} is for many: tarsplit writes those", url=url)
     url.module("write")
+    if form is not None:
+        check_format(url, form)
     if url.is_local or url == "-":
         local.check_writable(url, force, [name for name in inputs if name == "-" or Url(name).is_local])
     elif url.scheme != "pipe":

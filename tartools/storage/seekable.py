@@ -162,7 +162,7 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
     """
 
     def __init__(self, url: str, *, force: bool = False) -> None:
-        storage.check_output(url, force, ())
+        storage.check_output(url, force, (), form=None)
         self._url = url
         self._pending = Pending(self, lambda: storage.open_write(url, force))
         self._buffer = bytearray()  # short writes

@@ -172,7 +172,7 @@ def index_places(
     if tool == "energon":
         _check_energon_names(places)
     for url in (*(users if wanted.suffix else ()), *(folder + name for name in wanted.names)):
-        storage.check_output(url, force, urls, single=False)
+        storage.check_output(url, force, urls, single=False, form=None)
     return places
 
 

@@ -222,7 +222,7 @@ def test_splitting_suffixes(url: str, stem: str, suffix: str) -> None:
         ("a.tar.xz", False, "xz"),
         ("a.tar.zst", False, "zstd"),
         ("a.tar.lz4", False, "lz4"),
-        ("a.gz", False, None),
+        ("a.gz", True, "gzip"),
         ("s3://b/a.tar.zst", False, "zstd"),
         ("https://h/a.tgz?signature=a.tar", False, "gzip"),
         ("ais://b/a.tar.lz4?provider=aws", False, "lz4"),
@@ -233,6 +233,12 @@ def test_splitting_suffixes(url: str, stem: str, suffix: str) -> None:
 def test_the_suffix_of_an_output_decides(url: str, gzip: bool, name: str | None) -> None:
     codec = codec_for(url, gzip)
     assert (codec.name if codec else None) == name
+
+
+@pytest.mark.parametrize("url", ["a.gz", "d/a.ZST", "https://h/a.lz4?x=a.tar"])
+def test_a_tar_without_its_suffix_would_not_be_compressed(url: str) -> None:
+    with pytest.raises(UsageError, match=r"a tar is compressed if its name ends in \.tar\."):
+        codec_for(url, False)
 
 
 @pytest.mark.parametrize("url", ["a.tar", "a.tar.zst", "a.tar.xz"])

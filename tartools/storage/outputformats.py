@@ -1,0 +1,74 @@
+"""Suffixes of outputs: a name that says another format than the one that is written is refused, for all commands.
+
+A name without a suffix, or with one that is not in the table, may be the output of any command.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tartools.errors import UsageError
+from tartools.storage.url import Url
+
+
+class OutputFormat(NamedTuple):
+    """What an output is: *name*s it, its *suffixes* (the first is the usual one), and what *writes* it.
+
+    *others*: suffixes of other formats that a user may choose for it.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    writes: str = ""
+    others: tuple[str, ...] = ()
+
+    @property
+    def is_packed(self) -> bool:
+        """True if a suffix of a codec may follow, by which the output is compressed."""
+        return self.name in ("tar", "TSV", "CSV", "JSON lines", "TFRecord")
+
+
+SHARD = OutputFormat("tar", ("tar", "tgz"), "tarcat", ("parquet",))  # a table, if the samples are in shards already
+PARQUET = OutputFormat("Parquet", ("parquet", "pq"), "tarindex or tar2parquet")
+ZIP = OutputFormat("zip", ("zip",), "tar2zip")
+TFRECORD = OutputFormat("TFRecord", ("tfrecord", "tfrecords"), "tar2tfrecord")
+TSV = OutputFormat("TSV", ("tsv", "tab"), "tar2tsv", ("txt",))
+CSV = OutputFormat("CSV", ("csv",), "tar2tsv --csv", ("txt",))
+JSON_LINES = OutputFormat("JSON lines", ("jsonl", "ndjson"), "tar2jsonl", ("json", "txt"))
+HTML = OutputFormat("HTML", ("html", "htm"), "tarshow --html")
+OTHERS = (
+    OutputFormat("text", ("txt", "md", "json", "yaml", "xml", "py", "sh")),
+    OutputFormat("a picture", ("jpg", "jpeg", "png", "gif", "webp", "tif", "tiff", "bmp", "svg")),
+    OutputFormat("a sound or a video", ("wav", "mp3", "flac", "ogg", "mp4", "webm", "mkv", "avi", "mov")),
+    OutputFormat("data of another kind", ("pdf", "npy", "npz", "pt", "pth", "h5", "hdf5", "arrow", "xlsx", "db")),
+    OutputFormat("another archive or compression", ("7z", "rar", "lzma", "lz", "z", "br", "sz")),
+)
+CODEC_SUFFIXES = ("gz", "bz2", "xz", "zst", "lz4")
+OUTPUT_FORMATS = {
+    suffix: form
+    for form in (*OTHERS, SHARD, PARQUET, ZIP, TFRECORD, TSV, CSV, JSON_LINES, HTML)
+    for suffix in form.suffixes
+}
+
+
+def check_format(url: str, form: OutputFormat) -> None:
+    """Raise UsageError if the suffix of the output *url* says another format than *form*.
+
+    >>> check_format("a.tsv.gz", TSV), check_format("a.v2", SHARD), check_format("pipe:cat > a.csv", SHARD)
+    (None, None, None)
+    """
+    if Url(url).scheme in ("-", "pipe"):
+        return
+    words = Url(url).name.rpartition("/")[2].lower().split(".")
+    if form.is_packed and words[-1] in CODEC_SUFFIXES:
+        del words[-1]
+    suffix = words[-1] if len(words) > 1 else ""
+    said = OUTPUT_FORMATS.get(suffix) or (
+        OutputFormat("compressed data", CODEC_SUFFIXES) if suffix in CODEC_SUFFIXES else None
+    )
+    if said is None or said == form or suffix in form.others:
+        return
+    advice = f"; {said.writes} writes {said.name}" if said.writes else ""
+    raise UsageError(
+        f".{suffix} says {said.name}, and this writes {form.name}: name it .{form.suffixes[0]}{advice}", url=url
+    )
