@@ -1,4 +1,4 @@
-"""What the measurements of tarbench mean, and its report: sections for a terminal, one fact per line for a pipe.
+"""The advice and the report of tarbench: sections for a terminal, one fact per line for a pipe.
 
 All take the facts in the form of `tarbench --json`. Names are escaped.
 """
@@ -23,48 +23,50 @@ BETTER = 1.15  # times as fast: less is chance
 
 def advise(facts: dict[str, Any]) -> None:
     """Add to each row of *facts* its `limit`, and to *facts* the `advice`."""
-    alone = {row["name"]: row["parts"] for row in facts["rows"] if not row["workers"]}
+    parts_by_name = {row["name"]: row["parts"] for row in facts["rows"] if not row["workers"]}
     for row in facts["rows"]:
         busy = row["cpu_seconds"] * row["samples_per_second"] / facts["cores"]
-        most = max(PARTS, key=alone[row["name"]].__getitem__)
-        row["limit"] = PROCESSORS if row["workers"] and busy >= BUSY else most
+        slowest_part = max(PARTS, key=parts_by_name[row["name"]].__getitem__)
+        row["limit"] = PROCESSORS if row["workers"] and busy >= BUSY else slowest_part
     facts["advice"] = advice(facts)
 
 
 def advice(facts: Facts) -> list[str]:
-    """Return which format to take, and how many workers, in a line each; and one if other programs disturbed."""
+    """Return lines of advice: the format, the number of workers, and a warning if other programs used processors."""
     loose, packed, factor = forms_of(facts)
     best = packed if packed and (loose is None or factor >= BETTER) else loose
     if best is None:
         return []
-    found = sorted((row["workers"], row["samples_per_second"]) for row in facts["rows"] if row["name"] == best["name"])
-    most = max(rate for _, rate in found)
-    workers, rate = next(each for each in found if each[1] * BETTER >= most)
+    rates_by_workers = sorted(
+        (row["workers"], row["samples_per_second"]) for row in facts["rows"] if row["name"] == best["name"]
+    )
+    max_rate = max(rate for _, rate in rates_by_workers)
+    workers, rate = next(pair for pair in rates_by_workers if pair[1] * BETTER >= max_rate)
     form = f"format: {best['name']}"
     if loose and packed:
         times = as_fast(factor)
         form += f" ({packed['name']}: {times})" if best is loose else f" ({times} as {loose['name']})"
-    told = f"workers: {workers} ({rate:,.0f} samples/s"
-    if others := [each for each in found if each[0] != workers]:
-        told += f"; {others[0][0] or 'without'}: {others[0][1]:,.0f}"
-    said = [form, f"{told})"]
+    workers_line = f"workers: {workers} ({rate:,.0f} samples/s"
+    if other_rates := [pair for pair in rates_by_workers if pair[0] != workers]:
+        workers_line += f"; {other_rates[0][0] or 'without'}: {other_rates[0][1]:,.0f}"
+    lines = [form, f"{workers_line})"]
     if (facts["others"] or 0) >= OTHERS:
-        said.append(f"figures are too low: other programs used {100 * facts['others']:.0f} % of the processors")
-    return said
+        lines.append(f"figures are too low: other programs used {100 * facts['others']:.0f} % of the processors")
+    return lines
 
 
 def forms_of(facts: Facts) -> tuple[Row | None, Row | None, float]:
-    """Return the best rows of loose files and of what is packed, and how many times as fast training is with these.
+    """Return the best row of loose files, the best packed one, and how many times as fast training is from the packed.
 
-    They are compared by the times in which samples come, with the same time to decode and collate them, so that what
-    else the machine did at that moment counts less.
+    Times to decode and collate are assumed to be equal, so that other load on the machine during one row counts less.
+
     """
-    alone = [row for row in facts["rows"] if row["parts"]]
-    loose = min((row for row in alone if row["form"] == "loose"), key=brought, default=None)
-    packed = min((row for row in alone if row["form"] != "loose"), key=brought, default=None)
+    single_rows = [row for row in facts["rows"] if row["parts"]]
+    loose = min((row for row in single_rows if row["form"] == "loose"), key=brought, default=None)
+    packed = min((row for row in single_rows if row["form"] != "loose"), key=brought, default=None)
     if not loose or not packed:
         return loose, packed, 1
-    work = min(row["parts"]["decode"] + row["parts"]["collate"] for row in alone)
+    work = min(row["parts"]["decode"] + row["parts"]["collate"] for row in single_rows)
     return loose, packed, (brought(loose) + work) / (brought(packed) + work)
 
 
@@ -74,10 +76,10 @@ def brought(row: Row) -> float:
 
 
 def plain_lines(facts: Facts) -> Iterator[str]:
-    """Yield the *facts*, one per line. Of a dry run, what would be measured."""
+    """Yield the *facts*, one per line; for a dry run the rows that would be measured."""
     yield from facts["advice"]
-    first, *others = map(shown, facts["source"])
-    yield f"source: {first}{f' and {len(others):,} more' if others else ''}"
+    first_url, *other_urls = map(shown, facts["source"])
+    yield f"source: {first_url}{f' and {len(other_urls):,} more' if other_urls else ''}"
     yield f"samples: {facts['samples']}"
     if facts["bytes"] is not None:
         yield f"bytes: {facts['bytes']}"
@@ -111,7 +113,7 @@ def parts(facts: Facts) -> Iterator[Part]:
         return
     measured.append("/".join(sorted({row["cache"] or "on a server" for row in rows})))
     yield ", ".join(measured), "bold"
-    most = max(row["samples_per_second"] for row in rows)
+    max_rate = max(row["samples_per_second"] for row in rows)
     rates = [
         (
             row["name"],
@@ -119,7 +121,7 @@ def parts(facts: Facts) -> Iterator[Part]:
             rounded(row["samples_per_second"]),
             rounded(row["bytes_per_second"] / 1e6),
             f"{1e3 * row['cpu_seconds']:.2f}",
-            share_of(row["samples_per_second"], most),
+            share_of(row["samples_per_second"], max_rate),
             limit_of(row, parts),
         )
         for _, row, parts in rows_with_parts(facts)
@@ -132,17 +134,17 @@ def parts(facts: Facts) -> Iterator[Part]:
 
 def rows_with_parts(facts: Facts) -> Iterator[tuple[str, Row, Mapping[str, float]]]:
     """Yield each row with its name and workers, and the parts of the time that it has without workers."""
-    alone = {row["name"]: row.get("parts") or {} for row in facts["rows"] if not row["workers"]}
+    parts_by_name = {row["name"]: row.get("parts") or {} for row in facts["rows"] if not row["workers"]}
     for row in facts["rows"]:
         name = f"{row['name']}, {several(row['workers'], 'worker')}" if row["workers"] else row["name"]
-        yield name, row, alone[row["name"]]
+        yield name, row, parts_by_name[row["name"]]
 
 
 def limit_of(row: Row, parts: Mapping[str, float]) -> str:
-    """Return what limits *row* in a few words; *parts* are those without workers."""
-    most = max(PARTS, key=parts.__getitem__)
-    taken = 100 * parts[most] / (sum(parts.values()) or 1)
-    return f"processors busy, {most}" if row["limit"] == PROCESSORS else f"{most} {taken:.0f} %"
+    """Return the bottleneck of *row* in a few words; *parts* are its seconds without workers."""
+    slowest_part = max(PARTS, key=parts.__getitem__)
+    percentage = 100 * parts[slowest_part] / (sum(parts.values()) or 1)
+    return f"processors busy, {slowest_part}" if row["limit"] == PROCESSORS else f"{slowest_part} {percentage:.0f} %"
 
 
 def as_fast(factor: float) -> str:

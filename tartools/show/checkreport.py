@@ -22,34 +22,34 @@ FIRST = 5  # places of a finding in a table
 COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 
 
-def check_facts(found: Summary, shards: int, where: Where, words: Words, decoded: bool) -> dict[str, Any]:
-    """Return what was *found* in so many *shards*, of whose samples each should have *words*, in the shape of --json.
+def check_facts(summary: Summary, shards: int, where: Where, words: Words, decoded: bool) -> dict[str, Any]:
+    """Return the facts of --json: the findings of *summary* in a number of *shards*.
 
-    Payloads were *decoded*, or only their first bytes looked at.
+    words: fields that each sample should have. decoded: True if payloads were decoded, not only their first bytes read.
     """
     counts = dict.fromkeys(WEIGHTS, 0)
-    for code, tally in found.findings.items():
+    for code, tally in summary.findings.items():
         counts[CODES[code].weight] += tally.count
     order = list(CODES)
-    codes = sorted(found.findings, key=lambda code: (WEIGHTS.index(CODES[code].weight), order.index(code)))
+    codes = sorted(summary.findings, key=lambda code: (WEIGHTS.index(CODES[code].weight), order.index(code)))
     return {
         "shards": shards,
-        "samples": found.samples,
+        "samples": summary.samples,
         **{f"{weight}s": count for weight, count in counts.items()},
         "expected": [";".join(word) for word in words],
-        "undecoded": [] if decoded else sorted(name for name in found.fields if is_decoded(suffix_of(name))),
-        "findings": [finding(code, found.findings[code], where) for code in codes],
+        "undecoded": [] if decoded else sorted(name for name in summary.fields if is_decoded(suffix_of(name))),
+        "findings": [finding(code, summary.findings[code], where) for code in codes],
     }
 
 
-def finding(code: str, found: Tally, where: Where) -> dict[str, Any]:
-    """Return what was *found* of *code*, in the shape of --json."""
+def finding(code: str, tally: Tally, where: Where) -> dict[str, Any]:
+    """Return the facts of --json about one kind of finding."""
     about = CODES[code]
-    places = [(*where(place.shard, place.byte), place) for place in sorted(found.first)]
+    places = [(*where(place.shard, place.byte), place) for place in sorted(tally.first)]
     return {
         "code": code,
         "weight": about.weight,
-        "count": found.count,
+        "count": tally.count,
         "means": about.means,
         "todo": about.todo,
         "places": [
@@ -66,16 +66,16 @@ def finding(code: str, found: Tally, where: Where) -> dict[str, Any]:
 
 def plain_lines(facts: Facts) -> Iterator[str]:
     """Yield the *facts*, one per line."""
-    for what in ("shards", "samples", "errors", "warnings", "notes"):
-        yield f"{what}: {facts[what]}"
+    for count_name in ("shards", "samples", "errors", "warnings", "notes"):
+        yield f"{count_name}: {facts[count_name]}"
     yield f"expected: {printable(' '.join(facts['expected'])) or '-'}"
     if facts["undecoded"]:
         yield f"not decoded: {printable(' '.join(facts['undecoded']))}"
-    for found in facts["findings"]:
-        start = f"{found['weight']} {found['code']}"
-        yield f"{start}: {found['count']}: {found['means']}"
-        yield f"{start} todo: {found['todo']}"
-        for place in found["places"][:LISTED]:
+    for finding_facts in facts["findings"]:
+        start = f"{finding_facts['weight']} {finding_facts['code']}"
+        yield f"{start}: {finding_facts['count']}: {finding_facts['means']}"
+        yield f"{start} todo: {finding_facts['todo']}"
+        for place in finding_facts["places"][:LISTED]:
             yield f"{start} in: {place_in_words(place)}"
 
 
@@ -100,13 +100,16 @@ def parts(facts: Facts) -> Iterator[Part]:
     if not facts["findings"]:
         yield "nothing found", ""
         return
-    rows = [(found["code"], found["weight"], f"{found['count']:,}", found["means"]) for found in facts["findings"]]
+    rows = [
+        (finding_facts["code"], finding_facts["weight"], f"{finding_facts['count']:,}", finding_facts["means"])
+        for finding_facts in facts["findings"]
+    ]
     yield Section("", ("<Findings", "<weight", ">count", "<what it means"), rows)
-    for found in facts["findings"]:
-        places = found["places"][:FIRST]
+    for finding_facts in facts["findings"]:
+        places = finding_facts["places"][:FIRST]
         yield "", ""
-        yield f"{found['code']}: {found['means']}", COLOURS[found["weight"]]
+        yield f"{finding_facts['code']}: {finding_facts['means']}", COLOURS[finding_facts["weight"]]
         yield from ((f"  {place_in_words(place)}", "") for place in places)
-        if found["count"] > len(places):
-            yield f"  and {found['count'] - len(places):,} more; --json lists them", "dim"
-        yield f"  {found['todo']}", "cyan"
+        if finding_facts["count"] > len(places):
+            yield f"  and {finding_facts['count'] - len(places):,} more; --json lists them", "dim"
+        yield f"  {finding_facts['todo']}", "cyan"

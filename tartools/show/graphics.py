@@ -68,26 +68,26 @@ def sixel(picture: Image, width: int, height: int) -> str:
     from PIL import Image, ImageOps
 
     # ten times as quick as the best palette, and its colours are off by 3 of 255 instead of 2
-    few = ImageOps.contain(picture, (width, height)).quantize(COLOURS, Image.Quantize.FASTOCTREE)
-    width, height = few.size
-    colours = (few.getpalette() or [])[: 3 * COLOURS]
+    indexed = ImageOps.contain(picture, (width, height)).quantize(COLOURS, Image.Quantize.FASTOCTREE)
+    width, height = indexed.size
+    colours = (indexed.getpalette() or [])[: 3 * COLOURS]
     parts = [f'\x1bP0;1q"1;1;{width};{height}']
     for number in range(len(colours) // 3):
         red, green, blue = (round(value * 100 / 255) for value in colours[3 * number : 3 * number + 3])
         parts.append(f"#{number};2;{red};{green};{blue}")
-    return "".join(parts) + _bands(few) + "\x1b\\"
+    return "".join(parts) + _bands(indexed) + "\x1b\\"
 
 
-def _bands(few: Image) -> str:
-    """Return the sixels of *few*, a picture with a palette, as text: four and more repetitions as `!N` and the sixel.
+def _bands(indexed: Image) -> str:
+    """Return the picture *indexed*, which has a palette, as sixels: four and more repetitions as `!N` and the sixel.
 
     A token is an item of a table of short strings padded with zero bytes, so that numpy looks all of them up at once.
     """
     import numpy as np
 
-    width, height = few.size
+    width, height = indexed.size
     rows = np.arange(height)[:, None]
-    colours = np.frombuffer(few.tobytes(), np.uint8).reshape(height, width)
+    colours = np.frombuffer(indexed.tobytes(), np.uint8).reshape(height, width)
     lines = rows // 6 * COLOURS + colours  # a line is one colour of a band
     dots = np.sort(((lines * width + np.arange(width)) * 8 + rows % 6).reshape(-1))
     firsts = np.flatnonzero(np.diff(dots >> 3, prepend=-1))
@@ -125,8 +125,8 @@ def half_blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list
         palette = Image.new("P", (1, 1))
         palette.putpalette([value for colour in PALETTE for value in colour])
         # dithering would be visible in dots as large as these
-        few = small.quantize(palette=palette, dither=Image.Dither.NONE)
-        colours = [f"5;{FIRST + number}" for number in few.tobytes()]
+        indexed = small.quantize(palette=palette, dither=Image.Dither.NONE)
+        colours = [f"5;{FIRST + number}" for number in indexed.tobytes()]
     lines = [colours[y * columns : (y + 1) * columns] for y in range(2 * rows)]
     return [_line(upper, lower) for upper, lower in zip(lines[::2], lines[1::2], strict=True)]
 
@@ -136,6 +136,8 @@ def _line(upper: list[str], lower: list[str]) -> str:
     cells = list(zip(upper, lower, strict=True))
     parts = []
     for before, cell in pairwise([("", ""), *cells]):
-        named = [f"{what};{new}" for what, old, new in zip(("38", "48"), before, cell, strict=True) if new != old]
-        parts.append(f"\x1b[{';'.join(named)}m▀" if named else "▀")
+        codes = [
+            f"{code_start};{new}" for code_start, old, new in zip(("38", "48"), before, cell, strict=True) if new != old
+        ]
+        parts.append(f"\x1b[{';'.join(codes)}m▀" if codes else "▀")
     return "".join(parts) + "\x1b[0m"

@@ -1,4 +1,4 @@
-"""The pager of `tarshow -i`: show one sample at a time, or a grid of them; keys turn the pages."""
+"""The pager of `tarshow -i`: show one sample at a time, or a grid of them; page with the keyboard."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class History:
         return self.first + len(self._kept)
 
     def read_to(self, number: int) -> int:
-        """Read up to sample *number*; return *number*, or that of the last sample if there are fewer; -1 if none."""
+        """Read up to sample *number*; return its number, the last sample's if there are fewer, -1 if there is none."""
         while number >= self.count:
             sample = next(self._unread, None)
             if sample is None:
@@ -122,21 +122,21 @@ class Pager:
                 self._go(self._number + (step if key in NEXT else -step))
 
     def _go(self, number: int) -> None:
-        """Show sample *number*, or the nearest one that there is; say so if that is none other than before."""
+        """Show sample *number*, or the first or last sample if there is no such number; then set a note."""
         before = self._number
         while self._seen.count <= number and not self._seen.ended:
             self._seen.read_to(min(number, self._seen.count + STEP - 1))
             if self._stopped(number):
                 break
         self._number = self._seen.read_to(min(number, self._seen.count - 1))
-        kept = " that is kept" if self._seen.first else ""
+        suffix = " that is kept" if self._seen.first else ""
         if number < self._number or number == self._number == before == self._seen.first:
-            self._note = f"this is the first{kept}"
+            self._note = f"this is the first{suffix}"
         elif self._number < number and (self._number == before or number != sys.maxsize):
             self._note = "this is the last"
 
     def _stopped(self, number: int) -> bool:
-        """Say how far we are on the way to sample *number*; return whether a key was pressed meanwhile."""
+        """Show progress on the way to sample *number*; return True if a key was pressed meanwhile."""
         if self._seen.count <= number and not self._seen.ended:
             self._keyboard.write(self._foot(f" {self._seen.count:,} samples read; any key stops").encode())
             return self._keyboard.waiting()
@@ -155,31 +155,31 @@ class Pager:
             number += 1
             stopped = number % STEP == 0 and self._stopped(number)
         self._number = self._seen.read_to(self._number)  # it may be kept no longer
-        again = range(self._seen.first, 0 if stopped else self._number + 1)
-        found = next((number for number in again if part in self._seen[number].key.lower()), None)
-        if found is None:
+        earlier = range(self._seen.first, 0 if stopped else self._number + 1)
+        match = next((number for number in earlier if part in self._seen[number].key.lower()), None)
+        if match is None:
             self._note = "stopped" if stopped else f"no key has {printable(self._sought)}"
         else:
-            self._number, self._note = found, "from the first again"
+            self._number, self._note = match, "from the first again"
 
     def _ask(self, question: str, typed: str = "") -> str:
-        """Return what the user types behind *question*, where *typed* is already; nothing if it is escaped."""
-        found = bytearray(typed.encode())
+        """Return the line that the user types after *question*, which begins with *typed*; "" after Escape."""
+        line_bytes = bytearray(typed.encode())
         while True:
-            line = f" {question}{printable(found.decode(errors='replace'))}"
+            line = f" {question}{printable(line_bytes.decode(errors='replace'))}"
             self._keyboard.write(self._foot(line).encode())
             key = self._keyboard.key()
             if key == "enter":
-                return found.decode(errors="replace")
+                return line_bytes.decode(errors="replace")
             if key == AGAIN:
                 self._show()
-            elif key == "escape" or (key == "backspace" and not found):
+            elif key == "escape" or (key == "backspace" and not line_bytes):
                 return ""
             elif key == "backspace":
-                while found.pop() & 0xC0 == 0x80:  # of a character of several bytes, all (UTF-8)
+                while line_bytes.pop() & 0xC0 == 0x80:  # of a character of several bytes, all (UTF-8)
                     pass
             elif len(key) == 1:
-                found += key.encode("latin-1")
+                line_bytes += key.encode("latin-1")
 
     def _show(self) -> None:
         """Fill the screen; its last row has number, key and shard, or help."""
@@ -188,12 +188,12 @@ class Pager:
             import textwrap
 
             help_lines = [f" {line}" for line in textwrap.wrap(KEYS, screen.columns - 2)]
-        room, whole = screen._replace(rows=screen.rows + 1 - max(1, len(help_lines))), True
+        area, fits = screen._replace(rows=screen.rows + 1 - max(1, len(help_lines))), True
         if self._grid:
-            drawn = self._drawn_grid(room)
+            drawn = self._drawn_grid(area)
         else:
-            drawn, whole = sheet.sheet_page(self._seen[self._number], room)
-        foot = help_lines or [self._status(screen, HINT if whole else f"more below  {HINT}")]
+            drawn, fits = sheet.sheet_page(self._seen[self._number], area)
+        foot = help_lines or [self._status(screen, HINT if fits else f"more below  {HINT}")]
         forget = graphics.KITTY_FORGET if screen.protocol == KITTY else ""
         self._keyboard.write(f"{forget}{CLEAR}{drawn}{self._foot(*foot)}".encode())
 
@@ -208,13 +208,13 @@ class Pager:
 
     def _status(self, screen: Screen, hint: str) -> str:
         sample = self._seen[self._number]
-        right = f" {self._note or hint} "
-        left = f" {self._place()}  {printable(sample.key)}  {shown(sample.shard)}"
-        left = sheet.fit(left, max(1, screen.columns - sheet.cells(right)))
-        return left + " " * (screen.columns - sheet.cells(left) - sheet.cells(right)) + right
+        right_part = f" {self._note or hint} "
+        left_part = f" {self._place()}  {printable(sample.key)}  {shown(sample.shard)}"
+        left_part = sheet.fit(left_part, max(1, screen.columns - sheet.cells(right_part)))
+        return left_part + " " * (screen.columns - sheet.cells(left_part) - sheet.cells(right_part)) + right_part
 
     def _place(self) -> str:
-        """Return the number of the sample, and of how many, as far as that is known."""
+        """Return the number of the sample and the total, as far as it is known."""
         read, number = self._seen.count, self._number + 1
         if self._seen.ended:
             return f"{number:,} of {read:,}"

@@ -44,28 +44,28 @@ class Section(NamedTuple):
         rows = [[cell if isinstance(cell, str) else bar(cell) for cell in row] for row in self.rows]
         below = list(zip(*rows, strict=True)) or [()] * len(self.columns)
         wide = [max(map(cells, (column[1:], *parts))) for column, parts in zip(self.columns, below, strict=True)]
-        least = [
+        min_widths = [
             width if column[0] == ">" else min(width, LEAST) for column, width in zip(self.columns, wide, strict=True)
         ]
         shown = list(range(len(wide)))
         if sum(wide[n] + GAP for n in shown) - GAP > options.max_width:
             shown = [n for n in shown if self.columns[n][0] != "|"]
-        while shown[2:] and sum(least[n] + GAP for n in shown) - GAP > options.max_width:
+        while shown[2:] and sum(min_widths[n] + GAP for n in shown) - GAP > options.max_width:
             shown.pop()
-        made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
         for n in shown:
             sign, name = self.columns[n][0], self.columns[n][1:]
-            heading = Text(name, style="" if made.columns else "bold not dim", no_wrap=True, overflow="ellipsis")
-            made.add_column(
+            heading = Text(name, style="" if table.columns else "bold not dim", no_wrap=True, overflow="ellipsis")
+            table.add_column(
                 heading,
                 justify="right" if sign == ">" else "left",
                 style="cyan" if sign == "|" else "",
                 no_wrap=sign == ">",  # columns that may wrap are made narrower first
-                min_width=least[n],
+                min_width=min_widths[n],
             )
         for row in rows:
-            made.add_row(*(Text(row[n], no_wrap=True, overflow="ellipsis") for n in shown))
-        yield made
+            table.add_row(*(Text(row[n], no_wrap=True, overflow="ellipsis") for n in shown))
+        yield table
         if self.more:
             yield Text(self.more, style="dim")
 
@@ -108,14 +108,14 @@ def shortened(text: str, width: int = LONG) -> str:
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
-def share_of(part: float, whole: float) -> float:
-    """Return *part* of *whole*, from 0 to 1; 0 of nothing."""
-    return part / max(whole, 1)
+def share_of(part: float, total: float) -> float:
+    """Return *part* of *total*, from 0 to 1; 0 of nothing."""
+    return part / max(total, 1)
 
 
-def percent(part: int, whole: int) -> str:
-    """Return *part* as a percentage of *whole*."""
-    return f"{100 * part / max(whole, 1):.1f} %"
+def percent(part: int, total: int) -> str:
+    """Return *part* as a percentage of *total*."""
+    return f"{100 * part / max(total, 1):.1f} %"
 
 
 def bar(share: float, width: int = BAR) -> str:
@@ -136,5 +136,5 @@ def skyline(counts: Iterable[int]) -> str:
     ' ▁▄█'
     """
     counts = list(counts)
-    most = max(counts, default=0)
-    return "".join(BARS[-(-8 * count // most) - 1] if count else " " for count in counts)
+    max_count = max(counts, default=0)
+    return "".join(BARS[-(-8 * count // max_count) - 1] if count else " " for count in counts)

@@ -71,21 +71,21 @@ def rows_of_pictures(
     """
     if screen.protocol == NONE:
         for sample in samples:
-            found = described_members(sample, screen)
-            note(sample, is_broken(found))
-            shown = text.block(sample, found, bold=screen.codes)
-            yield shown, 1, sum(max(1, -(-len(line) // screen.columns)) for line in shown[:-1].split("\n"))
+            described = described_members(sample, screen)
+            note(sample, is_broken(described))
+            lines_text = text.block(sample, described, bold=screen.codes)
+            yield lines_text, 1, sum(max(1, -(-len(line) // screen.columns)) for line in lines_text[:-1].split("\n"))
         return
-    wide = min(screen.columns, max(NARROW, min(WIDE, (screen.columns - GAP) // 2)))
-    high = min(HIGH, screen.rows - AROUND)
+    max_columns = min(screen.columns, max(NARROW, min(WIDE, (screen.columns - GAP) // 2)))
+    max_rows = min(HIGH, screen.rows - AROUND)
     waiting: list[Block] = []
     for sample in samples:
-        found = described_members(sample, screen)
-        blocks = laid_out(sample, found, screen, wide, high)
-        note(sample, is_broken(found) or any(tile.broken for block in blocks for tile in block.tiles))
+        described = described_members(sample, screen)
+        blocks = laid_out(sample, described, screen, max_columns, max_rows)
+        note(sample, is_broken(described) or any(tile.broken for block in blocks for tile in block.tiles))
         lone = len(blocks) > 1 or not blocks[0].tiles
-        taken = sum(block.width + GAP for block in waiting)
-        if waiting and (lone or taken + blocks[0].width > screen.columns):
+        used_columns = sum(block.width + GAP for block in waiting)
+        if waiting and (lone or used_columns + blocks[0].width > screen.columns):
             yield drawn_row(waiting) + "\n", len(waiting), height(waiting, screen.columns) + 1
             waiting = []
         if lone:
@@ -97,9 +97,9 @@ def rows_of_pictures(
         yield drawn_row(waiting) + "\n", len(waiting), height(waiting, screen.columns) + 1
 
 
-def is_broken(found: Described) -> bool:
-    """Return whether one of the members *found* in a sample is a broken picture or sound."""
-    return any(description.kind == "broken" for _, description in found)
+def is_broken(described: Described) -> bool:
+    """Return whether one of the members *described* in a sample is a broken picture or sound."""
+    return any(description.kind == "broken" for _, description in described)
 
 
 def height(blocks: Sequence[Block], columns: int) -> int:
@@ -114,25 +114,29 @@ def sheet_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
 
     Pictures get the rows that the text leaves, but at least half of them. The rest is cut or left out.
     """
-    found = described_members(sample, screen)
-    count = sum(description.kind == "picture" for _, description in found) if screen.protocol != NONE else 0
-    words = sum(1 + len(description.lines) for _, description in found) - count
-    room = screen.rows - 1
-    left = room - 1 - min(words, room // 2)  # rows for pictures and their labels
-    most = min(count, (screen.columns + GAP) // (SMALL + GAP))
+    described = described_members(sample, screen)
+    count = sum(description.kind == "picture" for _, description in described) if screen.protocol != NONE else 0
+    text_rows = sum(1 + len(description.lines) for _, description in described) - count
+    free_rows = screen.rows - 1
+    picture_rows = free_rows - 1 - min(text_rows, free_rows // 2)  # rows for pictures and their labels
+    max_across = min(count, (screen.columns + GAP) // (SMALL + GAP))
     # the number side by side that makes square pictures largest
-    across = max(range(1, most + 1), key=lambda n: min(screen.columns // n, 2 * (left // -(-count // n))), default=1)
-    high = max(1, left // max(1, -(-count // across)) - 1)
-    shown, whole = "", True
-    for block in laid_out(sample, found, screen, (screen.columns + GAP) // across - GAP, high):
+    across = max(
+        range(1, max_across + 1),
+        key=lambda n: min(screen.columns // n, 2 * (picture_rows // -(-count // n))),
+        default=1,
+    )
+    max_rows = max(1, picture_rows // max(1, -(-count // across)) - 1)
+    shown, fits = "", True
+    for block in laid_out(sample, described, screen, (screen.columns + GAP) // across - GAP, max_rows):
         title, lines = fit(block.title, screen.columns), [fit(line, screen.columns) for line in block.lines]
-        room -= bool(title) + (max(tile.rows for tile in block.tiles) + 1 if block.tiles else 0)
-        if room < 0:
+        free_rows -= bool(title) + (max(tile.rows for tile in block.tiles) + 1 if block.tiles else 0)
+        if free_rows < 0:
             return shown, False
-        whole = len(lines) <= room
-        lines = lines[:room]
+        fits = len(lines) <= free_rows
+        lines = lines[:free_rows]
         shown += drawn_row([Block(title, block.tiles, lines)], codes=screen.codes)
-    return shown, whole
+    return shown, fits
 
 
 def grid_size(screen: Screen) -> tuple[int, int]:
@@ -141,33 +145,36 @@ def grid_size(screen: Screen) -> tuple[int, int]:
     return across, max(1, (screen.rows - 1) // (SMALL // 2))
 
 
-def grid(samples: Sequence[Sample], chosen: int, screen: Screen) -> str:
+def grid(samples: Sequence[Sample], marked_index: int, screen: Screen) -> str:
     """Return text that fills *screen*, without its last row, with a thumbnail of each of *samples* under its key.
 
-    A thumbnail is the first picture, or else the beginning of the text. The key of number *chosen* is marked.
+    A thumbnail is the first picture, or else the beginning of the text. The key of number *marked_index* is marked.
     """
     across, down = grid_size(screen)
-    wide, high = (screen.columns + GAP) // across - GAP, max(1, (screen.rows - 1) // down - 2)
-    blocks = [thumbnail(sample, screen, wide, high, marked=number == chosen) for number, sample in enumerate(samples)]
+    max_columns, max_rows = (screen.columns + GAP) // across - GAP, max(1, (screen.rows - 1) // down - 2)
+    blocks = [
+        thumbnail(sample, screen, max_columns, max_rows, marked=number == marked_index)
+        for number, sample in enumerate(samples)
+    ]
     return "".join(drawn_row(blocks[n : n + across], codes=screen.codes) for n in range(0, len(blocks), across))
 
 
-def thumbnail(sample: Sample, screen: Screen, wide: int, high: int, *, marked: bool) -> Block:
-    """Return *sample* as a block of *wide* columns and at most *high* rows below its key."""
+def thumbnail(sample: Sample, screen: Screen, max_columns: int, max_rows: int, *, marked: bool) -> Block:
+    """Return *sample* as a block of *max_columns* columns and at most *max_rows* rows below its key."""
     from rich.cells import set_cell_size
 
-    found = described_members(sample, screen)
+    described = described_members(sample, screen)
     key = printable(sample.key)
-    while cells(key) > wide - 2:  # neighbours differ in the end of their keys
+    while cells(key) > max_columns - 2:  # neighbours differ in the end of their keys
         key = "…" + key[2:]
-    title = set_cell_size(("> " if marked else "  ") + key, wide)
+    title = set_cell_size(("> " if marked else "  ") + key, max_columns)
     title = styled(title, REVERSE if marked and screen.codes else "")
-    first = next((member for member, description in found if description.kind == "picture"), None)
+    first = next((member for member, description in described if description.kind == "picture"), None)
     if first is None or screen.protocol == NONE:
-        return Block(title, (), [*(fit(line, wide) for line in text.described_fields(found)[:high]), ""])
-    drawn = tile(first, "", screen, wide, high)
-    lines = drawn.lines[:high]  # a message can be longer
-    return Block(title, [drawn._replace(lines=lines, rows=min(drawn.rows, high), label="")], ())
+        return Block(title, (), [*(fit(line, max_columns) for line in text.described_fields(described)[:max_rows]), ""])
+    drawn = tile(first, "", screen, max_columns, max_rows)
+    lines = drawn.lines[:max_rows]  # a message can be longer
+    return Block(title, [drawn._replace(lines=lines, rows=min(drawn.rows, max_rows), label="")], ())
 
 
 def described_members(sample: Sample, screen: Screen) -> Described:
@@ -175,40 +182,40 @@ def described_members(sample: Sample, screen: Screen) -> Described:
     return [(member, text.describe(member, decode=screen.protocol == NONE)) for member in sample.members]
 
 
-def laid_out(sample: Sample, found: Described, screen: Screen, wide: int, high: int) -> list[Block]:
-    """Return *sample*, with the members *found* in it, as blocks whose pictures fit into the width of *screen*.
+def laid_out(sample: Sample, members: Described, screen: Screen, max_columns: int, max_rows: int) -> list[Block]:
+    """Return *sample*, with the members *members* in it, as blocks whose pictures fit into the width of *screen*.
 
-    A picture and its label take at most *wide* columns, a picture *high* rows. The last block has the text.
+    A picture and its label take at most *max_columns* columns, a picture *max_rows* rows. The last block has the text.
     """
     drawn: list[tuple[Member, text.Description]] = []
     described: list[tuple[Member, text.Description]] = []
-    for pair in found:
+    for pair in members:
         (drawn if pair[1].kind == "picture" and screen.protocol != NONE else described).append(pair)
     bands: list[list[Tile]] = [[]]
     for member, description in drawn:
-        another = tile(member, description.what, screen, wide, high)
-        if bands[-1] and sum(tile.width + GAP for tile in bands[-1]) + another.width > screen.columns:
+        next_tile = tile(member, description.what, screen, max_columns, max_rows)
+        if bands[-1] and sum(tile.width + GAP for tile in bands[-1]) + next_tile.width > screen.columns:
             bands.append([])
-        bands[-1].append(another)
+        bands[-1].append(next_tile)
     blocks = [Block("", band, ()) for band in bands]
     blocks[0] = blocks[0]._replace(title=printable(sample.key))
     blocks[-1] = blocks[-1]._replace(lines=text.described_fields(described))
     return blocks
 
 
-def tile(member: Member, what: str, screen: Screen, wide: int, high: int) -> Tile:
-    """Return the picture *member*, described as *what*, for *screen*; or a message if it cannot be decoded."""
+def tile(member: Member, description: str, screen: Screen, max_columns: int, max_rows: int) -> Tile:
+    """Return the tile of the picture *member* for *screen*; if it can't be decoded, a message in a frame."""
     name = printable(field_name(member)) or "-"
     try:
-        picture = decoding.decoded(member, wide * screen.cell[0], high * screen.cell[1])
+        picture = decoding.decoded(member, max_columns * screen.cell[0], max_rows * screen.cell[1])
     except (TarToolsError, MemoryError):
         raise
     except Exception as error:  # as `decoded` says
-        lines = framed(decoding.reason(error), min(wide, MESSAGE))
+        lines = framed(decoding.reason(error), min(max_columns, MESSAGE))
         broken = not isinstance(error, decoding.TooLargeError)
-        return Tile(cells(lines[0]), len(lines), lines, "", fit(f"  {name}  {member.size:,} B", wide), broken)
-    label = fit(f"  {name}  {member.size:,} B  {what}", wide)
-    columns, height = in_cells(picture.size, wide, high)
+        return Tile(cells(lines[0]), len(lines), lines, "", fit(f"  {name}  {member.size:,} B", max_columns), broken)
+    label = fit(f"  {name}  {member.size:,} B  {description}", max_columns)
+    columns, height = in_cells(picture.size, max_columns, max_rows)
     if screen.protocol == BLOCKS:
         lines = graphics.half_blocks(picture, columns, height, exact=screen.exact)
         return Tile(columns, height, lines, "", label)
@@ -221,8 +228,8 @@ def tile(member: Member, what: str, screen: Screen, wide: int, high: int) -> Til
     return Tile(columns, height, (), drawing, label)
 
 
-def in_cells(size: tuple[int, int], wide: int, high: int) -> tuple[int, int]:
-    """Return columns and rows for a picture of *size* pixels: at most *wide* and *high*, and one column per pixel.
+def in_cells(size: tuple[int, int], max_columns: int, max_rows: int) -> tuple[int, int]:
+    """Return the columns and rows of a picture of *size* pixels, up to a column per pixel and the given maxima.
 
     A cell counts as twice as high as it is wide.
 
@@ -230,8 +237,8 @@ def in_cells(size: tuple[int, int], wide: int, high: int) -> tuple[int, int]:
     ((40, 15), (30, 20), (28, 14))
     """
     width, height = size
-    columns = min(wide, width, max(1, round(2 * high * width / height)))
-    return columns, max(1, min(high, round(columns * height / width / 2)))
+    columns = min(max_columns, width, max(1, round(2 * max_rows * width / height)))
+    return columns, max(1, min(max_rows, round(columns * height / width / 2)))
 
 
 def drawn_row(blocks: Sequence[Block], *, codes: bool = True) -> str:
@@ -265,14 +272,14 @@ def written_block(block: Block, tallest: int, codes: bool) -> list[str]:
 def drawings(blocks: Sequence[Block], tallest: int) -> str:
     """Return the code that draws the pictures of *blocks* into the *tallest* rows above the cursor, which stays."""
     drawn = ""
-    left = 0
+    block_column = 0
     for block in blocks:
-        column = left
+        column = block_column
         for tile in block.tiles:
             if tile.drawing:  # cursor saved, up, to the right, and restored: ECMA-48, CUU and CUF; DECSC and DECRC
                 drawn += f"\x1b7\x1b[{tallest}A" + (f"\x1b[{column}C" if column else "") + tile.drawing + "\x1b8"
             column += tile.width + GAP
-        left += block.width + GAP
+        block_column += block.width + GAP
     return drawn
 
 

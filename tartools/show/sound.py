@@ -29,13 +29,13 @@ STORED = {
 
 
 def is_sound(kind: str, head: bytes) -> bool:
-    """Return whether a file that begins with *head*, in a field that ends in *kind*, is or should be a sound."""
+    """True if a file that begins with *head*, in a field with the suffix *kind*, is a sound or should be one."""
     return kind in KINDS or _begins(head)
 
 
 def _begins(head: bytes) -> bool:
-    found = type_of_file(head)
-    return found is not None and not KINDS.isdisjoint(found.suffixes)
+    file_type = type_of_file(head)
+    return file_type is not None and not KINDS.isdisjoint(file_type.suffixes)
 
 
 def read_sound(member: Member, columns: int = COLUMNS) -> tuple[str, Sequence[float]]:
@@ -56,8 +56,10 @@ def read_sound(member: Member, columns: int = COLUMNS) -> tuple[str, Sequence[fl
         with soundfile.SoundFile(file) as opened:
             seconds, channels = opened.frames / opened.samplerate, opened.channels
             stored = STORED.get(opened.subtype, opened.subtype.replace("_", " ").capitalize())
-            what = f"{opened.format} {seconds:.2f} s, {opened.samplerate} Hz, {channels} channel{'s' * (channels > 1)}"
-            return f"{what}, {stored}", peaks(opened, columns)
+            description = (
+                f"{opened.format} {seconds:.2f} s, {opened.samplerate} Hz, {channels} channel{'s' * (channels > 1)}"
+            )
+            return f"{description}, {stored}", peaks(opened, columns)
 
 
 def peaks(opened: soundfile.SoundFile, columns: int) -> list[float]:
@@ -65,15 +67,15 @@ def peaks(opened: soundfile.SoundFile, columns: int) -> list[float]:
     import numpy as np
 
     columns = min(columns, opened.frames)
-    found: list[float] = []
+    column_peaks: list[float] = []
     for column in range(columns):
         begin, end = (opened.frames * edge // columns for edge in (column, column + 1))
         if opened.tell() != begin:
             opened.seek(begin)
-        heard = opened.read(min(end - begin, HEARD), dtype="float32", always_2d=True)
-        found.append(float(np.nan_to_num(np.abs(heard), posinf=1.0).max(initial=0.0)))
-    highest = max(found, default=0.0)
-    return [peak / highest if highest else 0.0 for peak in found]
+        frames = opened.read(min(end - begin, HEARD), dtype="float32", always_2d=True)
+        column_peaks.append(float(np.nan_to_num(np.abs(frames), posinf=1.0).max(initial=0.0)))
+    highest = max(column_peaks, default=0.0)
+    return [peak / highest if highest else 0.0 for peak in column_peaks]
 
 
 def line(peaks: Sequence[float]) -> str:

@@ -23,45 +23,45 @@ MANY = "more than 1,000"
 STEPS = 12  # of a histogram
 
 
-def facts_of(found: Summary, urls: Sequence[str], size: int, torn: Container[bytes]) -> dict[str, Any]:
-    """Return what was *found* in the shards *urls*, which have *size* bytes, in the shape of --json.
+def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[bytes]) -> dict[str, Any]:
+    """Return the facts of --json about the shards *urls*, which have *size* bytes.
 
     *torn* are keys that come back in their shard.
     """
-    combinations = by_count({fields: tally.count for fields, tally in found.combinations.items()})
+    combinations = by_count({fields: tally.count for fields, tally in summary.combinations.items()})
     return {
-        "samples": found.samples,
-        "members": found.members,
+        "samples": summary.samples,
+        "members": summary.members,
         "bytes": {
             "archives": size,
-            "payloads": found.payloads,
-            "headers": found.stored - found.payloads - found.padding,
-            "padding": found.padding,
-            "other": size - found.stored,
+            "payloads": summary.payloads,
+            "headers": summary.stored - summary.payloads - summary.padding,
+            "padding": summary.padding,
+            "other": size - summary.stored,
         },
-        "shards": balance(found.shards, urls),
+        "shards": balance(summary.shards, urls),
         "fields": None
-        if found.many_fields
-        else [facts_of_field(name, field, found, torn) for name, field in found.fields.items()],
+        if summary.many_fields
+        else [facts_of_field(name, field, summary, torn) for name, field in summary.fields.items()],
         "combinations": None
-        if found.many_combinations
+        if summary.many_combinations
         else [{"fields": fields.split("/"), "samples": count} for fields, count in combinations.items()],
     }
 
 
-def facts_of_field(name: str, field: FieldSummary, found: Summary, torn: Container[bytes]) -> dict[str, Any]:
-    """Return what was *found* in the *field* called *name*; *torn* are keys that come back."""
-    samples, usual = found.samples, 2 * field.samples > found.samples
-    lacking = found.lacking(name) if field.samples < samples else []
-    back = (key for key in lacking or () if key.encode("utf-8", "surrogateescape") in torn)
+def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Container[bytes]) -> dict[str, Any]:
+    """Return the facts of --json about one *field*; *torn*: keys that return later in their shard."""
+    samples, in_most_samples = summary.samples, 2 * field.samples > summary.samples
+    lacking = summary.lacking(name) if field.samples < samples else []
+    returning_keys = (key for key in lacking or () if key.encode("utf-8", "surrogateescape") in torn)
     facts = {
         "field": name,
         "members": field.members,
         "samples": field.samples,
         "missing": samples - field.samples,
         "missing_in": field.lacking,
-        "missing_keys": lacking if usual else [],
-        "torn": next(back, None),
+        "missing_keys": lacking if in_most_samples else [],
+        "torn": next(returning_keys, None),
         "bytes": field.sizes.total,
         "sizes": {
             "min": field.sizes.least,
@@ -96,17 +96,17 @@ def facts_of_field(name: str, field: FieldSummary, found: Summary, torn: Contain
 
 def spread(numbers: Distribution) -> dict[str, int | None]:
     """Return least, median and greatest of *numbers*; None if there are none."""
-    known = numbers.least is not None
-    return {"min": numbers.least, "median": numbers.quantile(50) if known else None, "max": numbers.greatest}
+    has_numbers = numbers.least is not None
+    return {"min": numbers.least, "median": numbers.quantile(50) if has_numbers else None, "max": numbers.greatest}
 
 
 def histogram(numbers: Distribution) -> list[int]:
     """Return how many *numbers* fall into each of at most 12 equally wide steps of buckets, from least to greatest."""
-    places = {bucket_number(low): count for low, count in numbers.buckets.items()}
-    first, buckets = min(places), max(places) - min(places) + 1
+    counts_by_bucket = {bucket_number(low): count for low, count in numbers.buckets.items()}
+    first, buckets = min(counts_by_bucket), max(counts_by_bucket) - min(counts_by_bucket) + 1
     counts = [0] * min(STEPS, buckets)
-    for where, count in places.items():
-        counts[(where - first) * len(counts) // buckets] += count
+    for bucket, count in counts_by_bucket.items():
+        counts[(bucket - first) * len(counts) // buckets] += count
     return counts
 
 
@@ -122,20 +122,20 @@ def bucket_number(low: int) -> int:
 
 def by_count(counts: dict[str, int]) -> dict[str, int]:
     """Return *counts*, the largest first, equal ones by value."""
-    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def balance(found: dict[str, list[int]], urls: Sequence[str]) -> dict[str, Any]:
+def balance(counts_by_url: dict[str, list[int]], urls: Sequence[str]) -> dict[str, Any]:
     """Return how samples and bytes are spread over the shards *urls*; one that is named twice was read twice."""
     times = Counter(urls)
-    counts = [[number // times[url] for number in found.get(url, (0, 0))] for url in urls]
+    counts = [[number // times[url] for number in counts_by_url.get(url, (0, 0))] for url in urls]
     facts: dict[str, Any] = {"count": len(urls)}
-    for column, what in enumerate(("samples", "bytes")):
+    for column, quantity in enumerate(("samples", "bytes")):
         numbers = sorted(count[column] for count in counts)
-        facts[what] = {"min": numbers[0], "median": numbers[(len(numbers) - 1) // 2], "max": numbers[-1]}
-    for what, choose in (("smallest", min), ("largest", max)):
+        facts[quantity] = {"min": numbers[0], "median": numbers[(len(numbers) - 1) // 2], "max": numbers[-1]}
+    for quantity, choose in (("smallest", min), ("largest", max)):
         number = choose(range(len(urls)), key=lambda number: counts[number][1])
-        facts[what] = {"url": shown(urls[number]), "samples": counts[number][0], "bytes": counts[number][1]}
+        facts[quantity] = {"url": shown(urls[number]), "samples": counts[number][0], "bytes": counts[number][1]}
     return facts
 
 
@@ -146,15 +146,16 @@ def plain_lines(facts: Facts) -> Iterator[str]:
     yield f"samples: {facts['samples']}"
     yield f"members: {facts['members']}"
     yield f"archives: {size['archives']} bytes"
-    for what in ("payloads", "headers", "padding", "other"):
-        yield f"{what}: {size[what]} bytes ({percent(size[what], size['archives'])})"
+    for quantity in ("payloads", "headers", "padding", "other"):
+        yield f"{quantity}: {size[quantity]} bytes ({percent(size[quantity], size['archives'])})"
     if shards["count"] > 1:
-        for what in ("samples", "bytes"):
-            yield f"{what} per shard: {shards[what]['min']} to {shards[what]['max']}, median {shards[what]['median']}"
+        for quantity in ("samples", "bytes"):
+            counts = shards[quantity]
+            yield f"{quantity} per shard: {counts['min']} to {counts['max']}, median {counts['median']}"
         if uneven(shards):
-            for what in ("smallest", "largest"):
-                shard = shards[what]
-                yield f"{what} shard: {shard['url']}, {shard['samples']} samples, {shard['bytes']} bytes"
+            for quantity in ("smallest", "largest"):
+                shard = shards[quantity]
+                yield f"{quantity} shard: {shard['url']}, {shard['samples']} samples, {shard['bytes']} bytes"
     if facts["fields"] is None:
         yield f"fields: {MANY}"
     for field in facts["fields"] or ():
@@ -162,8 +163,8 @@ def plain_lines(facts: Facts) -> Iterator[str]:
     if facts["combinations"] is None:
         yield f"combinations: {MANY}"
     elif len(facts["combinations"]) > 1:
-        for each in facts["combinations"]:
-            yield f"combination {together(each['fields'])}: {each['samples']} samples"
+        for combination in facts["combinations"]:
+            yield f"combination {together(combination['fields'])}: {combination['samples']} samples"
 
 
 def field_lines(field: Facts, samples: int) -> Iterator[str]:
@@ -200,10 +201,10 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
 def sides_in_words(pictures: Facts) -> str:
     """Return the widths and heights of *pictures* in words."""
     return ", ".join(
-        f"{what} {one['min']} to {one['max']}, median {one['median']}"
-        if one["min"] != one["max"]
-        else f"{what} {one['min']}"
-        for what, one in (("width", pictures["width"]), ("height", pictures["height"]))
+        f"{side} {range_facts['min']} to {range_facts['max']}, median {range_facts['median']}"
+        if range_facts["min"] != range_facts["max"]
+        else f"{side} {range_facts['min']}"
+        for side, range_facts in (("width", pictures["width"]), ("height", pictures["height"]))
     )
 
 
@@ -212,13 +213,13 @@ def broken_in_words(pictures: Facts) -> str:
     return f"{pictures['broken']}, first {shortened(pictures['broken_in'])} ({pictures['why']})"
 
 
-def keys(found: Sequence[str]) -> list[str]:
-    """Return the first of the keys *found* for a line each."""
-    return [shortened(key) for key in found[:LISTED]]
+def keys(first_keys: Sequence[str]) -> list[str]:
+    """Return the keys for a report, one a line, up to its limit."""
+    return [shortened(key) for key in first_keys[:LISTED]]
 
 
 def torn_words(field: Facts) -> str:
-    """Return in words that samples without *field* are parts of others."""
+    """Return the sentence that a key without *field* returns later in its shard."""
     return f"{shortened(field['torn'])} comes back in its shard; {TOGETHER}"
 
 
@@ -240,10 +241,10 @@ def parts(facts: Facts) -> Iterator[Part]:
         f"{several(facts['members'], 'member')}, {in_units(size['archives'])}",
         "bold",
     )
-    whole = size["archives"]
+    total = size["archives"]
     rows = [
-        (what, in_units(size[what]), percent(size[what], whole), share_of(size[what], whole))
-        for what in ("payloads", "headers", "padding", "other")
+        (quantity, in_units(size[quantity]), percent(size[quantity], total), share_of(size[quantity], total))
+        for quantity in ("payloads", "headers", "padding", "other")
     ]
     yield Section("", ("<Archives", ">bytes", ">share", "|"), rows)
     yield from field_tables(facts)
@@ -258,25 +259,25 @@ def field_tables(facts: Facts) -> Iterator[Section]:
     if fields is None:
         yield Section(f"{MANY}: all that follows the first dot of a name is its field", ("<Fields",), ())
         return
-    more = f"and {len(fields) - ROWS:,} more; --json has all" if len(fields) > ROWS else ""
+    note_below = f"and {len(fields) - ROWS:,} more; --json has all" if len(fields) > ROWS else ""
     shown = [(shortened(field["field"], NAME), field) for field in fields[:ROWS]]
-    whole = facts["bytes"]["payloads"]
+    total = facts["bytes"]["payloads"]
     rows = [
         (
             name,
             f"{field['samples']:,}",
             f"{field['missing']:,}" if field["missing"] else "-",
             in_units(field["bytes"]),
-            percent(field["bytes"], whole),
-            share_of(field["bytes"], whole),
+            percent(field["bytes"], total),
+            share_of(field["bytes"], total),
         )
         for name, field in shown
     ]
     if rows:
-        yield Section(more, ("<Fields", ">samples", ">missing", ">bytes", ">share", "|"), rows)
+        yield Section(note_below, ("<Fields", ">samples", ">missing", ">bytes", ">share", "|"), rows)
         columns = ("min", "p5", "median", "p95", "max")
         sizes = [
-            (name, *(in_units(field["sizes"][what]) for what in columns), skyline(field["histogram"]))
+            (name, *(in_units(field["sizes"][column]) for column in columns), skyline(field["histogram"]))
             for name, field in shown
         ]
         yield Section("", ("<Sizes", ">min", ">5 %", ">median", ">95 %", ">max", "|"), sizes)
@@ -288,18 +289,18 @@ def field_tables(facts: Facts) -> Iterator[Section]:
         yield from key_table(f"Without {name}", field["missing_keys"] or (), field["missing"], note)
 
 
-def key_table(title: str, found: Sequence[str], count: int, note: str = "") -> Iterator[Section]:
-    """Yield the table of the first keys of those *found*, of *count* in all, with a *note*, unless both are empty."""
-    more = f"and {count - LISTED:,} more; --json has all" if found and count > LISTED else ""
-    if found or note:
-        yield Section("\n".join(filter(None, (more, note))), (f"<{title}",), [(key,) for key in keys(found)])
+def key_table(title: str, first_keys: Sequence[str], count: int, note: str = "") -> Iterator[Section]:
+    """Yield the table of *first_keys*, of *count* keys in all, with a *note*, unless both are empty."""
+    count_note = f"and {count - LISTED:,} more; --json has all" if first_keys and count > LISTED else ""
+    if first_keys or note:
+        yield Section("\n".join(filter(None, (count_note, note))), (f"<{title}",), [(key,) for key in keys(first_keys)])
 
 
 def picture_table(name: str, pictures: Facts) -> Section:
     """Return the table about the *pictures* of a field: formats, widths and heights, and the most frequent sizes."""
     sizes = list((pictures["sizes"] or {}).items())
-    whole = sum(pictures["formats"].values())
-    rows = [(size.replace("x", " x "), f"{count:,}", share_of(count, whole)) for size, count in sizes[:MOST]]
+    total = sum(pictures["formats"].values())
+    rows = [(size.replace("x", " x "), f"{count:,}", share_of(count, total)) for size, count in sizes[:MOST]]
     formats = [f"{count:,} {form}" for form, count in pictures["formats"].items()]
     notes = [", ".join(formats), sides_in_words(pictures)] if formats else []
     if pictures["sizes"] is None or len(sizes) > MOST:
@@ -321,21 +322,31 @@ def class_tables(facts: Facts) -> Iterator[Section]:
                 notes.append(f"{MANY} classes")
             if classes["long"]:
                 notes.append(f"{classes['long']:,} values longer than 256 bytes")
-            most = counts[0][1] if counts else 1
-            rows = [(shortened(value, 2 * NAME), f"{n:,}", share_of(n, most)) for value, n in counts[:MOST]]
+            max_count = counts[0][1] if counts else 1
+            rows = [(shortened(value, 2 * NAME), f"{n:,}", share_of(n, max_count)) for value, n in counts[:MOST]]
             yield Section("\n".join(notes), (f"<Classes {shortened(field['field'], NAME)}", ">count", "|"), rows)
 
 
 def combination_tables(facts: Facts) -> Iterator[Section]:
     """Yield the table of combinations of fields, unless all samples have the same fields."""
-    found = facts["combinations"]
-    if found is None or len(found) > 1:
+    combinations = facts["combinations"]
+    if combinations is None or len(combinations) > 1:
         rows = [
-            (f"{each['samples']:,}", share_of(each["samples"], facts["samples"]), together(each["fields"]))
-            for each in (found or ())[:MOST]
+            (
+                f"{combination['samples']:,}",
+                share_of(combination["samples"], facts["samples"]),
+                together(combination["fields"]),
+            )
+            for combination in (combinations or ())[:MOST]
         ]
-        more = f"{MANY} combinations" if found is None else f"{len(found):,} combinations" if found[MOST:] else ""
-        yield Section(more, (">Samples", "|", "<with these fields"), rows)
+        note = (
+            f"{MANY} combinations"
+            if combinations is None
+            else f"{len(combinations):,} combinations"
+            if combinations[MOST:]
+            else ""
+        )
+        yield Section(note, (">Samples", "|", "<with these fields"), rows)
 
 
 def shard_tables(facts: Facts) -> Iterator[Section]:
@@ -348,25 +359,25 @@ def shard_tables(facts: Facts) -> Iterator[Section]:
             ("samples", *(f"{samples[column]:,}" for column in columns)),
             ("bytes", *(in_units(sizes[column]) for column in columns)),
         ]
-        notes = [f"{what} {shortened(shards[what]['url'])}" for what in ("smallest", "largest")]
+        notes = [f"{extreme} {shortened(shards[extreme]['url'])}" for extreme in ("smallest", "largest")]
         yield Section("\n".join(notes if uneven(shards) else []), ("<Shards", *(f">{name}" for name in columns)), rows)
 
 
-def flaws(found: Summary) -> Iterator[str]:
+def flaws(summary: Summary) -> Iterator[str]:
     """Yield a line about samples that are broken, and one for each field that most samples have and others lack."""
-    if broken := found.findings.get("broken"):
-        yield flaw("broken", broken.count, broken.first, found.samples)
-    if found.many_combinations:
+    if broken := summary.findings.get("broken"):
+        yield flaw("broken", broken.count, broken.first, summary.samples)
+    if summary.many_combinations:
         return
-    counts = {tuple(fields.split("/")): tally.count for fields, tally in found.combinations.items()}
+    counts = {tuple(fields.split("/")): tally.count for fields, tally in summary.combinations.items()}
     for name in sorted(set[str]().union(*counts)):
         lacking = sum(count for fields, count in counts.items() if name not in fields)
-        if lacking and 2 * lacking < found.samples:
-            yield flaw(f"without {name or '-'}", lacking, found.lacking(name) or (), found.samples)
+        if lacking and 2 * lacking < summary.samples:
+            yield flaw(f"without {name or '-'}", lacking, summary.lacking(name) or (), summary.samples)
 
 
-def flaw(what: str, count: int, keys: Sequence[str], samples: int) -> str:
-    """Return in a line that *count* of *samples* are *what*, and the first of their *keys*."""
-    more = f", and {count - len(keys):,} more" if count > len(keys) else ""
+def flaw(description: str, count: int, keys: Sequence[str], samples: int) -> str:
+    """Return a line: *count* of *samples* have this *description*, with their first *keys*."""
+    rest_note = f", and {count - len(keys):,} more" if count > len(keys) else ""
     listed = ", ".join(printable(key) for key in keys)
-    return f"{what}: {count:,} of {several(samples, 'sample')}: {listed}{more}"
+    return f"{description}: {count:,} of {several(samples, 'sample')}: {listed}{rest_note}"

@@ -1,6 +1,6 @@
-"""What the terminal can draw, and the keys that are pressed there.
+"""The terminal: its size, the protocol by which it draws pictures, and its keyboard.
 
-What it can draw is told by environment variables. The terminal itself is never queried: a query would have to write to
+Environment variables tell the protocol. The terminal itself is never queried: a query would have to write to
 it, wait for an answer that may not come, and read keys meant for others. Keys come from /dev/tty, so that stdin can be
 the archive. `taken_over` fills the screen, and restores the terminal however its block ends, also by an exception or a
 signal, and while the process is stopped by Ctrl-Z.
@@ -59,8 +59,8 @@ class Screen(NamedTuple):
     cell: tuple[int, int] = CELL
 
 
-def screen(wanted: str = AUTO) -> Screen:
-    """Return the screen of stdout. *wanted*, one of `PROTOCOLS`, says how to draw pictures.
+def screen(protocol: str = AUTO) -> Screen:
+    """Return the screen of stdout. *protocol*, one of `PROTOCOLS`, says how to draw pictures.
 
     If it is auto and stdout is a terminal, the environment variable TARTOOLS_PICTURES decides, else `guess`. There are
     no pictures by default if stdout is no terminal, NO_COLOR (https://no-color.org) is set, or TERM is dumb.
@@ -69,14 +69,14 @@ def screen(wanted: str = AUTO) -> Screen:
     """
     terminal = os.isatty(1)
     codes = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
-    if wanted == AUTO and terminal:
-        wanted = os.environ.get(VARIABLE) or AUTO
-        if wanted not in PROTOCOLS:
-            raise UsageError(f"{VARIABLE} is {wanted!r}; it can be {', '.join(PROTOCOLS)}")
-    if wanted == AUTO:
-        wanted = guess(os.environ) if codes else NONE
+    if protocol == AUTO and terminal:
+        protocol = os.environ.get(VARIABLE) or AUTO
+        if protocol not in PROTOCOLS:
+            raise UsageError(f"{VARIABLE} is {protocol!r}; it can be {', '.join(PROTOCOLS)}")
+    if protocol == AUTO:
+        protocol = guess(os.environ) if codes else NONE
     exact = os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit")
-    return Screen(wanted, exact, codes or wanted != NONE, *size())
+    return Screen(protocol, exact, codes or protocol != NONE, *size())
 
 
 def guess(environment: Mapping[str, str]) -> str:
@@ -202,14 +202,14 @@ class Keyboard:
             else:
                 self._typed = self._read() or b"\x1b"
         while BEGUN.fullmatch(self._typed) and select.select([self._fd], [], [], PAUSE)[0]:
-            more = self._read()
-            if not more:
+            next_bytes = self._read()
+            if not next_bytes:
                 break
-            self._typed += more
-        found = ONE_KEY.match(self._typed)
-        assert found is not None  # the pattern matches any byte
-        self._typed = self._typed[found.end() :]
-        text = found[0].decode("latin-1")
+            self._typed += next_bytes
+        match = ONE_KEY.match(self._typed)
+        assert match is not None  # the pattern matches any byte
+        self._typed = self._typed[match.end() :]
+        text = match[0].decode("latin-1")
         return NAMES.get(text, text)
 
     def waiting(self) -> bool:
@@ -238,19 +238,19 @@ def taken_over() -> Iterator[Keyboard]:
         signal.signal(signal.SIGTSTP, stop)
         keyboard.take()
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTSTP, signal.SIGWINCH, signal.SIGALRM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTSTP, signal.SIGWINCH, signal.SIGALRM)}
     # Every signal wakes `key`, even one that arrives just before `key` begins to wait.
     woken = signal.set_wakeup_fd(keyboard.wake, warn_on_full_buffer=False)
     try:
-        if before[signal.SIGTSTP] != signal.SIG_IGN:  # ignored: the shell has no job control
+        if handlers[signal.SIGTSTP] != signal.SIG_IGN:  # ignored: the shell has no job control
             signal.signal(signal.SIGTSTP, stop)
         signal.signal(signal.SIGWINCH, lambda *_: None)
-        if callable(before[signal.SIGALRM]):  # the progress bar must not draw
+        if callable(handlers[signal.SIGALRM]):  # the progress bar must not draw
             signal.signal(signal.SIGALRM, lambda *_: None)
         keyboard.take()
         yield keyboard
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(woken)
         keyboard.give_back()

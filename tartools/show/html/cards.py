@@ -1,4 +1,4 @@
-"""What all samples of the input are like, in bounded memory, and the cards that say it, made of HTML and SVG.
+"""Facts about all samples of the input, in bounded memory, and the cards that show them, made of HTML and SVG.
 
 They are the summary of the page of `tarshow --html`, which shows only some of the samples.
 """
@@ -33,10 +33,14 @@ EVEN = 32  # greatest / least size; beyond this ratio, the steps of the histogra
 
 
 class Overview:
-    """What all samples are like: *counts* has their fields and what is broken, *sizes* theirs, *folders* how many each.
+    """Facts about all samples, for the header of the page.
 
-    Of more than 1,000 folders there are no counts. *more*: the input has more samples than were wanted. So many samples
-    are *shown*.
+    Attributes:
+      counts: fields, classes and broken members.
+      sizes: sizes of samples, in bytes.
+      folders: samples by folder; None if there are more than 1,000 folders.
+      more: True if the input has more samples than were counted.
+      shown: number of samples on the page.
     """
 
     def __init__(self) -> None:
@@ -48,10 +52,10 @@ class Overview:
 
     @property
     def chosen(self) -> str:
-        """Which samples are shown, in words."""
-        seen = self.counts.samples
-        words = f"the first {seen:,} of a larger input" if self.more else several(seen, "sample")
-        return f"{self.shown:,} of {words}, at random" if self.shown < seen else words
+        """Sentence part that says which samples are shown."""
+        total = self.counts.samples
+        words = f"the first {total:,} of a larger input" if self.more else several(total, "sample")
+        return f"{self.shown:,} of {words}, at random" if self.shown < total else words
 
     @property
     def broken(self) -> Tally:
@@ -60,8 +64,8 @@ class Overview:
 
     def add_broken(self, broken: Iterable[Broken]) -> None:
         """Add *broken* members."""
-        for each in broken:
-            self.counts.note(BROKEN, each)
+        for member in broken:
+            self.counts.note(BROKEN, member)
 
     def count(self, samples: Sequence[Sample]) -> None:
         """Add the counts of *samples*, one of the groups that `grouped_samples` makes."""
@@ -98,7 +102,7 @@ def broken_pictures(samples: Sequence[Sample]) -> list[Broken]:
     Raises: StorageError if their file has become shorter.
     """
     broken = []
-    for sample, member in ((each, member) for each in samples for member in each.members):
+    for sample, member in ((one_sample, member) for one_sample in samples for member in one_sample.members):
         if not text.may_be_picture(member):
             continue
         _, why = decoding.described(member, decode=True)
@@ -110,12 +114,12 @@ def broken_pictures(samples: Sequence[Sample]) -> list[Broken]:
 # ---- cards ----
 
 
-def cards(found: Overview, shown: Container[str]) -> Iterator[str]:
-    """Yield the cards of *found*; the keys *shown* are those of samples on the page."""
-    yield from map(table, field_cards(found.counts))
-    yield svg_histogram(found.sizes)
-    yield from map(table, classes(found))
-    yield from map(table, broken_list(found.broken, shown))
+def cards(overview: Overview, shown: Container[str]) -> Iterator[str]:
+    """Yield the cards of *overview*; *shown*: keys of the samples on the page."""
+    yield from map(table, field_cards(overview.counts))
+    yield svg_histogram(overview.sizes)
+    yield from map(table, classes(overview))
+    yield from map(table, broken_list(overview.broken, shown))
 
 
 def card(title: str, body: str) -> str:
@@ -127,11 +131,11 @@ def table(section: Section) -> str:
     """Return *section* as a card: a list of its rows, with buttons that filter by them."""
     signs = [column[0] for column in section.columns]
     rows = [item(signs, cells, query) for cells, query in zip_longest(section.rows, section.filters)]
-    more = safe(section.more)
+    note = safe(section.more)
     if not rows:
-        return card(section.columns[0][1:], f"<p>{more}</p>")
-    if more:
-        rows.append(f"<li>{more}</li>")
+        return card(section.columns[0][1:], f"<p>{note}</p>")
+    if note:
+        rows.append(f"<li>{note}</li>")
     kind = "" if "|" in signs else ' class="broken"'
     kind += "" if kind == "" and section.filters else " tabindex=0"  # to scroll what has nothing to press
     return card(section.columns[0][1:], f"<ul{kind}>{''.join(rows)}</ul>")
@@ -139,17 +143,17 @@ def table(section: Section) -> str:
 
 def item(signs: Sequence[str], cells: Sequence[str | float], query: str | None) -> str:
     """Return a row of *cells* whose columns have *signs*, as one button if it has a bar; else its name is one."""
-    whole = query is not None and "|" in signs
-    button = f'<button type="button" class="{"count" if whole else "name"}" data-filter="{safe(query or "")}">'
+    is_button = query is not None and "|" in signs
+    button = f'<button type="button" class="{"count" if is_button else "name"}" data-filter="{safe(query or "")}">'
     name = safe(str(cells[0]))
-    parts = [f"{button}{name}</button>" if query is not None and not whole else f'<span class="name">{name}</span>']
+    parts = [f"{button}{name}</button>" if query is not None and not is_button else f'<span class="name">{name}</span>']
     for sign, cell in zip(signs[1:], cells[1:], strict=True):
         if isinstance(cell, str):
             parts.append(f'<span class="{"number" if sign == ">" else "why"}">{safe(cell)}</span>')
         else:
             parts.append(html_bar(cell))
     row = "".join(parts)
-    return f"<li>{button}{row}</button></li>" if whole else f"<li>{row}</li>"
+    return f"<li>{button}{row}</button></li>" if is_button else f"<li>{row}</li>"
 
 
 def html_bar(share: float) -> str:
@@ -160,42 +164,42 @@ def html_bar(share: float) -> str:
     )
 
 
-def field_cards(found: Summary) -> Iterator[Section]:
+def field_cards(summary: Summary) -> Iterator[Section]:
     """Yield the list of fields, with the count of samples that have each, and the mean size."""
     columns = ("<Fields and mean sizes", "|", ">")
-    if found.many_fields:
+    if summary.many_fields:
         yield Section(f"more than {MOST:,}", columns, ())
-    elif found.fields:
+    elif summary.fields:
         rows = [
             (
                 name or "-",
-                each.samples / found.samples,
-                f"{each.samples:,} · {in_units(each.sizes.total / each.samples)}",
+                field.samples / summary.samples,
+                f"{field.samples:,} · {in_units(field.sizes.total / field.samples)}",
             )
-            for name, each in found.fields.items()
+            for name, field in summary.fields.items()
         ]
         yield Section("", columns, rows)
 
 
-def classes(found: Overview) -> Iterator[Section]:
+def classes(overview: Overview) -> Iterator[Section]:
     """Yield, for folders and each field with few values, the count of each value, with buttons that filter by it."""
-    fields = {} if found.counts.many_fields else found.counts.fields
-    counts = {mark(printable(name)): short_texts(each.classes or {}) for name, each in fields.items()}
-    if found.folders:
-        counts[FOLDER] = found.folders
+    fields = {} if overview.counts.many_fields else overview.counts.fields
+    counts = {mark(printable(name)): short_texts(field.classes or {}) for name, field in fields.items()}
+    if overview.folders:
+        counts[FOLDER] = overview.folders
     for name in sorted(counts, key=lambda name: (name != "cls", name)):
         values = counts[name]
         if not 1 < len(values) <= min(CLASSES, sum(values.values()) // 2):
             continue
-        most = max(values.values())
+        max_count = max(values.values())
         ranked = by_count(values)
         title = f"{'Folders' if name == FOLDER else name} ({len(values):,})"
-        rows = [(value, count / most, f"{count:,}") for value, count in ranked.items()]
+        rows = [(value, count / max_count, f"{count:,}") for value, count in ranked.items()]
         yield Section("", (f"<{title}", "|", ">"), rows, [query(name, value) for value in ranked])
 
 
 def short_texts(counts: Mapping[str, int]) -> dict[str, int]:
-    r"""Return of the *counts* of values those of short texts on one line, as a tile has them.
+    r"""Return the *counts* of short one-line texts only, as a tile shows them.
 
     >>> short_texts({"cat": 2, "": 1, "two\nlines": 1})
     {'cat': 2}
@@ -205,16 +209,16 @@ def short_texts(counts: Mapping[str, int]) -> dict[str, int]:
         for value, count in counts.items()
         if "\n" not in value
     )
-    return {found.value: count for found, count in described if found and found.value}
+    return {description.value: count for description, count in described if description and description.value}
 
 
-def broken_list(found: Tally, shown: Container[str]) -> Iterator[Section]:
-    """Yield the list of broken members, with buttons that filter by the keys of those that are *shown*."""
-    if found.count:
-        rows = [(each.key, f"{each.field}: {each.why}") for each in found.first]
-        more = f"and {found.count - len(rows):,} more" if found.count > len(rows) else ""
-        filters = [quoted_word(each.key) if each.key in shown else None for each in found.first]
-        yield Section(more, (f"<Broken ({found.count:,})", "<"), rows, filters)
+def broken_list(tally: Tally, shown: Container[str]) -> Iterator[Section]:
+    """Yield the list of broken members; a member whose key is *shown* on the page gets a filter button."""
+    if tally.count:
+        rows = [(broken.key, f"{broken.field}: {broken.why}") for broken in tally.first]
+        note = f"and {tally.count - len(rows):,} more" if tally.count > len(rows) else ""
+        filters = [quoted_word(broken.key) if broken.key in shown else None for broken in tally.first]
+        yield Section(note, (f"<Broken ({tally.count:,})", "<"), rows, filters)
 
 
 def query(name: str, value: str) -> str:
@@ -256,19 +260,19 @@ def svg_histogram(sizes: Distribution) -> str:
     return card("Size of a sample", drawing)
 
 
-def steps(least: int, greatest: int) -> list[int]:
-    """Return the edges of the bins of a histogram, the last above *greatest*: equal bins, or growing ones.
+def steps(smallest: int, largest: int) -> list[int]:
+    """Return the edges of the bins of a histogram, the last above *largest*: equal bins, or growing ones.
 
     Inner edges are lower bounds of the buckets of a `Distribution`, so that no bucket is in two bins.
 
     >>> steps(5, 7), steps(10, 60)[:3], len(steps(1, 10**9))
     ([5, 6, 7, 8], [10, 12, 14], 25)
     """
-    end, first = greatest + 1, max(least, 1)
+    end, first = largest + 1, max(smallest, 1)
     shares = [n / BINS for n in range(1, BINS)]
-    if greatest > EVEN * first:
+    if largest > EVEN * first:
         inner = {math.floor(first * (end / first) ** share) for share in shares}
     else:
-        inner = {math.floor(least + (end - least) * share) for share in shares}
+        inner = {math.floor(smallest + (end - smallest) * share) for share in shares}
     inner = set(Distribution.of(inner).buckets)
-    return sorted({least, end} | {edge for edge in inner if least < edge < end})
+    return sorted({smallest, end} | {edge for edge in inner if smallest < edge < end})

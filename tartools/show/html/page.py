@@ -1,4 +1,4 @@
-"""The page of `tarshow --html`, and that of `tardedup`: one self-contained file, which needs no other and no network.
+"""The pages of `tarshow --html` and `tardedup --html`: one self-contained file that needs no network.
 
 Its template, style and script are `page.html`, `page.css` and `page.js`. The policy of the page (W3C, Content Security
 Policy Level 3) allows this style and this script, by their SHA-256 sums, and data: URLs for pictures and sounds; so
@@ -59,7 +59,7 @@ def write_page(
     account: Account,
     faces: int = 1,
 ) -> Overview:
-    """Write the page of *samples* with this *title*; return how all samples are, and what is on it.
+    """Write the page of *samples* with this *title*; return the facts about all samples.
 
     Counts are those of all samples, or of the first ones, if these were chosen; their pictures are all decoded.
     Pictures have up to *side* pixels; *faces* of a sample are side by side. *workers* threads decode them.
@@ -70,36 +70,36 @@ def write_page(
     from PIL import Image
 
     Image.init()  # once, before the threads start
-    found = Overview()
+    overview = Overview()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata; warning filters are shared by all threads
         if choice.first is not None:
-            samples = first_samples(samples, choice.first, found, account)
+            samples = first_samples(samples, choice.first, overview, account)
         if choice.drawn is None:
             account.progress.phase = Phase("", choice.first, lambda: account.samples_out)
-            samples = tallied(samples, found)
+            samples = tallied(samples, overview)
         else:
             account.progress.phase = Phase("reading")
-            samples = shuffle.draw(checked(samples, found, workers), choice.drawn, choice.seed, account)
+            samples = shuffle.draw(checked(samples, overview, workers), choice.drawn, choice.seed, account)
         makers: Threads[tuple[Sample, bool], PageTile] = Threads(workers, lambda item: make_tile(*item, side, faces))
         tiles: list[PageTile] = []
         with closing(windowed(audible(samples), makers, max(AHEAD, workers), busy=2 * workers)) as made:
             for _, answer in made:
                 tile = answer()
                 if not tiles and choice.drawn is not None:  # the input has ended
-                    total = min(choice.drawn, found.counts.samples)
+                    total = min(choice.drawn, overview.counts.samples)
                     account.progress.phase = Phase("drawing", total, lambda: account.samples_out)
                 tiles.append(tile)
                 account.samples_out += 1
-                found.add_broken(each for each in tile.broken if choice.drawn is None or each.sound)
-    found.shown = len(tiles)
-    sink.write(html_page(tiles, title, found).encode())
-    return found
+                overview.add_broken(broken for broken in tile.broken if choice.drawn is None or broken.sound)
+    overview.shown = len(tiles)
+    sink.write(html_page(tiles, title, overview).encode())
+    return overview
 
 
-def first_samples(samples: Iterator[Sample], most: int, found: Overview, account: Account) -> Iterator[Sample]:
-    """Yield the first *most* of *samples*, and find out whether there are more."""
-    yield from select.count(samples, most)
+def first_samples(samples: Iterator[Sample], count: int, overview: Overview, account: Account) -> Iterator[Sample]:
+    """Yield the first *count* samples; set `overview.more` if there are more."""
+    yield from select.count(samples, count)
     try:
         next(samples)
     except StopIteration:
@@ -108,42 +108,42 @@ def first_samples(samples: Iterator[Sample], most: int, found: Overview, account
         pass
     else:
         account.samples_in -= 1  # nor counted
-    found.more = True
+    overview.more = True
 
 
-def tallied(samples: Iterable[Sample], found: Overview) -> Iterator[Sample]:
-    """Yield *samples* in their order, and count them in *found*. Holds: up to 1 MiB of them."""
+def tallied(samples: Iterable[Sample], overview: Overview) -> Iterator[Sample]:
+    """Yield *samples* in their order, and count them in *overview*. Holds: up to 1 MiB of them."""
     for group in grouped_samples(samples):
-        found.count(group)
+        overview.count(group)
         yield from group
 
 
-def checked(samples: Iterable[Sample], found: Overview, workers: int) -> Iterator[Sample]:
-    """Yield *samples* as `tallied` does; decode their pictures in *workers* threads, and tell *found* which are broken.
+def checked(samples: Iterable[Sample], overview: Overview, workers: int) -> Iterator[Sample]:
+    """Yield *samples* in order; decode their pictures in *workers* threads; add counts and broken ones to *overview*.
 
     Holds: up to 16 MiB of samples, or 16 larger ones.
     """
     decoders = Threads(workers, broken_pictures)
     with closing(windowed(grouped_samples(samples), decoders, max(AHEAD, workers), busy=2 * workers)) as decoded:
         for group, broken in decoded:
-            found.count(group)
-            found.add_broken(broken())
+            overview.count(group)
+            overview.add_broken(broken())
             yield from group
 
 
 def audible(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
     """Yield each of *samples*, and whether its sounds are embedded, up to the limits."""
-    room = SOUNDS_LIMIT
+    budget = SOUNDS_LIMIT
     for sample in samples:
         size = sum(member.size for member in sample.members if text.may_sound(member))
-        fits = size <= min(room, SOUND_LIMIT)
+        fits = size <= min(budget, SOUND_LIMIT)
         yield sample, fits
         if fits:
-            room -= size
+            budget -= size
 
 
-def html_page(tiles: Sequence[PageTile], title: str, found: Overview) -> str:
-    """Return the page of *tiles*; *found* has the counts of all samples."""
+def html_page(tiles: Sequence[PageTile], title: str, overview: Overview) -> str:
+    """Return the page of *tiles*; *overview* has the counts of all samples."""
     style, script = part_of_page("css"), part_of_page("js")
     policy = "; ".join(
         (
@@ -161,8 +161,8 @@ def html_page(tiles: Sequence[PageTile], title: str, found: Overview) -> str:
         title=safe(title),
         style=style,
         script=script,
-        totals=totals(tiles, found),
-        summary="\n".join(cards.cards(found, {tile.key for tile in tiles})),
+        totals=totals(tiles, overview),
+        summary="\n".join(cards.cards(overview, {tile.key for tile in tiles})),
         tiles="\n".join(tile.html for tile in tiles),
     )
 
@@ -177,14 +177,14 @@ def sum_of(inline: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()}"
 
 
-def totals(tiles: Sequence[PageTile], found: Overview) -> str:
+def totals(tiles: Sequence[PageTile], overview: Overview) -> str:
     """Return the counts of samples, bytes and broken members; a button filters the broken samples that are shown."""
-    parts = [found.chosen, in_units(found.sizes.total)]
-    if found.broken.count:
-        words = f"{found.broken.count:,} {BROKEN}"
-        seen = any(tile.broken for tile in tiles)
-        parts.append(f'<button type="button" data-filter="{IS}={BROKEN}">{words}</button>' if seen else words)
-    if found.shown < found.counts.samples:
+    parts = [overview.chosen, in_units(overview.sizes.total)]
+    if overview.broken.count:
+        words = f"{overview.broken.count:,} {BROKEN}"
+        is_on_page = any(tile.broken for tile in tiles)
+        parts.append(f'<button type="button" data-filter="{IS}={BROKEN}">{words}</button>' if is_on_page else words)
+    if overview.shown < overview.counts.samples:
         parts.append("sizes and counts are those of all")
     return " · ".join(parts)
 
@@ -201,21 +201,21 @@ def write_pairs(
     force: bool = False,
     workers: int = 1,
 ) -> None:
-    """Write a page of those of *pairs* that are farthest apart to *url*, side by side.
+    """Write a page of the *pairs* with the largest distances to *url*, side by side.
 
     Holds: 400 samples.
     """
     total = sum(1 for _ in pairs)
     chosen = sorted(nlargest(PAIRS, map(pair_of, pairs), key=lambda pair: (pair.distance, -pair.position)))
-    known: dict[tuple[int, int], Sample] = {}
+    samples: dict[tuple[int, int], Sample] = {}
     for side in sides:
-        wanted = {pair.kept for pair in chosen if pair.side == side.number}
+        needed = {pair.kept for pair in chosen if pair.side == side.number}
         if side.number == INPUT:
-            wanted |= {pair.position for pair in chosen}
-        positions = sorted(wanted)
-        known.update(zip(((side.number, at) for at in positions), side.data.samples_at(positions), strict=True))
+            needed |= {pair.position for pair in chosen}
+        positions = sorted(needed)
+        samples.update(zip(((side.number, at) for at in positions), side.data.samples_at(positions), strict=True))
     both = (
-        beside_kept(known[INPUT, pair.position], known[pair.side, pair.kept], pair, comparison)
+        beside_kept(samples[INPUT, pair.position], samples[pair.side, pair.kept], pair, comparison)
         for pair in sorted(chosen, key=lambda pair: (-pair.distance, pair.position))
     )
     title = f"{several(total, 'sample')} left out, beside the one that is kept"
@@ -226,18 +226,21 @@ def write_pairs(
         write_page(both, sink, title, choice, SMALL, workers, Account(lambda _: None), faces=2)
 
 
-def beside_kept(out: Sample, kept: Sample, pair: Pair, comparison: Comparison) -> Sample:
-    """Return one sample with the members of both that were compared first, then the others; for a page."""
+def beside_kept(left_out: Sample, kept_sample: Sample, pair: Pair, comparison: Comparison) -> Sample:
+    """Return one sample for a page with the members of both: compared members first, then the others."""
     where = " (--against)" if pair.side == AGAINST else ""
     words = f", distance {pair.distance}{where}"
-    key = out.raw_key + b" = " + kept.raw_key + words.encode()
-    found: list[list[Member]] = []
-    for sample, name in ((out, b"out"), (kept, b"kept")):
+    key = left_out.raw_key + b" = " + kept_sample.raw_key + words.encode()
+    members: list[list[Member]] = []
+    for sample, name in ((left_out, b"out"), (kept_sample, b"kept")):
         compared = comparison._replace(lenient=True).members(sample) or []
-        rest = [member for member in sample.members if member not in compared]
-        behind = len(sample.raw_key)
-        found.append(
-            [new_member(key + b"." + name + member.path[behind:], member.read()) for member in compared + rest]
+        other_members = [member for member in sample.members if member not in compared]
+        key_length = len(sample.raw_key)
+        members.append(
+            [
+                new_member(key + b"." + name + member.path[key_length:], member.read())
+                for member in compared + other_members
+            ]
         )
-    raw = raw_bytes([*found[0][:1], *found[1][:1], *found[0][1:], *found[1][1:]])
+    raw = raw_bytes([*members[0][:1], *members[1][:1], *members[0][1:], *members[1][1:]])
     return Sample.at(key, raw, 0, len(raw))

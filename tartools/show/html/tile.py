@@ -36,7 +36,7 @@ class Broken(NamedTuple):
     sound: bool = False
 
     def __str__(self) -> str:
-        """Say it in words."""
+        """Return the message."""
         return f"{self.key} ({self.field}: {self.why})"
 
 
@@ -49,14 +49,14 @@ class PageTile(NamedTuple):
 
 
 class PageField(NamedTuple):
-    """A member: its description *found*, and as HTML its *face* (what is drawn) and its *player*.
+    """A member: its *description*, and as HTML its *face* (the drawing) and its *player*.
 
     *broken* says why it cannot be decoded, if it is a picture or *sound*.
     """
 
     name: str
     size: int
-    found: text.Description
+    description: text.Description
     face: str = ""
     player: str = ""
     broken: str = ""
@@ -87,7 +87,7 @@ def make_tile(sample: Sample, audible: bool, side: int, faces: int = 1) -> PageT
     fields = [field(member, audible, side) for member in sample.members]
     folder, slash, base = sample.key.rpartition("/")
     marks = [f"{FOLDER}={printable(folder)}"] if slash else []
-    marks += [f"{mark(f.name)}={f.found.value}" for f in fields if f.found.value]
+    marks += [f"{mark(f.name)}={f.description.value}" for f in fields if f.description.value]
     broken = [Broken(printable(sample.key), f.name, f.broken, f.sound) for f in fields if f.broken]
     marks += [f"{IS}={BROKEN}"] if broken else []
     shown = [f for f in fields if f.face][:faces]
@@ -122,38 +122,40 @@ def safe_lines(lines: Sequence[str]) -> str:
 
 def field_row(shown: PageField, drawn: bool) -> str:
     """Return the row of the field *shown* in the list of fields; *drawn* adds its picture or waveform."""
-    what = safe(shown.found.value or shown.found.what)
-    parts = [f'<div><dt>{safe(shown.name)}</dt><dd class="what">{what}</dd><dd class="size">{shown.size:,} B</dd>']
-    if shown.found.kind != "sound" and shown.found.lines:
-        parts.append(f"<dd><pre>{safe_lines(shown.found.lines)}</pre></dd>")
-    if drawn and shown.face and shown.found.kind in ("picture", "sound"):
+    words = safe(shown.description.value or shown.description.what)
+    parts = [f'<div><dt>{safe(shown.name)}</dt><dd class="what">{words}</dd><dd class="size">{shown.size:,} B</dd>']
+    if shown.description.kind != "sound" and shown.description.lines:
+        parts.append(f"<dd><pre>{safe_lines(shown.description.lines)}</pre></dd>")
+    if drawn and shown.face and shown.description.kind in ("picture", "sound"):
         parts.append(f"<dd>{shown.face}</dd>")
     return "".join([*parts, "</div>"])
 
 
 def field(member: Member, audible: bool, side: int) -> PageField:
     """Return the field of *member*; its picture has up to *side* pixels."""
-    found = text.describe(member)
-    known = PageField(printable(field_name(member)) or "-", member.size, found)
-    if found.kind == "picture":
-        words = f"{known.name}: {found.what}"
+    description = text.describe(member)
+    page_field = PageField(printable(field_name(member)) or "-", member.size, description)
+    if description.kind == "picture":
+        words = f"{page_field.name}: {description.what}"
         try:
-            return known._replace(face=picture_for_page(member, words, side))
+            return page_field._replace(face=picture_for_page(member, words, side))
         except (TarToolsError, MemoryError):
             raise
         except decoding.TooLargeError as error:
-            return known._replace(face=wrong(f"{words}: {error}"))
+            return page_field._replace(face=wrong(f"{words}: {error}"))
         except Exception as error:  # Pillow raises any exception for damaged pictures
             why = decoding.reason(error)
-            return known._replace(face=wrong(f"{words}: {why}"), broken=why)
-    if found.kind == "sound":
-        face = waveform(member) if found.lines else ""
-        return known._replace(face=face, player=player(member, known.name) if audible else SILENT)
-    if found.kind == "broken":
-        return known._replace(face=wrong(found.what), broken=found.what, sound=not text.may_be_picture(member))
-    if found.lines:
-        return known._replace(face=f"<pre>{safe_lines(found.lines)}</pre>")
-    return known
+            return page_field._replace(face=wrong(f"{words}: {why}"), broken=why)
+    if description.kind == "sound":
+        face = waveform(member) if description.lines else ""
+        return page_field._replace(face=face, player=player(member, page_field.name) if audible else SILENT)
+    if description.kind == "broken":
+        return page_field._replace(
+            face=wrong(description.what), broken=description.what, sound=not text.may_be_picture(member)
+        )
+    if description.lines:
+        return page_field._replace(face=f"<pre>{safe_lines(description.lines)}</pre>")
+    return page_field
 
 
 def wrong(words: str) -> str:
@@ -166,14 +168,14 @@ def picture_for_page(member: Member, words: str, side: int) -> str:
 
     It is reduced to at most *side* by *side* pixels. Raises: any exception that Pillow raises for a damaged picture.
     """
-    known = decoding.picture_header(member)
+    header = decoding.picture_header(member)
     decoded = decoding.decoded(member, side, side)
     width, height = decoded.size
     tiny = max(decoded.size) <= TINY
     file = io.BytesIO()
     decoded.save(file, "WEBP", quality=QUALITY, method=EFFORT, lossless=tiny)
-    pixels = f"{known.width}x{known.height}"
-    if max(known.width, known.height) > side:
+    pixels = f"{header.width}x{header.height}"
+    if max(header.width, header.height) > side:
         pixels += f", shown at {width}x{height}"
     return (
         f'<img alt="{safe(words)}" width="{width}" height="{height}" decoding="async"'
@@ -196,8 +198,8 @@ def waveform(member: Member) -> str:
 def player(member: Member, name: str) -> str:
     """Return the player of the sound *member* of field *name*; empty if browsers do not know its format."""
     payload = member.read()
-    found = type_of_file(payload[:FIRST])
-    kind = MEDIA.get(found.suffixes[0]) if found and found.suffixes else None
+    file_type = type_of_file(payload[:FIRST])
+    kind = MEDIA.get(file_type.suffixes[0]) if file_type and file_type.suffixes else None
     if kind is None:
         return ""
     source = embedded(payload, kind)
