@@ -20,6 +20,7 @@ from tartools.storage.url import Name, name_of
 from tartools.tar import Member
 from tartools.train.payloaddecoding import FILE, Resize, decoder_of, pictures_of
 from tartools.train.sending import check_sent
+from tartools.train.workererrors import note_result
 
 KEY, URL, OWN = "__key__", "__url__", "__"  # names of a dict that begin with the last are no fields
 NAMED = 10  # classes in a message
@@ -76,6 +77,7 @@ class FieldChooser:
         classes: Classes = None,
     ) -> None:
         self.fields = None if fields is None else [name.split(";") for name in names_in(fields)]
+        self._names = [";".join(names) for names in self.fields or ()]
         self.transform = transform
         if transform is not None and not callable(transform):
             self.transform = list(transform) if isinstance(transform, (list, tuple)) else []
@@ -109,6 +111,11 @@ class FieldChooser:
     def __call__(self, sample: Sample | Mapping[str, Any]) -> Any:
         """Return what training takes of *sample*."""
         found: Any = as_dict(sample, None, self.files) if isinstance(sample, Sample) else sample
+        result = self._result(found)
+        note_result(result, str(found.get(URL)), str(found.get(KEY)), self._names)
+        return result
+
+    def _result(self, found: Mapping[str, Any]) -> Any:
         if self.fields is not None:
             values = [self._value(found, names) for names in self.fields]
             return self._transformed(found, tuple(values))

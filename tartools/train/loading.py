@@ -20,6 +20,7 @@ from tartools.train.sampler import SamplerIteration, StatefulSampler, datasets_i
 from tartools.train.sending import GUARD, check_guarded, check_sendable
 from tartools.train.sharedmemory import SentBuffer, SharedBuffers, keep_freed_memory
 from tartools.train.tabledataset import Columns, TableBatch, TableDataset, TableSource
+from tartools.train.workererrors import WorkerInit
 
 ENDED = "DataLoader worker (pid"  # how torch begins to say that a worker was killed, or has ended
 CAUGHT = "Caught "  # and what was raised in a worker
@@ -77,15 +78,26 @@ def loader(
 
     Raises: ValueError if there are no samples, and for arguments that don't fit; what TableDataset raises.
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int):
-        raise TypeError(f"batch_size is how many samples a batch has, not {batch_size!r}")
     given = {"fields": fields, "decode": decode, "transform": transform, "resize": resize, "classes": classes}
     given |= {"table": table, "cache": cache, "columns": columns}
+    check_loader_options(batch_size, options)
     mixing: dict[str, Any] = {"length": length, "replacement": replacement, "per_batch": per_batch}
     mixing |= {"weights": weights, "bucket": bucket, "max_cost": max_cost, "drop_last": drop_last}
     data = dataset_of(source, given, shuffle, mixing)
     sampler = StatefulSampler(data, seed, shuffle, block, batch_size, rank, world_size, **mixing)
     return Loader(data, sampler, collate_fn, **options)
+
+
+def check_loader_options(batch_size: Any, options: dict[str, Any]) -> None:
+    """Raise TypeError unless *batch_size* is a number, and if *options* of DataLoader have a sampler."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int):
+        raise TypeError(f"batch_size is how many samples a batch has, not {batch_size!r}")
+    if samplers := [name for name in ("sampler", "batch_sampler") if options.get(name) is not None]:
+        raise TypeError(
+            f"loader makes a sampler of its own, of which its state is, and takes no {samplers[0]}: give it shuffle, "
+            "weights, length, bucket or max_cost, or a torch.utils.data.Subset of the samples; or write "
+            f"torch.utils.data.DataLoader(tartools.train.TableDataset(...), {samplers[0]}=...)"
+        )
 
 
 def dataset_of(source: Any, given: dict[str, Any], shuffle: bool | str, mixing: dict[str, Any]) -> Any:
@@ -125,6 +137,7 @@ class Loader(DataLoader[Any]):
     ) -> None:
         self._sampler = sampler
         self._data = data
+        options["worker_init_fn"] = WorkerInit(options.get("worker_init_fn"))
         if collate_fn is None and isinstance(data, TableDataset) and data.chooser.raw:
             super().__init__(_TableBatches(data), batch_sampler=sampler, collate_fn=as_it_is, **options)
         else:
@@ -141,7 +154,7 @@ class Loader(DataLoader[Any]):
         if method not in ("", "fork"):
             check_guarded()
             check_sendable("collate_fn", [self.collate_fn])
-            check_sendable("worker_init_fn", [self.worker_init_fn])
+            check_sendable("worker_init_fn", [getattr(self.worker_init_fn, "function", self.worker_init_fn)])
         before = _by_pillow(self._data)
         buffers: dict[int, torch.Tensor] = {}  # held, so that they are mapped once
         keep_freed_memory()
@@ -235,7 +248,9 @@ class _TableBatches(Dataset[Any]):
         return len(self.data)
 
     def __getitems__(self, rows: list[int]) -> TableBatch | list[Any] | TarToolsError:
-        if get_worker_info() is None:
+        worker = get_worker_info()
+        # in a worker of another loader, nobody receives our buffers
+        if worker is None or worker.dataset is not self:
             return self.data.batch(rows)
         try:
             return self._shared(rows)

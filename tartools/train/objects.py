@@ -28,6 +28,7 @@ from tartools.train.ranks import SharedEpoch, this_worker
 from tartools.train.sampler import SamplerIteration, StatefulSampler
 from tartools.train.sending import check_sent
 from tartools.train.states import StateError, check_state, is_bool, is_count, is_reader, make_state
+from tartools.train.workererrors import guard_worker, note_result
 
 BEGINNING = 4 << 20  # bytes of each object that `open_urls` holds
 
@@ -126,6 +127,7 @@ class ObjectDataset(Dataset[Any]):
         return len(self.objects)
 
     def __getitem__(self, index: int) -> Any:
+        guard_worker()
         entry = self.objects.entry(index)
         return self._made(listing.content_of(entry), entry.url)
 
@@ -139,6 +141,7 @@ class ObjectDataset(Dataset[Any]):
 
     def items(self, indices: Iterable[int]) -> Iterator[Any]:
         """Yield the items of the numbers *indices*, in this order, requested ahead."""
+        guard_worker()
         entries, asked = tee(map(self.objects.entry, indices))
         for data, entry in zip(listing.contents(asked), entries, strict=True):
             yield self._made(data, entry.url)
@@ -147,10 +150,12 @@ class ObjectDataset(Dataset[Any]):
         if self.transform is None:
             return data
         try:
-            return self.transform(data, url)
+            result = self.transform(data, url)
         except Exception as error:
             error.add_note(str(StorageError("the transform failed", url=url)))
             raise
+        note_result(result, url)
+        return result
 
 
 class ObjectStream(IterableDataset[Any]):

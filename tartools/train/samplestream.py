@@ -21,6 +21,7 @@ from tartools.train import slices
 from tartools.train.ranks import ReaderId, SharedEpoch
 from tartools.train.slices import NumberedSlices, Position, ShardSlice, SliceReader, by_number, is_position, is_slice
 from tartools.train.states import State, StateError, check_state, is_count, is_list, is_list_of, is_reader, is_text
+from tartools.train.workererrors import guard_worker
 
 OWNER = "a WebDataset, or of a StatefulDataLoader over one"
 
@@ -68,6 +69,7 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         return [*map(slices.shard_identity, self.urls)]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        guard_worker()
         return iter(SliceReader(self.urls, self.slices((self.epoch.number, 0), self.epoch.reader())))
 
     def slices(self, epoch: tuple[int, int], reader: ReaderId) -> NumberedSlices:

@@ -34,6 +34,7 @@ from tartools.tar.rescan import headers_in
 from tartools.train import fieldchooser
 from tartools.train.fieldchooser import KEY, URL, FieldChooser
 from tartools.train.sending import CacheSetting
+from tartools.train.workererrors import guard_worker
 
 TableSource = Name | Iterable[Name] | Table
 Columns = str | Sequence[str] | Mapping[str, str] | None
@@ -91,10 +92,12 @@ class TableDataset(Dataset[Any]):
         return len(self.table)
 
     def __getitem__(self, index: int) -> Any:
+        guard_worker()
         return self.chooser(self._samples([index])[0])
 
     def __getitems__(self, indices: Sequence[int] | Iterable[int]) -> list[Any]:
         """Return the samples of the rows *indices*, in this order."""
+        guard_worker()
         return list(self.batch(list(indices)))
 
     def digest(self) -> str:

@@ -29,6 +29,7 @@ from tartools.train.sharedmemory import with_sent_lists
 from tartools.train.slices import Position, SliceReader, by_number
 from tartools.train.states import State, StateError, make_state
 from tartools.train.streamstages import BatchStage, ChooseStage, ShuffleBuffer, ShuffleStage, with_numbers
+from tartools.train.workererrors import guard_worker
 
 HELD = 1000  # samples that shuffle=True holds
 UNNEEDED = {"detshuffle", "url_to_name", "verbose"}  # arguments of webdataset: chance always follows from the seed
@@ -144,6 +145,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         return self.__dict__ | {"_under_way": None}
 
     def __iter__(self) -> Iterator[Any]:
+        guard_worker()
         self._under_way = StreamEpoch(self, self._loaded)
         self._given, self._loaded = {}, []
         return self._under_way.iterated()

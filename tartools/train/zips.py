@@ -26,6 +26,7 @@ from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
 from tartools.tar import split_path
 from tartools.train.fieldchooser import Classes, Decode, FieldChooser, Fields, Size, dict_of
+from tartools.train.workererrors import guard_worker
 
 SLACK = 64  # bytes of extra fields before a payload that a request leaves room for
 GAP = 1 << 16  # bytes between members of one sample that are read in vain, to make one request
@@ -73,11 +74,13 @@ class ZipDataset(Dataset[Any]):
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> Any:
+        guard_worker()
         found, number = self._place(index)
         return self.chooser(found.sample(number, self.chooser.needed))
 
     def __getitems__(self, indices: Iterable[int]) -> list[Any]:
         """Return the samples *indices*, in this order."""
+        guard_worker()
         samples = [partial(found.sample, number, self.chooser.needed) for found, number in map(self._place, indices)]
         if all(found.is_local for found in self._zips):
             return [self.chooser(sample()) for sample in samples]
