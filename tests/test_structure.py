@@ -52,11 +52,16 @@ SHARED = {  # names of functions that several modules have: each is one of its k
 LIMIT_OF_FILES, LIMIT_OF_FUNCTIONS, LIMIT_OF_ROOMS = 500, 60, 12  # lines, lines, folders
 REMOTE = (
     *("boto3", "botocore", "requests", "urllib3", "certifi", "google.auth", "smart_open"),
-    *(f"tartools.storage.objects.{name}" for name in ("s3", "gs", "ais", "hf", "web", "http", "ranges", "uploads")),
+    *(
+        f"tartools.storage.objects.{name}"
+        for name in ("s3", "gs", "azure", "ais", "hf", "sftp", "web", "http", "ranges", "uploads")
+    ),
 )
 # Modules whose distribution has another name.
 DISTRIBUTIONS = {"PIL": "pillow", "google": "google-auth", "backports": "backports.zstd"}
 DISTRIBUTIONS |= {
+    "azure.identity": "azure-identity",
+    "azure.core.exceptions": "azure-identity",
     "gcp_storage_emulator": "gcp-storage-emulator",
     "xdist": "pytest-xdist",
     "_pytest": "pytest",

@@ -1,4 +1,4 @@
-"""URLs that are left to smart_open: Azure, HDFS, FTP.
+"""URLs that are left to smart_open: HDFS and FTP.
 
 smart_open writes some of them in place, under their own name. So an output is collected in a temporary file, and sent
 when it is complete.

@@ -37,7 +37,7 @@ SCHEMES = {
     "hf": "objects.hf",
     "http": "objects.web",
     "https": "objects.web",
-    "azure": "fallback",
+    "azure": "objects.azure",
     "sftp": "objects.sftp",
     "scp": "objects.sftp",
     "ssh": "objects.sftp",

@@ -14,9 +14,9 @@ import pytest
 def _own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep out what whoever runs the tests has set for stores and proxies."""
     for name in list(os.environ):
-        if name.startswith(("AWS_", "GOOGLE_", "STORAGE_", "AIS_", "HF_", "HUGGING")) or name.lower().endswith(
-            "_proxy"
-        ):
+        if name.startswith(
+            ("AWS_", "GOOGLE_", "STORAGE_", "AZURE_", "AIS_", "HF_", "HUGGING")
+        ) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)

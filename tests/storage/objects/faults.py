@@ -1,5 +1,6 @@
-"""A server that speaks S3, Google's JSON API, AIStore, the hub's and plain HTTP over one set of objects, and fails as
-scripted.
+"""A server that speaks S3, Google's JSON API, Azure, AIStore, the hub's and plain HTTP over one set of objects.
+
+It fails as scripted:
 
     with FaultServer() as server:
         server.objects["a.tar"] = data
@@ -7,7 +8,7 @@ scripted.
         run("tarcat", server.url("s3", "a.tar"), env=server.env)
         assert [request.start for request in server.requests] == [0, 8 << 20, (8 << 20) + 1000]
 
-Each object `NAME` is `s3://b/NAME`, `gs://b/NAME`, `ais://b/NAME`, `http://127.0.0.1:PORT/b/NAME` and
+Each object `NAME` is `s3://b/NAME`, `gs://b/NAME`, `ais://b/NAME`, `azure://b/NAME`, `http://127.0.0.1:PORT/b/NAME` and
 `hf://datasets/org/b@COMMIT/NAME`; `b` is the only bucket. Of the faults that are for a request, the first that is not
 used up plays.
 """
@@ -22,13 +23,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tests.storage.objects import fake_ais, fake_gs, fake_hf, fake_s3, fake_web
+from tests.storage.objects import fake_ais, fake_azure, fake_gs, fake_hf, fake_s3, fake_web
 from tests.storage.objects.sites import environment
 from tests.storage.objects.wire import Answer, Connection, Received, Request, Wire
 
-SCHEMES = ("s3", "gs", "ais", "http")  # of stores whose objects can be replaced under their URLs
+SCHEMES = ("s3", "gs", "ais", "http", "azure")  # of stores whose objects can be replaced under their URLs
 READ = (*SCHEMES, "hf")
-FAKES: dict[str, Any] = {"s3": fake_s3, "gs": fake_gs, "ais": fake_ais, "http": fake_web, "hf": fake_hf}
+FAKES: dict[str, Any] = {
+    "s3": fake_s3,
+    "gs": fake_gs,
+    "ais": fake_ais,
+    "http": fake_web,
+    "azure": fake_azure,
+    "hf": fake_hf,
+}
 DATA_SET = "org/b"
 
 
@@ -255,6 +263,8 @@ def scheme_of(request: Request) -> str:
     """Return whose protocol *request* speaks."""
     if fake_hf.is_ours(request):
         return "hf"
+    if fake_azure.is_ours(request):
+        return "azure"
     if "/storage/v1/b" in request.path:
         return "gs"
     if request.path.startswith("/v1/"):

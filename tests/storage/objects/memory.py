@@ -53,6 +53,7 @@ class Bucket:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, Upload] = {}
+        self.blocks: dict[str, Upload] = {}  # of Azure, by the name of the object, listed or not: nobody can drop them
         self.page = 1000  # entries
         self.lock = threading.RLock()
         self._versions: dict[str, tuple[bytes, Version]] = {}

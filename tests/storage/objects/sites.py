@@ -31,6 +31,8 @@ def environment(scheme: str, url: str, token: str = "") -> dict[str, str]:
         return {"AIS_ENDPOINT": url} | ({"AIS_AUTHN_TOKEN": token} if token else {})
     if scheme == "hf":  # the hub has another name than its store, which gets no token
         return {"HF_ENDPOINT": url.replace("127.0.0.1", "localhost")} | ({"HF_TOKEN": token} if token else {})
+    if scheme == "azure":
+        return {"AZURE_STORAGE_CONNECTION_STRING": f"AccountName=testing;AccountKey=dGVzdGluZw==;BlobEndpoint={url}"}
     return {"STORAGE_EMULATOR_HOST": url} if scheme == "gs" else {}
 
 

@@ -107,8 +107,8 @@ def test_the_default_session_of_boto3(faulty: FaultServer) -> None:
 
 
 LIBRARIES = ("boto3", "botocore", "requests", "google.auth", "google.cloud.storage", "smart_open", "aistore")
-NEEDED = {"s3": {"botocore"}, "gs": {"google.auth"}, "ais": set(), "http": set()}
-LISTED = [pytest.param(scheme, "in-[0-9].tar", marks=exhaustive) for scheme in ("gs", "ais")]
+NEEDED = {"s3": {"botocore"}, "gs": {"google.auth"}, "ais": set(), "http": set(), "azure": set()}
+LISTED = [pytest.param(scheme, "in-[0-9].tar", marks=exhaustive) for scheme in ("gs", "ais", "azure")]
 IMPORTING = f"""
 import sys
 from tartools.commands.tarcat import tarcat

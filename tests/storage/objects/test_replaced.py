@@ -24,7 +24,7 @@ NEW = {
 }
 SIZE = len(OLD)
 STARTS = range(0, SIZE, RANGE)
-VERSIONS = {"s3": "ETag", "gs": "x-goog-generation", "ais": "ais-checksum-value", "http": "ETag"}
+VERSIONS = {"s3": "ETag", "gs": "x-goog-generation", "ais": "ais-checksum-value", "http": "ETag", "azure": "ETag"}
 AT = r"(at byte \d+: )?"
 each = pytest.mark.parametrize("scheme", SCHEMES)
 

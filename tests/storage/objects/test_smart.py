@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tartools.errors import how_to_install, shown
 from tartools.train.mapwork import MapChunk, chunks_of
 from tartools.train.ranks import ReaderId
 from tartools.train.slices import ShardSlice, SliceReader, by_number, deal
-from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar, python
+from tests.conftest import Run, clean_environment, make_samples, make_tar
 from tests.storage.objects.wire import Answer, Connection, Request, Wire
-from tests.tiers import by_turns
 
 SMALL = make_tar(make_samples(5))
 BIG = make_tar([(f"{n:02d}.bin", random.Random(n).randbytes(1 << 20)) for n in range(5)])
@@ -245,25 +243,6 @@ def test_hdfs_is_not_there(hdfs: dict[str, str], run: Run) -> None:
 
 
 # ---- what is missing, or wrong ----
-
-
-@pytest.mark.parametrize(
-    ("url", "library", "extra"),
-    [
-        ("azure://container/a.tar", "azure", "azure"),
-    ],
-)
-@by_turns("way")
-@pytest.mark.parametrize("way", [[], ["-o"]], ids=["read", "write"])
-def test_a_library_that_is_missing(url: str, library: str, extra: str, way: list[str]) -> None:
-    program = (
-        f"import sys; sys.modules[{library!r}] = None\n"
-        f"from tartools.commands.tarcat import tarcat; sys.exit(tarcat.main({[*way, url]!r}))"
-    )
-    done = python(program, folder=ROOT)
-    scheme = url.partition(":")[0]
-    message = f"a library for {scheme}: URLs is missing: {how_to_install(f'smart_open[{extra}]')}"
-    assert done == (1, b"", f"tarcat: {shown(url)}: {message}\n")
 
 
 def test_nobody_listens(run: Run) -> None:

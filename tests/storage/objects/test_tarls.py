@@ -172,13 +172,13 @@ def test_an_object_of_a_web_server(run: Run) -> None:
         assert {request.method for request in server.requests} == {"HEAD"}
 
 
-@pytest.mark.parametrize("scheme", ["s3", "gs", "ais"])
+@pytest.mark.parametrize("scheme", ["s3", "gs", "ais", "azure"])
 def test_pages_that_fail_are_asked_for_again(scheme: str, run: Run) -> None:
     names = [f"{number:04d}.tar" for number in range(25)]
     with FaultServer() as server:
         server.objects.update(dict.fromkeys(names, b""))
         server.bucket.page = 10
-        part = {"s3": "list-type", "gs": "/o?", "ais": "/v1/buckets"}[scheme]
+        part = {"s3": "list-type", "gs": "/o?", "ais": "/v1/buckets", "azure": "comp=list"}[scheme]
         server.faults = [
             Fault(has=part, status=503),
             Fault(has=part, skip=1, status=503),

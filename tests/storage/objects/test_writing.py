@@ -55,6 +55,9 @@ STEPS = [
     Step("gs", "part", BIG, Fault(method="PUT")),
     Step("gs", "complete", BIG, Fault(method="PUT", skip=2)),
     Step("http", "put", BIG, Fault(method="PUT")),
+    Step("azure", "put", SMALL, Fault(method="PUT")),
+    Step("azure", "part", BIG, Fault(method="PUT", has="blockid=MDAwMDEt")),
+    Step("azure", "complete", BIG, Fault(method="PUT", has="comp=blocklist")),
     Step("ais", "put", SMALL, Fault(method="PUT")),
     Step("ais", "put by the proxy", SMALL, Fault(method="PUT", proxy=True)),
     Step("ais", "begin", BIG, Fault(method="POST")),
@@ -329,7 +332,7 @@ def test_tarsplit_keeps_what_was_complete(scheme: str, inside: Inside) -> None:
     assert (sorted(shards), inside.server.pending) == (["out-000000.tar", "out-000001.tar"], 0)
 
 
-@pytest.mark.parametrize("scheme", ["s3", "gs", "ais"])
+@pytest.mark.parametrize("scheme", ["s3", "gs", "ais", "azure"])
 def test_an_object_that_is_gone_already_counts_as_removed(scheme: str, inside: Inside) -> None:
     Path("in").write_bytes(SMALL)
     name = "out-000007.tar"
@@ -341,7 +344,7 @@ def test_an_object_that_is_gone_already_counts_as_removed(scheme: str, inside: I
     assert sorted(inside.server.objects) == ["out-000000.tar"]
 
 
-@pytest.mark.parametrize("scheme", ["s3", "gs", "ais"])
+@pytest.mark.parametrize("scheme", ["s3", "gs", "ais", "azure"])
 def test_old_shards_that_may_not_be_removed_are_named(scheme: str, inside: Inside) -> None:
     Path("in").write_bytes(SMALL)
     for number in (7, 8):
