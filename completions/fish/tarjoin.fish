@@ -14,6 +14,8 @@ end
 complete -c tarjoin -l with -x -d 'The data set that has the fields to add; then all words are shards of A.'
 complete -c tarjoin -l format -x -a 'tsv csv jsonl parquet tar' -d 'Format of B. Default: by suffix, else tar.'
 complete -c tarjoin -l key-column -x -d 'The column of B that has the keys. Default: __key__, or key.'
+complete -c tarjoin -l dots -x -a 'first last' -d 'Which dot of the name of a file ends the key. Default: first in a folder; in a column, the only one.'
+complete -c tarjoin -l encoding -x -d 'Encoding of text, or of names in zip files: gbk, shift_jis, latin-1, utf-16 ... Default: UTF-8.'
 complete -c tarjoin -s f -l fields -x -a '(__tartools_fields)' -d 'Fields or columns of B to add, in quotes: \'txt=caption cls\'. \'a;b\' takes the first that exists.'
 complete -c tarjoin -s x -l exclude -x -a '(__tartools_fields)' -d 'Fields or columns of B not to add: \'json url\'.'
 complete -c tarjoin -l left -d 'Pass on the samples of A without a partner too.'

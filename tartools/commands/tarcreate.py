@@ -9,12 +9,14 @@ __shard__, __index__ and __size__ are ignored.
 
 JSON lines (.jsonl, .ndjson) have an object per sample, in which names are fields. A string is the payload as text, a
 number is its digits as they are written, other values are JSON without blanks; null means that the sample lacks the
-field. {"@base64": "..."} stands for bytes, and "@FIELD": "..." is a path or URL to read, as in
-tables. __key__ and --key-template are as in tables too. A backslash before @ or __ is not part of a name.
-tar2jsonl(1) writes all of this. A name twice in an object is an error. The lines are read twice; those from stdin, and
-compressed ones, are copied to a temporary file first.
+field. {"@base64": "..."} stands for bytes, and "@FIELD": "..." is a path or URL to read, as in tables. __key__ and
+--key-template are as in tables too. A backslash before @ or __ is not part of a name. tar2jsonl(1) writes all of this.
+A name twice in an object is an error. The lines are read twice; those from stdin, and compressed ones, are copied to a
+temporary file first.
 
-A plan may be compressed as shards may be: plan.tsv.gz, plan.jsonl.zst.
+A plan may be compressed as shards may be: plan.tsv.gz, plan.jsonl.zst. Its text is UTF-8, or what --encoding says; keys
+and the names of files may be any bytes. A column of a table that has a blank or a colon in its name is an error, since
+no option could name that field. A warning names a column of file names that lacks its @.
 
 A recipe has lines NAME SOURCE: the name of a member, blanks, and text:PAYLOAD, a path, or a URL (file:, pipe:COMMAND).
 Adjacent lines with the same key are one sample.
@@ -24,30 +26,38 @@ file name. Samples are sorted by key. With --dots last, the key ends at the last
 img.2023.01.05.jpg is the field jpg of the sample img_2023_01_05. Two files whose keys would become the same are an
 error. Without --dots, a warning says if a sample gets two fields with dots that end in the same suffix.
 
---folder leaves out what systems add: .DS_Store, Thumbs.db, desktop.ini and ._*. --exclude-files leaves out more. A GLOB
+--folder leaves out what systems add: .DS_Store, Thumbs.db, desktop.ini, ._* and folders such as @eaDir and __MACOSX;
+and hidden folders (.git, .ipynb_checkpoints), which would become classes. --exclude-files leaves out more. A GLOB
 without a slash is compared with the names of files and folders, others with paths relative to DIR; * matches slashes
-too. Symbolic links and special files are skipped and reported; with --skip-special they are skipped silently. --class
-stores the class of each sample, the name of its directory: --class cls the number of the class in the field cls, and
-its name in cls.txt, and stderr lists both (numbers count from 0 in the order of the names; if all names are numbers,
-they are taken as they are); --class label.txt, or another field that is not one of numbers, the name alone. The class
-of files in DIR itself is the name of DIR, and a warning names one of them. Two files whose suffixes mean the same, such
-as a.JPG and a.jpeg, become one sample; a warning names them.
+too. Symbolic links and special files are skipped and reported; with --skip-special they are skipped silently. --follow
+reads the files and folders that links name, as in the cache of the hub or of git-annex. --class stores the class of
+each sample, the name of its directory: --class cls the number of the class in the field cls, and its name in cls.txt,
+and stderr lists both (numbers count from 0 in the order of the names; if all names are numbers, they are taken as they
+are); --class label.txt, or another field that is not one of numbers, the name alone. The class of files in DIR itself
+is the name of DIR, and a warning names one of them. Two files whose suffixes mean the same, such as a.JPG and a.jpeg,
+become one sample; a warning names them.
 
 --zip makes samples from the members of zip files, in the order of each file's directory: adjacent members with the same
 key are one sample. Stored and deflated members are read, and their checksums compared. A zip file on a server is read
-by ranges; one from stdin is copied to a temporary file first. Directories, and what systems add, are left out; links
-and names such as a.JPG and a.jpeg are reported as with --folder. Encrypted members, two members of one name, and names
+by ranges; one from stdin is copied to a temporary file first. Directories, hidden folders, and what systems add, are
+left out; links and names such as a.JPG and a.jpeg are reported as with --folder. Names that do not say that they are
+UTF-8, and are not, are read as code page 437, as the format has it; a warning shows how they look in the encoding that
+is likely, and --encoding says which it is: gbk, shift_jis, cp949. If a zip file comes from Windows, backslashes in a
+name without slashes separate folders, with a warning. Encrypted members, two members of one name, and names
 that are absolute or contain '..' are errors. tar2zip(1) writes samples to a zip file.
 
 --parquet makes a sample from each row of Parquet files, such as tar2parquet(1) and Hugging Face's `datasets` write. A
 column is a field: of a picture or sound, which is a struct of bytes and path, the bytes; a string is UTF-8, bytes are
-taken as they are. Numbers, truth values and dates are written as tar2tsv writes them, lists and objects as JSON, with
-bytes in hex. null means that the sample lacks the field. The column __key__ has the keys; without it, --key-template
-makes them from the row's number, counted over all files. -f chooses columns and renames them: 'jpg=image cls=label
-__key__=id'. The payload of a class label is its number. Other columns called __NAME__ are left out, unless -f names
-them. A picture of which there is only the path is an error. pyarrow reads the columns, and holds a page of each of
-them several times: memory is up to five times the largest page. tar2parquet writes pages of 1 MiB, pyarrow by itself of
-up to 1,024 values (of photographs 100 MB, which take 600 MB), DuckDB of 100 MB.
+taken as they are. Numbers, truth values and dates are written as tar2tsv writes them, lists and objects as JSON. A list
+of pictures, sounds or bytes NAME becomes the fields NAME.0.jpg, NAME.1.jpg and so on (for a name that ends in .jpg, its
+number comes before that); other lists and objects that have bytes in them are an error. null means that the sample
+lacks the field. The column __key__ has the keys; without it, --key-template makes them from the row's number, counted
+over all files. -f chooses columns and renames them: 'jpg=image cls=label __key__=id'. The payload of a class label is
+its number. Other columns called __NAME__ are left out, unless -f names them. A picture of which there is only the path
+is an error. A row without a value for a field is left out and reported, and the exit status is 1; so is a record with
+--tfrecord. pyarrow reads the columns, and holds a page of each of them several times: memory is up to five times the
+largest page. tar2parquet writes pages of 1 MiB, pyarrow by itself of up to 1,024 values (of photographs 100 MB, which
+take 600 MB), DuckDB of 100 MB.
 
 --tfrecord makes a sample from each record of TFRecord files. A record is a tf.train.Example, and its features are
 fields: one value of bytes is the payload, a number is its text, several numbers are a JSON list. Several values of
@@ -56,6 +66,10 @@ bytes are the fields NAME.0, NAME.1 and so on. Slashes in names become dots: ima
 feature __key__, --key-template makes keys from the record's number, counted over all files. Features without a value
 do not become fields; a warning counts them. Checksums are compared. Files compressed by gzip, zlib or another codec are
 recognized. A file without compression that was cut between two records looks complete.
+
+With --parquet and --tfrecord, a key may be the name of a file: n01_1.JPEG has the key n01_1, if it has one dot and the
+suffix of a picture, sound or text. Names with other dots are an error, unless --dots says which dot ends the key: with
+--dots last, v.1.jpg has the key v_1, as with --folder.
 
 All local files are checked before anything is written. Keys that are absolute or contain '..' are refused. A table may
 not name pipe:, nor files that are not regular (fifos, devices). A PLAN on a server may name only URLs on that server.
@@ -78,21 +92,30 @@ Examples:
     tarcreate --parquet 'train-*.parquet' -f 'jpg=image cls=label' | tarsplit -s 1e9 -o photos
   Make shards from TFRecord files, with short names:
     tarcreate --tfrecord 'train-*' -f 'jpg=image.encoded cls=image.class.label' | tarsplit -s 1e9 -o photos
+  Make shards from a folder of links, such as the hub's cache:
+    tarcreate --folder snapshots/main --follow | tarsplit -s 1e9 -o photos
+  Make samples from a table that a spreadsheet wrote in Latin-1:
+    tarcreate --encoding latin-1 captions.csv -o captions.tar
   Make a sample with a text and a photo:
     printf 'a.txt text:hello\na.jpg photo.jpg\n' | tarcreate --format recipe > a.tar
 """
 
 import os
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Literal, NamedTuple
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import SampleError, TarToolsError, UsageError
+from tartools.commands._foreign import Dots, Encoding
+from tartools.errors import SampleError, StorageError, TarToolsError, UsageError
 from tartools.formats import packed, plan
+from tartools.formats.encodings import recoded
 from tartools.formats.plan import PlannedMember, PlannedSample, PlanOrigin
-from tartools.samples.account import Account
-from tartools.samples.sample import checked_path
+from tartools.samples.account import FIRST, Account
+from tartools.samples.filetypes import type_of_file
+from tartools.samples.sample import Sample, checked_path
+from tartools.samples.unicodeforms import nfc
 from tartools.shards.writing import write_samples
 from tartools.stages import select
 from tartools.storage.expand import expand
@@ -151,10 +174,11 @@ class PlanOptions(cli.Group):
             aliases="--exclude",
         ),
     ] = None
-    dots: Annotated[
-        Literal["first", "last"] | None,
-        Option("--dots", "With --folder: which dot of a file's name ends the key.", default="first"),
-    ] = None
+    dots: Dots = None
+    follow: Annotated[
+        bool, Option("--follow", "With --folder: read the files and folders that symbolic links name.")
+    ] = False
+    encoding: Encoding = None
     skip_special: Annotated[
         bool, Option("--skip-special", "With --folder, --zip: skip links and special files silently (exit status 0).")
     ] = False
@@ -172,6 +196,9 @@ def write_plan(wanted: PlanOptions, account: Account, output: cli.Output) -> Non
     inside = os.path.join(wanted.base, name)  # one that is not here may be in the directory of -C
     if Url(name).scheme == "" and wanted.base and not os.path.lexists(name) and os.path.lexists(inside):
         name = inside
+    if Url(name).is_local and storage.is_directory(name):
+        what = f"is a directory, not a plan: tarcreate --folder {shlex.quote(name)} makes samples of its files"
+        raise StorageError(what, url=name)
     storage.check_inputs([name])
     storage.check_output(output.url, output.force, [name])
     origin = PlanOrigin(name, wanted.base, wanted.allow_pipe)
@@ -182,12 +209,22 @@ def write_plan(wanted: PlanOptions, account: Account, output: cli.Output) -> Non
     if form == "recipe" and wanted.template is not None:
         raise UsageError("--key-template is for tables; in a recipe, names hold the keys")
     with packed.opened_packed(name) as file:
-        if option := MAGIC.get(file.peek(4)[:4]):
-            what = f"this is not a plan; tarcreate {option} FILE makes samples of it"
-            raise SampleError(what, url=name)
-        if file.peek(TAR_MAGIC.stop)[TAR_MAGIC] == b"ustar":
-            raise SampleError("this is a tar archive, not a plan: tarcat reads it", url=name)
-        write_planned(plan.samples(file, form, origin, wanted.template or KEYS), account, output, origin)
+        check_plan(file.peek(MAX_MAGIC_BYTES), name)
+        text = recoded(file, wanted.encoding, name)
+        samples = plan.samples(text, form, origin, wanted.template or KEYS)
+        write_planned(samples, account, output, origin)
+
+
+def check_plan(head: bytes, name: str) -> None:
+    """Raise SampleError if the file *name*, which begins with *head*, is no plan, but samples or a payload."""
+    if option := MAGIC.get(head[:4]):
+        raise SampleError(f"this is not a plan; tarcreate {option} FILE makes samples of it", url=name)
+    if head[TAR_MAGIC] == b"ustar":
+        raise SampleError("this is a tar archive, not a plan: tarcat reads it", url=name)
+    kind = type_of_file(head)
+    if kind is not None and b"\0" in head:  # some types begin with letters, as text may
+        what = f"this is {kind.what}, not a plan: tarcreate --folder DIR makes samples of the files in a folder"
+        raise SampleError(f"{what}, and a line of a recipe, NAME.SUFFIX PATH, a sample of one file", url=name)
 
 
 def write_folder(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
@@ -195,7 +232,7 @@ def write_folder(wanted: PlanOptions, account: Account, output: cli.Output) -> N
     from tartools.formats.folder import Folder, from_folder
 
     path = os.path.join(wanted.base, wanted.folder or "")
-    folder = Folder(path, wanted.class_field, wanted.exclude or (), wanted.dots)
+    folder = Folder(path, wanted.class_field, wanted.exclude or (), wanted.dots, wanted.follow)
     write_planned(from_folder(folder, account, wanted.skip_special), account, output, PlanOrigin(path))
 
 
@@ -209,16 +246,16 @@ def write_files(wanted: PlanOptions, account: Account, output: cli.Output) -> No
     if wanted.zips:
         from tartools.formats import zipfiles
 
-        samples = zipfiles.samples(urls, account, wanted.class_field, wanted.skip_special)
+        samples = zipfiles.samples(urls, account, wanted.class_field, wanted.skip_special, wanted.encoding)
     elif wanted.parquets:
         from tartools.formats import parquetread
 
-        samples = parquetread.samples(urls, account, words, template)
+        samples = parquetread.samples(urls, account, words, template, wanted.dots)
     else:
         from tartools.formats import tfrecord
 
-        samples = tfrecord.samples(urls, account, words, template)
-    write_samples(samples, output.destination, account)
+        samples = tfrecord.samples(urls, account, words, template, wanted.dots)
+    write_samples(told_of_other_forms(samples, account), output.destination, account)
 
 
 class PlanSource(NamedTuple):
@@ -230,12 +267,13 @@ class PlanSource(NamedTuple):
 
 
 SOURCES = (
-    PlanSource("a PLAN", ("--format", "--key-template", "--allow-pipe", "-C"), write_plan),
-    PlanSource("--folder", ("-C", "--class", "--exclude-files", "--dots", "--skip-special"), write_folder),
-    PlanSource("--zip", ("--class", "--skip-special"), write_files),
-    PlanSource("--parquet", ("--key-template", "-f"), write_files),
-    PlanSource("--tfrecord", ("--key-template", "-f"), write_files),
+    PlanSource("a PLAN", ("--format", "--key-template", "--allow-pipe", "-C", "--encoding"), write_plan),
+    PlanSource("--folder", ("-C", "--class", "--exclude-files", "--dots", "--skip-special", "--follow"), write_folder),
+    PlanSource("--zip", ("--class", "--skip-special", "--encoding"), write_files),
+    PlanSource("--parquet", ("--key-template", "-f", "--dots"), write_files),
+    PlanSource("--tfrecord", ("--key-template", "-f", "--dots"), write_files),
 )
+MAX_MAGIC_BYTES = 512  # of a file, by which its type is known
 TAR_MAGIC = slice(257, 262)
 MAGIC = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # how files begin that are no plans -> the option for them
 
@@ -261,6 +299,8 @@ def checked_source(wanted: PlanOptions) -> PlanSource:
         "--exclude-files": wanted.exclude,
         "--dots": wanted.dots,
         "--skip-special": wanted.skip_special or None,
+        "--follow": wanted.follow or None,
+        "--encoding": wanted.encoding,
     }.items():
         if value is not None and name not in source.takes:
             raise UsageError(f"{name} needs {' or '.join(one.name for one in SOURCES if name in one.takes)}")
@@ -280,17 +320,38 @@ def write_objects(wanted: PlanOptions, account: Account, output: cli.Output, ori
     from tartools.formats import jsonl
 
     with packed.seekable_packed(origin.name) as file:
-        check_sources(jsonl.sources(file, origin), output, origin)
+        check_sources(jsonl.sources(recoded(file, wanted.encoding, origin.name), origin), output, origin)
         file.seek(0)
-        samples = jsonl.samples(file, origin, wanted.template or KEYS)
-        write_samples(plan.build_samples(samples, account, origin.name), output.destination, account)
+        text = recoded(file, wanted.encoding, origin.name)
+        write_planned(jsonl.samples(text, origin, wanted.template or KEYS), account, output, origin)
 
 
 def write_planned(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: PlanOrigin) -> None:
     """Write the samples that *origin* plans. If they are a list, all their sources are looked at before."""
     if isinstance(samples, list):
         check_sources((part for sample in samples for part in sample.parts), output, origin)
-    write_samples(plan.build_samples(samples, account, origin.name), output.destination, account)
+    told = plan.told_of_file_names(samples, account, origin.name)
+    built = plan.build_samples(told, account, origin.name)
+    write_samples(told_of_other_forms(built, account), output.destination, account)
+
+
+def told_of_other_forms(samples: Iterable[Sample], account: Account) -> Iterator[Sample]:
+    """Yield *samples*; warn of the first key that equals an earlier one but for its Unicode form.
+
+    Holds: the first 10,000 keys that are not ASCII.
+    """
+    keys: dict[bytes, bytes] = {}  # by their form NFC
+    told = False
+    for sample in samples:
+        key = sample.raw_key
+        if not key.isascii() and not told and len(keys) < FIRST:
+            other = keys.setdefault(nfc(key), key)
+            if told := other != key:
+                account.warn(
+                    f"the keys {other.decode()!a} and {key.decode()!a} look the same, but one is in another "
+                    "Unicode form (macOS has NFD, others NFC), so these are two samples"
+                )
+        yield sample
 
 
 def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: PlanOrigin) -> None:
@@ -319,7 +380,5 @@ def directory_advice(url: str, origin: PlanOrigin) -> str:
     relative = os.path.relpath(path, origin.base or ".")
     folder = os.path.dirname(path_of(origin.name)) if Url(origin.name).is_local else ""
     if folder and storage.exists(os.path.join(folder, relative)):
-        import shlex
-
         return f"; it exists in the folder of the plan: add -C {shlex.quote(folder)}"
     return "" if origin.base else "; paths are relative to the current directory, or to that of -C"

@@ -2,7 +2,8 @@ r"""Add fields to samples, by key, from other shards or from a table of rows.
 
 tarjoin A B writes the samples of A, in their order, with the fields that B has for their keys added after their own.
 Samples of A whose key B does not have are left out; --left passes them on as they are. --anti writes only these. How
-many samples of A are left out for that, and how many of B had no partner in A, is printed on stderr.
+many samples of A are left out for that, and how many of B had no partner in A, is printed on stderr. If no key of A is
+in B, so that all of A is left out, the exit status is 1.
 
 A is one word: a shard, a table (see TABLES in tartools(7)), - for stdin, or a pattern in quotes that stands for several
 ('a-{000..147}.tar'). --with B is another way to name B: then all words are shards of A, and without any it is stdin.
@@ -16,10 +17,13 @@ B is shards or tables of samples, or files of rows, by their names (compressed o
                   samples are taken as rows with --key-column, with --format, and if -f names one that is no field.
 
 --format names the format for other names, and for stdin and commands (without it, these are shards). The key is in the
-column __key__, or key, or that of --key-column, as text: the number 7 is the key 7, not 0007. Every other column
-becomes the field of its name, but not those whose names begin with __. Text is UTF-8, bytes are themselves, and numbers
-and dates have the text that tar2tsv writes. A list of numbers is a NumPy array, and the field is called NAME.npy; other
-lists, and objects, are JSON, and the field is called NAME.json.
+column __key__, or key, or that of --key-column, as text: the number 7 is the key 7, not 0007. A key may be the name of
+a file: d/0.jpg has the key d/0, and --dots says where the key ends if there are more dots, as for tarcreate. Every
+other column becomes the field of its name, but not those whose names begin with __. Text is UTF-8, or what --encoding
+says; bytes are themselves, also those of pictures in Parquet (structs of bytes and path), and numbers and dates have
+the text that tar2tsv writes. A list of pictures or of bytes is the fields NAME.0.jpg, NAME.1.jpg and so on. A list of
+numbers is a NumPy array, and the field is called NAME.npy; other lists, and objects, are JSON, and the field is called
+NAME.json.
 
 -f chooses fields or columns of B, and renames them: -f 'txt=caption'. With -f '' nothing is added: samples of A that
 have a partner are passed on. If a sample would have two fields of one name, that is an error, unless --prefer says
@@ -34,6 +38,8 @@ With --anti or -f '' samples are passed on unchanged; then OUTPUT may end in .pa
 Examples:
   Add captions from a table with the columns key and caption, as the field txt:
     tarjoin -f 'txt=caption' 'train-{000..147}.tar' captions.tsv -o captioned.tar
+  Add the captions of a data set for ImageFolder, by the names of its files:
+    tarjoin -f 'txt=text' --key-column file_name train.tar metadata.csv -o captioned.tar
   Add all columns of a table of scores, which not all samples have:
     tarjoin --left train.tar scores.parquet -o scored.tar
   Add the masks that are in other shards:
@@ -49,13 +55,14 @@ from typing import Annotated, Literal
 
 from tartools import cli, storage
 from tartools.cli import Option
+from tartools.commands._foreign import Dots, Encoding
 from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.samples.columnfields import ChosenColumns
 from tartools.shards.reading import counted, read_batches
 from tartools.shards.writing import check_shard_name, write_batches
 from tartools.stages import select
-from tartools.stages.partners import check_no_rows, read_second
+from tartools.stages.partners import RowOptions, check_no_rows, read_second
 from tartools.storage.expand import expand
 from tartools.storage.url import Url
 from tartools.tables.listed import keys_of
@@ -76,6 +83,8 @@ class JoinOptions(cli.Group):
     key: Annotated[
         str | None, Option("--key-column COLUMN", "The column of B that has the keys.", default="__key__, or key")
     ] = None
+    dots: Dots = None
+    encoding: Encoding = None
     fields: Annotated[
         list[str] | None,
         Option(
@@ -114,7 +123,8 @@ def tarjoin(
     check_no_rows(a)
     reading = source.reading._replace(tmpdir=tmpdir, forks=True)
     chosen = ChosenColumns(words, " ".join(wanted.exclude or ()).split(), str if wanted.verbatim else str.lower)
-    partners = read_second(b, wanted.form, wanted.key, chosen, account, reading, memory)
+    rows = RowOptions(wanted.form, wanted.key, wanted.dots, wanted.encoding)
+    partners = read_second(b, rows, chosen, account, reading, memory)
     if adds:
         from tartools.stages.adding import Adding, joined
 

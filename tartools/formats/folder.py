@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tartools.errors import SampleError, StorageError, printable, several
 from tartools.formats.plan import PlannedMember, PlannedSample, grouped_parts
 from tartools.samples.account import Account
 from tartools.samples.encoding import text_payload, without_codec
+from tartools.samples.filekeys import Dots, ended_at_last_dot
 from tartools.samples.filetypes import NUMBERS, suffix_of
 from tartools.storage.names import local_url
+from tartools.storage.url import Url
 from tartools.tar import join_path, split_path
 
 SPELLINGS = {"jpeg": "jpg", "jpe": "jpg", "tiff": "tif", "text": "txt", "htm": "html", "yml": "yaml", "mpeg": "mpg"}
-SYSTEM = (b".ds_store", b"thumbs.db", b"desktop.ini")  # in any case; macOS also makes ._NAME
+SYSTEM_FILES = (b".ds_store", b"thumbs.db", b"desktop.ini")  # in any case; macOS also makes ._NAME
+SYSTEM_FOLDERS = (b"@eadir", b"#recycle", b"__macosx", b"$recycle.bin", b"system volume information", b"lost+found")
 
 
 class Folder(NamedTuple):
@@ -25,13 +28,14 @@ class Folder(NamedTuple):
 
     Files and folders that match a glob of *exclude* are left out. *dots*: a key ends at the first or the last dot of a
     file name; None is first, with a warning where that looks wrong. With *class_field*, the class of a sample, its
-    directory, is stored as `class_members` says.
+    directory, is stored as `class_members` says. *follow*: read the files and folders that symbolic links name.
     """
 
     path: str
     class_field: str | None = None
     exclude: Sequence[str] = ()
-    dots: str | None = None
+    dots: Dots = None
+    follow: bool = False
 
 
 class Tree(NamedTuple):
@@ -42,40 +46,48 @@ class Tree(NamedTuple):
     left_out: list[bytes]
 
 
-def from_folder(wanted: Folder, account: Account, skip_special: bool) -> list[PlannedSample]:
-    """Return the samples in the tree of files below a folder, sorted by the bytes of key and field.
+def from_folder(folder: Folder, account: Account, skip_special: bool) -> list[PlannedSample]:
+    """Return the samples in the tree of files below *folder*, sorted by the bytes of key and field.
 
-    The key of a file is its path relative to the folder. Files that systems add, and those that are excluded, are left
-    out with a warning. Symbolic links and special files are reported as omissions, unless *skip_special*.
+    The key of a file is its path relative to the folder. Files and folders that systems add, hidden folders, and what
+    is excluded, are left out with a warning. Symbolic links and special files are reported as omissions, unless
+    *skip_special*.
 
     Holds: all paths. Raises: StorageError for a directory that cannot be read; SampleError if a field occurs twice, or
     if two files would get one key.
     """
-    tree = list_tree(wanted, account)
+    tree = list_tree(folder, account)
     left_out = [os.fsdecode(path) for path in sorted(tree.left_out)]
-    report(printable(wanted.path), left_out, [] if skip_special else tree.others, "files", account)
-    names = {path: ended_at_last_dot(path) if wanted.dots == "last" else path for path in tree.files}
-    if wanted.dots == "last":
-        check_one_file_each(names, wanted.path)
-    urls = (local_url(os.path.join(wanted.path, os.fsdecode(path))) for path in names)
-    parts = [PlannedMember(name, url=url) for name, url in zip(names.values(), urls, strict=True)]
-    if wanted.class_field is not None:
-        top = os.path.basename(os.path.abspath(wanted.path))
-        keys = {key for key, field in map(split_path, names.values()) if field}
-        if above := [os.fsdecode(path) for path in sorted(names) if b"/" not in path and split_path(names[path])[1]]:
-            more = f" and {len(above) - 1:,} more" if above[1:] else ""
-            what = f"in no class folder: the class is the name of the whole folder, {top!r}"
-            account.warn(f"{above[0]!r}{more} {what}")
-        labels = {key: os.path.basename(os.path.dirname(key)) or os.fsencode(top) for key in keys}
-        numbers = number_classes(wanted.class_field, labels.values(), account)
-        for key, label in labels.items():
-            parts += [PlannedMember(*one) for one in class_members(key, wanted.class_field, label, numbers)]
+    report(printable(folder.path), left_out, [] if skip_special else tree.others, "files", account)
+    names = {path: ended_at_last_dot(path) if folder.dots == "last" else path for path in tree.files}
+    if folder.dots == "last":
+        check_one_file_each(names, folder.path)
+    base = local_url(os.path.join(folder.path, ""))
+    parts = [PlannedMember(name, url=Url(base + os.fsdecode(path))) for path, name in names.items()]
+    if folder.class_field is not None:
+        parts += class_parts(folder.path, folder.class_field, names, account)
     parts.sort(key=lambda part: split_path(part.path))
-    samples = list(grouped_parts(parts, wanted.path))
-    warn_of_twins([[part.path for part in parts] for _, parts in samples], account)
-    if wanted.dots is None:
-        warn_of_kinds(samples, account)
+    samples = list(grouped_parts(parts, folder.path))
+    together = [sample for sample in samples if len(sample.parts) > 1]
+    warn_of_twins([[part.path for part in parts] for _, parts in together], account)
+    if folder.dots is None:
+        warn_of_kinds(together, account)
     return samples
+
+
+def class_parts(folder: str, field: str, names: dict[bytes, bytes], account: Account) -> Iterator[PlannedMember]:
+    """Yield the members that say the class of each sample of *folder*, whose files have these *names* in an archive."""
+    top = os.path.basename(os.path.abspath(folder))
+    keys = {key for key, field in map(split_path, names.values()) if field}
+    if above := [os.fsdecode(path) for path in sorted(names) if b"/" not in path and split_path(names[path])[1]]:
+        more = f" and {len(above) - 1:,} more" if above[1:] else ""
+        what = f"in no class folder: the class is the name of the whole folder, {top!r}"
+        account.warn(f"{above[0]!r}{more} {what}")
+    labels = {key: os.path.basename(os.path.dirname(key)) or os.fsencode(top) for key in keys}
+    numbers = number_classes(field, labels.values(), account)
+    for key, label in labels.items():
+        for path, payload in class_members(key, field, label, numbers):
+            yield PlannedMember(path, payload)
 
 
 def number_classes(field: str, labels: Iterable[bytes], account: Account) -> dict[bytes, int]:
@@ -114,43 +126,64 @@ def report(where: str, left_out: Sequence[str], others: Sequence[tuple[str, str]
     if others:
         name, kind = others[0]
         more = f"; nor are {len(others) - 1} more such {what}" if len(others) > 1 else ""
-        account.omit(f"{printable(name)}: a {kind} is not followed and not stored{more} (--skip-special accepts that)")
+        advice = "--follow reads the files that links name, " if kind == LINK and what == "files" else ""
+        account.omit(
+            f"{printable(name)}: a {kind} is not followed and not stored{more} ({advice}--skip-special accepts that)"
+        )
 
 
-def list_tree(wanted: Folder, account: Account) -> Tree:
-    """Return what is below a folder: files relative to it, in no order, the others by path.
+LINK = "symbolic link"
+
+
+class _Pending(NamedTuple):
+    """A folder to list: its *path* below the top, and the folders (device, inode) that contain it, for links."""
+
+    path: bytes
+    above: frozenset[tuple[int, int]]
+
+
+def list_tree(folder: Folder, account: Account) -> Tree:
+    """Return what is below *folder*: files relative to it, in no order, the others by path.
 
     Raises: StorageError for a directory that cannot be read.
     """
     from fnmatch import translate
 
-    globs = {glob: re.compile(translate(glob.removeprefix("./").rstrip("/"))) for glob in wanted.exclude}
+    globs = {glob: re.compile(translate(glob.removeprefix("./").rstrip("/"))) for glob in folder.exclude}
     unused = dict.fromkeys(globs)
     tree = Tree([], [], [])
-    waiting = [b""]
-    while waiting:
-        inside = waiting.pop()
-        where = os.path.join(os.fsencode(wanted.path), inside) if inside else os.fsencode(wanted.path)
+    pending = [_Pending(b"", frozenset())]
+    while pending:
+        inside, above = pending.pop()
+        where = os.path.join(os.fsencode(folder.path), inside) if inside else os.fsencode(folder.path)
+        prefix = inside + b"/" if inside else b""
         try:
+            if folder.follow:
+                status = os.stat(where)
+                if (status.st_dev, status.st_ino) in above:
+                    tree.others.append((os.fsdecode(where), "link to a folder above it"))
+                    continue
+                above |= {(status.st_dev, status.st_ino)}
             with os.scandir(where) as entries:
                 for entry in entries:
-                    path = os.path.join(inside, entry.name)
-                    mode = entry.stat(follow_symlinks=False).st_mode
-                    fitting = [glob for glob, pattern in globs.items() if _fits(glob, pattern, path)]
-                    for glob in fitting:
+                    path = prefix + entry.name
+                    matches = [glob for glob, pattern in globs.items() if _fits(glob, pattern, path)] if globs else ()
+                    for glob in matches:
                         unused.pop(glob, None)
-                    if fitting or (stat.S_ISREG(mode) and is_of_system(entry.name)):
-                        tree.left_out.append(path + b"/" * stat.S_ISDIR(mode))
-                    elif stat.S_ISDIR(mode):
-                        waiting.append(path)
-                    elif stat.S_ISREG(mode):
+                    follow = folder.follow and not is_broken_link(entry)
+                    is_folder = entry.is_dir(follow_symlinks=follow)
+                    if matches or is_left_out(entry.name, is_folder):
+                        tree.left_out.append(path + b"/" * is_folder)
+                    elif is_folder:
+                        pending.append(_Pending(path, above))
+                    elif entry.is_file(follow_symlinks=follow):
                         tree.files.append(path)
                     else:
-                        tree.others.append((os.fsdecode(entry.path), _kind(mode)))
+                        tree.others.append((os.fsdecode(entry.path), kind_of_entry(entry, folder.follow)))
         except OSError as error:
             raise StorageError(error.strerror or str(error), url=os.fsdecode(where)) from error
     for glob in unused:
-        account.warn(f"{printable(wanted.path)}: nothing matches --exclude-files {glob!r}")
+        account.warn(f"{printable(folder.path)}: nothing matches --exclude-files {glob!r}")
     tree.others.sort()
     return tree
 
@@ -161,27 +194,32 @@ def _fits(glob: str, pattern: re.Pattern[str], path: bytes) -> bool:
     return bool(pattern.match(os.fsdecode(path if whole else os.path.basename(path))))
 
 
-def is_of_system(name: bytes) -> bool:
-    """Tell whether systems add files of this *name*."""
-    return name.lower() in SYSTEM or name.startswith(b"._")
+def is_left_out(name: bytes, is_folder: bool) -> bool:
+    """True for the *name* of a hidden folder, or of a file or folder that systems add.
 
-
-def _kind(mode: int) -> str:
-    kinds = ((stat.S_ISLNK, "symbolic link"), (stat.S_ISFIFO, "fifo"), (stat.S_ISSOCK, "socket"))
-    return next((kind for test, kind in kinds if test(mode)), "device")
-
-
-def ended_at_last_dot(path: bytes) -> bytes:
-    """Return the name in an archive of the file *path*, so that its key ends at its last dot: earlier ones become _.
-
-    Names that begin with a dot stay as they are: they have no field.
-
-    >>> ended_at_last_dot(b"v1.0/img.2023.01.05.jpg"), ended_at_last_dot(b".hid.jpg"), ended_at_last_dot(b"a.jpg")
-    (b'v1.0/img_2023_01_05.jpg', b'.hid.jpg', b'a.jpg')
+    >>> [is_left_out(name, True) for name in (b".git", b"@eaDir", b"cat")], is_left_out(b".hid.jpg", False)
+    ([True, True, False], False)
     """
-    at = path.rfind(b"/") + 1
-    stem, dot, field = path[at:].rpartition(b".")
-    return path if path[at : at + 1] == b"." else path[:at] + stem.replace(b".", b"_") + dot + field
+    if is_folder:
+        return (name.startswith(b".") and name not in (b".", b"..")) or name.lower() in SYSTEM_FOLDERS
+    return name.startswith(b"._") or name.lower() in SYSTEM_FILES
+
+
+def is_broken_link(entry: os.DirEntry[bytes]) -> bool:
+    """True for a symbolic link to nothing, or to itself."""
+    try:
+        entry.stat()
+    except OSError:
+        return entry.is_symlink()
+    return False
+
+
+def kind_of_entry(entry: os.DirEntry[bytes], follow: bool) -> str:
+    """Return the kind of a file that is neither regular nor a folder; a link that was to be followed is broken."""
+    mode = entry.stat(follow_symlinks=False).st_mode
+    link = "broken symbolic link" if follow else LINK
+    kinds = ((stat.S_ISLNK, link), (stat.S_ISFIFO, "fifo"), (stat.S_ISSOCK, "socket"))
+    return next((kind for test, kind in kinds if test(mode)), "device")
 
 
 def check_one_file_each(names: dict[bytes, bytes], folder: str) -> None:

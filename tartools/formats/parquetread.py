@@ -7,17 +7,30 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tartools import storage, tar
-from tartools.errors import SampleError, TarFormatError
+from tartools.errors import SampleError, TarFormatError, shown
+from tartools.formats.parquetvalues import (
+    FileInList,
+    bytes_of,
+    check_no_bytes,
+    column_payloads,
+    has_bytes,
+    is_bytes_type,
+    is_file_type,
+    is_list_of_files,
+    is_list_type,
+    plain_column,
+)
 from tartools.samples import columnfields
 from tartools.samples.account import Account, FirstKeys
-from tartools.samples.columnfields import ChosenColumns, RowFormat, Words, packed_row, with_key_column
+from tartools.samples.columnfields import ChosenColumns, EmptyRows, RowFormat, Words, packed_row, with_key_column
 from tartools.samples.encoding import text_payload, without_codec
+from tartools.samples.filekeys import Dots, sample_key
 from tartools.samples.sample import Sample, checked_path
-from tartools.samples.values import as_text, blanks, checked_key, field_list
+from tartools.samples.values import blanks, field_list
 from tartools.storage import seekable
 from tartools.tables import schema
 from tartools.tables.source import NEEDED, ParquetSource, opened_any
-from tartools.tar.keys import field_from_ending, reads_back
+from tartools.tar.keys import field_from_ending, join_path
 
 KEY = schema.KEY
 WHAT = "Parquet file"
@@ -25,33 +38,38 @@ HELD, MOST_ROWS = 4 << 20, 1 << 12  # bytes and rows of a batch, by the average 
 BUFFER, FAR = 1 << 20, 4 << 20  # bytes of a column that are read at once; from servers, where each is a request
 
 
-def samples(urls: Iterable[str], account: Account, words: Words | None, template: str) -> Iterator[Sample]:
+def samples(
+    urls: Iterable[str], account: Account, words: Words | None, template: str, dots: Dots = None
+) -> Iterator[Sample]:
     """Yield a sample for each row of Parquet files, file by file. Members are new: mode 0644, owner and time 0.
 
     A column is a field, in the order of the columns, or of *words* if they are given. Null is no field. `__key__`, or
     the column that a word gives this name, has the keys; without it *template* makes them of the numbers of rows, over
-    all files. Other names between two pairs of underscores are no fields, unless *words* have them. A row without any
-    field that *words* choose is left out; without words it is an error.
+    all files. A key that is the name of a file ends at a dot, as *dots* says. Other names between two pairs of
+    underscores are no fields, unless *words* have them. A row without any field is left out, and reported as an
+    omission.
 
     Holds: a batch of 4 MiB, or a row, and what pyarrow takes for a page of each column.
     Raises: SampleError, naming row and column; TarFormatError for a damaged file; StorageError.
     """
-    index = 0
+    index, empty = 0, EmptyRows("row")
     for url in urls:
+        begin = index
         with opened_any(url, seekable.seekable(url), WHAT, buffer_of(url)) as table:
-            rows = PayloadRows(table, words)
+            rows = PayloadRows(table, words, dots)
             keys = FirstKeys(lambda key, url=url: account.comes_back(key, url))  # type: ignore[misc]
             for sample in rows.samples(template, index):
                 account.bytes_in += sum(member.size for member in sample.members)
                 account.samples_in += 1
                 index += 1
-                if words is not None and not sample.members:
-                    account.left_out += 1
+                if not sample.members:
+                    empty.add(account, f"row {index - begin} of {shown(url)}")
                     continue
                 if keys.left:
                     keys.add([sample.raw_key])
                 yield sample
         account.shards_done += 1
+    empty.report(account)
 
 
 def buffer_of(url: str) -> int:
@@ -76,9 +94,8 @@ def small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator[Any]
 class PayloadRows:
     """The rows of the Parquet file *table*. Raises: SampleError if its columns are not those that are wanted."""
 
-    def __init__(self, table: ParquetSource, words: Words | None) -> None:
-        self._table = table
-        self._all = words is None
+    def __init__(self, table: ParquetSource, words: Words | None, dots: Dots) -> None:
+        self._table, self._dots = table, dots
         names = table.names
         table.check_names()
         self._check(set(NEEDED) <= set(names), "is a table that lists samples of shards: tarcat reads it")
@@ -122,29 +139,29 @@ class PayloadRows:
         at = 0
         try:
             found = [(ending, self._payloads(batch[name], name, row, ending)) for name, ending in self._fields]
-            keys = None if self._key is None else _payloads(batch[self._key], self._key, row)
+            keys = None if self._key is None else bytes_of(batch[self._key], self._key)
             for at in range(len(batch)):
-                key = _key(template.format(index + at, index=index + at).encode() if keys is None else keys[at])
-                members = [
-                    tar.new_member(key + ending, payload)
-                    for ending, values in found
-                    if (payload := values[at]) is not None
-                ]
-                if not members and self._all:
-                    raise SampleError(
-                        f"the sample {key.decode('utf-8', 'replace')!r} has no field, so an archive cannot hold it"
-                    )
+                name = template.format(index + at, index=index + at).encode() if keys is None else keys[at]
+                key = sample_key(name, self._dots)
+                members = []
+                for ending, values in found:
+                    payload = values[at]
+                    if type(payload) is list:
+                        files = [(file.field(os.fsdecode(field_from_ending(ending))), file.payload) for file in payload]
+                        members += [tar.new_member(join_path(key, os.fsencode(field)), one) for field, one in files]
+                    elif payload is not None:
+                        members.append(tar.new_member(key + ending, payload))
                 yield Sample(key, members, self._table.url)
         except SampleError as error:
             number = row + at if error.offset is None else error.offset
             raise SampleError(f"row {number}: {error.message}", url=self._table.url) from None
 
-    def _payloads(self, column: Any, name: str, row: int, ending: bytes) -> Sequence[bytes | None]:
+    def _payloads(self, column: Any, name: str, row: int, ending: bytes) -> Sequence[Any]:
         """Return the payloads of *column* for fields with this *ending*; text is compressed if that says so."""
-        column = _plain(column)
-        found = _payloads(column, name, row)
+        column = plain_column(column)
+        found = column_payloads(column, name, row)
         field = os.fsdecode(field_from_ending(ending))
-        if without_codec(field)[1] is None or _is_bytes(column.type) or _is_file(column.type):
+        if without_codec(field)[1] is None or has_bytes(column.type):
             return found
         return [None if value is None else text_payload(field, value) for value in found]
 
@@ -173,54 +190,6 @@ def _columns(names: Sequence[str], words: Words | None) -> tuple[str | None, lis
     return key, found
 
 
-def _key(key: bytes | None) -> bytes:
-    """Return the *key* of a sample. Raises: SampleError if it can be none."""
-    if key is None:
-        raise SampleError("the key is null")
-    text = checked_key(key.decode("utf-8", "surrogateescape"))
-    if not reads_back(key, b"x"):
-        raise SampleError(f"the key {text!r} would not read back; its last part may have no dot")
-    return key
-
-
-def _plain(column: Any) -> Any:
-    """Return *column* as an array of what it stores, without an extension type or a dictionary."""
-    pa = schema.arrow()
-    column = column.storage if isinstance(column, pa.ExtensionArray) else column
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def _is_bytes(kind: Any) -> bool:
-    is_a = schema.arrow().types
-    tests = is_a.is_binary, is_a.is_large_binary, is_a.is_binary_view, is_a.is_fixed_size_binary
-    return any(test(kind) for test in tests)
-
-
-def _is_file(kind: Any) -> bool:
-    """Tell whether a column is one of pictures or sounds, as Hugging Face's: structs of `bytes` and `path`."""
-    return schema.arrow().types.is_struct(kind) and {part.name for part in kind} == {"bytes", "path"}
-
-
-def _payloads(column: Any, name: str, row: int) -> Sequence[bytes | None]:
-    """Return the payloads of *column*, called *name*, whose first row is number *row*. None is no field.
-
-    Raises: SampleError, with the row as its offset, for a picture that is only a path.
-    """
-    column = _plain(column)
-    is_a, kind = schema.arrow().types, column.type
-    if _is_file(kind):
-        parts = {one.name: _payloads(part, name, row) for one, part in zip(kind, column.flatten(), strict=True)}
-        for number, (payload, path) in enumerate(zip(parts["bytes"], parts["path"], strict=True)):
-            if payload is None and path is not None:
-                where = path.decode("utf-8", "replace")
-                what = f"the column {name!r} has only the path {where!r}, not the bytes of that file"
-                raise SampleError(f"{what}; a TSV with a column @{name} has tarcreate read files", offset=row + number)
-        return parts["bytes"]
-    if _is_bytes(kind) or is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind):
-        return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
-    return [None if value is None else as_text(value).encode() for value in schema.plain_values(column)]
-
-
 # ---- rows as fields that are added to samples ----
 
 
@@ -246,11 +215,11 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
     first = 1
     for batch in small_batches(table, list(dict.fromkeys([key, *(name for name, _ in taken)]))):
         found = {name: batch.column(number) for number, name in enumerate(batch.schema.names)}
-        fields = [(field, _field_values(found[name], name, url)) for name, field in taken]
+        fields = [(field, _field_values(found[name], name, url, first)) for name, field in taken]
         keys, values = [], []
-        for number, name in enumerate(_field_values(found[key], key, url)):
+        for number, name in enumerate(_field_values(found[key], key, url, first)):
             try:
-                packed = packed_row(name, ((field, column[number]) for field, column in fields))
+                packed = packed_row(name, _row_fields(fields, number), rows.dots)
             except SampleError as error:
                 raise SampleError(f"row {first + number}: {error.message}", url=url) from None
             keys.append(packed[0])
@@ -259,16 +228,29 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
         first += len(keys)
 
 
-def _field_values(column: Any, name: str, url: str) -> Sequence[Any]:
-    """Return the values of *column*, called *name*, for `columnfields.field_from_ending`."""
-    column = _plain(column)
+def _row_fields(fields: Sequence[tuple[str, Sequence[Any]]], number: int) -> Iterator[tuple[str, Any]]:
+    """Yield field and value of each of the columns *fields* in row *number*; files of a list as fields of their own."""
+    for field, column in fields:
+        value = column[number]
+        if type(value) is list and value and type(value[0]) is FileInList:
+            yield from ((file.field(field), file.payload) for file in value)
+        else:
+            yield field, value
+
+
+def _field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
+    """Return the values of *column*, called *name*, from *row* on, for `columnfields.field_of` and `_row_fields`."""
+    column = plain_column(column)
     is_a, kind = schema.arrow().types, column.type
-    if _is_bytes(kind):
-        return column.to_pylist()  # type: ignore[no-any-return]
-    if is_a.is_list(kind) or is_a.is_large_list(kind) or is_a.is_fixed_size_list(kind):
-        inner = kind.value_type
-        if is_a.is_integer(inner) or is_a.is_floating(inner):
-            return [_array(value, name, url) for value in column]
+    try:
+        if is_bytes_type(kind) or is_file_type(kind) or is_list_of_files(kind):
+            return column_payloads(column, name, row)
+        check_no_bytes(kind, name)
+    except SampleError as error:
+        place = f"row {error.offset}: " if error.offset is not None else ""
+        raise SampleError(f"{place}{error.message}", url=url) from None
+    if is_list_type(kind) and (is_a.is_integer(kind.value_type) or is_a.is_floating(kind.value_type)):
+        return [_array(value, name, url) for value in column]
     try:
         return schema.plain_values(column)
     except UnicodeDecodeError:

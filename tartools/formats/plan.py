@@ -20,7 +20,9 @@ from tartools.errors import SampleError, StorageError, TarToolsError, UsageError
 from tartools.formats import textrows
 from tartools.formats.textrows import titled
 from tartools.samples.account import Account
+from tartools.samples.columnfields import check_nameable
 from tartools.samples.encoding import text_payload
+from tartools.samples.filetypes import BY_SUFFIX
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import PSEUDO, checked_key
 from tartools.storage import origins
@@ -109,6 +111,7 @@ def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, template: str)
     *template* makes keys where a table has none. Raises: SampleError, naming the line.
     """
     if form == "recipe":
+        textrows.check_no_utf16(file, plan.name)
         found = list(grouped_parts(recipe_parts(textrows.text_lines(file, "\n"), plan), plan.name))
         if not found:
             raise SampleError("the plan is empty: it names no member", url=plan.name)
@@ -116,12 +119,24 @@ def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, template: str)
     line, header, below = textrows.read_table(file, form, plan.name, "plan")
     columns = columns_of_header(header, plan, line)
     key_at = header.index("__key__") if "__key__" in header else None
-    rows = (row for found in below for row in zip(found.lines, found.cells, strict=True))
-    planned = from_table(columns, rows, plan, template, key_at)
+    planned = from_table(columns, _rows_of_text(below, columns, plan.name), plan, template, key_at)
     return list(planned) if any(column.reads for column in columns) else planned
 
 
 # ---- tables ----
+
+
+def _rows_of_text(
+    batches: Iterable[textrows.TextRows], columns: Sequence[PlanColumn], url: str
+) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield lines and cells of the rows in *batches*. Raises: SampleError if a payload is not UTF-8.
+
+    Keys, and names of files, may be any bytes, as on a file system.
+    """
+    texts = {place: column.title for place, column in enumerate(columns) if not (column.reads or column.ignored)}
+    for batch in batches:
+        batch.check_text(texts, url)
+        yield from zip(batch.lines, batch.cells, strict=True)
 
 
 class PlanColumn(NamedTuple):
@@ -149,6 +164,7 @@ def columns_of_header(cells: Sequence[str], plan: PlanOrigin, line: int) -> list
                 raise SampleError("a column of the header has no name")
             if not field.isprintable():
                 raise SampleError(f"not a field name: {field!r}; is this a plan?")
+            check_nameable(field)
             checked_path("key", field)
         except SampleError as error:
             raise plan.failure(line, error.message) from None
@@ -224,6 +240,7 @@ def recipe_parts(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMemb
         except SampleError as error:
             raise plan.failure(number, error.message) from None
         if source.startswith(TEXT):
+            textrows.check_utf8(_bytes(source), f"line {number}", plan.name)
             yield PlannedMember(_bytes(name), text_payload(_bytes(name), _bytes(source.removeprefix(TEXT))))
         else:
             yield PlannedMember(_bytes(name), url=plan.source(source, number), line=number)
@@ -266,7 +283,8 @@ def _text(data: bytes) -> str:
 # ---- planned samples to samples ----
 
 
-RANGE = 1 << 20  # bytes; a larger local file is not read into memory
+MAX_READ_BYTES = 1 << 20  # of a local file that is read into memory
+MAX_NAME_BYTES = 4096  # of a path, or of a URL in a cell
 LARGE = 16 << 20  # bytes; larger payloads of other URLs go to a scratch file
 
 
@@ -302,6 +320,28 @@ def placed_in_plan(error: TarToolsError, part: PlannedMember, name: str, advice:
     )
 
 
+def told_of_file_names(planned: Iterable[PlannedSample], account: Account, name: str) -> Iterator[PlannedSample]:
+    """Yield *planned*; warn if the first sample reads no file, but has the name of one as text: its @ was forgotten."""
+    first = True
+    for sample in planned:
+        if first and all(part.url is None for part in sample.parts):
+            for part in sample.parts:
+                if suffix := _suffix_of_file_name(part.payload):
+                    field = _text(split_path(part.path)[1])
+                    what = f"no column is read from files, but {field!r} has names of files: {_text(part.payload)!r}"
+                    account.warn(f"{shown(name)}: {what}; call it '@{suffix}' to read them")
+                    break
+        first = False
+        yield sample
+
+
+def _suffix_of_file_name(text: bytes) -> str:
+    """Return the suffix of a picture, sound or the like if *text* is the name of one, else an empty string."""
+    _, dot, suffix = text.rpartition(b".")
+    name = _text(suffix).lower()
+    return name if dot and name in BY_SUFFIX and b"\n" not in text and len(text) < MAX_NAME_BYTES else ""
+
+
 def build_samples(planned: Iterable[PlannedSample], account: Account, name: str = "") -> Iterator[Sample]:
     """Yield the samples that the plan *name* has *planned*, in order. Members are new: mode 0644, owner and time 0.
 
@@ -309,7 +349,7 @@ def build_samples(planned: Iterable[PlannedSample], account: Account, name: str 
     Raises: StorageError if a URL cannot be read.
     """
     for key, parts in planned:
-        members = tuple(build_member(part, name) for part in parts)
+        members = [build_member(part, name) for part in parts]
         account.bytes_in += sum(member.size for member in members)
         account.samples_in += 1
         yield Sample(key, members)
@@ -320,17 +360,19 @@ def build_member(part: PlannedMember, name: str = "") -> Member:
     if part.url is None:
         return tar.new_member(part.path, part.payload)
     try:
-        return _member_of(part, part.url)
+        payload = storage.read_small(part.url, MAX_READ_BYTES)
+        return _large_member(part, part.url) if payload is None else tar.new_member(part.path, payload)
     except StorageError as error:
         if not part.line:
             raise
         raise placed_in_plan(error, part, name) from error
 
 
-def _member_of(part: PlannedMember, url: str) -> Member:
+def _large_member(part: PlannedMember, url: str) -> Member:
+    """Return the member for a large file, or for what is no file: a range of it, or a copy. Raises: StorageError."""
     with closing(storage.open_read(url)) as stream:
         file = stream.file
-        if file is not None and (size := os.fstat(file.fileno()).st_size) > RANGE:
+        if file is not None and (size := os.fstat(file.fileno()).st_size) > MAX_READ_BYTES:
             return Member(part.path, file, 0, 0, size, tar.encode_header(part.path, size))
         source = held_bytes(chunks(stream))
         check_whole(stream, url)

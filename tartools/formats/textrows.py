@@ -11,12 +11,21 @@ import marshal
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import IO, Any, NamedTuple
 
 from tartools.errors import SampleError
-from tartools.samples.columnfields import RowFormat, check_keys, check_words, key_column, name_of_field, packed_row
+from tartools.formats.encodings import encoding_advice, utf16_advice
+from tartools.samples.columnfields import (
+    RowFormat,
+    check_keys,
+    check_words,
+    key_column,
+    keys_of_files,
+    name_of_field,
+    packed_row,
+)
 from tartools.samples.encoding import text_payload, without_codec
 
 CHUNK = 1 << 18  # bytes of rows that are handed on together, or a row
@@ -29,10 +38,37 @@ _MEANINGS = {"tsv": r"\\*@", "csv": r"\\*@", "jsonl": r"\\*(@|__)"}
 
 
 class TextRows(NamedTuple):
-    """Adjacent rows: their cells, unescaped, and the numbers of the lines on which they end, from 1."""
+    """Adjacent rows: their cells, unescaped, and the numbers of the lines on which they end, from 1.
+
+    All cells are UTF-8 if *is_utf8*; else some may not be.
+    """
 
     lines: Sequence[int]
     cells: list[list[bytes]]
+    is_utf8: bool = True
+
+    def check_text(self, columns: Mapping[int, str], url: str) -> None:
+        """Raise SampleError if a cell of *columns*, titles by their places, is not UTF-8."""
+        if self.is_utf8:
+            return
+        for line, row in zip(self.lines, self.cells, strict=True):
+            for place, title in columns.items():
+                check_utf8(row[place], f"line {line}, column {title}", url)
+
+
+def check_utf8(text: bytes, place: str, url: str) -> None:
+    """Raise SampleError, naming the *place* in *url*, if *text* is not UTF-8."""
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        what = f"not UTF-8 text (byte {error.start}); {encoding_advice([text])}"
+        raise SampleError(f"{place}: {what}", url=url) from None
+
+
+def check_no_utf16(file: io.BufferedReader, url: str) -> None:
+    """Raise SampleError if *file* begins as UTF-16 or UTF-32 text."""
+    if advice := utf16_advice(file.peek(4)[:4]):
+        raise SampleError(advice, url=url)
 
 
 class Number(str):
@@ -104,12 +140,13 @@ def read_table(
     >>> [len(found.cells) for found in read_table(io.BufferedReader(io.BytesIO(rows)), "csv", "a.csv")[2]]
     [1, 1, 1]
     """
+    check_no_utf16(file, name)
     found = _of_one_width((_csv if form == "csv" else _tsv)(file, name), form, name)
     first = next(found, None)
     if first is None:
         raise SampleError(f"the {what} is empty: a table has a header", url=name)
     header = [cell.decode("utf-8", "surrogateescape") for cell in first.cells[0]]
-    below = TextRows(first.lines[1:], first.cells[1:])
+    below = TextRows(first.lines[1:], first.cells[1:], first.is_utf8)
     return first.lines[0], header, chain([below] if below.cells else [], found)
 
 
@@ -133,7 +170,7 @@ def _of_one_width(found: Iterable[TextRows], form: str, name: str) -> Iterator[T
                 cells.append(row)
         finally:  # what comes before a failure goes first
             if cells:
-                yield TextRows(lines, cells)
+                yield TextRows(lines, cells, batch.is_utf8)
 
 
 def _check_width(row: Sequence[bytes], width: int, line: int, form: str, name: str) -> None:
@@ -153,6 +190,7 @@ def _tsv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
     while data := file.read(CHUNK):
         data += file.readline()
         data = data.removeprefix(BOM) if first == 1 else data
+        is_utf8 = _is_utf8(data)
         lines = data.split(b"\n")
         lines += [last] if (last := lines.pop()) else []  # empty, unless the file ends without a newline
         if b"\r" in data:
@@ -163,10 +201,18 @@ def _tsv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
                 try:
                     cells[number] = _unescaped_row(cells[number], first + number, name)
                 except SampleError:
-                    yield TextRows(range(first, first + number), cells[:number])
+                    yield TextRows(range(first, first + number), cells[:number], is_utf8)
                     raise
-        yield TextRows(range(first, first + len(lines)), cells)
+        yield TextRows(range(first, first + len(lines)), cells, is_utf8)
         first += len(lines)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _unescaped_row(cells: Sequence[bytes], line: int, name: str) -> list[bytes]:
@@ -185,9 +231,12 @@ def _csv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
     csv.field_size_limit(sys.maxsize)
     text = text_lines(file, "")
     waiting: deque[str] = deque()  # lines that were read together
+    is_utf8 = True  # all lines so far
 
     def text_by_line() -> Iterator[str]:
+        nonlocal is_utf8
         while found := text.readlines(CHUNK):
+            is_utf8 = is_utf8 and not _has_surrogates(found)
             waiting.extend(found)
             while waiting:
                 yield waiting.popleft()
@@ -206,9 +255,18 @@ def _csv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
                     ended = False
                     break
         except csv.Error as error:
-            yield TextRows(lines, cells)
+            yield TextRows(lines, cells, is_utf8)
             raise SampleError(f"line {reader.line_num}: not CSV: {error}", url=name) from None
-        yield TextRows(lines, cells)
+        yield TextRows(lines, cells, is_utf8)
+
+
+def _has_surrogates(lines: Iterable[str]) -> bool:
+    """True if one of *lines* has bytes that are not UTF-8, as surrogates."""
+    try:
+        "".join(line for line in lines if not line.isascii()).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def text_lines(file: IO[bytes], newline: str) -> io.TextIOWrapper:
@@ -233,7 +291,10 @@ def objects(
     """
     line = 0
     for line, text in enumerate(file, 1):
-        text = text.removeprefix(BOM) if line == 1 else text
+        if line == 1:
+            if advice := utf16_advice(text[:4]):
+                raise SampleError(advice, url=name)
+            text = text.removeprefix(BOM)
         if text.isspace() or not text or (wanted is not None and not wanted(text)):
             continue
         try:
@@ -249,7 +310,8 @@ def parsed_object(text: bytes, *, exact: bool) -> dict[str, Any]:
     try:
         found = _decoder(exact).decode(text.decode())
     except UnicodeDecodeError as error:
-        raise SampleError(f"not UTF-8 text (byte {error.start} of the line)") from None
+        what = f"not UTF-8 text (byte {error.start} of the line); {encoding_advice([text])}"
+        raise SampleError(what) from None
     except json.JSONDecodeError as error:
         raise SampleError(f"not JSON: {error.msg} (character {error.pos + 1})") from None
     except ValueError as error:  # a number of very many digits
@@ -298,12 +360,16 @@ def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) 
     compressed = any(without_codec(field)[1] for _, field in columns)
     places = range(len(columns)) if compressed else [place for place, _ in columns]
     rows.single = names[0] if rows.alone and len(places) == 1 else None
-    for lines, cells in below:
+    texts = {place: titles[place] for place, _ in columns}
+    for batch in below:
+        lines, cells, _ = batch
+        batch.check_text(texts, name)
         keys = [row[key_at] for row in cells]
         try:
             check_keys(keys)
         except SampleError as error:
             raise SampleError(f"line {lines[error.offset or 0]}: {error.message}", url=name) from None
+        keys = keys_of_files(keys, rows.dots)
         if compressed:
             cells = [[text_payload(field, row[place]) for place, field in columns] for row in cells]
         if rows.single:
@@ -348,7 +414,7 @@ def _objects(file: io.BufferedReader, name: str, rows: RowFormat) -> Iterator[Pa
                 places = {title: place for place, title in enumerate(names) if place != key_at}
                 columns[names] = names[key_at], [(names[at], field) for at, field in rows.chosen.of(places)]
             key_name, chosen = columns[names]
-            key, packed = packed_row(found[key_name], ((f, found[n]) for n, f in chosen))
+            key, packed = packed_row(found[key_name], ((f, found[n]) for n, f in chosen), rows.dots)
         except SampleError as error:
             raise SampleError(f"line {line}: {error.message}", url=name) from None
         keys.append(key)

@@ -19,9 +19,10 @@ from typing import Any, cast
 from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, TarFormatError, TruncatedError, how_to_install, several, shown
 from tartools.samples.account import Account
-from tartools.samples.columnfields import ChosenColumns, Words, with_key_column
+from tartools.samples.columnfields import ChosenColumns, EmptyRows, Words, with_key_column
+from tartools.samples.filekeys import Dots, sample_key
 from tartools.samples.sample import Sample, checked_path, failure_of
-from tartools.samples.values import blanks, checked_key, field_list, no_sample_has
+from tartools.samples.values import blanks, field_list, no_sample_has
 from tartools.storage.streams import Input, Stream, check_whole, stream_file
 from tartools.tar.compression import Codec, Decompressed, Decompressor, Pushed, codec_of, first_bytes
 
@@ -43,17 +44,21 @@ MAGIC = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # of zlib with a w
 ZLIB = Codec("zlib", MAGIC, (), _zlib_reader, zlib.compressobj, begins=lambda data: len(data) > 1)
 
 
-def samples(urls: Sequence[str], account: Account, words: Words | None, template: str) -> Iterator[Sample]:
+def samples(
+    urls: Sequence[str], account: Account, words: Words | None, template: str, dots: Dots = None
+) -> Iterator[Sample]:
     """Yield the samples of TFRecord files, file by file, counted in *account*. Members are new: mode 0644, time 0.
 
     *words* choose features and rename them; None takes all. The feature `__key__` has the key; without it, *template*
-    makes one of the number of the record in all files. Members are in the order of their names. Features without a
-    value are no fields, which is told at the end. A sample without any field that is chosen is left out.
+    makes one of the number of the record in all files. A key that is the name of a file ends at a dot, as *dots* says.
+    Members are in the order of their names. Features without a
+    value are no fields, which is told at the end. A record without any
+    field is left out, and reported as an omission.
 
     Holds: one record, three times. Raises: SampleError for a record that is no sample, and for words of which no record
     had a feature; what `records_in` raises.
     """
-    examples = Examples(words, template)
+    examples, empty_rows = Examples(words, template, dots), EmptyRows("record")
     for url in urls:
         with closing(storage.open_read(url)) as stream:
             for at, record in records_in(plain_records(stream, url), url):
@@ -64,7 +69,7 @@ def samples(urls: Sequence[str], account: Account, words: Words | None, template
                 account.bytes_in += len(record)
                 account.samples_in += 1
                 if sample is None:
-                    account.left_out += 1
+                    empty_rows.add(account, f"the record at byte {at} of {shown(url)}")
                 else:
                     yield sample
             check_whole(stream, url)
@@ -74,6 +79,7 @@ def samples(urls: Sequence[str], account: Account, words: Words | None, template
             examples.empty, "feature without a value is not a field", "features without a value are not fields"
         )
         account.warn(f"{said} (the first: {examples.first_empty})")
+    empty_rows.report(account)
     examples.check_words()
 
 
@@ -126,13 +132,13 @@ class Examples:
     *empty* counts features without a value; *first_empty* says which is the first.
     """
 
-    def __init__(self, words: Words | None, template: str) -> None:
+    def __init__(self, words: Words | None, template: str, dots: Dots) -> None:
         check_protobuf()
         from google.protobuf.message import DecodeError
         from google.protobuf.unknown_fields import UnknownFieldSet
 
         self._message, self._bad, self._unknown = example_class(), DecodeError, UnknownFieldSet
-        self._template = template
+        self._template, self._dots = template, dots
         self._words = None if words is None else [(choices, new or choices[0]) for choices, new in words]
         self._fold: Callable[[str], str] = str if words is None else str.lower
         self._chosen: dict[tuple[str, ...], list[tuple[int, str]]] = {}  # of records with these fields
@@ -157,11 +163,9 @@ class Examples:
         fields: dict[str, bytes] = {}
         for place, name in self._chosen[names]:
             if name == KEY:
-                key = checked_key(found[names[place]].decode("utf-8", "surrogateescape"))
+                key = sample_key(found[names[place]], self._dots).decode("utf-8", "surrogateescape")
             else:
                 fields[name] = found[names[place]]
-        if not fields and self._words is None:
-            raise SampleError(f"the sample {key!r} has no feature with a value, so an archive cannot hold it")
         if len(fields) > 1 and "" in fields:
             raise SampleError(f"the sample {key!r} has a feature without a name, and others")
         if not fields:

@@ -13,8 +13,9 @@ from typing import Any, BinaryIO, NoReturn, cast
 
 from tartools import tar
 from tartools.errors import SampleError, StorageError, TarFormatError, TruncatedError, UsageError, shown
-from tartools.formats.folder import class_members, is_of_system, number_classes, report, warn_of_twins
+from tartools.formats.folder import class_members, is_left_out, number_classes, report, warn_of_twins
 from tartools.formats.plan import held_bytes
+from tartools.formats.zipnames import UNIX, ZipNames, path_of_member, raw_name
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Sample
 from tartools.samples.values import checked_key
@@ -27,26 +28,29 @@ LOCAL = struct.Struct("<26x2H")  # that header: the lengths of the name and of t
 RECORD = struct.Struct("<4s6xH8xH")  # that record: how many members, and the length of the comment behind it
 GAP = 0xFFFF + 24  # bytes of extra fields of a member, and of the sizes behind its payload
 DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, ValueError, OverflowError, NotImplementedError, OSError)
-ENCRYPTED, UTF8 = 1, 1 << 11  # flags
+ENCRYPTED = 1  # flag
 METHODS = {1: "shrink", 6: "implode", 9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "zstd", 95: "xz", 98: "PPMd"}
 READ = 1 << 18  # bytes
-UNIX = (3, 19)  # systems that made a file: Unix, macOS
 
 
 def samples(
-    urls: Iterable[str], account: Account, class_field: str | None = None, skip_special: bool = False
+    urls: Iterable[str],
+    account: Account,
+    class_field: str | None = None,
+    skip_special: bool = False,
+    encoding: str | None = None,
 ) -> Iterator[Sample]:
     """Yield the samples of zip files, file by file. Members are new: mode 0644, owner and time 0.
 
     With *class_field*, the class of a sample, its directory, is stored as `folder.class_members` says; for numbers, the
     directories of all files are read first. Links and special files are reported as omissions, unless *skip_special*;
-    what systems add is left out with a warning.
+    what systems add, and hidden folders, are left out with a warning. Names are in *encoding* as `ZipNames` says.
 
     Holds: one sample, and what `ZipSamples` holds of one file. Raises: as `ZipSamples` and its `member`.
     """
     urls = list(urls)
-    numbers = {} if class_field is None else number_classes(class_field, _labels(urls, class_field), account)
-    for file, zipped in opened_zip(urls):
+    numbers = {} if class_field is None else number_classes(class_field, _labels(urls, class_field, encoding), account)
+    for file, zipped in opened_zip(urls, encoding):
         zipped.report(account, skip_special)
         for number in range(len(zipped)):
             sample = zipped.sample(file, number)
@@ -58,21 +62,21 @@ def samples(
         account.shards_done += 1
 
 
-def opened_zip(urls: Iterable[str]) -> Iterator[tuple[BinaryIO, ZipSamples]]:
+def opened_zip(urls: Iterable[str], encoding: str | None = None) -> Iterator[tuple[BinaryIO, ZipSamples]]:
     """Yield each of *urls* as a file that can seek, and its samples."""
     from tartools.storage import seekable  # brings what remote URLs need
 
     for url in urls:
         with seekable.seekable(url) as file:
-            yield file, ZipSamples(file, url)
+            yield file, ZipSamples(file, url, encoding)
 
 
-def _labels(urls: list[str], field: str) -> Iterator[bytes]:
+def _labels(urls: list[str], field: str, encoding: str | None) -> Iterator[bytes]:
     """Yield the class of each sample of zip files. Raises: UsageError for stdin if *field* is one of numbers."""
     if "-" in urls:
         what = f"this is read once, and --class {field} numbers all classes first: name a file, or --class label.txt"
         raise UsageError(what, url="-")
-    for _, zipped in opened_zip(urls):
+    for _, zipped in opened_zip(urls, encoding):
         for number in range(len(zipped)):
             key, inner = split_path(path_of_member(zipped[number][0]))
             if inner and (label := _label(key)):
@@ -103,15 +107,17 @@ class ZipSamples:
     """The samples of the zip file *url*, open as *file*: adjacent members with one key, in the order of its directory.
 
     The directory begins at byte *start*. *others* are links and special files, (name, kind); *left_out* are the files
-    that systems add, and the directories of macOS. *returned* are keys that come back after other keys.
+    and folders that systems add, and hidden folders. *returned* are keys that come back after other keys. *names* reads
+    names, in *encoding* where it is given.
 
     Holds: 600 bytes for each member, 100 for each sample, and while it is made, all names.
     Raises: SampleError for encrypted members, other methods than stored and deflated, names that lead out of the
     folder, and two members of one name; TarFormatError if this is not a zip file or is damaged; StorageError.
     """
 
-    def __init__(self, file: BinaryIO, url: str) -> None:
+    def __init__(self, file: BinaryIO, url: str, encoding: str | None = None) -> None:
         self.url = url
+        self.names = ZipNames(url, encoding)
         self.others: list[tuple[str, str]] = []
         self.left_out: list[str] = []
         self.returned: list[bytes] = []
@@ -123,6 +129,7 @@ class ZipSamples:
             self._refuse(file, error)
         self._check_end(file, infos, comment)
         self._check_places(file, infos)
+        self.names.read(infos)
         self._sort(infos)
 
     def failure(self, what: str, at: int) -> TarFormatError:
@@ -193,7 +200,7 @@ class ZipSamples:
         if path.endswith(b"/"):
             if info.file_size:
                 raise self.failure(f"the directory {path.decode()!r} has a payload", info.header_offset)
-        elif is_of_system(path.rpartition(b"/")[2]) or path.startswith(b"__MACOSX/"):
+        elif is_left_out(path.rpartition(b"/")[2], False) or any(is_left_out(x, True) for x in path.split(b"/")[:-1]):
             self.left_out.append(path.decode())
         elif kind not in (0, stat.S_IFREG):
             self.others.append((path.decode(), "symbolic link" if kind == stat.S_IFLNK else "special file"))
@@ -216,6 +223,8 @@ class ZipSamples:
     def report(self, account: Account, skip_special: bool) -> None:
         """Report what does not become part of a sample."""
         where = shown(self.url)
+        for said in self.names.warnings():
+            account.warn(said)
         others = [] if skip_special else [(f"{where}: {name}", kind) for name, kind in self.others]
         report(where, self.left_out, others, "members", account)
         for key in self.returned[:1]:
@@ -234,7 +243,8 @@ class ZipSamples:
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 method = METHODS.get(info.compress_type, f"method {info.compress_type}")
                 raise SampleError(
-                    f"the member {name!r} is compressed by {method}: only stored and deflated ones are read"
+                    f"the member {name!r} is compressed by {method}: only stored and deflated ones are read "
+                    "(7z x FILE -oDIR unpacks others, and tarcreate --folder DIR makes samples of that)"
                 )
         except SampleError as error:
             raise SampleError(error.message, url=self.url) from None
@@ -269,22 +279,6 @@ class ZipSamples:
         """
         path, source = path_of_member(info), held_bytes(self.chunks(file, info))
         return Member(path, source, 0, 0, info.file_size, tar.encode_header(path, info.file_size))
-
-
-def raw_name(info: zipfile.ZipInfo) -> bytes:
-    """Return the name of a member as it is in the file."""
-    return info.orig_filename.encode("utf-8" if info.flag_bits & UTF8 else "cp437")
-
-
-def path_of_member(info: zipfile.ZipInfo) -> bytes:
-    """Return the name of a member in UTF-8: as it is, if it happens to be, or else it is in code page 437."""
-    if info.orig_filename.isascii():
-        return info.orig_filename.encode()
-    try:
-        raw_name(info).decode()
-    except UnicodeDecodeError:
-        return info.orig_filename.encode()
-    return raw_name(info)
 
 
 def _begins(file: BinaryIO) -> bool:

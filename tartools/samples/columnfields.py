@@ -1,12 +1,14 @@
 """Values of the columns of other tables as fields of samples: their names, their payloads, and both packed as bytes."""
 
 import marshal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from tartools.errors import SampleError
+from tartools.errors import SampleError, several
+from tartools.samples.account import Account
 from tartools.samples.encoding import FORMATS, text_payload
+from tartools.samples.filekeys import Dots, key_of_file
 from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import checked_path
 from tartools.samples.values import as_text, blanks, field_list
@@ -20,10 +22,18 @@ Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification
 
 @lru_cache(1 << 16)
 def name_of_field(name: str) -> bytes:
-    """Return *name* as that of a field in an archive. Raises: SampleError if it can be none."""
+    """Return *name*, of a column, as that of a field in an archive. Raises: SampleError if it can be none."""
     if not name or not name.isprintable():
         raise SampleError(f"not a name for a field: {name!r}")
+    check_nameable(name)
     return split_path(checked_path("key", name))[1]
+
+
+def check_nameable(name: str) -> None:
+    """Raise SampleError for a column that would become a field that no option can name."""
+    if " " in name or ":" in name:
+        what = "blanks separate fields in options, and a colon begins a path in JSON"
+        raise SampleError(f"not a name for a field: {name!r} ({what}); rename the column")
 
 
 class ChosenColumns(NamedTuple):
@@ -123,15 +133,41 @@ def npy(values: object) -> bytes | None:
     return FORMATS["npy"](array)
 
 
+class EmptyRows:
+    """Counts the rows of a table without any field, of which no sample is made. *kind* is the word for a row."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._count = 0
+        self._first = ""
+
+    def add(self, account: Account, place: str) -> None:
+        """Count a row, at *place*, as dropped."""
+        account.dropped += 1
+        self._count += 1
+        self._first = self._first or place
+
+    def report(self, account: Account) -> None:
+        """Report the rows, if there were any, as an omission."""
+        if self._count:
+            kind = self._kind
+            what = several(
+                self._count, f"{kind} without a value for a field is", f"{kind}s without a value for a field are"
+            )
+            account.omit(f"{what} left out (the first: {self._first})")
+
+
 class RowFormat:
     """How the rows are to be read: which column has the *key* (None: one of `KEYS`), which columns are *chosen*.
 
-    *alone* tells that all rows are in one file. Who reads it sets *single* if each row has the one field of this name:
-    then its payload is what there is of a row. Else rows are their fields as `packed_row` packs them.
+    *alone* tells that all rows are in one file. Keys that are names of files end at a dot, as *dots* says. Who reads it
+    sets *single* if each row has the one field of this name: then its payload is what there is of a row. Else rows are
+    their fields as `packed_row` packs them.
     """
 
-    def __init__(self, key: str | None, chosen: ChosenColumns, alone: bool) -> None:
+    def __init__(self, key: str | None, chosen: ChosenColumns, alone: bool, dots: Dots = None) -> None:
         self.key = key
+        self.dots = dots
         self.chosen = chosen
         self.alone = alone
         self.single: bytes | None = None
@@ -164,7 +200,12 @@ def check_keys(keys: Sequence[bytes]) -> None:
         raise SampleError(f"the key {what}", offset=number)
 
 
-def packed_row(key: object, fields: Iterator[tuple[str, object]]) -> tuple[bytes, bytes]:
+def keys_of_files(keys: list[bytes], dots: Dots) -> list[bytes]:
+    """Return *keys*; of those that are names of files, the keys of these files."""
+    return [key_of_file(key, dots) for key in keys] if b"." in b"".join(keys) else keys
+
+
+def packed_row(key: object, fields: Iterable[tuple[str, object]], dots: Dots) -> tuple[bytes, bytes]:
     """Return the key and the *fields*, (name, value), of a row, marshalled. None is no field. Raises: SampleError."""
     if key is None:
         raise SampleError("the key is null")
@@ -179,6 +220,7 @@ def packed_row(key: object, fields: Iterator[tuple[str, object]]) -> tuple[bytes
     except UnicodeEncodeError:
         raise SampleError(f"{name!r}: a lone surrogate can't be written as UTF-8") from None
     check_keys([raw])
+    raw = key_of_file(raw, dots)
     if len(dict(found)) < len(found):
         raise SampleError(f"two columns are for one field (sample {raw.decode('utf-8', 'replace')!r})")
     return raw, marshal.dumps(found)

@@ -26,6 +26,24 @@ def nfc(name: bytes) -> bytes:
     return name if is_normalized("NFC", text) else normalize("NFC", text).encode()
 
 
+def other_forms(name: bytes) -> list[bytes]:
+    r"""Return *name* in the Unicode forms NFC and NFD, where they differ from it; none if it is not UTF-8.
+
+    >>> other_forms("\u00e9".encode()), other_forms(b"e"), other_forms(b"\xff")
+    ([b'e\xcc\x81'], [], [])
+    """
+    if name.isascii():
+        return []
+    from unicodedata import normalize
+
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return []
+    forms = (normalize(form, text).encode() for form in ("NFC", "NFD"))
+    return [form for form in forms if form != name]
+
+
 def twins_in_other_form(names: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
     r"""Yield (earlier name, name) for each of *names* that equals an earlier one but for its Unicode form.
 

@@ -15,13 +15,15 @@ import marshal
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain, count, islice, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError, UsageError, several
-from tartools.samples.account import Account, Phase
+from tartools.samples.account import FIRST, Account, Phase
 from tartools.samples.columnfields import ChosenColumns, RowFormat
+from tartools.samples.filekeys import Dots
 from tartools.samples.sample import Batch, failure_of
+from tartools.samples.unicodeforms import other_forms
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, ShardStream, closing_upstream, read_batches
 from tartools.stages.externalsort import external_sort, in_parts, unpack_block
@@ -30,7 +32,7 @@ from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table
-from tartools.tar import Member, join_path, read_range
+from tartools.tar import Member, join_path, read_range, split_path
 from tartools.tar.compression import split_packed, split_suffix
 
 Pairs = Generator[
@@ -87,6 +89,10 @@ class Held:
                 marks[number] = 1
         return [None if number is None else values[number] for number in numbers]
 
+    def has(self, key: bytes) -> bool:
+        """True if B has *key*; that is not counted."""
+        return key in self._numbers
+
     @property
     def left(self) -> int:
         """How many samples of B no key was asked for."""
@@ -127,6 +133,10 @@ class Spilled:
         """As `Held.find`."""
         return [self._value(key) for key in keys]
 
+    def has(self, key: bytes) -> bool:
+        """As `Held.has`."""
+        return self._record(key) is not None
+
     @property
     def left(self) -> int:
         """As `Held.left`."""
@@ -155,6 +165,16 @@ class Spilled:
             self._places.append(self._places[-1] + len(data))
 
     def _value(self, key: bytes) -> bytes | None:
+        """Return what B has for *key*, and mark it as asked for."""
+        record = self._record(key)
+        if record is None:
+            return None
+        begin = len(key) + 1
+        asked = int.from_bytes(record[begin : begin + NUMBER], "big")
+        self._marks[asked >> 3] |= 1 << (asked & 7)
+        return record[begin + NUMBER :]
+
+    def _record(self, key: bytes) -> bytes | None:
         at = bisect_right(self._firsts, key) - 1
         if at < 0:
             return None
@@ -163,10 +183,7 @@ class Spilled:
         number = bisect_left(block, begin)
         if number == len(block) or not block[number].startswith(begin):
             return None
-        record = block[number]
-        asked = int.from_bytes(record[len(begin) : len(begin) + NUMBER], "big")
-        self._marks[asked >> 3] |= 1 << (asked & 7)
-        return record[len(begin) + NUMBER :]
+        return block[number]
 
     def _block(self, number: int) -> list[bytes]:
         """Return the records of block *number*; the last one that was asked for is in memory."""
@@ -192,6 +209,18 @@ FORMS = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
 MIXED = "B is shards and tables of samples, or files of rows (TSV, CSV, JSON lines, Parquet), not both"
 
 
+class RowOptions(NamedTuple):
+    """How B is read: its format *form*, the column *key* of keys; of text, its *encoding*. None: as usual.
+
+    A key that is the name of a file ends at a dot, as *dots* says.
+    """
+
+    form: str | None = None
+    key: str | None = None
+    dots: Dots = None
+    encoding: str | None = None
+
+
 class FoundPartners:
     """The partners that *second*, B, has; what was found is counted."""
 
@@ -201,6 +230,8 @@ class FoundPartners:
         self._asked = 0
         self._lost = 0
         self._example = b""  # first key of A
+        self._looked_up = 0  # keys of A that were looked up in other Unicode forms
+        self._other_form: tuple[bytes, bytes] | None = None  # the first such key, and that in B
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
         """As `Held.find`."""
@@ -208,8 +239,21 @@ class FoundPartners:
         if not self._asked and keys:
             self._example = keys[0]
         self._asked += len(keys)
-        self._lost += found.count(None)
+        lost = found.count(None)
+        if lost and self._other_form is None and self._looked_up < FIRST:
+            self._find_other_form([key for key, value in zip(keys, found, strict=True) if value is None])
+        self._lost += lost
         return found
+
+    def _find_other_form(self, lost: Iterable[bytes]) -> None:
+        """Find a key among those *lost* that B has in another Unicode form."""
+        for key in lost:
+            if not key.isascii():
+                self._looked_up += 1
+                for form in other_forms(key):
+                    if self._partners.has(form):
+                        self._other_form = key, form
+                        return
 
     def checked(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield *batches*; then check B, before an output is committed."""
@@ -218,7 +262,10 @@ class FoundPartners:
         self.second.check()
 
     def tell(self, account: Account, left_out: bool) -> None:
-        """Say how many samples of B had no partner, and of A, if those are *left_out*."""
+        """Say how many samples of B had no partner, and of A, if those are *left_out*.
+
+        If no sample of A had one, and all are left out, that is an omission: an empty output is hardly what was meant.
+        """
         lost, left = self._lost if left_out else 0, self._partners.left
         parts = []
         if lost:
@@ -227,30 +274,45 @@ class FoundPartners:
             parts.append(f"{several(left, 'sample')} of B had {'none' if lost else 'no partner'} in A")
         if parts:
             (account.warn_empty if lost and lost == self._asked else account.warn)(", ".join(parts))
-        if self._asked and self._lost == self._asked and self._partners.example is not None:
-            first, second = (key.decode("utf-8", "surrogateescape") for key in (self._example, self._partners.example))
-            account.warn(f"no key of A is in B; the first is {first!r} in A, and {second!r} in B")
+        if self._other_form is not None:
+            ours, theirs = (ascii(key.decode()) for key in self._other_form)
+            account.warn(
+                f"the key {ours} of A is {theirs} in B: they look the same, but one is in another Unicode form (macOS "
+                "has NFD, others NFC), so they don't match"
+            )
+        if self._asked and self._lost == self._asked and (left_out or self._partners.example is not None):
+            (account.omit if left_out else account.warn)(self._nothing_common())
+
+    def _nothing_common(self) -> str:
+        """Return what to say if no key of A is in B."""
+        example = self._partners.example
+        if example is None:
+            return "no key of A is in B, which has no samples"
+        first, second = (key.decode("utf-8", "surrogateescape") for key in (self._example, example))
+        advice = (
+            " (--dots first or last says where a key ends that is the name of a file)" if split_path(example)[1] else ""
+        )
+        return f"no key of A is in B; the first is {first!r} in A, and {second!r} in B{advice}"
 
 
 def read_second(
     urls: Sequence[str],
-    form: str | None,
-    key: str | None,
+    rows: RowOptions,
     chosen: ChosenColumns,
     account: Account,
     reading: Reading,
     memory: int,
 ) -> FoundPartners:
-    """Read B, which is *urls*, in the format *form* if it was given; return what finds partners in it.
+    """Read B, which is *urls*, as *rows* says if it is rows; return what finds partners in it.
 
-    Its columns or fields that are *chosen* are added; the column *key* has the keys, if one is named.
+    Its columns or fields that are *chosen* are added.
 
     Holds: *memory* bytes. Raises what `partners_of` raises.
     """
     own = Account(account.say, account.quiet)
     account.progress.phase = Phase("reading B", account=own)
     own.progress.expected = storage.check_inputs(urls)
-    source = source_of(urls, form, key, chosen, own, reading)
+    source = source_of(urls, rows, chosen, own, reading)
     partners = partners_of(source.batches(), memory, reading.tmpdir)
     own.settle()
     account.omissions += own.omissions
@@ -272,20 +334,21 @@ def form_by_name(url: str) -> str | None:
 
 
 def source_of(
-    urls: Sequence[str], form: str | None, key: str | None, chosen: ChosenColumns, account: Account, reading: Reading
+    urls: Sequence[str], rows: RowOptions, chosen: ChosenColumns, account: Account, reading: Reading
 ) -> SecondRows | SecondShards:
-    """Return B, which *urls* have, as *form* says. Raises: UsageError if they are shards and rows."""
-    forms = [form or form_by_name(url) or ("parquet" if is_table(url) else "tar") for url in urls]
-    for number, url in enumerate(urls if key is None and not form else ()):
+    """Return B, which *urls* have, as *rows* says. Raises: UsageError if they are shards and rows."""
+    forms = [rows.form or form_by_name(url) or ("parquet" if is_table(url) else "tar") for url in urls]
+    for number, url in enumerate(urls if rows.key is None and not rows.form else ()):
         if forms[number] == "parquet" and lists_samples(url, chosen):
             forms[number] = "tar"
-    if all(each == "tar" for each in forms):
-        if key is not None:
-            raise UsageError("--key-column names a column, but samples have their own keys", url=urls[0])
+    if all(form == "tar" for form in forms):
+        for option, value in (("--key-column", rows.key), ("--dots", rows.dots), ("--encoding", rows.encoding)):
+            if value is not None:
+                raise UsageError(f"{option} is for rows, but these are samples, which have their own keys", url=urls[0])
         return SecondShards(urls, chosen._replace(hidden=False), account, reading)
     if "tar" in forms:
         raise UsageError(MIXED, url=urls[forms.index("tar")])
-    return SecondRows(urls, forms, key, chosen, account)
+    return SecondRows(urls, forms, rows, chosen, account)
 
 
 def lists_samples(url: str, chosen: ChosenColumns) -> bool:
@@ -305,11 +368,12 @@ class SecondRows:
     """B is files of rows: *urls*, with the format of each. *account* gets the bytes that are read."""
 
     def __init__(
-        self, urls: Sequence[str], forms: Sequence[str], key: str | None, chosen: ChosenColumns, account: Account
+        self, urls: Sequence[str], forms: Sequence[str], rows: RowOptions, chosen: ChosenColumns, account: Account
     ) -> None:
         self._files = list(zip(urls, forms, strict=True))
         self._account = account
-        self._format = RowFormat(key, chosen, len(urls) == 1)
+        self._encoding = rows.encoding
+        self._format = RowFormat(rows.key, chosen, len(urls) == 1, rows.dots)
 
     def batches(self) -> Pairs:
         """Yield keys and packed fields of adjacent rows."""
@@ -323,9 +387,11 @@ class SecondRows:
                     yield from parquetread.field_rows(table, self._format)
             else:
                 from tartools.formats import textrows
+                from tartools.formats.encodings import recoded
 
                 with stream_file(ShardStream(url, account, forks=True), url) as file:
-                    yield from textrows.packed_rows(file, form, url, self._format)
+                    text = recoded(file, self._encoding, url)
+                    yield from textrows.packed_rows(text, form, url, self._format)
                 account.check()
             account.shards_done += 1
 

@@ -29,7 +29,7 @@ from tartools.storage.checks import (
     plain_size,
 )
 from tartools.storage.interrupts import deferred_signals
-from tartools.storage.local import make_directory, sync_folder
+from tartools.storage.local import make_directory, read_small, sync_folder
 from tartools.storage.streams import FileSink, Input, OutputStream, Sink, naming, stream_file, unlock
 from tartools.storage.url import Url, loaded_module
 
@@ -54,6 +54,7 @@ __all__ = [
     "open_read",
     "open_write",
     "plain_size",
+    "read_small",
     "remove",
     "share_memory",
     "sync",

@@ -14,7 +14,7 @@ from functools import cache
 
 from tartools.errors import ExistsError, StorageError, UsageError, shown
 from tartools.storage.interrupts import handled_signals
-from tartools.storage.streams import FileSink, InputFile, enlarge, naming, sync_file, wait_until_ready
+from tartools.storage.streams import FileSink, InputFile, changed, enlarge, naming, sync_file, wait_until_ready
 from tartools.storage.url import FILE, Url
 
 LONGEST = 100  # bytes of the output's name in that of the temporary file; file systems allow 255
@@ -94,6 +94,34 @@ def open_read(url: str) -> FileInput:
     return FileInput(InputFile(0 if url == "-" else path_of(url), url))
 
 
+def read_small(url: str, max_bytes: int) -> bytes | None:
+    """Return the bytes of *url* if it is the path of a regular file of up to *max_bytes*, else None.
+
+    It takes a third of the system calls of `open_read`, which count for a folder of small files.
+
+    Raises: StorageError, also if the size changes while the file is read.
+    """
+    if Url(url).scheme:
+        return None
+    try:
+        status = os.stat(url)
+        size = status.st_size
+        if size > max_bytes or not stat.S_ISREG(status.st_mode):
+            return None
+        fd = os.open(url, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.read(fd, size + 1)
+            while len(data) < size and (more := os.read(fd, size + 1 - len(data))):  # some network file systems do less
+                data += more
+        finally:
+            os.close(fd)
+    except OSError as error:  # not by `naming`, whose block costs 2 µs a file
+        raise StorageError(error.strerror or str(error), url=url) from error
+    if len(data) != size:  # one `read` returns one version, so that the size is enough
+        raise changed(url)
+    return data
+
+
 def check_readable(url: str) -> int | None:
     """Return the size of *url* in bytes, None if it is not a regular file.
 
@@ -101,8 +129,9 @@ def check_readable(url: str) -> int | None:
     """
     path = path_of(url)
     try:
-        with naming(url):
-            found = os.stat(path)
+        found = os.stat(path)
+    except OSError as error:  # not by `naming`, whose block costs 2 µs a file
+        raise StorageError(error.strerror or str(error), url=url) from error
     except ValueError as error:
         raise StorageError(f"not a file name: {error}", url=url) from error
     if stat.S_ISDIR(found.st_mode):

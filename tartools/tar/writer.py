@@ -183,8 +183,12 @@ def new_member(path: bytes, payload: bytes | memoryview, like: Member | None = N
 
     Without *like*: mode 0644, owner and time 0, so that equal contents give equal bytes.
     """
+    size = len(payload)
+    head = encode_header(path, size, like)
+    if size < DIRECT:  # one piece is written faster than three
+        return Member(path, b"".join((head, payload, ZEROS[: -size % BLOCK])), 0, len(head), size)
     source = payload if isinstance(payload, bytes) else bytes(payload)
-    return Member(path, source, 0, 0, len(source), encode_header(path, len(source), like))
+    return Member(path, source, 0, 0, size, head)
 
 
 def renamed(member: Member, path: bytes) -> Member:
@@ -209,6 +213,9 @@ def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
 
     Raises: SampleError if the path is empty or contains a NUL.
     """
+    if like is None and fits_one_block(path, size):
+        head = path.ljust(100, b"\0") + _MIDDLES[size][0]
+        return head + _TAILS[adler32(head) & 0xFFFF]
     if not path or b"\0" in path:
         raise SampleError(f"not a member name: {path.decode('utf-8', 'surrogateescape')!r}")
     if like is None:
@@ -326,11 +333,12 @@ def _unusual(paths: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
     short = len(max(paths, key=len, default=b"")) <= 100 and max(sizes, default=0) <= LARGEST_OCTAL
     if short and joined.isascii() and b"\0" not in joined and all(paths):
         return []
-    return [
-        number
-        for number, (path, size) in enumerate(zip(paths, sizes, strict=True))
-        if len(path) > 100 or not path.isascii() or b"\0" in path or not path or size > LARGEST_OCTAL
-    ]
+    return [number for number, member in enumerate(zip(paths, sizes, strict=True)) if not fits_one_block(*member)]
+
+
+def fits_one_block(path: bytes, size: int) -> bool:
+    """True if one plain header block is enough for a new member."""
+    return 0 < len(path) <= 100 and path.isascii() and b"\0" not in path and size <= LARGEST_OCTAL
 
 
 def _middle(size: int) -> tuple[bytes, bytes, int]:

@@ -15,7 +15,8 @@ from zipfile import ZipInfo
 from torch.utils.data import Dataset
 
 from tartools.errors import SampleError, StorageError
-from tartools.formats.zipfiles import LOCAL, ZipSamples, path_of_member
+from tartools.formats.zipfiles import LOCAL, ZipSamples
+from tartools.formats.zipnames import path_of_member
 from tartools.samples.account import Account
 from tartools.storage import seekable
 from tartools.storage.checks import version_of

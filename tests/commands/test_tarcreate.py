@@ -310,7 +310,8 @@ def test_folder_with_links(run: Run, tmp_path: Path) -> None:
     done = run("tarcreate", "--folder", "raw")
     assert (done.status, done.stdout) == (1, plain)
     assert done.stderr == (
-        "tarcreate: raw/a.link: a symbolic link is not followed and not stored (--skip-special accepts that)\n"
+        "tarcreate: raw/a.link: a symbolic link is not followed and not stored "
+        "(--follow reads the files that links name, --skip-special accepts that)\n"
     )
     (tmp_path / "raw/n3").symlink_to("n1")
     os.mkfifo(tmp_path / "raw/z.fifo")

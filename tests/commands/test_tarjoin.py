@@ -344,12 +344,78 @@ def test_nothing_in_common_is_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([("0007.jpg", b"")]))
     (tmp_path / "b.jsonl").write_text('{"key": 7, "txt": "x"}\n')
     done = run("tarjoin", "a.tar", "b.jsonl")
-    assert (done.status, done.stdout) == (0, bytes(10240))
+    assert (done.status, done.stdout) == (1, bytes(10240))
     assert done.stderr.splitlines()[1:] == ["tarjoin: no key of A is in B; the first is '0007' in A, and '7' in B"]
-    assert run("tarjoin", "-q", "a.tar", "b.jsonl").stderr == ""
+    said = "tarjoin: no key of A is in B; the first is '0007' in A, and '7' in B\n"
+    assert run("tarjoin", "-q", "a.tar", "b.jsonl") == (1, done.stdout, said)
+    done = run("tarjoin", "--left", "a.tar", "b.jsonl")
+    assert (
+        done.status == 0
+        and done.stderr.endswith(said)
+        and [name for name, _ in members_of(done.stdout)] == ["0007.jpg"]
+    )
     (tmp_path / "h.tsv").write_text("key\ttxt\n")
     done = run("tarjoin", "a.tar", "h.tsv")
-    assert (done.status, done.stderr) == (0, "tarjoin: 1 sample of A had no partner in B (left out)\n")
+    said = ["1 sample of A had no partner in B (left out)", "no key of A is in B, which has no samples"]
+    assert (done.status, done.stderr.splitlines()) == (1, [f"tarjoin: {line}" for line in said])
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("memory", ["1", "256M"])
+def test_keys_that_are_names_of_files(form: str, memory: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("d/0.jpg", b""), ("d/1.jpg", b""), ("d/v_2.jpg", b"")]))
+    names = ["d/0.jpg", "d/1.JPEG", "d/v.2.jpg"]
+    if form == "csv":
+        (tmp_path / "b").write_text("file_name,txt\n" + "".join(f"{name},x\n" for name in names))
+    elif form == "jsonl":
+        (tmp_path / "b").write_text("".join(f'{{"file_name": "{name}", "txt": "x"}}\n' for name in names))
+    else:
+        pq.write_table(pa.table({"file_name": names, "txt": ["x"] * 3}), tmp_path / "b")
+    join = ("tarjoin", "-M", memory, "--key-column", "file_name", "--format", form, "a.tar", "b")
+    done = run(*join)
+    assert done.status == 0 and [name for name, _ in members_of(done.stdout)][1::2] == ["d/0.txt", "d/1.txt"]
+    done = run(*join, "--dots", "last")
+    assert [name for name, _ in members_of(done.output())][1::2] == ["d/0.txt", "d/1.txt", "d/v_2.txt"]
+    done = run(*join, "--dots", "first")
+    assert "1 sample of A had no partner in B" in done.stderr  # v.2.jpg is of the sample v
+
+
+def test_dots_are_offered_where_no_key_matches(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("v.1.jpg", b"")]))
+    (tmp_path / "b.csv").write_text("key,txt\nv.1.jpg,x\n")
+    done = run("tarjoin", "a.tar", "b.csv")
+    assert done.status == 1 and "'v.1.jpg' in B (--dots first or last says where a key ends that is" in done.stderr
+    assert members_of(run("tarjoin", "--dots", "first", "a.tar", "b.csv").output())[1] == ("v.txt", b"x")
+    (tmp_path / "b.tar").write_bytes(make_tar([("v.txt", b"")]))
+    assert "--dots is for rows, but these are samples" in run("tarjoin", "--dots", "first", "a.tar", "b.tar").failure(2)
+
+
+@pytest.mark.parametrize("memory", ["1", "256M"])
+def test_a_key_in_another_unicode_form_is_told(memory: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("key,txt\nb,1\n\u00e9,2\nc,3\n")
+    for name, said in (("e\u0301", True), ("e\u0300", False)):
+        archive = make_tar([("b.jpg", b""), (f"{name}.jpg", b"")], tarfile.PAX_FORMAT)
+        (tmp_path / "a.tar").write_bytes(archive)
+        done = run("tarjoin", "-M", memory, "a.tar", "b.csv")
+        assert done.status == 0 and [key for key, _ in members_of(done.stdout)] == ["b.jpg", "b.txt"]
+        assert (r"the key 'e\u0301' of A is '\xe9' in B: they look the same" in done.stderr) == said
+        assert "1 sample of A had no partner in B (left out), 2 samples of B had none in A" in done.stderr
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv", "jsonl"])
+def test_rows_in_another_encoding_are_refused_or_read(form: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.jpg", b""), ("b.jpg", b"")]))
+    rows = {"csv": "key,txt\na,ok\nb,café\n", "tsv": "key\ttxt\na\tok\nb\tcafé\n"}
+    text = rows.get(form, '{"key": "a", "txt": "ok"}\n{"key": "b", "txt": "café"}\n')
+    (tmp_path / f"b.{form}").write_bytes(text.encode("latin-1"))
+    said = run("tarjoin", "a.tar", f"b.{form}").failure(lines=1)
+    line = "line 2" if form == "jsonl" else "line 3, column txt"
+    assert f"b.{form}: {line}: not UTF-8 text" in said and "--encoding cp1252" in said
+    done = run("tarjoin", "--encoding", "latin-1", "a.tar", f"b.{form}")
+    assert dict(members_of(done.output()))["b.txt"] == "café".encode()
+    (tmp_path / f"b.{form}").write_bytes(text.encode("utf-16"))
+    assert "--encoding utf-16 reads it" in run("tarjoin", "a.tar", f"b.{form}").failure(lines=1)
+    assert run("tarjoin", "--encoding", "utf-16", "a.tar", f"b.{form}").output() == done.stdout
 
 
 def test_a_word_of_f_that_nothing_has(run: Run, tmp_path: Path) -> None:

@@ -1,0 +1,132 @@
+"""Columns of Parquet files as payloads of fields: bytes, text, pictures and sounds, and lists of these."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tartools.errors import SampleError
+from tartools.samples.filetypes import BY_SUFFIX, FIRST, suffix_of, type_of_file
+from tartools.samples.values import as_text
+from tartools.tables import schema
+
+
+class FileInList(NamedTuple):
+    """A picture or sound of a list: its *payload*, its *path* if it has one, and its *number* in the list."""
+
+    payload: bytes
+    path: bytes | None
+    number: int
+
+    def field(self, name: str) -> str:
+        """Return the field for this file of the column *name*: its number, and a suffix, which may be that of *name*.
+
+        >>> FileInList(b"GIF89a", b"d/a.PNG", 1).field("images"), FileInList(b"GIF89a", None, 0).field("images")
+        ('images.1.png', 'images.0.gif')
+        >>> FileInList(b"?", None, 0).field("images"), FileInList(b"?", None, 2).field("view.jpg")
+        ('images.0', 'view.2.jpg')
+        """
+        stem, dot, suffix = name.rpartition(".")
+        if suffix.lower() in BY_SUFFIX:
+            return f"{stem}{dot}{self.number}.{suffix}"
+        by_path = suffix_of(os.fsdecode(self.path or b""))
+        kind = type_of_file(self.payload[:FIRST])
+        suffixes = (by_path,) if by_path in BY_SUFFIX else kind.suffixes if kind else ()
+        return ".".join((name, str(self.number), *suffixes[:1]))
+
+
+FileList = list[FileInList]
+
+
+def plain_column(column: Any) -> Any:
+    """Return *column* as an array of what it stores, without an extension type or a dictionary."""
+    pa = schema.arrow()
+    column = column.storage if isinstance(column, pa.ExtensionArray) else column
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def is_bytes_type(kind: Any) -> bool:
+    """True for a column of bytes."""
+    is_a = schema.arrow().types
+    tests = is_a.is_binary, is_a.is_large_binary, is_a.is_binary_view, is_a.is_fixed_size_binary
+    return any(test(kind) for test in tests)
+
+
+def is_file_type(kind: Any) -> bool:
+    """True for a column of pictures or sounds, as Hugging Face's `datasets` has them: structs of `bytes` and `path`."""
+    return bool(schema.arrow().types.is_struct(kind)) and {part.name for part in kind} == {"bytes", "path"}
+
+
+def is_list_type(kind: Any) -> bool:
+    """True for a column of lists."""
+    is_a = schema.arrow().types
+    return any(test(kind) for test in (is_a.is_list, is_a.is_large_list, is_a.is_fixed_size_list))
+
+
+def is_list_of_files(kind: Any) -> bool:
+    """True for a column of lists of pictures, sounds or bytes."""
+    return is_list_type(kind) and bool(is_bytes_type(kind.value_type) or is_file_type(kind.value_type))
+
+
+def has_bytes(kind: Any) -> bool:
+    """True for a type with bytes in it, at whatever depth."""
+    return is_bytes_type(kind) or any(has_bytes(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def column_payloads(column: Any, name: str, row: int) -> Sequence[Any]:
+    """Return the payloads of *column*, called *name*, whose first row is number *row*.
+
+    They are bytes, a `FileList`, or None, which is no field. Raises: SampleError, with the row as its offset, for a
+    picture that is only a path; SampleError for bytes inside of objects.
+    """
+    column = plain_column(column)
+    kind = column.type
+    if is_list_of_files(kind):
+        lists = enumerate(column.to_pylist(), row)
+        return [None if files is None else _numbered(files, name, number) for number, files in lists]
+    if is_file_type(kind):
+        parts = {one.name: bytes_of(part, name) for one, part in zip(kind, column.flatten(), strict=True)}
+        pairs = enumerate(zip(parts["bytes"], parts["path"], strict=True), row)
+        return [checked_file(payload, path, name, number) for number, (payload, path) in pairs]
+    return bytes_of(column, name)
+
+
+def _numbered(files: Sequence[Any], name: str, row: int) -> FileList:
+    """Return the files of a list; null is none."""
+    found = []
+    for number, file in enumerate(files):
+        payload, path = (file["bytes"], file["path"]) if isinstance(file, dict) else (file, None)
+        raw = path.encode() if isinstance(path, str) else path
+        if checked_file(payload, raw, name, row) is not None:
+            found.append(FileInList(payload, raw, number))
+    return found
+
+
+def checked_file(payload: bytes | None, path: bytes | None, name: str, row: int) -> bytes | None:
+    """Return the *payload* of a picture or sound in the column *name*. Raises: SampleError if it is only a path."""
+    if payload is None and path is not None:
+        where = path.decode("utf-8", "replace")
+        what = f"the column {name!r} has only the path {where!r}, not the bytes of that file"
+        raise SampleError(f"{what}; a TSV with a column @{name} has tarcreate read files", offset=row)
+    return payload
+
+
+def bytes_of(column: Any, name: str) -> Sequence[bytes | None]:
+    """Return the payloads of *column*, called *name*, which has neither files nor lists of files.
+
+    Raises: SampleError for bytes inside of objects.
+    """
+    column = plain_column(column)
+    is_a, kind = schema.arrow().types, column.type
+    if is_bytes_type(kind) or is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind):
+        return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
+    check_no_bytes(kind, name)
+    return [None if value is None else as_text(value).encode() for value in schema.plain_values(column)]
+
+
+def check_no_bytes(kind: Any, name: str) -> None:
+    """Raise SampleError for a column that has bytes inside of lists or objects, which JSON can't hold."""
+    if has_bytes(kind):
+        what = f"the column {name!r} has bytes inside of lists or objects, which JSON can't hold"
+        raise SampleError(f"{what}; -f chooses other columns ({kind})")

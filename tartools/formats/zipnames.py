@@ -1,0 +1,103 @@
+"""Names of members of zip files, which are in UTF-8, or in whatever encoding the system had that wrote them."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+from collections.abc import Sequence
+from zlib import crc32
+
+from tartools.errors import SampleError, several, shown
+from tartools.formats.encodings import likely_encodings
+
+UTF8 = 1 << 11  # flag: the name is UTF-8
+UNIX = (3, 19)  # systems that made a file, on which a backslash is part of a name: Unix, macOS
+UNICODE_PATH = 0x7075  # extra field of Info-ZIP, which 7-Zip and WinRAR write too (APPNOTE 4.6.9)
+FIELD = struct.Struct("<2H")  # of an extra field: its id, and the length of what follows
+MAX_GUESSED_NAMES = 1000  # names by which an encoding is guessed
+
+
+def raw_name(info: zipfile.ZipInfo) -> bytes:
+    """Return the name of a member as it is in the file."""
+    return info.orig_filename.encode("utf-8" if info.flag_bits & UTF8 else "cp437")
+
+
+def path_of_member(info: zipfile.ZipInfo) -> bytes:
+    """Return the name of a member in UTF-8, once `read_names` has read it."""
+    return info.filename.encode()
+
+
+class ZipNames:
+    """The names of the members of the zip file *url*, in *encoding* where they do not say that they are UTF-8.
+
+    Without an encoding, a name that happens to be UTF-8 is, and others are code page 437, as the format says.
+    *guessed* are names that were read so, and *backslashes* names in which backslashes separated folders.
+    """
+
+    def __init__(self, url: str, encoding: str | None) -> None:
+        self._url = url
+        self._encoding = encoding
+        self.guessed: list[bytes] = []
+        self.backslashes: list[str] = []
+
+    def read(self, infos: Sequence[zipfile.ZipInfo]) -> None:
+        """Set the `filename` of *infos*. Raises: SampleError for a name that is not of the encoding."""
+        for info in infos:
+            name = info.orig_filename
+            if not name.isascii() and not info.flag_bits & UTF8:
+                name = self._decoded(info)
+            if "\\" in name and "/" not in name and info.create_system not in UNIX:  # as unzip and bsdtar do
+                self.backslashes.append(name)
+                name = name.replace("\\", "/")
+            info.filename = name
+
+    def _decoded(self, info: zipfile.ZipInfo) -> str:
+        raw = raw_name(info)
+        if name := unicode_path(info.extra, raw):
+            return name
+        try:
+            return raw.decode(self._encoding or "utf-8")
+        except UnicodeDecodeError:
+            if self._encoding:
+                what = f"the name {info.orig_filename!r} is not {self._encoding}"
+                raise SampleError(what, url=self._url) from None
+        if len(self.guessed) < MAX_GUESSED_NAMES:
+            self.guessed.append(raw)
+        return info.orig_filename
+
+    def warnings(self) -> list[str]:
+        """Return what to say about the names."""
+        where, said = shown(self._url), []
+        likely = likely_encodings(self.guessed) if self.guessed else []
+        if self.guessed and likely[:1] != ["cp437"]:
+            names = [name for name in likely if name != "cp437"][:2]
+            first = self.guessed[0]
+            others = ", ".join(f"--encoding {name} reads {first.decode(name)!r}" for name in names)
+            said.append(
+                f"{where}: {first.decode('cp437')!r} is not UTF-8, and is read as code page 437: "
+                f"{others or '--encoding NAME reads another'}"
+            )
+        if self.backslashes:
+            more = f", as in {several(len(self.backslashes) - 1, 'more name')}" if self.backslashes[1:] else ""
+            said.append(f"{where}: backslashes in {self.backslashes[0]!r} separate folders{more}")
+        return said
+
+
+def unicode_path(extra: bytes, raw: bytes) -> str:
+    """Return the name in UTF-8 that the extra fields of a member have for its *raw* name; "" if they have none.
+
+    >>> data = bytes([1]) + crc32(b"?").to_bytes(4, "little") + "é".encode()
+    >>> unicode_path(FIELD.pack(UNICODE_PATH, len(data)) + data, b"?"), unicode_path(b"", b"?")
+    ('é', '')
+    """
+    at = 0
+    while at + FIELD.size <= len(extra):
+        kind, length = FIELD.unpack_from(extra, at)
+        data = extra[at + FIELD.size : at + FIELD.size + length]
+        if kind == UNICODE_PATH and len(data) > 5 and data[0] == 1 and data[1:5] == crc32(raw).to_bytes(4, "little"):
+            try:
+                return data[5:].decode()
+            except UnicodeDecodeError:
+                return ""
+        at += FIELD.size + length
+    return ""
