@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of more than 8 bits, all grey
 NO_AVERAGE = ("1", "P", "PA", *DEEP)  # modes whose values cannot be averaged to resize a picture
+JPEG_MAGIC = b"\xff\xd8\xff"
+BITS_PER_SAMPLE = 258  # a tag of TIFF
 GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
 REFUSED = "strict decoders refuse it: "
 MESSAGE = 100  # characters of an error message
@@ -297,6 +299,7 @@ def decoded_picture(data: bytes, mode: str, refused: Refused = None) -> Image:
     from PIL import Image
 
     with _checked(data) as found:
+        require_8_bits(found)
         decoded = _by_simplejpeg(data, mode, None, refused)
         if decoded is None:
             return found.convert(mode)
@@ -324,10 +327,67 @@ def array(
     if decoded is None:
         with _checked(data) as found:
             found.load()
+            if floats and is_16_bit_grey(found):
+                return _fractions(found, mode, first)
+            require_8_bits(found)
             return _arranged(found, found.size, mode, first, floats)
     if not first and not floats:
         return decoded
     return _arranged(decoded, decoded.shape[1::-1], mode, first, floats)
+
+
+def stored_picture(data: bytes) -> Image:
+    """Return the picture *data* in the mode that it is stored in: with a palette its indexes, with 16 bits all of them.
+
+    A PNG of 2 or 4 bits of grey has its values, which Pillow spreads over 8 bits.
+    Raises: as `decoded_picture`; SampleError also for colours of 16 bits, of which Pillow drops the lower 8.
+    """
+    with _checked(data) as found:
+        bits, colour_type = data[24:26] if found.format == "PNG" else (8, 0)
+        samples = found.tag_v2.get(BITS_PER_SAMPLE, ()) if hasattr(found, "tag_v2") else ()
+        if (bits == 16 and colour_type != 0) or (len(samples) > 1 and max(samples) > 8):
+            raise SampleError(
+                "this picture has colours of 16 bits, and Pillow decodes 8 of them: give a function of your own for "
+                "'raw', such as one that calls cv2.imdecode(..., cv2.IMREAD_UNCHANGED)"
+            )
+        found.load()
+        if colour_type == 0 and bits in (2, 4):
+            step = 255 // ((1 << bits) - 1)
+            return found.point([value // step for value in range(256)])
+        return found.copy()
+
+
+def is_16_bit_grey(picture: Image) -> bool:
+    """True if *picture* has 16 bits of grey; Pillow before 11.3 gives those of a PNG 32."""
+    return picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in ("PNG", "PPM"))
+
+
+def has_16_bit_grey(data: bytes) -> bool:
+    """True if the picture *data* has 16 bits of grey. Raises: SampleError if its header is that of no picture."""
+    if data.startswith(JPEG_MAGIC):
+        return False
+    with _checked(data) as found:
+        return is_16_bit_grey(found)
+
+
+def require_8_bits(picture: Image) -> None:
+    """Raise SampleError if *picture* has more than 8 bits of grey, which Pillow would clip."""
+    if picture.mode in DEEP:
+        bits, floats = (16, ", and 'l' or 'torchl' gives them from 0 to 1") if is_16_bit_grey(picture) else (32, "")
+        raise SampleError(
+            f"this picture has {bits} bits a pixel, and this decoder 8: 'raw' or 'torchraw' gives its values{floats}"
+        )
+
+
+def _fractions(found: Image, mode: str, first: bool) -> Any:
+    """Return the picture *found*, of 16 bits of grey, from 0 to 1 in *mode*, as `array` does."""
+    import numpy as np
+
+    plane = np.asarray(found).astype(np.float32) / np.float32(65535)
+    if mode == "L":
+        return plane
+    planes = [plane] * 3 + [np.ones_like(plane)] * (mode == "RGBA")
+    return np.stack(planes, 0 if first else -1)
 
 
 def _arranged(found: Any, size: tuple[int, int], mode: str, first: bool, floats: bool) -> Any:
@@ -360,7 +420,7 @@ def _by_simplejpeg(
 
     Pillow's grey of colours, and its colours of CMYK, are others than those of libjpeg. Raises: as `_checked`.
     """
-    if not data.startswith(b"\xff\xd8\xff"):
+    if not data.startswith(JPEG_MAGIC):
         return None
     try:
         import simplejpeg

@@ -28,7 +28,8 @@ NAMED = 10  # classes in a message
 Fields = str | Sequence[str] | None
 Decoder = str | Callable[..., Any]
 Decode = Decoder | Sequence[Decoder] | Mapping[str, Decoder] | None
-Size = int | tuple[int, int] | Resize | None
+PictureSize = int | tuple[int, int] | Resize | None
+Size = PictureSize | Mapping[str, PictureSize]
 Classes = Name | Iterable[str] | Mapping[str, Name | Iterable[str]] | None
 
 
@@ -51,13 +52,17 @@ class FieldChooser:
     reads little more than it is asked for, if the sample has more than 1 MiB: of a local shard, and by ranges of one in
     a store whose version the table has.
 
+    "raw", "torchraw" and "pilraw" give the values that are stored, for masks and depth: indexes of a palette, and all
+    16 bits. Other decoders refuse 16 bits of grey, unless they make floats.
+
     Pictures are of the formats that tarshow knows (JPEG, PNG and nine others), whatever their suffix says, and have up
     to 89,478,485 pixels, or what `PIL.Image.MAX_IMAGE_PIXELS` is set to; others are refused.
 
     JPEGs are decoded by simplejpeg where that is installed (it is part of the extra), to the same bytes as by Pillow;
     what it refuses goes to Pillow, and `by_pillow` counts it.
 
-    *resize*: pixels that the shorter side of pictures gets, (height, width), or `Resize`, which also takes the centre.
+    *resize*: pixels that the shorter side of pictures gets, (height, width), or `Resize`, which also takes the centre;
+    or a dict of these by field, such as `{"jpg": 224, "mask.png": Resize(224, nearest=True)}`.
 
     *classes*: names that become numbers, from 0 on: a list, or a file or URL with a name on each line, of the field
     cls; or a dict of these by field, `{"label.txt": ["cat", "dog"]}`.
@@ -92,7 +97,8 @@ class FieldChooser:
         self.needed = None if self.fields is None else {name.lower() for name in known}
         if self.needed is not None:
             there = self.needed | {without_codec(name)[0] for name in self.needed}
-            for what, some in (("decode", dict(given)), ("classes", self.classes)):
+            sizes = [name for names in resize for name in names.split(";")] if isinstance(resize, Mapping) else ()
+            for what, some in (("decode", dict(given)), ("resize", sizes), ("classes", self.classes)):
                 if lost := [name for name in some if name.lower() not in there]:
                     names = ", ".join(sorted(self.needed))
                     raise ValueError(f"{what} names the field {lost[0]!r}, and the fields are {names}")

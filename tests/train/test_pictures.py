@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,3 +198,154 @@ def test_what_is_no_size() -> None:
             WebDataset(__file__, decode=decode, resize=4)
     with pytest.raises(SampleError, match="its 20 by 27 pixels have no centre of 24 by 24: crop less"):
         picture(PHOTOGRAPH, "rgb8", Resize(20, crop=24))
+
+
+# ---- masks and depth: what a picture holds, and its resizing without new values ----
+
+LABELS = np.array([[0, 1, 7, 200], [1, 1, 0, 3], [2, 2, 2, 2]], np.uint8)
+DEEP = (LABELS.astype(np.uint16) * 300 + 7).astype(np.uint16)
+
+
+def palette_png(labels: Any = LABELS) -> bytes:
+    made = Image.fromarray(labels, "L").convert("P")
+    made.putdata(labels.ravel().tolist())
+    made.putpalette([value for number in range(256) for value in (255 - number, number, 90)])
+    return encoded(made, "png")
+
+
+@pytest.mark.filterwarnings("ignore:.*mode.* parameter is deprecated")
+def test_raw_pictures_have_their_values() -> None:
+    """Indexes of a palette, 16 bits, 1 bit, 2 and 4 bits of grey, colours: as arrays, tensors and Pillow's images."""
+    bits = Image.fromarray(LABELS > 0)
+    colours = np.stack([LABELS, LABELS + 1, LABELS + 2], -1)
+    cases: list[tuple[bytes, Any]] = [
+        (palette_png(), LABELS),
+        (encoded(Image.fromarray(DEEP), "png"), DEEP),
+        (encoded(Image.fromarray(DEEP), "tiff"), DEEP),
+        (encoded(bits, "png"), (LABELS > 0).astype(np.uint8)),
+        (encoded(Image.fromarray(LABELS), "png"), LABELS),
+        (encoded(Image.fromarray(colours), "png"), colours),
+        (encoded(Image.fromarray(LABELS.astype(np.float32) / 3), "tiff"), LABELS.astype(np.float32) / 3),
+        (encoded(Image.fromarray(LABELS.astype(np.int32) - 9), "tiff"), LABELS.astype(np.int32) - 9),
+        (few_bits(2), FEW[2]),
+        (few_bits(4), FEW[4]),
+    ]
+    for data, values in cases:
+        for field in (".png", ".mask.png"):
+            found = PictureDecoder("raw")(field, data)
+            assert found.dtype == values.dtype and np.array_equal(found, values)
+        made = PictureDecoder("torchraw")(".png", data)
+        assert made.dtype != torch.uint16
+        assert np.array_equal(made.numpy() if made.ndim == 2 else made.permute(1, 2, 0).numpy(), values)
+        assert np.array_equal(np.asarray(PictureDecoder("pilraw")(".png", data)), values)
+    assert PictureDecoder("pilraw")(".png", palette_png()).mode == "P"
+
+
+FEW = {2: np.array([[0, 1, 2, 3]] * 4, np.uint8), 4: np.array([[0, 5, 9, 15]] * 4, np.uint8)}
+
+
+def few_bits(bits: int) -> bytes:
+    """Return a PNG of grey with so many bits a pixel, which Pillow does not write."""
+    rows = b""
+    for row in FEW[bits]:
+        number = 0
+        for value in row.tolist():
+            number = number << bits | value
+        rows += b"\0" + number.to_bytes(len(row) * bits // 8, "big")
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", 4, 4, bits, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows)),
+        (b"IEND", b""),
+    ]
+    parts = (
+        len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big") for kind, data in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+@pytest.mark.parametrize("spec", ["l8", "rgb8", "torchrgb8", "torchl8", "pil", "pill", "rgba8"])
+def test_16_bits_are_never_clipped(spec: str) -> None:
+    data = encoded(Image.fromarray(DEEP), "png")
+    for decode in (PictureDecoder(spec), PictureDecoder(spec, resize=2)):
+        with pytest.raises(
+            SampleError, match="has 16 bits a pixel, and this decoder 8: 'raw' or 'torchraw' gives its va"
+        ):
+            decode(".png", data)
+    with pytest.raises(
+        SampleError, match=r"has 32 bits a pixel, and this decoder 8: 'raw' or 'torchraw' gives its values$"
+    ):
+        PictureDecoder(spec)(
+            ".tiff" if spec == "l8" else ".png", encoded(Image.fromarray(LABELS / np.float32(3)), "tiff")
+        )
+
+
+def test_16_bits_as_fractions() -> None:
+    data, wanted = encoded(Image.fromarray(DEEP), "png"), DEEP / np.float32(65535)
+    assert np.allclose(PictureDecoder("l")(".png", data), wanted, atol=1e-7)
+    assert np.allclose(PictureDecoder("torchl")(".png", data).numpy(), wanted, atol=1e-7)
+    assert np.allclose(PictureDecoder("rgb")(".png", data), wanted[..., None].repeat(3, -1))
+    assert np.allclose(PictureDecoder("torchrgba")(".png", data).numpy()[3], 1)
+    large = encoded(Image.fromarray(np.full((40, 30), 40_000, np.uint16)), "png")
+    found = PictureDecoder("torchrgb", resize=Resize(12, crop=10))(".png", large)
+    assert found.shape == (3, 10, 10) and torch.allclose(found, torch.tensor(40_000 / 65535))
+
+
+def test_colours_of_16_bits_are_refused_by_raw() -> None:
+    values = (np.arange(27).reshape(3, 9) * 2400).astype(">u2")
+    rows = b"".join(b"\0" + row.tobytes() for row in values)
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", 3, 3, 16, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    parts = (
+        len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big") for kind, data in chunks
+    )
+    data = b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+    with pytest.raises(SampleError, match="has colours of 16 bits, and Pillow decodes 8 of them"):
+        picture(data, "raw")
+    assert np.array_equal(picture(data, "rgb8"), (values.reshape(3, 3, 3) >> 8).astype(np.uint8))  # the higher 8
+
+
+@pytest.mark.parametrize("spec", ["raw", "torchraw", "pilraw", "l8", "torchl8", "rgb8", "torchrgb8", "pil", "rgba8"])
+@pytest.mark.parametrize("size", [Resize(24), Resize((50, 90)), Resize((20, 30), crop=(11, 8)), Resize(17)], ids=str)
+def test_nearest_makes_no_new_values(spec: str, size: Resize) -> None:
+    """And takes the pixels that Pillow takes."""
+    labels = np.random.default_rng(4).choice(np.array([0, 3, 200, 255], np.uint8), (31, 43))
+    data = encoded(Image.fromarray(labels), "png")
+    found = np.asarray(picture(data, spec, size._replace(nearest=True)))
+    if found.ndim == 3:
+        found = found[..., 0] if "torch" not in spec else found[0]
+    high, wide = size.wanted(31, 43)
+    whole = np.asarray(Image.fromarray(labels).resize((wide, high), Image.Resampling.NEAREST))
+    top, left, height, width = size.crop_bounds(high, wide)
+    assert np.array_equal(found, whole[top : top + height, left : left + width])
+    assert {*np.unique(found)} <= {0, 3, 200, 255}
+
+
+def test_resize_by_field() -> None:
+    """Each field has its own size, others none; raw ones are never mixed, so masks lie on their pictures."""
+    labels = np.zeros((60, 80), np.uint8)
+    labels[:, 40:] = 200
+    whole = np.zeros((60, 80, 3), np.uint8)
+    whole[:, 40:] = 255
+    depth = encoded(Image.fromarray(labels.astype(np.uint16) * 300), "png")
+    members = [
+        ("a.jpg", encoded(Image.fromarray(whole), "png")),
+        ("a.mask.png", palette_png(labels)),
+        ("a.depth.png", depth),
+    ]
+    Path("a.tar").write_bytes(make_tar(members))
+    Path("a.zip").write_bytes(zipped(members, zipfile.ZIP_STORED))
+    options: dict[str, Any] = {
+        "fields": "jpg mask.png depth.png",
+        "decode": {"jpg": "torchrgb8", "mask.png": "torchraw", "depth.png": "torchraw"},
+        "resize": {"jpg": Resize(30), "Mask.png": Resize(30, nearest=True)},
+    }
+    for data in (TableDataset("a.tar", **options), ZipDataset("a.zip", **options), WebDataset("a.tar", **options)):
+        photo, mask, deep = next(iter(DataLoader(data, None)))
+        assert photo.shape == (3, 30, 40) and mask.shape == (30, 40) and deep.shape == (60, 80)
+        assert torch.equal(mask == 200, photo[0] > 127) and {*mask.unique().tolist()} == {0, 200}
+        assert int(deep.max()) == 60_000
+    both = TableDataset("a.tar", "jpg mask.png", "torchrgb8", resize={"jpg;mask.png": 30})[0]
+    assert [made.shape for made in both] == [(3, 30, 40)] * 2
+    with pytest.raises(
+        ValueError, match=r"resize names the field 'msk\.png', and the fields are depth\.png, jpg, mask\.png"
+    ):
+        TableDataset("a.tar", **options | {"resize": {"msk.png": 30}})
