@@ -68,6 +68,10 @@ class NotFoundError(StorageError):
     """The object does not exist; as far as the server says, its bucket does."""
 
 
+class ChangedError(StorageError):
+    """The data are of another version than before, or gone since then."""
+
+
 class ExistsError(StorageError):
     """An output exists already."""
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
+from tartools.errors import ChangedError, ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage import local
 from tartools.storage.names import numbers_in
 from tartools.storage.outputformats import SHARD, OutputFormat, check_format
@@ -227,4 +227,4 @@ def check_unchanged(known: Mapping[str, str | None]) -> None:
 
 def changed_since(url: str) -> StorageError:
     """Return the failure that *url* is not what it was when it was read before."""
-    return StorageError("changed while it was read; start again when nothing writes to it", url=url)
+    return ChangedError("changed while it was read; start again when nothing writes to it", url=url)

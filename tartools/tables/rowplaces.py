@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 from zlib import crc32
 
-from tartools.errors import StorageError, TarFormatError, TarToolsError, shown
+from tartools.errors import ChangedError, NotFoundError, StorageError, TarFormatError, TarToolsError, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.storage import is_missing
@@ -237,12 +237,17 @@ class Listing:
     def failure(self, rows: Piece, index: int, what: str | TarToolsError) -> RowError:
         """Return the failure of the sample that row *index* of *rows* is about: *what*, or the error of its shard."""
         number, begin, _ = rows.place(index)
-        advice, url = ADVICE, self.urls[number]
-        if isinstance(what, StorageError) and is_missing(what) and self.shards.relative[number]:
-            advice = MOVED
-        what = what if isinstance(what, str) else what.message
         row = rows.first + index if rows.rows is None else rows.rows[index]
-        return RowError(f"{what} (row {row} of {shown(self.table)}; {advice})", url=url, offset=begin)
+        message = what if isinstance(what, str) else what.message
+        place = f"row {row} of {shown(self.table)}{self._advice(number, what)}"
+        return RowError(f"{message} ({place})", url=self.urls[number], offset=begin)
+
+    def _advice(self, number: int, what: str | TarToolsError) -> str:
+        """Return what to do about a failure of the shard *number*: "" if a new table would fail in the same way."""
+        if isinstance(what, StorageError) and is_missing(what) and self.shards.relative[number]:
+            return f"; {MOVED}"
+        changed = not isinstance(what, StorageError) or isinstance(what, ChangedError | NotFoundError)
+        return f"; {ADVICE}" if changed else ""
 
 
 def _encoded(column: Any) -> tuple[Any, list[object]]:

@@ -117,7 +117,7 @@ def refusal_of_hub(status: int, headers: Mapping[str, str], place: HubPath, url:
         return StorageError("the hub does not accept the token; hf auth login, or HF_TOKEN, gives another", url=url)
     rate = re.search(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,18})", headers.get("RateLimit", ""))
     if status == 429 and rate:
-        return http.busy("429 Too Many Requests", str(int(rate[1]) + 1))  # it rounds down
+        return http.busy(429, "Too Many Requests", str(int(rate[1]) + 1))  # it rounds down
     return None
 
 
@@ -444,7 +444,7 @@ def _library(place: HubPath, url: str) -> Iterator[Any]:
         if response.status_code in (409, 412):
             raise TransientError("others make commits to this branch, too") from None
         if http.is_busy(response.status_code):
-            raise http.busy(str(response.status_code), response.headers.get("Retry-After", "")) from None
+            raise http.busy(response.status_code, "", response.headers.get("Retry-After", "")) from None
         what = "no permission to write" if response.status_code == 403 else "the hub refuses"
         raise StorageError(f"{what} ({response.status_code})", url=url) from None
     finally:

@@ -29,10 +29,10 @@ import certifi
 import urllib3
 from urllib3 import exceptions
 
-from tartools.errors import ExistsError, NotFoundError, StorageError, how_to_install
+from tartools.errors import ChangedError, ExistsError, NotFoundError, StorageError, how_to_install
 from tartools.storage.objects import contract
 from tartools.storage.objects.contract import NoPermissionError, Reply
-from tartools.storage.objects.retry import TransientError, timeouts
+from tartools.storage.objects.retry import OverloadError, TransientError, timeouts
 from tartools.storage.streams import SeekableFile
 
 CHUNK = 256 << 10  # bytes of a file that are sent at once
@@ -45,6 +45,7 @@ _PROXIES = [name for kind in ("http", "https", "all") for name in (f"{kind}_prox
 _NUMBER = "[0-9]{1,18}"  # of bytes; Python refuses to parse much longer ones
 BUNDLES = "REQUESTS_CA_BUNDLE (for ais: AIS_CLIENT_CA)"
 _REFUSED = r"^Tunnel connection failed: (\d{3})\b"  # http.client says so what a proxy has answered
+_OVERLOADS = ("SlowDown", "Throttling", "RequestLimitExceeded")  # names of S3 and of servers like it
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 Result = TypeVar("Result")
@@ -246,11 +247,13 @@ def is_busy(status: int) -> bool:
     return status in (408, 429) or (status >= 500 and status not in (501, 505))
 
 
-def busy(what: str, after: str) -> TransientError:
+def busy(status: int, code: str, after: str) -> TransientError:
     """Return the failure of a server that asks for a retry; *after* is its Retry-After (RFC 9110, 10.2.3)."""
     when = None if after.isdecimal() else parse_date(after)
     seconds = float(after) if after.isdecimal() else None if when is None else max(when - time.time(), 0.0)
-    return TransientError(f"the server is busy ({what.rstrip()})", seconds)
+    kind = OverloadError if status in (429, 503) or code.startswith(_OVERLOADS) else TransientError
+    reason = code if code == str(status) else f"{status} {code}"  # botocore repeats the status if there is no body
+    return kind(f"the server is busy ({reason.rstrip()})", seconds)
 
 
 def status_error(
@@ -265,7 +268,7 @@ def status_error(
     response.close()
     code = code or _PHRASES.get(status, "")
     if is_busy(status):
-        return busy(f"{status} {code}", response.headers.get("Retry-After", ""))
+        return busy(status, code, response.headers.get("Retry-After", ""))
     if status == 401:
         return StorageError(f"the server does not accept the credentials, or requires some ({code})", url=url)
     if status == 403:
@@ -274,10 +277,10 @@ def status_error(
         if what != "read":
             return StorageError(f"cannot {what}: not found ({code})", url=url)
         if pinned:
-            return StorageError("was deleted while it was being read", url=url)
+            return ChangedError("was deleted while it was being read", url=url)
         return NotFoundError("no such object", url=url)
     if status == 412:
-        return ExistsError(url) if what == "write" else StorageError("was replaced while it was being read", url=url)
+        return ExistsError(url) if what == "write" else ChangedError("was replaced while it was being read", url=url)
     if 300 <= status < 400:
         return StorageError(_redirected(response), url=url)
     return StorageError(f"the server refuses: {status} {code}".rstrip(), url=url)

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from tartools.errors import StorageError
+from tartools.errors import ChangedError, StorageError
 from tartools.storage.objects.contract import Object, Reply
 from tartools.storage.objects.retry import Attempts, TransientError
 
@@ -83,8 +83,11 @@ class Pinned:
         if part.again and part.end is not None:
             self._read = max(part.end - part.start, FIRST_READ)  # all at once, until that fails
         while True:
+            if pause := attempts.start():
+                wait(pause)
             try:
                 yield from self._attempt(part)
+                attempts.succeed()
                 return
             except TransientError as error:
                 if part.received and part.position == part.end:
@@ -165,7 +168,7 @@ class Pinned:
         nothing = part.end == part.start
         silent = not reply.version and (self._listed or nothing)
         if (self.version and reply.version != self.version and not silent) or reply.size not in (None, self.size):
-            raise self._failure(self._replaced, part)
+            raise ChangedError(self._replaced, url=self.source.url, offset=part.position)
         if reply.start != part.position and (self.ranged or reply.start):
             raise TransientError("the server ignored the range of the request")
         if self.ranged and not nothing and reply.length not in (None, (part.end or 0) - part.position):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from tartools.errors import StorageError, UsageError
+from tartools.storage.objects.pacing import pacer_of
 
 ATTEMPTS = 5
 IDLE, CONNECT = 60.0, 10.0  # seconds
@@ -18,6 +19,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts; they double
 LONGEST_WAIT = 310.0  # seconds that a server may ask for (Retry-After): the hub counts requests in five minutes
 MOST_ATTEMPTS, MOST_SECONDS = 100, 3600.0
 WORTH = 256 << 10  # bytes; an attempt that brought so many was no failure
+MAX_OVERLOADS = 10  # for each attempt that a request gets, while other requests to the same server succeed
 
 Result = TypeVar("Result")
 
@@ -29,6 +31,10 @@ class TransientError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.after = after
+
+
+class OverloadError(TransientError):
+    """The server limits requests: all requests to it have to become fewer."""
 
 
 class Timeouts(NamedTuple):
@@ -75,6 +81,17 @@ class Attempts:
         self._begin = position() if position else 0
         self._most = setting("TARTOOLS_TRIES", ATTEMPTS, MOST_ATTEMPTS)
         self._failed = 0
+        self._pacer, self._queued = pacer_of(url), 0.0
+        self._successes, self._overloads = self._pacer.successes, 0
+
+    def start(self) -> float:
+        """Return the seconds to wait before the next attempt starts, because the server is busy: 0 if it is not."""
+        self._queued = time.monotonic()
+        return self._pacer.start()
+
+    def succeed(self) -> None:
+        """Note that the attempt has succeeded."""
+        self._pacer.succeed()
 
     def failed(self, error: TransientError) -> float:
         """Return the seconds to wait after an attempt that failed with *error*.
@@ -85,6 +102,12 @@ class Attempts:
         if offset is not None:
             self._failed, self._begin = 0 if offset - self._begin >= WORTH else self._failed, offset
         self._failed += 1
+        if isinstance(error, OverloadError):
+            self._pacer.refuse(self._queued, min(error.after or 0, LONGEST_WAIT))
+            self._overloads += 1
+            if self._pacer.successes > self._successes and self._overloads < MAX_OVERLOADS * self._most:
+                self._failed = min(self._failed, 1)  # the server works: this request has only to wait for its turn
+            self._successes = self._pacer.successes
         if self._failed >= self._most:
             number = "1 try" if self._failed == 1 else f"{self._failed} tries"
             raise StorageError(f"{error.reason} ({number})", url=self._url, offset=offset) from error
@@ -106,7 +129,12 @@ def with_retries(work: Callable[[], Result], url: str, wait: Callable[[float], o
     """
     attempts = Attempts(url)
     while True:
+        if pause := attempts.start():
+            wait(pause)
         try:
-            return work()
+            result = work()
         except TransientError as error:
             wait(attempts.failed(error))
+        else:
+            attempts.succeed()
+            return result

@@ -19,7 +19,7 @@ from botocore import exceptions
 from botocore.config import Config
 from urllib3.exceptions import HTTPError
 
-from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, concealed
+from tartools.errors import ChangedError, ExistsError, NotFoundError, StorageError, UsageError, concealed
 from tartools.storage.objects import http, integrity
 from tartools.storage.objects.contract import Body, ListedObject, NoPermissionError, Object, Page, Reply
 from tartools.storage.objects.retry import timeouts
@@ -159,15 +159,14 @@ def _status_error(error: exceptions.ClientError, url: str, what: str, pinned: bo
     name = _code(error)
     status, headers = _status(error), error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     if http.is_busy(status) or name.startswith(_TRANSIENT):
-        code = "" if name == str(status) else f" {name}"  # botocore repeats the status of an answer without a body
-        return http.busy(f"{status}{code}", headers.get("retry-after", ""))
+        return http.busy(status, name, headers.get("retry-after", ""))
     if name in _CREDENTIALS:
         return StorageError(f"the server does not accept the credentials ({name})", url=url)
     if name == "NoSuchBucket":
         return StorageError(f"no such bucket: {bucket_and_name(url)[0]}", url=url)
     if name in ABSENT:
         if pinned:
-            return StorageError("was deleted while it was being read", url=url)
+            return ChangedError("was deleted while it was being read", url=url)
         return NotFoundError("no such object", url=url)
     if name == "NoSuchUpload":
         return StorageError("the server has dropped the upload", url=url)
@@ -176,11 +175,11 @@ def _status_error(error: exceptions.ClientError, url: str, what: str, pinned: bo
     if status == 412:  # Swift has another name for it
         if what == "write":
             return ExistsError(url)
-        return StorageError("was replaced while it was being read", url=url)
+        return ChangedError("was replaced while it was being read", url=url)
     if status in (401, 403):
         return NoPermissionError(f"no permission to {what} ({name or status})", url=url)
     message = error.response.get("Error", {}).get("Message") or ""
-    refusal = f"the server refuses: {status} {name} {message}".rstrip(" .")
+    refusal = " ".join(filter(None, ["the server refuses:", str(status), name, message.rstrip(" .")]))
     if what == "write" and status in (400, 411, 501) and _connection().checksum:
         refusal += f"; if it does not support checksums, set {CHECKSUM_SETTING}=when_required"
     return StorageError(refusal, url=url)

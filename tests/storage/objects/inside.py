@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tartools.storage.objects import gs, http, ranges, retry, s3
+from tartools.storage.objects import gs, http, pacing, ranges, retry, s3
 from tests.commands.test_every_command import command
 from tests.conftest import Result
 from tests.storage.objects.faults import FaultServer
@@ -66,6 +66,7 @@ class Inside:
         self._forget()
 
     def _forget(self) -> None:
+        pacing._pacers.clear()  # a server that was busy
         for cached in (
             s3._connection_of,
             http._connections,
@@ -79,6 +80,7 @@ class Inside:
 
     def run(self, name: str, *arguments: str) -> Result:
         """Run the command *name*."""
+        pacing._pacers.clear()
         status = command(name).main(arguments)
         sys.stdout.flush()
         for thread in threading.enumerate():  # of a run that failed some may still ask for their ranges

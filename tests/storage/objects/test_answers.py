@@ -56,7 +56,7 @@ def test_a_server_that_is_busy_or_hangs_up_instead_of_an_answer(scheme: str, ins
             assert inside.starts() == sorted([*STARTS, start, start])
             inside.server.faults = [Fault(OBJECT, start=start, times=None, **what)]
             inside.copy(scheme).refused(url, rf"at byte {start}: {said} \(3 tries\)")
-            assert inside.starts().count(start) == 3
+            assert inside.starts().count(start) >= 3  # those that others pass by are no tries: `retry.Attempts`
 
 
 @by_turns("scheme", "start", "status")

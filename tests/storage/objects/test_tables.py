@@ -6,6 +6,7 @@ import io
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -132,6 +133,21 @@ def test_another_object_under_the_name(scheme: str, inside: Inside) -> None:
 
 
 @each
+def test_a_new_table_is_advised_only_where_it_helps(scheme: str, inside: Inside) -> None:
+    """Not for a server that is busy, refuses, or hangs up."""
+    index(inside, scheme)
+    troubles: list[tuple[dict[str, Any], str]] = [
+        ({"status": 503, "code": "SlowDown"}, r"the server is busy \(503[^)]*\) \(3 tries\)"),
+        ({"dropped": True}, r"the connection was cut \(3 tries\)"),
+        ({"status": 403, "code": "AccessDenied"}, "no permission to read .*"),
+    ]
+    for trouble, reason in troubles:
+        inside.server.faults = [Fault(OBJECT, times=None, **trouble)]
+        message = inside.run("tarcat", "t.parquet").failure(lines=1)
+        assert re.fullmatch(rf"tarcat: [^ ]*{OBJECT}: at byte 0: {reason} \(row 0 of t.parquet\)\n", message), message
+
+
+@each
 def test_a_table_in_python(scheme: str, inside: Inside) -> None:
     """One request for a sample; several for several, each tried again; another object is a failure."""
     pq.write_table(index(inside, scheme).set_column(0, "__shard__", pa.array([OBJECT] * COUNT)), "named.parquet")
@@ -215,7 +231,9 @@ def test_whatever_goes_wrong(scheme: str, seed: int, inside: Inside) -> None:
             assert done.stdout.startswith(b"".join(OTHER[n * SIZE : (n + 1) * SIZE] for n in order))
         else:
             assert done.status == 1 and done.stderr.count("\n") == 1 and not has_end(done.stdout)
-            assert f"{OBJECT}: " in done.stderr and "of s.parquet; " in done.stderr
+            assert f"{OBJECT}: " in done.stderr and "of s.parquet" in done.stderr
+            of_server = re.search("is busy|was cut|no permission|the server refuses", done.stderr)
+            assert not of_server or "tarindex" not in done.stderr, done.stderr
             assert expected.startswith(done.stdout) or not versions
     assert statuses == {0, 1}
 

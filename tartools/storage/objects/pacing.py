@@ -1,0 +1,85 @@
+"""The pace of requests to a busy server, shared by all threads of a process.
+
+A server that limits requests (429, 503 SlowDown) refuses most of 32 that come side by side. If each of them then waits
+by itself, they exceed the limit together until their tries are used up. So after a refusal all requests to that server
+take turns, at half the rate; each success raises the rate a little (additive increase, multiplicative decrease, as TCP:
+RFC 5681). Without a refusal no request waits, and nothing is limited.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from tartools.storage.url import Url
+
+DECREASE = 0.5  # of the rate, after a refusal
+MIN_INCREASE, INCREASE = 1.0, 0.05  # requests a second, or this part of the rate, that are added each second
+MIN_RATE, MAX_RATE = 0.5, 1000.0  # requests a second
+MEMORY_SECONDS = 60.0  # without a refusal, after which there is no limit
+RATE_SECONDS = 1.0  # of which requests are counted, to know their rate
+
+
+class Pacer:
+    """The rate of requests to one server; None while it has not refused any."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.successes = 0
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._rate: float | None = None
+        self._turn = 0.0  # when the next request may start
+        self._refused = 0.0  # when the rate was last lowered
+        self._starts: deque[float] = deque(maxlen=int(MAX_RATE))
+
+    def start(self) -> float:
+        """Return the seconds that the next request has to wait. It takes this turn."""
+        now = self._clock()
+        with self._lock:
+            if self._rate is not None and now - self._refused > MEMORY_SECONDS:
+                self._rate = None
+            turn = now if self._rate is None else max(self._turn, now)
+            if self._rate is not None:
+                self._turn = turn + 1 / self._rate
+            self._starts.append(turn)
+            return turn - now
+
+    def succeed(self) -> None:
+        """Note that the server has carried out a request."""
+        with self._lock:
+            self.successes += 1
+            if self._rate is not None:
+                self._rate += max(MIN_INCREASE, INCREASE * self._rate) / self._rate  # there are so many each second
+
+    def refuse(self, queued: float, after: float) -> None:
+        """Note that the server has refused a request, and asks for a retry *after* some seconds.
+
+        *queued*: when `start` was called for it. Of requests that were queued before the rate was lowered, none lowers
+        it again: they have the turns of the old rate.
+        """
+        now = self._clock()
+        with self._lock:
+            if after:
+                self._turn = max(self._turn, now + after)
+            if queued < self._refused:
+                return
+            if self._rate is None:
+                self._rate = min(sum(start > now - RATE_SECONDS for start in self._starts) / RATE_SECONDS, MAX_RATE)
+                self._turn = max(self._turn, now)
+            self._rate = max(self._rate * DECREASE, MIN_RATE)
+            self._refused = now
+
+
+_pacers: dict[tuple[int, str], Pacer] = {}
+
+
+def pacer_of(url: str) -> Pacer:
+    """Return the pacer of the server of *url* in this process: a fork may not wait for a lock of its parent."""
+    scheme = Url(url).scheme or ""
+    server = urlsplit(url).netloc.rpartition("@")[2] if scheme in ("http", "https") else scheme
+    pacer = _pacers.get((os.getpid(), server))
+    return pacer if pacer is not None else _pacers.setdefault((os.getpid(), server), Pacer())
