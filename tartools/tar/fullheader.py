@@ -21,6 +21,8 @@ from tartools.tar.writer import extended_header
 
 PAX, GLOBAL, LONG_NAME, LONG_LINK = b"xX", b"g", b"L", b"K"  # X is that of old Solaris
 EXTENDED = PAX + GLOBAL + LONG_NAME + LONG_LINK
+MAX_GLOBAL_BYTES = 1 << 16  # of all global records that are in force together
+RECORD_BYTES = 64  # of memory that a record takes besides its keyword and value, about
 MORE_MAP, MORE_MAP_AFTER = 482, 504  # offsets in a GNU sparse header and in the blocks that follow it
 
 
@@ -28,11 +30,41 @@ class BadChecksumError(TarFormatError):
     """The checksum of a block does not match, so it is not a header."""
 
 
+class ExtendedHeaders:
+    """The extended headers before one member, as far as they were parsed: *size* bytes of them.
+
+    Each is parsed once, however few bytes the buffer gets at a time: a hostile shard may have thousands of them.
+    """
+
+    __slots__ = ("dropped", "gnu", "governing", "path", "records", "size")
+
+    def __init__(self, governing: Records) -> None:
+        self.size = 0
+        self.records: Records = {}
+        self.governing = governing  # global records in force
+        self.path = b""
+        self.gnu = bytearray()  # GNU extended headers, which are kept when pax headers are rewritten
+        self.dropped = False  # a global header is among the member's own
+
+    def add(self, kind: bytes, payload: bytes, raw: memoryview, at: int) -> None:
+        """Add the extended header *raw* of this *kind*, which is at offset *at*. Raises: TarFormatError."""
+        if kind == GLOBAL:
+            self.governing = _governing(self.governing, parse_records(payload, at), at)
+            self.dropped = True
+        elif kind in PAX:
+            self.records |= parse_records(payload, at)
+        else:
+            self.path = payload.partition(b"\0")[0] if kind == LONG_NAME else self.path
+            self.gnu += raw
+        self.size += len(raw)
+
+
 class NeedMore(NamedTuple):
-    """The buffer is too short: it must reach offset *end*, the end of *what*."""
+    """The buffer is too short: it must reach offset *end*, the end of *what*; *parsed* is for the next attempt."""
 
     end: int
     what: str
+    parsed: ExtendedHeaders
 
 
 class GlobalHeader(NamedTuple):
@@ -80,21 +112,21 @@ class FullHeader(NamedTuple):
         return self.data if self.special and self.kind in NO_PAYLOAD else self.data + padded(self.size)
 
 
-def read_full_header(view: memoryview, start: int, governing: Records) -> FullHeader | GlobalHeader | NeedMore:
+def read_full_header(
+    view: memoryview, start: int, governing: Records, parsed: ExtendedHeaders | None = None
+) -> FullHeader | GlobalHeader | NeedMore:
     """Return the full header at offset *start* of *view*; *governing* are the global records in force.
 
-    If a global record has a keyword that the member's own records lack, the header is rewritten to contain it.
+    *parsed* are its extended headers that an earlier attempt, which needed more bytes, has parsed. If a global record
+    has a keyword that the member's own records lack, the header is rewritten to contain it.
     Sources: POSIX.1-2017, pax, "pax Interchange Format"; GNU tar manual, "Basic Tar Format".
     Raises: TarFormatError with the offset in *view*.
     """
-    at = start
-    records: Records = {}
-    path = b""
-    kept = b""  # GNU extended headers, which are kept when pax headers are rewritten
-    dropped = False  # a global header among the member's own
+    extended = parsed or ExtendedHeaders(governing)
     while True:
+        at = start + extended.size
         if at + BLOCK > len(view):
-            return NeedMore(at + BLOCK, "a header")
+            return NeedMore(at + BLOCK, "a header", extended)
         block = bytes(view[at : at + BLOCK])
         kind, size = _checked(block, at)
         if kind not in EXTENDED:
@@ -103,24 +135,16 @@ def read_full_header(view: memoryview, start: int, governing: Records) -> FullHe
         if size > MAX_EXTENDED_HEADER or end - start > 4 * MAX_EXTENDED_HEADER:
             raise TarFormatError(f"extended headers above the limit of {MAX_EXTENDED_HEADER} bytes", offset=at)
         if end > len(view):
-            return NeedMore(end, "an extended header")
-        payload = bytes(view[at + BLOCK : at + BLOCK + size])
-        if kind == GLOBAL:
-            governing = governing | {k: v for k, v in parse_records(payload, at).items() if k != b"comment"}
-            if at == start:
-                return GlobalHeader(governing, end)
-            dropped = True
-        elif kind in PAX:
-            records |= parse_records(payload, at)
-        else:
-            path = payload.partition(b"\0")[0] if kind == LONG_NAME else path
-            kept += bytes(view[at:end])
-        at = end
-    governed = governing | records
-    rewrite = dropped or governing.keys() - records.keys()
-    head = kept + extended_header(governed, block) + block if rewrite else None
+            return NeedMore(end, "an extended header", extended)
+        extended.add(kind, bytes(view[at + BLOCK : at + BLOCK + size]), view[at:end], at)
+        if kind == GLOBAL and at == start:
+            return GlobalHeader(extended.governing, end)
+    governing = extended.governing
+    governed = governing | extended.records
+    rewrite = extended.dropped or governing.keys() - extended.records.keys()
+    head = bytes(extended.gnu) + extended_header(governed, block) + block if rewrite else None
     header = FullHeader(
-        governed.get(b"GNU.sparse.name") or governed.get(b"path") or path or regular_name(block),
+        governed.get(b"GNU.sparse.name") or governed.get(b"path") or extended.path or regular_name(block),
         kind,
         _stated_size(governed, start) if governed.get(b"size") else size,
         at + BLOCK,
@@ -128,7 +152,20 @@ def read_full_header(view: memoryview, start: int, governing: Records) -> FullHe
         kind == b"S" or any(key.startswith(b"GNU.sparse.") for key in governed),
         governing,
     )
-    return _past_map(view, header, block[MORE_MAP]) if kind == b"S" else header
+    return _past_map(view, header, block[MORE_MAP], extended) if kind == b"S" else header
+
+
+def _governing(before: Records, added: Records, at: int) -> Records:
+    """Return the global records in force once those *added* are, without comments.
+
+    Raises: TarFormatError with offset *at* if they are too many. They become part of the header of each member behind
+    them, so the members of one buffer would take a thousand times this memory.
+    """
+    records = before | added
+    records.pop(b"comment", None)
+    if sum(map(len, records)) + sum(map(len, records.values())) + RECORD_BYTES * len(records) > MAX_GLOBAL_BYTES:
+        raise TarFormatError(f"global extended headers above the limit of {MAX_GLOBAL_BYTES} bytes", offset=at)
+    return records
 
 
 def _checked(block: bytes, at: int) -> tuple[bytes, int]:
@@ -148,14 +185,14 @@ def _stated_size(records: Records, at: int) -> int:
     return int(digits)
 
 
-def _past_map(view: memoryview, header: FullHeader, more: int) -> FullHeader | NeedMore:
+def _past_map(view: memoryview, header: FullHeader, more: int, extended: ExtendedHeaders) -> FullHeader | NeedMore:
     """Return *header*, of an old GNU sparse file, with *data* moved past the extra blocks of its sparse map."""
     data = header.data
     while more:
         if data - header.data >= MAX_EXTENDED_HEADER:
             raise TarFormatError(f"a sparse map above the limit of {MAX_EXTENDED_HEADER} bytes", offset=header.data)
         if data + BLOCK > len(view):
-            return NeedMore(data + BLOCK, "a sparse header")
+            return NeedMore(data + BLOCK, "a sparse header", extended)
         more = view[data + MORE_MAP_AFTER]
         data += BLOCK
     return header._replace(data=data)

@@ -17,7 +17,14 @@ from itertools import chain
 from tartools.errors import TarFormatError, TruncatedError, option
 from tartools.storage.streams import Stream, chunks, size_of, skip
 from tartools.tar.foreign import is_cut_header, not_tar_message
-from tartools.tar.fullheader import BadChecksumError, FullHeader, GlobalHeader, NeedMore, read_full_header
+from tartools.tar.fullheader import (
+    BadChecksumError,
+    ExtendedHeaders,
+    FullHeader,
+    GlobalHeader,
+    NeedMore,
+    read_full_header,
+)
 from tartools.tar.grouping import LARGE, Grouper
 from tartools.tar.groups import END, Parsed, Special
 from tartools.tar.header import (
@@ -126,6 +133,7 @@ class Reader:
         self.filled = 0
         self.need = BLOCK  # bytes from position on that are needed to go on parsing
         self.waiting = "a header"  # what these bytes are
+        self.extended: ExtendedHeaders | None = None  # those at position, if more bytes are needed for the header
         self.large: FullHeader | None = None  # a member whose payload is too large for a buffer
         self.ended = False  # the last thing parsed was an end of archive
         self.globals: Records = {}
@@ -142,6 +150,8 @@ class Reader:
     # another Python function, and each access to an attribute instead of a local variable, would be measurable.
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915
         """Parse the buffer until more bytes are needed, or up to damage, which is returned."""
+        if self.position + self.need > self.filled and self.need > BLOCK:
+            return None
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
         source, shift, available, unpack, sizes = groups.source, groups.shift, self.available(), FAST.unpack, SIZES
         while position + BLOCK <= filled:
@@ -261,9 +271,11 @@ class Reader:
             if view[self.position : self.position + BLOCK] == ZEROS:
                 self._end_block()
                 return True
-            header = read_full_header(view, self.position, self.globals)
+            header = read_full_header(view, self.position, self.globals, self.extended)
+        self.extended = None
         if isinstance(header, NeedMore):
             self.need, self.waiting = header.end - self.position, header.what
+            self.extended = header.parsed if header.parsed.size else None
             return False
         if isinstance(header, GlobalHeader):  # governs members up to the end of the archive
             self.globals = header.governing
@@ -339,7 +351,7 @@ class Reader:
         """
         if self.large is not None:
             self._pass_over(self.large)
-            self.large = None
+            self.large, self.need, self.waiting = None, BLOCK, "a header"
             return True
         if self.position > self.filled:  # the rest of a payload is not needed
             skipped = self.position - self.filled
@@ -367,7 +379,8 @@ class Reader:
         left = memoryview(old)[begin : self.filled]
         self.position -= begin
         self.filled = len(left)
-        size = max(self.reach, self.position + self.need)
+        # while headers are parsed, any number of others may follow: to grow by each of them would take quadratic time
+        size = max(self.reach, self.position + (self.need if self.extended is None else 2 * self.need))
         if self.ranges and size <= len(old):  # no view of this buffer exists
             old.base += begin
             self._begin_buffer(old)
