@@ -174,6 +174,21 @@ class FileVersion(NamedTuple):
         return f"{self.size} {self.modified}"
 
 
+MAX_SIZE_DIGITS = 18  # of a size in bytes; 2 ** 63 has 19
+
+
+def size_in_version(version: str | None) -> int | None:
+    """Return the size in bytes with which *version*, of a file or an object, begins; None if it is none.
+
+    A table may claim any version.
+
+    >>> size_in_version("1024 1700000000"), size_in_version("9" * 5000), size_in_version(None)
+    (1024, None, None)
+    """
+    digits = (version or "").partition(" ")[0]
+    return int(digits) if digits.isdecimal() and len(digits) <= MAX_SIZE_DIGITS else None
+
+
 def changed(url: str) -> StorageError:
     """Return the failure of an input that changed between two looks at it."""
     return StorageError("this file changed while it was read; start again when nothing writes to it", url=url)

@@ -16,6 +16,7 @@ from tartools.storage.checks import version_of
 from tartools.storage.objects import fetch_into, fetched, object_at, requests_at_once
 from tartools.storage.objects.ranges import RANGE, RangedInput
 from tartools.storage.pool import Threads
+from tartools.storage.streams import size_in_version
 from tartools.tables.rowplaces import Checker, Piece
 
 LARGE = 16 << 20  # bytes; a larger sample that is alone in its window is read as a stream
@@ -168,9 +169,10 @@ class RemoteShards:
         streams = ExitStack()
 
         def stream_of(_index: int) -> RangedInput:
-            size, _, tag = self._version(number).partition(" ")
-            source = object_at(self._listing.urls[number])
-            return streams.enter_context(closing(RangedInput(source, begin, min(RANGE, end - begin), int(size), tag)))
+            version = self._version(number)
+            size, tag = size_in_version(version), version.partition(" ")[2]
+            source, first = object_at(self._listing.urls[number]), min(RANGE, end - begin)
+            return streams.enter_context(closing(RangedInput(source, begin, first, -1 if size is None else size, tag)))
 
         try:
             with streams:

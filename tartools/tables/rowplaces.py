@@ -13,7 +13,7 @@ from tartools.errors import ChangedError, NotFoundError, StorageError, TarFormat
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.storage import is_missing
-from tartools.storage.streams import Stream
+from tartools.storage.streams import Stream, size_in_version
 from tartools.storage.url import Url
 from tartools.tables import schema
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, padded
@@ -128,8 +128,8 @@ class KnownShards:
             url = Url(name)
             self.urls.append(url)
             self.versions.append(version)
-            size = (version or "").partition(" ")[0]  # see `storage.checks`
-            self.sizes.append(min(int(size), MOST) if size.isdecimal() else MOST)
+            size = size_in_version(version)
+            self.sizes.append(MOST if size is None else size)
             self.far.append(not url.is_local or bool(url.read_command))
             self.relative.append(relative or not (url.scheme or url.startswith("/")))
         return number

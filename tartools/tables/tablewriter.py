@@ -12,6 +12,7 @@ from tartools.tables import schema
 from tartools.tables.inputs import RowInputs, table_rows, table_schema
 
 WEIGHT = 32  # bytes of memory for a row that is held
+SMALL_BATCHES = 256  # record batches that are held before they are joined
 
 
 class RowBatch:
@@ -105,7 +106,8 @@ class TableWriter:
         self._shards = rows.shards
         self._folder = schema.folder_of(url)
         self._columns = rows.schema
-        self._held: list[Any] = []
+        self._held: list[Any] = []  # record batches of the next row group, the first of them joined
+        self._joined = 0  # how many are
         self._count = 0  # rows held
         self._finished = False
         self.samples = 0
@@ -139,12 +141,21 @@ class TableWriter:
         self.size += batch.size(first, last)
         while self._count >= schema.ROW_GROUP:
             self._write_held(schema.ROW_GROUP)
+        if len(self._held) - self._joined >= SMALL_BATCHES:
+            self._join_batches()
+
+    def _join_batches(self) -> None:
+        """Join the record batches that are not joined yet: there is one for each shard, which takes 9 KB."""
+        joined = schema.arrow().Table.from_batches(self._held[self._joined :], self._columns).combine_chunks()
+        self._held[self._joined :] = joined.to_batches()
+        self._joined = len(self._held)
 
     def _write_held(self, count: int) -> None:
         """Write a row group of the first *count* rows held."""
         held = schema.arrow().Table.from_batches(self._held, self._columns)
         self._parquet.write_table(table_rows(held.slice(0, count), self._shard))
         self._held = held.slice(count).to_batches()
+        self._joined = 0
         self._count -= count
 
     def _shard(self, number: int) -> tuple[str, str | None]:

@@ -89,6 +89,8 @@ def read_members(
     """
     reader = Reader(stream, url, scratch, ranges, listed, alike, begin, until)
     while reader.refill():
+        if reader.lacks_bytes:
+            continue
         reader.take_run()
         failure = reader.parse()
         reader.note_groups()
@@ -150,8 +152,6 @@ class Reader:
     # another Python function, and each access to an attribute instead of a local variable, would be measurable.
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915
         """Parse the buffer until more bytes are needed, or up to damage, which is returned."""
-        if self.position + self.need > self.filled and self.need > BLOCK:
-            return None
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
         source, shift, available, unpack, sizes = groups.source, groups.shift, self.available(), FAST.unpack, SIZES
         while position + BLOCK <= filled:
@@ -210,6 +210,11 @@ class Reader:
             position = self.position
         self.need, self.waiting = BLOCK, "a header"
         return None
+
+    @property
+    def lacks_bytes(self) -> bool:
+        """True if more bytes are needed for the member at the position: to parse it once more would be in vain."""
+        return self.need > BLOCK and self.position + self.need > self.filled
 
     def take_run(self) -> None:
         """Parse what is plain by numpy, if that pays; do not try again after several times in vain."""

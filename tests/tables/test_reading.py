@@ -175,6 +175,21 @@ def test_a_table_that_names_a_fifo(run: Run, tmp_path: Path) -> None:
         tartools.Table("t.parquet")[0]
 
 
+VERSIONS = ["9" * 5000, "9" * 19 + " 1", "-1 5", "1e9 1", "\u0663" * 20, "\u00b2 1", "x", " 7", ""]
+
+
+@pytest.mark.parametrize("number", [0, *also(*range(1, len(VERSIONS)))])
+def test_versions_that_no_file_has(number: int, run: Run, tmp_path: Path) -> None:
+    _, right = tables(run, tmp_path, 5)
+    rows = pq.read_table("t.parquet")
+    pq.write_table(replaced(rows, "__version__", [VERSIONS[number]] * len(rows), pa.string()), "u.parquet")
+    found, failure = outcome("u.parquet")
+    assert found == right[: len(found)] and (failure or found == right)
+    for line in (["tarcat"], ["tarsort", "-S", "shuffle"], ["tarcat", "--force", "-o", "v.parquet"]):
+        done = run(*line, "u.parquet")
+        assert done.status in (0, 1) and all(said.startswith(f"{line[0]}: ") for said in done.stderr.splitlines()), done
+
+
 Rows = tuple[bytes, list[int], list[bytes]]
 
 

@@ -11,8 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tartools.tables import inputs
+from tests.archives import END, entry
+from tests.commands.test_conservation import peak_memory
 from tests.conftest import Run, make_tar
 from tests.tables.conftest import Indexed, replaced
+from tests.tiers import exhaustive
 
 
 def some(count: int, first: int = 0) -> bytes:
@@ -224,3 +227,17 @@ def test_tables_together_have_the_types_that_one_table_has(
     assert run("tarcat", "a.parquet", "b.parquet", "-o", "joined.parquet") == (0, b"", "")
     assert str(pq.read_table(tmp_path / "joined.parquet").schema.field("json:v").type) == kind
     assert pq.read_table(tmp_path / "joined.parquet").equals(pq.read_table(tmp_path / "ab.parquet"))
+
+
+@exhaustive
+def test_memory_does_not_grow_with_the_number_of_shards(tmp_path: Path) -> None:
+    """A shard takes its name and version, not a record batch."""
+    names = [f"{number}.tar" for number in range(4000)]
+    for name in names:
+        (tmp_path / name).write_bytes(entry(b"a.cls", b"1") + END)
+    peaks = []
+    for count in (1000, 2000, 4000):
+        (tmp_path / "list").write_text("".join(name + "\n" for name in names[:count]))
+        line = ["tarindex", "-p", "1", "-T", "list", "-o", "t.parquet", "--force"]
+        peaks.append(peak_memory(line, "", tmp_path))
+    assert peaks[2] - peaks[0] < 3000 * 4500, peaks

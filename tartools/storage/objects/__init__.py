@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from tartools.storage.objects.contract import NoPermissionError, Object, Store
 from tartools.storage.objects.pinned import Pinned, Range
 from tartools.storage.objects.retry import setting, with_retries
+from tartools.storage.streams import size_in_version
 from tartools.storage.url import Url, loaded_module
 
 if TYPE_CHECKING:
@@ -89,10 +90,10 @@ def fetch_into(room: memoryview, url: str, begin: int, version: str) -> None:
 
 
 def _receive(part: Range, url: str, version: str, replaced: str, listed: bool) -> None:
-    size, _, tag = version.partition(" ")
+    size, tag = size_in_version(version), version.partition(" ")[2]
     source = Pinned(
         object_at(url),
-        int(size) if size.isdecimal() else -1,
+        -1 if size is None else size,
         tag,
         ranged=part.start > 0,
         listed=listed,

@@ -42,6 +42,7 @@ AT_ONCE = 0.05  # of the budget: what is removed when it is full
 FOLDER = "tartools-cache-1"  # below the one that the user names; nothing outside of it is looked at
 NAME = re.compile(r"(\d+)(\.part)?")
 SUM = struct.Struct("<I")
+NUMBER_BYTES = 20  # of the file `used`
 SLOTS, SLOT = 1024, struct.Struct("<qqq")  # threads that count bytes: those that were there, fetched, kept
 
 _counted = mmap.mmap(-1, SLOTS * SLOT.size)  # shared with forks
@@ -124,6 +125,8 @@ class Cache:
         evicting = os.environ.get("TARTOOLS_CACHE_EVICT") == "old"
         with self._counting() as file:
             used = _number(file)
+            if used is None:
+                used = self._measured()
             if not self._fits(used + size, size) and (evicting or not self._full):
                 used = self._measured()  # killed processes counted what they did not keep
                 if evicting and not self._fits(used + size, size):
@@ -186,13 +189,15 @@ def _blocks(folder: str) -> Iterator[tuple[float, int, str]]:
                     yield (status := each.stat()).st_mtime, status.st_size, each.path
 
 
-def _number(fd: int) -> int:
-    text = os.pread(fd, 32, 0)
-    return int(text) if text.strip().isdigit() else 0
+def _number(fd: int) -> int | None:
+    """Return the number in the file *fd*; None if it has none: it is new, was removed, or cut by a power cut."""
+    text = os.pread(fd, NUMBER_BYTES + 1, 0)
+    return int(text) if len(text) == NUMBER_BYTES and text.strip(b" ").isdigit() else None
 
 
 def _set_number(fd: int, number: int) -> None:
-    os.pwrite(fd, b"%20d" % max(number, 0), 0)
+    os.pwrite(fd, b"%*d" % (NUMBER_BYTES, max(number, 0)), 0)
+    os.ftruncate(fd, NUMBER_BYTES)
 
 
 class CachedObject:

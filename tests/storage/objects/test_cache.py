@@ -121,6 +121,23 @@ def test_the_budget_holds(run: Run, faulty: FaultServer, env: dict[str, str], tm
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@pytest.mark.parametrize("damage", [None, b"", bytes(20), b"  12", b"x" * 20, b"%20d" % 0 + b"1"])
+def test_the_budget_holds_without_the_count(
+    damage: bytes | None, run: Run, faulty: FaultServer, env: dict[str, str], tmp_path: Path
+) -> None:
+    """The file with the count was removed, or a power cut left something else in it: what is kept is measured."""
+    env["TARTOOLS_CACHE"] = f"{tmp_path}/cache:3200K"
+    used = tmp_path / "cache" / cache.FOLDER / "used"
+    for number in range(3):
+        faulty.objects[f"{number}.tar"] = DATA
+        assert run("tarcat", faulty.url("s3", f"{number}.tar"), env=env).stdout == DATA
+        assert sum(path.stat().st_size for path in blocks(tmp_path)) <= 3200 << 10
+        assert int(used.read_bytes()) == sum(path.stat().st_size for path in blocks(tmp_path))
+        used.unlink()
+        if damage is not None:
+            used.write_bytes(damage)
+
+
 def test_a_disk_without_room_or_folder_is_no_failure(
     run: Run, faulty: FaultServer, env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
