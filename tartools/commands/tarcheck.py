@@ -23,7 +23,8 @@ A sample should have the fields that most samples have, and those that most of t
 are compared without case. Fields of samples next to damage are not compared, because they may have been lost. The first
 bytes of payloads are compared with the suffix, and cls, cls2, id, index and inx should be whole numbers; --decode
 decodes pictures (up to 89 million pixels; of larger ones it reads the header), JSON, arrays (npy, npz), sounds (wav,
-flac, ogg) and text, whole. JPEGs are decoded by simplejpeg, if it is installed (pip install simplejpeg): it is strict,
+flac, ogg, opus) and text, whole, also in fields such as json.gz. Fields that nothing decodes (mp4, heic, svg, pdf ...)
+are named. JPEGs are decoded by simplejpeg, if it is installed (pip install simplejpeg): it is strict,
 and finds damage that Pillow passes over; it refuses a few that are odd but sound, too.
 
 A payload is far from the rest if it is 100 times as large as the size that 5 % exceed, or 100 times smaller than the
@@ -48,7 +49,8 @@ twice.
   errors, warnings,
   notes              how many findings of each weight
   expected           the fields that each sample should have; a;b is either
-  undecoded          fields of which only the first bytes were looked at
+  undecoded          all fields with payloads of which only the first bytes
+                     were looked at
   findings           the heaviest first; of each: code, weight, count, means,
                      todo, places: the first 1,000 (shard, byte, key, what);
                      byte is null for rows of tables
@@ -146,7 +148,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
     reading = source.reading._replace(ranges=True, tmpdir=means.tmpdir, forks=True, torn=True)
     shards = checked_shards(urls, reading)
     places = destinations(fixed.output, fixed.force, shards) if fixed.output else None
-    checking = Checking(shards, account, payload_check(wanted, account), means.parallel or min(cli.workers(0), WORKERS))
+    checking = Checking(shards, account, payload_decoder(wanted), means.parallel or min(cli.workers(0), WORKERS))
     sort = partial(external_sort, memory=means.memory, tmpdir=means.tmpdir)
     doings = actions_of(checking.repeats(sort))
     pending = PendingSamples(sort(doings)) if places else None
@@ -163,6 +165,11 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
     account.samples_in = account.samples_out = found.samples
     facts = checkreport.check_facts(found, shards.count, shards.where, words, wanted.decode)
     print_facts(facts, wanted.json, checkreport)
+    if wanted.decode:
+        from tartools.samples.decoding import simplejpeg_hint
+
+        if hint := simplejpeg_hint(found.fields):
+            account.warn(hint)
     if places and pending:
         account.samples_in = account.samples_out = 0
         files = SampleFiles(means.tmpdir)
@@ -171,13 +178,10 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
     return int(facts["errors"] + facts["warnings"] > 0)
 
 
-def payload_check(wanted: CheckOptions, account: Account) -> Decode | None:
-    """Return what tells whether a payload is broken, if that was asked for."""
+def payload_decoder(wanted: CheckOptions) -> Decode | None:
+    """Return the function that decodes payloads, if --decode is given."""
     if not wanted.decode:
         return None
-    from tartools.samples.decoding import leniency
-    from tartools.show.broken import why_broken
+    from tartools.show.broken import decode_payload
 
-    if hint := leniency():
-        account.warn(hint)
-    return why_broken
+    return decode_payload

@@ -98,7 +98,7 @@ from tartools.samples.account import Account
 from tartools.shards import shardrows
 from tartools.shards.reading import counted
 from tartools.storage.outputformats import PARQUET
-from tartools.tables import facts
+from tartools.tables import facts, schema
 from tartools.tables.inputs import RowInputs
 from tartools.tables.tablewriter import RowBatch
 
@@ -132,11 +132,9 @@ class ColumnOptions(cli.Group):
         """Whether there are some."""
         return bool(self.fields or self.pictures or self.decode or self.hashed or self.likened)
 
-    def wanted(self, account: Account) -> facts.WantedFacts:
+    def wanted(self) -> facts.WantedFacts:
         """What is wanted. Raises: UsageError."""
         found = facts.wanted_facts(self.fields or (), self.hashed or (), self.likened or ())
-        if self.decode and (hint := decoding.leniency()):
-            account.warn(hint)
         return found._replace(pictures=self.pictures or self.decode, decoded=self.decode)
 
 
@@ -169,12 +167,14 @@ def tarindex(
     if not output.url:
         raise UsageError("-o TABLE is required")
     storage.check_output(output.url, output.force, urls, form=PARQUET)
-    indexing = indexing._replace(wanted=columns.wanted(account))
+    indexing = indexing._replace(wanted=columns.wanted())
     if old:
         inputs, batches = updated_table(urls if source.inputs or source.files_from else [], old, account, indexing)
     else:
         inputs = shardrows.row_inputs(urls, account, indexing)
         batches = shardrows.all_rows(inputs)
+    if columns.decode and (hint := decoding.simplejpeg_hint(schema.fields_of(inputs.schema))):
+        account.warn(hint)
     shardrows.write_rows(inputs, output.url, account, force=output.force, batches=counted(batches, account))
 
 

@@ -93,8 +93,6 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     named = (looks.classes or "").split()
     kinds = FieldKinds(classes_in(named), is_picture_field, partial(decoding.facts, decode=looks.decode))
     columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, named, kinds, account)
-    if looks.decode and (hint := decoding.leniency()):
-        account.warn(hint)
     reading = source.reading._replace(ranges=True, alike=True, forks=True, columns=columns)
     listed = LISTED if looks.json else sections.LISTED
     found = Summary(listed)
@@ -106,6 +104,8 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     unseen = {name.lower() for name in named} - {field.lower() for field in found.fields}
     if unseen and found.samples and not found.many_fields:
         raise no_sample_has(" ".join(name for name in named if name.lower() in unseen), found.fields)
+    if looks.decode and (hint := decoding.simplejpeg_hint(found.fields)):
+        account.warn(hint)
     if columns:
         account.unpacked = found.stored
     print_facts(facts_of(found, shards_of(urls, found.shards), account.unpacked, account.torn), looks.json, statreport)

@@ -13,13 +13,16 @@ from __future__ import annotations
 import io
 import math
 import re
+import struct
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from tartools.errors import SampleError, TarToolsError, how_to_install, printable
+from tartools.samples.filetypes import BY_SUFFIX, FIRST, suffix_of
+from tartools.samples.pngtext import without_large_text
 from tartools.tar import Member
 
 if TYPE_CHECKING:
@@ -34,7 +37,9 @@ REFUSED = "strict decoders refuse it: "
 MESSAGE = 100  # characters of an error message
 # formats that Pillow decodes itself, the usual ones first; for others (EPS) it would run a program
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000", "TGA", "ICO", "AVIF")
-MOST = 89_478_485  # pixels of a picture that is decoded, as Pillow advises: 256 MiB of RGB
+MAX_PIXELS = 89_478_485  # of a picture that is decoded: 256 MiB of RGB; above it Pillow warns by default
+MAX_PILLOW_PIXELS = 2 * MAX_PIXELS  # of a picture that Pillow opens by default
+JPEGS = frozenset(BY_SUFFIX["jpg"].suffixes)
 BAND = 1 << 20  # pixels that are converted at once
 # colours of a JPEG, and Pillow's mode that is wanted, between which both libraries convert alike
 SAME = {
@@ -58,14 +63,22 @@ class PictureHeader(NamedTuple):
     mode: str
 
 
+class PictureState(NamedTuple):
+    """The *header* of a picture, None if it can't be read; why it is *broken*; whether all of it was *decoded*."""
+
+    header: PictureHeader | None
+    broken: str | None
+    decoded: bool
+
+
 def picture_header(member: Member) -> PictureHeader:
     """Return the header of the picture *member* without decoding it. Raises: as `decoded`, but for damage behind it."""
-    with _opened(member) as opened:
+    with _opened(member, whole=False) as opened:
         return header_of(opened)
 
 
-def described(member: Member, decode: bool = False, strict: bool = False) -> tuple[PictureHeader | None, str | None]:
-    """Return the header of the picture *member*, None if it can't be read, and why the picture is broken, else None.
+def described(member: Member, decode: bool = False, strict: bool = False) -> PictureState:
+    """Return the state of the picture *member*.
 
     With *decode*, all of it is decoded, unless it would have more than 89,478,485 pixels in memory. If also *strict*, a
     JPEG that Pillow decodes is one that simplejpeg does not refuse, too, or the reason begins with `REFUSED`; without
@@ -74,33 +87,39 @@ def described(member: Member, decode: bool = False, strict: bool = False) -> tup
     Holds: the decoded picture, and if *strict* its payload; an eighth of width and height of a JPEG, unless it is
     progressive. Raises: TarToolsError if the payload can't be read.
     """
-    header = None
+    from PIL.Image import DecompressionBombError
+
+    header, fits = None, False
     try:
-        with _opened(member) as opened:
+        with _opened(member, whole=decode) as opened:
             header = header_of(opened)
-            if decode and reduced(opened, 1):
+            fits = decode and reduced(opened, 1)
+            if fits:
                 refused = refusal_of_jpeg(member.read()) if strict and opened.format == "JPEG" else None
                 if refused != "":
                     opened.load()
                 if refused:
-                    return header, printable(REFUSED + refused)[:MESSAGE]
+                    return PictureState(header, printable(REFUSED + refused)[:MESSAGE], True)
     except (TarToolsError, MemoryError):
         raise
+    except DecompressionBombError:  # WebP's own guard
+        return PictureState(header, None, False)
     except Exception as error:  # each format has its own
-        return header, reason(error) if member.size else "it is empty"
-    return header, None
+        return PictureState(header, reason(error) if member.size else "it is empty", fits)
+    return PictureState(header, None, fits)
 
 
-def leniency() -> str | None:
-    """Return what to install to have JPEGs decoded strictly; None if it is there."""
-    if find_spec("simplejpeg"):
-        return None
-    return f"JPEGs whose data are damaged in the middle are found only with simplejpeg: {how_to_install('simplejpeg')}"
+def simplejpeg_hint(fields: Iterable[str]) -> str | None:
+    """Return advice to install simplejpeg if one of *fields* holds JPEGs, which were decoded without it; else None."""
+    if not JPEGS.isdisjoint(map(suffix_of, fields)) and not find_spec("simplejpeg"):
+        install = how_to_install("simplejpeg")
+        return f"simplejpeg finds more damage inside JPEGs than Pillow does, and is not installed: {install}"
+    return None
 
 
 def facts(member: Member, decode: bool = False) -> tuple[int | None, int | None, str | None, str | None, str | None]:
     """Return width, height, format and mode of the picture *member*, and why it is broken, as `described`."""
-    header, broken = described(member, decode, strict=True)
+    header, broken, _ = described(member, decode, strict=True)
     if header is None:
         return None, None, None, None, broken
     return header.width, header.height, header.form, header.mode, broken
@@ -142,7 +161,7 @@ def likeness(member: Member) -> Likeness:
 
     with _opened(member) as opened:
         pixels = math.prod(opened.size)
-        if pixels > MOST:
+        if pixels > MAX_PIXELS:
             raise too_large(pixels)
         grey = opened.convert("L").resize((9, 8), Image.Resampling.LANCZOS).tobytes()
         means = on_grey(in_colour(opened)).resize((4, 4), Image.Resampling.BOX).tobytes()
@@ -186,15 +205,12 @@ def on_grey(picture: Image) -> Image:
 
 
 @contextmanager
-def _opened(member: Member) -> Iterator[Image]:
-    """Open the picture *member*, whose pixels are not decoded yet."""
-    from PIL import Image
-
-    Image.MAX_IMAGE_PIXELS = None  # Pillow only warns, and warning filters are shared by all threads: see `reduced`
+def _opened(member: Member, whole: bool = True) -> Iterator[Image]:
+    """Open the picture *member*, whose pixels are not decoded yet; without *whole*, only its header is wanted."""
     with member.open() as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata
-        with opened_picture(file) as found:
-            yield found
+        with opened_picture(file, whole) as picture:
+            yield picture
 
 
 def header_of(opened: Image) -> PictureHeader:
@@ -209,7 +225,7 @@ def reduced(opened: Image, side: int) -> bool:
     """
     pixels = math.prod(opened.size)
     opened.draft(None, (side, side))
-    return (pixels if "progressive" in opened.info else math.prod(opened.size)) <= MOST
+    return (pixels if "progressive" in opened.info else math.prod(opened.size)) <= MAX_PIXELS
 
 
 def turn(picture: Image) -> None:
@@ -260,14 +276,35 @@ class TooLargeError(Exception):
 
 def too_large(pixels: int) -> TooLargeError:
     """Return the failure of a picture of so many *pixels*."""
-    return TooLargeError(f"its size ({pixels} pixels) exceeds the limit of {MOST} pixels")
+    return TooLargeError(f"its size ({pixels} pixels) exceeds the limit of {MAX_PIXELS} pixels")
 
 
-def opened_picture(file: IO[bytes]) -> Image:
-    """Return the picture in *file*, of one of `FORMATS`, whose pixels are not decoded yet."""
-    from PIL import Image
+def opened_picture(file: IO[bytes], whole: bool = True) -> Image:
+    """Return the picture in *file*, of one of `FORMATS`, whose pixels are not decoded yet.
 
-    return Image.open(file, formats=FORMATS)
+    As `PIL.Image.open`, but of any size, since the guard of that is a global of the process, which is the user's: who
+    decodes the picture has to look at its size. A PNG comes without text for which Pillow refuses it; without *whole*,
+    text after its pixels is not looked at.
+
+    Raises: UnidentifiedImageError if it is in none of these formats; what Pillow raises for damage.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    file = without_large_text(file, whole)
+    Image.preinit()  # the usual formats
+    prefix = file.read(FIRST)
+    for form in FORMATS:
+        if form not in Image.OPEN:
+            Image.init()  # all formats
+        if form not in Image.OPEN:
+            continue  # Pillow was built without it
+        factory, accepts = Image.OPEN[form]
+        accepted = not accepts or accepts(prefix)
+        if accepted and not isinstance(accepted, str):  # a string is why Pillow does not read it
+            file.seek(0)
+            with suppress(SyntaxError, IndexError, TypeError, struct.error):  # it is in another format
+                return factory(file, "")
+    raise UnidentifiedImageError("cannot identify image file")
 
 
 def refusal_of_jpeg(data: bytes) -> str | None:
@@ -294,7 +331,7 @@ def decoded_picture(data: bytes, mode: str, refused: Refused = None) -> Image:
     A JPEG is decoded by simplejpeg, if that is installed, to the same bytes as by Pillow, in a third of the time; what
     it refuses goes to Pillow, and *refused* is called.
 
-    Raises: SampleError if it is none of `FORMATS`, or has more than `MOST` pixels; what Pillow raises for damage.
+    Raises: SampleError if it is none of `FORMATS`, or has more than `MAX_PIXELS` pixels; what Pillow raises for damage.
     """
     from PIL import Image
 

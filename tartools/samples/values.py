@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from tartools.errors import SampleError, UsageError, shown
+from tartools.samples.payloads import parse_json, unpack
 from tartools.samples.sample import Sample, failure_of
 from tartools.tar import Member, read_range
 
@@ -75,17 +76,24 @@ def lookup(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = F
             return (pseudo(sample, name, index),)
         payload = sample.get(name, verbatim=verbatim)
         if payload is not None:
-            text = text_of(sample, name, payload, verbatim or bool(column.path))
-            return _inside(sample, name, text, column.path) if column.path else (text,)
+            if column.path:
+                return _inside(sample, name, payload, column.path)
+            return (text_of(sample, name, payload, verbatim),)
     return None
 
 
 def text_of(sample: Sample, field: str, payload: bytes, verbatim: bool) -> str:
-    """Return *payload*, UTF-8, as text; remove one final newline unless *verbatim*. Raises: SampleError."""
+    """Return *payload*, UTF-8, as text; remove one final newline unless *verbatim*.
+
+    That of a field such as txt.gz is unpacked. Raises: SampleError.
+    """
     try:
-        return payload.decode() if verbatim else payload.decode().removesuffix("\n")
+        text = unpack(field, payload).decode()
     except UnicodeDecodeError as error:
         raise failure_of(sample, f", field {field!r}: not UTF-8 text (byte {error.start})") from None
+    except ValueError as error:
+        raise failure_of(sample, f", field {field!r}: {error}") from None
+    return text if verbatim else text.removesuffix("\n")
 
 
 def as_text(value: object) -> str:
@@ -150,13 +158,11 @@ def pseudo(sample: Sample, name: str, index: int) -> str | int:
     return index if name == INDEX else sample.size
 
 
-def _inside(sample: Sample, field: str, text: str, path: tuple[str, ...]) -> tuple[Any] | None:
-    """Return the value at *path* in the JSON *text*, alone in a tuple; None if the path does not exist."""
-    import json
-
+def _inside(sample: Sample, field: str, payload: bytes, path: tuple[str, ...]) -> tuple[Any] | None:
+    """Return the value at *path* in the JSON *payload*, alone in a tuple; None if the path does not exist."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:  # RecursionError: a million brackets
+        value = parse_json(unpack(field, payload))
+    except ValueError as error:
         raise failure_of(sample, f", field {field!r}: not JSON: {error}") from None
     for step in path:
         if isinstance(value, dict) and step in value:

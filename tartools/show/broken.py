@@ -1,48 +1,86 @@
-"""Whether a payload can be decoded: pictures, JSON, arrays, sounds, text. All of it is read."""
+"""Decode payloads to find those that are broken: pictures, JSON, arrays, sounds, text. All of each is read."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
-from tartools.samples.filetypes import NUMBERS, PICTURES, TEXTS
+from tartools.samples.encoding import without_codec
+from tartools.samples.filetypes import NUMBERS, PICTURES, TEXTS, suffix_of
+from tartools.samples.payloads import parse_json, unpacked_member
+from tartools.samples.pngtext import find_large_text
+from tartools.samples.soundfiles import truncation
 from tartools.show import sound
 from tartools.show.text import array_header
-from tartools.stages.checking.samples import no_number
+from tartools.stages.checking.samples import Finding, no_number
 from tartools.tar import Member
 
 ENCODED = {"html", "xml"}  # which may say in what they are encoded
+ENCODINGS = {"utf-8-sig": "a byte order mark"}  # Python's name -> description
 BLOCK = 1 << 16  # frames of a sound that are decoded at a time
 
 
-def is_decoded(suffix: str) -> bool:
-    """Tell whether `why_broken` finds more about payloads with *suffix* than their first bytes say."""
-    return suffix in PICTURES or (suffix in LOOKS and suffix not in NUMBERS)
+def is_decoded(field: str) -> bool:
+    """Return whether `decode_payload` decodes payloads of *field*."""
+    suffix = suffix_of(without_codec(field)[0])
+    return suffix in PICTURES or suffix in DECODERS
 
 
-def why_broken(suffix: str, member: Member) -> tuple[str, str] | None:
-    """Return a code of `stages.checking.codes` and why *member* can't be decoded as *suffix* says; None if it can.
+def is_looked_at_whole(field: str) -> bool:
+    """Return whether payloads of *field* are looked at whole without decoding."""
+    return suffix_of(field) in NUMBERS
+
+
+def decode_payload(field: str, member: Member) -> Iterator[Finding]:
+    """Decode *member* as the suffix of *field* says; yield findings: codes of `stages.checking.codes`, and reasons.
+
+    A compressed one, such as json.gz, is unpacked first. "" is the code of a payload that is not decoded, because it
+    would take too much memory.
 
     Holds: the decoded payload. Raises: TarToolsError if the payload can't be read.
     """
+    inner, codec = without_codec(field)
+    if codec is not None:
+        try:
+            member = unpacked_member(member)
+        except ValueError as error:
+            yield "broken-compressed", printable(str(error))[: decoding.MESSAGE]
+            return
+    suffix = suffix_of(inner)
     if suffix in PICTURES:
-        why = decoding.described(member, decode=True, strict=True)[1]
-        if why is None:
-            return None
-        return "damaged-picture" if why.startswith(decoding.REFUSED) else "broken-picture", why
-    code, look = LOOKS.get(suffix, ("", None))
-    if look is None:
-        return None
+        yield from _picture(member)
+        return
+    code, decoder = DECODERS.get(suffix, ("", None))
+    if decoder is None:
+        return
     try:
-        look(member)
+        yield from decoder(member) or ()
     except (TarToolsError, MemoryError):
         raise
     except Exception as error:  # each library has its own
-        return code, printable(str(error) or type(error).__name__)[: decoding.MESSAGE]
-    return None
+        yield code, printable(str(error) or type(error).__name__)[: decoding.MESSAGE]
+
+
+def _picture(member: Member) -> Iterator[Finding]:
+    """Yield the findings about a picture."""
+    header, broken, decoded = decoding.described(member, decode=True, strict=True)
+    if broken is not None:
+        yield "damaged-picture" if broken.startswith(decoding.REFUSED) else "broken-picture", broken
+        return
+    if not decoded:
+        yield "", ""
+    pixels = header.width * header.height if header else decoding.MAX_PILLOW_PIXELS + 1
+    if pixels > decoding.MAX_PILLOW_PIXELS:
+        yield "huge-picture", f"{header.width}x{header.height}" if header else ""
+    elif header and pixels > decoding.MAX_PIXELS:
+        yield "large-picture", f"{header.width}x{header.height}"
+    with member.open() as file:
+        large = find_large_text(file)
+    if large is not None:
+        yield "large-png-text", large.description
 
 
 def _number(member: Member) -> None:
@@ -51,11 +89,27 @@ def _number(member: Member) -> None:
         raise ValueError(why)
 
 
-def _lines(member: Member) -> None:
+def _json(member: Member) -> Iterator[Finding]:
+    return _json_documents([member.read()])
+
+
+def _json_lines(member: Member) -> Iterator[Finding]:
     with member.open() as file:
-        for line in file:
-            if line.strip():
-                json.loads(line)
+        yield from _json_documents(line for line in file if line.strip())
+
+
+def _json_documents(documents: Iterable[bytes]) -> Iterator[Finding]:
+    """Yield what some readers of JSON refuse in *documents*. Raises: ValueError if one is not JSON."""
+    constants: list[str] = []
+    encoding = ""
+    for document in documents:
+        parse_json(document, constants)
+        detected = json.detect_encoding(document)
+        encoding = encoding or ("" if detected == "utf-8" else detected)
+    if constants:
+        yield "json-constant", constants[0]
+    if encoding:
+        yield "json-encoding", ENCODINGS.get(encoding, encoding.upper())
 
 
 def _array(member: Member) -> None:
@@ -78,6 +132,9 @@ def _arrays(member: Member) -> None:
 def _sound(member: Member) -> None:
     import soundfile
 
+    with member.open() as file:
+        if reason := truncation(file, member.size):
+            raise ValueError(reason)
     with member.open() as file, soundfile.SoundFile(file) as opened:
         frames = 0
         while count := len(opened.read(BLOCK, dtype="float32")):
@@ -86,10 +143,15 @@ def _sound(member: Member) -> None:
             raise ValueError(f"it has {frames:,} frames instead of {opened.frames:,}")
 
 
-LOOKS: dict[str, tuple[str, Callable[[Member], object]]] = {
-    **dict.fromkeys(TEXTS - ENCODED, ("broken-text", lambda member: member.read().decode())),
-    "json": ("broken-json", lambda member: json.loads(member.read())),
-    "jsonl": ("broken-json", _lines),
+def _text(member: Member) -> None:
+    member.read().decode()
+
+
+Decoder = Callable[[Member], Iterable[Finding] | None]  # raises an exception for a broken payload
+DECODERS: dict[str, tuple[str, Decoder]] = {
+    **dict.fromkeys(TEXTS - ENCODED, ("broken-text", _text)),
+    "json": ("broken-json", _json),
+    "jsonl": ("broken-json", _json_lines),
     "npy": ("broken-array", _array),
     "npz": ("broken-array", _arrays),
     **dict.fromkeys(sound.KINDS, ("broken-sound", _sound)),

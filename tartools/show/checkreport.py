@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tartools.errors import printable, redacted, several, shown
-from tartools.samples.filetypes import suffix_of
-from tartools.show.broken import is_decoded
+from tartools.show.broken import is_decoded, is_looked_at_whole
 from tartools.show.sections import LISTED, Part, Section, shortened
 from tartools.stages.checking.across import Where, Words
 from tartools.stages.checking.codes import CODES, WEIGHTS
@@ -19,6 +18,7 @@ from tartools.stages.summary import Summary, Tally
 Facts = Mapping[str, Any]
 
 FIRST = 5  # places of a finding in a table
+LARGE_PICTURES = {"large-picture", "huge-picture"}  # found by --decode only
 COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 
 
@@ -37,9 +37,16 @@ def check_facts(summary: Summary, shards: int, where: Where, words: Words, decod
         "samples": summary.samples,
         **{f"{weight}s": count for weight, count in counts.items()},
         "expected": [";".join(word) for word in words],
-        "undecoded": [] if decoded else sorted(name for name in summary.fields if is_decoded(suffix_of(name))),
+        "undecoded": undecoded_fields(summary, decoded),
         "findings": [finding(code, summary.findings[code], where) for code in codes],
     }
+
+
+def undecoded_fields(summary: Summary, decoded: bool) -> list[str]:
+    """Return the fields with payloads of which only the first bytes were looked at."""
+    if decoded:
+        return sorted(name for name in summary.fields if not is_decoded(name) or name in summary.undecoded)
+    return sorted(name for name in summary.fields if not is_looked_at_whole(name))
 
 
 def finding(code: str, tally: Tally, where: Where) -> dict[str, Any]:
@@ -96,7 +103,10 @@ def parts(facts: Facts) -> Iterator[Part]:
     yield f"{several(facts['shards'], 'shard')}, {several(facts['samples'], 'sample')}", "bold"
     if facts["undecoded"]:
         names = printable(" ".join(facts["undecoded"]))
-        yield f"not decoded: {names}; --decode finds those that are broken", ""
+        large = any(each["code"] in LARGE_PICTURES for each in facts["findings"])
+        if not large and any(map(is_decoded, facts["undecoded"])):
+            names += "; --decode decodes pictures, JSON, arrays, sounds and text"
+        yield f"not decoded: {names}", ""
     if not facts["findings"]:
         yield "nothing found", ""
         return

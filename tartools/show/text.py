@@ -13,7 +13,9 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
+from tartools.samples.encoding import without_codec
 from tartools.samples.filetypes import FIRST, PICTURES, SOUND, is_picture, suffix_of, type_of_file
+from tartools.samples.payloads import parse_json, unpacked_member
 from tartools.samples.sample import Sample, field_name
 from tartools.show import sound
 from tartools.tar import Member
@@ -74,7 +76,11 @@ def describe(member: Member, *, decode: bool = False) -> Description:
     """
     with member.open() as file:
         head = file.read(HEAD)
-    kind = suffix_of(field_name(member))
+    field = field_name(member)
+    kind = suffix_of(field)
+    codec = without_codec(field)[1]
+    if codec is not None and 0 < member.size <= JSON_LIMIT:
+        return unpacked_in_words(member, codec.name, decode=decode)
     if not head:
         return Description("empty", kind="broken" if kind in PICTURES or kind in sound.KINDS else "")
     if head.startswith(ARRAY):
@@ -86,6 +92,16 @@ def describe(member: Member, *, decode: bool = False) -> Description:
     if kind == "json" and member.size <= JSON_LIMIT:
         return document(member)
     return cut_text(head, whole=member.size <= HEAD) or guess_type(head)
+
+
+def unpacked_in_words(member: Member, codec: str, *, decode: bool) -> Description:
+    """Return the description of what the compressed *member* has, or why it can't be unpacked."""
+    try:
+        content = describe(unpacked_member(member), decode=decode)
+    except ValueError as error:
+        return Description(f"{codec} data that cannot be unpacked: {printable(str(error))[:WIDTH]}", kind="broken")
+    kind = "" if content.kind in ("picture", "sound") else content.kind  # nobody draws or plays it
+    return Description(f"{codec}, {content.what}", content.lines, kind, content.value)
 
 
 def may_sound(member: Member) -> bool:
@@ -106,7 +122,7 @@ def _first_look(member: Member) -> tuple[str, bytes]:
 
 def picture_in_words(member: Member, *, decode: bool) -> Description:
     """Return format, size and mode of a picture, from its header; or why it is broken."""
-    header, why = decoding.described(member, decode)
+    header, why, _ = decoding.described(member, decode)
     if header is None or why is not None:
         return Description(f"a broken picture: {why}", kind="broken")
     return Description(f"{header.form} {header.width}x{header.height} {header.mode}", kind="picture")
@@ -195,7 +211,7 @@ def document(member: Member) -> Description:
 
     payload = member.read()
     try:
-        lines = first_lines(json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(payload)))
+        lines = first_lines(json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(parse_json(payload)))
     except (ValueError, RecursionError) as error:
         shown = cut_text(payload[:HEAD], whole=len(payload) <= HEAD) or guess_type(payload)
         return Description(f"not JSON ({printable(str(error))[:WIDTH]}), {shown.what}", shown.lines)

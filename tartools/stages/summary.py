@@ -177,6 +177,7 @@ class Summary:
         self.combinations: dict[str, Tally] = {}
         self.many_combinations = False
         self.findings: dict[str, Tally] = {}
+        self.undecoded: set[str] = set()  # fields with payloads that were to be decoded, and are too large
 
     def lists(self, code: str) -> bool:
         """Tell whether the place of one more finding of *code* would be remembered."""
@@ -226,6 +227,7 @@ class Summary:
             if name not in self.fields and self.samples:
                 more.lacking = self.first
             self.counted(name, more)
+        self.undecoded |= other.undecoded
         self.many_fields |= other.many_fields
         self.many_combinations |= other.many_combinations
         self.first = other.first if self.first is None else self.first

@@ -10,8 +10,10 @@ import io
 import json
 import lzma
 import shutil
+import struct
 import subprocess
 import tarfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -38,6 +40,26 @@ def picture(form: str = "JPEG") -> bytes:
 JPEG = picture()
 ARRAY = npy(range(9), "u1")
 LARGE = encoded(Image.effect_noise((64, 64), 50), "JPEG")
+
+
+PNG = picture("PNG")
+
+
+def chunk(kind: bytes, payload: bytes) -> bytes:
+    """Return a chunk of a PNG."""
+    return struct.pack(">I", len(payload)) + kind + payload + struct.pack(">I", zlib.crc32(kind + payload))
+
+
+def png_with_text(size: int, kind: bytes = b"zTXt", at_end: bool = False) -> bytes:
+    """Return a sound PNG with a compressed text, or profile, of *size* bytes before its pixels, or after them."""
+    text = {b"iTXt": b"k\0\1\0\0\0"}.get(kind, b"k\0\0") + zlib.compress(bytes(size))
+    at = len(PNG) - 12 if at_end else 33
+    return PNG[:at] + chunk(kind, text) + PNG[at:]
+
+
+def png_of_size(width: int, height: int) -> bytes:
+    """Return the begin of a PNG of this size, whose pixels are missing."""
+    return PNG[:8] + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)) + chunk(b"IDAT", b"")
 
 
 def sample(key: str | bytes, **fields: bytes) -> bytes:
@@ -196,6 +218,30 @@ DAMAGE: dict[str, tuple[str, list[bytes], list[str]]] = {
         [field_of_all("jpg", LARGE, ended_early(LARGE))],
         ["--decode"],
     ),
+    "a PNG with a large text": ("large-png-text", [field_of_all("png", PNG, png_with_text(1 << 21))], ["--decode"]),
+    "a picture of 200 million pixels": (
+        "huge-picture",
+        [field_of_all("png", PNG, png_of_size(20000, 10000))],
+        ["--decode"],
+    ),
+    "a picture of 90 million pixels": (
+        "large-picture",
+        [field_of_all("png", PNG, png_of_size(10000, 9000))],
+        ["--decode"],
+    ),
+    "a cut payload of gzip": (
+        "broken-compressed",
+        [field_of_all("json.gz", gzip.compress(b"[1]"), gzip.compress(b"[1]")[:-9])],
+        ["--decode"],
+    ),
+    "JSON in gzip": (
+        "broken-json",
+        [field_of_all("json.gz", gzip.compress(b"[1]"), gzip.compress(b"[1"))],
+        ["--decode"],
+    ),
+    "NaN in JSON": ("json-constant", [field_of_all("json", b"{}", b'{"a": NaN}')], ["--decode"]),
+    "NaN in JSON lines": ("json-constant", [field_of_all("jsonl", b"{}\n", b"{}\n[-Infinity]\n")], ["--decode"]),
+    "a byte order mark": ("json-encoding", [field_of_all("json", b"{}", b"\xef\xbb\xbf{}")], ["--decode"]),
     "JSON": ("broken-json", [field_of_all("json", b"{}", b'{"a": ')], ["--decode"]),
     "a short array": ("broken-array", [field_of_all("npy", ARRAY, ARRAY[:-1])], ["--decode"]),
     "a sound without its header": ("broken-sound", [field_of_all("wav", wav(90), wav(90)[:20])], ["--decode"]),

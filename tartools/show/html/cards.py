@@ -105,7 +105,7 @@ def broken_pictures(samples: Sequence[Sample]) -> list[Broken]:
     for sample, member in ((one_sample, member) for one_sample in samples for member in one_sample.members):
         if not text.may_be_picture(member):
             continue
-        _, why = decoding.described(member, decode=True)
+        why = decoding.described(member, decode=True).broken
         if why is not None:
             broken.append(Broken(printable(sample.key), printable(field_name(member)) or "-", why))
     return broken

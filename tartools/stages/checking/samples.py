@@ -29,7 +29,8 @@ CLEAR = tuple(
 )
 SECONDS = frozenset(magic[:2] for magic, _ in CLEAR)  # what these begin with
 
-Decode = Callable[[str, Member], tuple[str, str] | None]  # suffix and payload -> code and why, if it is broken
+Finding = tuple[str, str]  # code and reason; "" is the code of a payload that is not decoded
+Decode = Callable[[str, Member], Iterable[Finding]]  # of a field and a payload of it
 PlaceOf = Callable[[int, str], Place]  # number of a sample, and what is wrong with it
 
 
@@ -161,10 +162,19 @@ def look_into(
             if lies.setdefault(number, code) == code:
                 summary.note(code, place(number, f"{field}: {what}"))
     if decode is not None:
-        for number, member in enumerate(column):
-            found = decode(suffix, Member._make(member)) if sizes[number] else None
-            if found and found[0] != lies.get(number):
-                summary.note(found[0], place(number, f"{field}: {found[1]}"))
+        for number, code, reason in decoded_findings(field, column, decode):
+            if not code:
+                summary.undecoded.add(field)
+            elif code != lies.get(number):
+                summary.note(code, place(number, f"{field}: {reason}"))
+
+
+def decoded_findings(field: str, column: Sequence[Member], decode: Decode) -> Iterator[tuple[int, str, str]]:
+    """Yield number, code and reason of findings about the payloads *column* of *field*, which are decoded."""
+    for number, member in enumerate(map(Member._make, column)):
+        if member.size:
+            for code, reason in decode(field, member):
+                yield number, code, reason
 
 
 def lies_of(suffix: str, heads: Sequence[bytes], sizes: Sequence[int]) -> Iterator[tuple[int, str, str]]:

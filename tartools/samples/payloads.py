@@ -1,0 +1,79 @@
+"""Read values from payloads, the same way in all commands: fields such as `json.gz` unpacked, JSON parsed as bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tartools.errors import TarFormatError
+from tartools.samples.encoding import without_codec
+from tartools.samples.sample import field_name
+from tartools.tar import Member, new_member
+from tartools.tar.compression import Codec
+
+MAX_UNPACKED_BYTES = 1 << 30  # of a compressed payload: a few kilobytes may have any number
+
+
+def unpack(field: str, payload: bytes) -> bytes:
+    r"""Return *payload* decompressed if *field* ends in gz, bz2, xz, zst or lz4, else as it is.
+
+    Raises: ValueError if it is not such data, is damaged, or has more than 1 GiB.
+
+    >>> import gzip
+    >>> unpack("json.gz", gzip.compress(b"{}")), unpack("json", b"{}")
+    (b'{}', b'{}')
+    """
+    codec = without_codec(field)[1]
+    return payload if codec is None else _decompress(codec, payload)
+
+
+def unpacked_member(member: Member) -> Member:
+    """Return *member* as a member of the inner field if its field ends in gz and the like, else itself.
+
+    Raises: as `unpack`.
+    """
+    field = field_name(member)
+    inner, codec = without_codec(field)
+    if codec is None:
+        return member
+    key = member.path[: len(member.path) - len(field.encode("utf-8", "surrogateescape"))]
+    return new_member(key + (inner or field).encode("utf-8", "surrogateescape"), _decompress(codec, member.read()))
+
+
+def _decompress(codec: Codec, payload: bytes) -> bytes:
+    from tartools.storage.streams import chunks
+    from tartools.tar.compression import Decompressed, Pushed
+
+    if not payload.startswith(codec.magic):
+        raise ValueError(f"it does not begin as {codec.name} data")
+    parts, size = [], 0
+    try:
+        for chunk in chunks(Decompressed(Pushed(None, payload), codec, "")):
+            size += len(chunk)
+            if size > MAX_UNPACKED_BYTES:
+                raise ValueError(f"it has more than {MAX_UNPACKED_BYTES >> 30} GiB when decompressed")
+            parts.append(bytes(chunk))
+    except TarFormatError as error:
+        raise ValueError(error.message) from None
+    return b"".join(parts)
+
+
+def parse_json(payload: bytes, constants: list[str] | None = None) -> Any:
+    r"""Return the value of the JSON *payload*, in UTF-8, UTF-16 or UTF-32, with a byte order mark or not.
+
+    These are what webdataset reads. constants: gets each NaN and Infinity, which Python reads, but RFC 8259 excludes.
+
+    Raises: ValueError.
+
+    >>> parse_json(b'\xef\xbb\xbf{"a": 1}'), parse_json(b"[1]")
+    ({'a': 1}, [1])
+    """
+    import json
+
+    def note_constant(text: str) -> float:
+        constants.append(text)  # type: ignore[union-attr]
+        return float(text)
+
+    try:
+        return json.loads(payload) if constants is None else json.loads(payload, parse_constant=note_constant)
+    except RecursionError:  # a million brackets
+        raise ValueError("it is nested too deeply") from None

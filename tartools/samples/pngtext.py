@@ -1,0 +1,101 @@
+"""Text and colour profiles of PNG pictures that are too large for Pillow, which then refuses the whole picture.
+
+Programs store workflows and prompts in a picture (ComfyUI, web interfaces of Stable Diffusion), scanners and Blender
+large profiles. The pixels are sound, so that these chunks are left out before Pillow opens the picture. Its limits are
+module globals, which are the user's: they are not changed here.
+
+Source: PNG specification (third edition), 5.3 (chunks) and 11.3 (iCCP, tEXt, zTXt, iTXt).
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import IO, NamedTuple
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+MAX_CHUNK_BYTES = 1 << 20  # of a decompressed text or profile: Pillow's PngImagePlugin.MAX_TEXT_CHUNK
+MAX_TEXT_BYTES = 64 << 20  # of all text: Pillow's MAX_TEXT_MEMORY
+TEXT_KINDS = (b"tEXt", b"zTXt", b"iTXt")
+_CHUNK = struct.Struct(">I4s")
+_CRC_BYTES = 4
+
+
+class LargeText(NamedTuple):
+    """The chunks of a PNG for which Pillow refuses it, as (begin, end) in its file, and what they are."""
+
+    chunks: list[tuple[int, int]]
+    description: str
+
+
+def find_large_text(file: IO[bytes], whole: bool = True) -> LargeText | None:
+    """Return the chunks for which Pillow refuses the PNG *file*; None if there are none, or it is no PNG.
+
+    Without *whole*, chunks after the first pixels are not looked at. Leaves *file* at its begin.
+    """
+    file.seek(0)
+    try:
+        if file.read(len(SIGNATURE)) != SIGNATURE:
+            return None
+        return _find(file, whole)
+    finally:
+        file.seek(0)
+
+
+def _find(file: IO[bytes], whole: bool) -> LargeText | None:
+    texts: list[tuple[int, int]] = []
+    large: list[tuple[int, int]] = []
+    descriptions: list[str] = []
+    text_bytes, begin = 0, len(SIGNATURE)
+    while len(head := file.read(_CHUNK.size)) == _CHUNK.size:
+        length, kind = _CHUNK.unpack(head)
+        end = begin + _CHUNK.size + length + _CRC_BYTES
+        if kind == b"IEND" or (kind == b"IDAT" and not whole):
+            break
+        if kind in TEXT_KINDS or kind == b"iCCP":
+            text, is_compressed = _text_of_chunk(kind, file.read(length) if text_bytes <= MAX_TEXT_BYTES else b"")
+            size = _unpacked_size(text) if is_compressed else len(text)
+            if is_compressed and size > MAX_CHUNK_BYTES:
+                large.append((begin, end))
+                descriptions.append("a colour profile" if kind == b"iCCP" else "a text")
+            elif kind != b"iCCP":
+                texts.append((begin, end))
+                text_bytes += size
+        begin = end
+        file.seek(begin)
+    if text_bytes > MAX_TEXT_BYTES:
+        return LargeText(sorted(large + texts), f"more than {MAX_TEXT_BYTES >> 20} MiB of text")
+    return LargeText(large, f"{descriptions[0]} of more than {MAX_CHUNK_BYTES >> 20} MiB") if large else None
+
+
+def _text_of_chunk(kind: bytes, payload: bytes) -> tuple[bytes, bool]:
+    """Return the text or profile in a chunk, and whether it is compressed."""
+    value = payload.partition(b"\0")[2]
+    if kind == b"iTXt":  # a flag, the method, the language and the translated keyword
+        return value[2:].split(b"\0", 2)[-1], value[:1] == b"\1"
+    return (value, False) if kind == b"tEXt" else (value[1:], True)
+
+
+def _unpacked_size(compressed: bytes) -> int:
+    """Return the unpacked size of *compressed*, up to `MAX_CHUNK_BYTES` + 1; 0 if it is damaged, as Pillow does."""
+    import zlib
+
+    unpacker = zlib.decompressobj()
+    try:
+        size = len(unpacker.decompress(compressed, MAX_CHUNK_BYTES))
+    except zlib.error:
+        return 0
+    return size + bool(unpacker.unconsumed_tail)
+
+
+def without_large_text(file: IO[bytes], whole: bool = True) -> IO[bytes]:
+    """Return *file*, or if it is a PNG that Pillow refuses for its text, a copy in memory without that."""
+    large = find_large_text(file, whole)
+    if large is None:
+        return file
+    data = memoryview(file.read())
+    kept, position = [], 0
+    for begin, end in large.chunks:
+        kept.append(data[position:begin])
+        position = end
+    return io.BytesIO(b"".join([*kept, data[position:]]))

@@ -1,0 +1,88 @@
+"""Find out whether a WAV or Ogg file is whole: libsndfile decodes what is there of a truncated one, without an error.
+
+Sources: Multimedia Programming Interface 1.0 and EBU Tech 3306 (RIFF, RF64); RFC 3533 (Ogg pages).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import IO
+
+# A writer to a pipe can't know the size: 0, the largest 32-bit numbers, and near them (sox: 0x7ffff000 and its frames).
+MIN_STREAM_BYTES = 0x7FFF0000
+_CHUNK = struct.Struct("<4sI")
+_PAGE = struct.Struct("<4sBBqIIIB")  # capture pattern, version, flags, granule, serial, sequence, checksum, segments
+_LAST_PAGE = 4
+_REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+
+
+def truncation(file: IO[bytes], size: int) -> str:
+    """Return in which way the sound *file* of *size* bytes is not whole; "" if it is, or is neither WAV nor Ogg.
+
+    Holds: a page of Ogg, 64 KiB. Leaves *file* at its begin.
+    """
+    head = file.read(4)
+    file.seek(0)
+    try:
+        if head in (b"RIFF", b"RF64"):
+            return _truncation_of_wav(file, size)
+        return _truncation_of_ogg(file) if head == b"OggS" else ""
+    finally:
+        file.seek(0)
+
+
+def _truncation_of_wav(file: IO[bytes], size: int) -> str:
+    position, data_bytes = 12, None
+    while position + _CHUNK.size <= size:
+        file.seek(position)
+        kind, length = _CHUNK.unpack(file.read(_CHUNK.size))
+        position += _CHUNK.size
+        if kind == b"ds64":  # the sizes of RF64, whose chunk of samples says 0xffffffff
+            data_bytes = int.from_bytes(file.read(16)[8:16], "little")
+        if kind == b"data":
+            left = size - position
+            if length == 0xFFFFFFFF and data_bytes is not None:
+                length = data_bytes
+            if length > left and (length < MIN_STREAM_BYTES or data_bytes is not None):
+                return f"it is truncated: it has {left:,} bytes of samples instead of {length:,}"
+            return "" if left else "it has no samples"
+        position += length + length % 2
+    return "it is truncated: it has no samples"
+
+
+def _truncation_of_ogg(file: IO[bytes]) -> str:
+    position = 0
+    open_streams: set[int] = set()
+    sequences: dict[int, int] = {}  # serial number of a stream -> number of its next page
+    while head := file.read(_PAGE.size):
+        if len(head) < _PAGE.size:
+            return f"it is truncated: it ends inside a page, at byte {position}"
+        mark, _, flags, _, serial, sequence, checksum, segments = _PAGE.unpack(head)
+        if mark != b"OggS":
+            return f"it is damaged: no page begins at byte {position}"
+        lengths = file.read(segments)
+        payload = file.read(sum(lengths))
+        if len(lengths) < segments or len(payload) < sum(lengths):
+            return f"it is truncated: it ends inside a page, at byte {position}"
+        if page_checksum(head[:22] + bytes(4) + head[26:] + lengths + payload) != checksum:
+            return f"it is damaged: the checksum of the page at byte {position} does not match"
+        if sequence != sequences.get(serial, sequence):
+            return f"it is damaged: pages are missing before byte {position}"
+        sequences[serial] = sequence + 1
+        position += len(head) + len(lengths) + len(payload)
+        if flags & _LAST_PAGE:
+            open_streams.discard(serial)
+            del sequences[serial]  # another stream may have the same number
+        else:
+            open_streams.add(serial)
+    return "it is truncated: its last page is missing" if open_streams else ""
+
+
+def page_checksum(page: bytes) -> int:
+    """Return the checksum of an Ogg *page* whose checksum field is 0 (RFC 3533, 6): CRC-32, unreflected, from 0.
+
+    zlib has the reflected one: bits are reversed before and after it.
+    """
+    reflected = zlib.crc32(page.translate(_REVERSED_BITS), 0xFFFFFFFF) ^ 0xFFFFFFFF
+    return int.from_bytes(reflected.to_bytes(4, "little").translate(_REVERSED_BITS), "big")
