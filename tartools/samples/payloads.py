@@ -8,7 +8,7 @@ from tartools.errors import TarFormatError
 from tartools.samples.encoding import without_codec
 from tartools.samples.sample import field_name
 from tartools.tar import Member, new_member
-from tartools.tar.compression import Codec
+from tartools.tar.compression import Codec, decompress
 
 MAX_UNPACKED_BYTES = 1 << 30  # of a compressed payload: a few kilobytes may have any number
 
@@ -40,21 +40,10 @@ def unpacked_member(member: Member) -> Member:
 
 
 def _decompress(codec: Codec, payload: bytes) -> bytes:
-    from tartools.storage.streams import chunks
-    from tartools.tar.compression import Decompressed, Pushed
-
-    if not payload.startswith(codec.magic):
-        raise ValueError(f"it does not begin as {codec.name} data")
-    parts, size = [], 0
     try:
-        for chunk in chunks(Decompressed(Pushed(None, payload), codec, "")):
-            size += len(chunk)
-            if size > MAX_UNPACKED_BYTES:
-                raise ValueError(f"it has more than {MAX_UNPACKED_BYTES >> 30} GiB when decompressed")
-            parts.append(bytes(chunk))
+        return decompress(codec, payload, MAX_UNPACKED_BYTES)
     except TarFormatError as error:
         raise ValueError(error.message) from None
-    return b"".join(parts)
 
 
 def parse_json(payload: bytes, constants: list[str] | None = None) -> Any:

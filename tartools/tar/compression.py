@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tartools.errors import StorageError, TarFormatError, TarToolsError, TruncatedError
-from tartools.storage.streams import Sink, Stream, skip
+from tartools.storage.streams import Sink, Stream, chunks, skip
 
 LONGEST_NAME = 1 << 16  # bytes of a name or comment in a gzip header; a longer one is taken for damage
 READ = 1 << 18  # compressed bytes a read
@@ -186,6 +186,22 @@ def decompressed(stored: "StoredBytes", url: str) -> Stream:
         stream = Pushed(stored, stored.head)
     codec = codec_of(stored.head)
     return stream if codec is None else Decompressed(stream, codec, url)
+
+
+def decompress(codec: Codec, data: bytes, max_bytes: int) -> bytes:
+    """Return *data* decompressed by *codec*.
+
+    Raises: TarFormatError if it is damaged, is not such data, or has more than *max_bytes*.
+    """
+    if not data.startswith(codec.magic):
+        raise TarFormatError(f"it does not begin as {codec.name} data")
+    parts, size = [], 0
+    for chunk in chunks(Decompressed(Pushed(None, data), codec, "")):
+        size += len(chunk)
+        if size > max_bytes:
+            raise TarFormatError(f"it has more than {max_bytes:,} bytes when decompressed")
+        parts.append(bytes(chunk))
+    return b"".join(parts)
 
 
 def head_of(file: io.FileIO, start: int = 0) -> bytes:

@@ -199,7 +199,8 @@ DAMAGE: dict[str, tuple[str, list[bytes], list[str]]] = {
         [],
     ),
     "a name without a dot": ("no-field", [with_one(entry(b"README", b"1"))], []),
-    "a hidden file": ("hidden-file", [with_one(entry(b"d/._0001.txt", b"1"))], []),
+    "a hidden file": ("hidden-file", [with_one(entry(b"d/.hidden.txt", b"1"))], []),
+    "a metadata file of macOS": ("macos-metadata", [with_one(entry(b"._z.txt", b"1"))], []),
     "a key of underscores": ("reserved-name", [with_one(sample("__meta__/z"))], []),
     "a pickle": ("pickle", [b"".join(sample(key, pkl=b"\x80\4N.") for key in KEYS) + END], []),
     "a large payload": (
