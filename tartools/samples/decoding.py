@@ -13,16 +13,15 @@ from __future__ import annotations
 import io
 import math
 import re
-import struct
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tartools.errors import SampleError, TarToolsError, how_to_install, printable
-from tartools.samples.filetypes import BY_SUFFIX, FIRST, suffix_of
-from tartools.samples.pngtext import without_large_text
+from tartools.samples.filetypes import BY_SUFFIX, suffix_of
+from tartools.samples.pictureformats import PICTURE_FORMATS, open_picture
 from tartools.tar import Member
 
 if TYPE_CHECKING:
@@ -35,8 +34,6 @@ BITS_PER_SAMPLE = 258  # a tag of TIFF
 GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
 REFUSED = "strict decoders refuse it: "
 MESSAGE = 100  # characters of an error message
-# formats that Pillow decodes itself, the usual ones first; for others (EPS) it would run a program
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000", "TGA", "ICO", "AVIF")
 MAX_PIXELS = 89_478_485  # of a picture that is decoded: 256 MiB of RGB; above it Pillow warns by default
 MAX_PILLOW_PIXELS = 2 * MAX_PIXELS  # of a picture that Pillow opens by default
 JPEGS = frozenset(BY_SUFFIX["jpg"].suffixes)
@@ -209,7 +206,7 @@ def _opened(member: Member, whole: bool = True) -> Iterator[Image]:
     """Open the picture *member*, whose pixels are not decoded yet; without *whole*, only its header is wanted."""
     with member.open() as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata
-        with opened_picture(file, whole) as picture:
+        with open_picture(file, whole) as picture:
             yield picture
 
 
@@ -279,34 +276,6 @@ def too_large(pixels: int) -> TooLargeError:
     return TooLargeError(f"its size ({pixels} pixels) exceeds the limit of {MAX_PIXELS} pixels")
 
 
-def opened_picture(file: IO[bytes], whole: bool = True) -> Image:
-    """Return the picture in *file*, of one of `FORMATS`, whose pixels are not decoded yet.
-
-    As `PIL.Image.open`, but of any size, since the guard of that is a global of the process, which is the user's: who
-    decodes the picture has to look at its size. A PNG comes without text for which Pillow refuses it; without *whole*,
-    text after its pixels is not looked at.
-
-    Raises: UnidentifiedImageError if it is in none of these formats; what Pillow raises for damage.
-    """
-    from PIL import Image, UnidentifiedImageError
-
-    file = without_large_text(file, whole)
-    Image.preinit()  # the usual formats
-    prefix = file.read(FIRST)
-    for form in FORMATS:
-        if form not in Image.OPEN:
-            Image.init()  # all formats
-        if form not in Image.OPEN:
-            continue  # Pillow was built without it
-        factory, accepts = Image.OPEN[form]
-        accepted = not accepts or accepts(prefix)
-        if accepted and not isinstance(accepted, str):  # a string is why Pillow does not read it
-            file.seek(0)
-            with suppress(SyntaxError, IndexError, TypeError, struct.error):  # it is in another format
-                return factory(file, "")
-    raise UnidentifiedImageError("cannot identify image file")
-
-
 def refusal_of_jpeg(data: bytes) -> str | None:
     """Return why simplejpeg refuses the JPEG *data*, "" if it decodes all of it; None if it is not installed.
 
@@ -331,7 +300,8 @@ def decoded_picture(data: bytes, mode: str, refused: Refused = None) -> Image:
     A JPEG is decoded by simplejpeg, if that is installed, to the same bytes as by Pillow, in a third of the time; what
     it refuses goes to Pillow, and *refused* is called.
 
-    Raises: SampleError if it is none of `FORMATS`, or has more than `MAX_PIXELS` pixels; what Pillow raises for damage.
+    Raises: SampleError if it is in none of `PICTURE_FORMATS`, or has more than `MAX_PIXELS` pixels; what Pillow raises
+    for damage.
     """
     from PIL import Image
 
@@ -496,11 +466,11 @@ def _checked(data: bytes) -> Iterator[Image]:
     from PIL import UnidentifiedImageError
 
     try:
-        found = opened_picture(io.BytesIO(data))
+        found = open_picture(io.BytesIO(data))
     except UnidentifiedImageError:
         raise SampleError(
-            f"this is not a picture that is decoded here ({', '.join(FORMATS)}); for another format, or for other "
-            'data, give a function of your own: decode=[handle_extension("jpg", function)]'
+            f"this is not a picture that is decoded here ({', '.join(PICTURE_FORMATS)}); for another format, "
+            'or for other data, give a function of your own: decode=[handle_extension("jpg", function)]'
         ) from None
     with found:
         _check_size(math.prod(found.size))

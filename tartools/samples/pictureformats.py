@@ -1,0 +1,45 @@
+"""Open pictures of the formats that are decoded here, whatever their size and the text in them."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING
+
+from tartools.samples.filetypes import FIRST
+from tartools.samples.pngtext import without_large_text
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Formats that Pillow decodes itself, the usual ones first; for others (EPS) it would run a program
+PICTURE_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000", "TGA", "ICO", "AVIF")
+
+
+def open_picture(file: IO[bytes], whole: bool = True) -> Image:
+    """Open the picture in *file*, which is in one of `PICTURE_FORMATS`, whose pixels are not decoded yet.
+
+    As `PIL.Image.open`, but of any size, since the guard of that is a global of the process, which is the user's: who
+    decodes the picture has to look at its size. A PNG comes without text for which Pillow refuses it.
+
+    whole: text after the pixels is looked at, too, which is read only when they are decoded.
+
+    Raises: UnidentifiedImageError if it is in none of these formats; what Pillow raises for damage.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    file = without_large_text(file, whole)
+    Image.preinit()  # the usual formats
+    prefix = file.read(FIRST)
+    for form in PICTURE_FORMATS:
+        if form not in Image.OPEN:
+            Image.init()  # all formats
+        if form not in Image.OPEN:
+            continue  # Pillow was built without it
+        factory, accepts = Image.OPEN[form]
+        accepted = not accepts or accepts(prefix)
+        if accepted and not isinstance(accepted, str):  # a string is why Pillow does not read it
+            file.seek(0)
+            with suppress(SyntaxError, IndexError, TypeError, struct.error):  # it is in another format
+                return factory(file, "")
+    raise UnidentifiedImageError("cannot identify image file")
