@@ -21,18 +21,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _QUERY = r"""(://[^\s'"?]*)\?[^\s'"]*"""  # compiled when it is needed
-_LETTERS = (
-    "file",
-    "s3",
-    "gs",
-    "ais",
-    "aws",
-    "gcp",
-    "hf",
-    "sftp",
-    "scp",
-    "ssh",
-)  # schemes without a query: ? is part of a name
+# schemes without a query: ? is part of a name
+_LETTERS = ("file", "s3", "gs", "ais", "aws", "gcp", "hf", "sftp", "scp", "ssh")
 OF_WORKER = "Caught "  # how DataLoader begins the message of what a worker raised
 MOST_BYTES = 1 << 63  # the largest size a file can have
 _USER_INFO = r"""(://)[^\s'"/?#@]+@(?=[^\s'"])"""

@@ -10,32 +10,42 @@ import io
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from ftplib import Error as FtpError
 from functools import partial
 from typing import Any
+from urllib.parse import quote, urlsplit
 
-from tartools.errors import ExistsError, NotFoundError, StorageError, how_to_install, option
+from tartools.errors import ExistsError, NotFoundError, StorageError, option
+from tartools.storage.logins import Login, login_of
+from tartools.storage.objects.retry import timeouts
 from tartools.storage.scratch import SentOutput, reread
 from tartools.storage.streams import Input
 
-EXTRAS = {"azure": "azure"}  # of smart_open, to be installed besides
+ANONYMOUS = Login("anonymous", "anonymous@")  # RFC 1635
+MISSING_FILE = "550"  # the reply of FTP (RFC 959, 4.2)
 
 
 @contextmanager
-def _translated_errors(url: str) -> Iterator[None]:
-    """Turn what smart_open and the libraries below it raise, each its own exceptions, into StorageError."""
+def _translated_errors(url: str, what: str = "read") -> Iterator[None]:
+    """Turn what smart_open and the libraries below it raise into StorageError; *what* was requested."""
     scheme = url.partition(":")[0]
     try:
         yield
     except StorageError:
         raise
     except ImportError as error:
-        extra = EXTRAS.get(scheme)
-        advice = how_to_install(f"smart_open[{extra}]") if extra else "see the documentation of smart_open"
+        advice = "see the documentation of smart_open"
         raise StorageError(f"a library for {scheme}: URLs is missing: {advice}", url=url) from error
     except FileNotFoundError as error:
         raise NotFoundError(
             f"{error.filename} does not exist" if error.filename else "does not exist", url=url
         ) from None
+    except FtpError as error:
+        reply = str(error).partition("\n")[0]  # which has no password
+        if reply.startswith(MISSING_FILE) and what == "read":
+            raise NotFoundError(f"does not exist ({reply})", url=url) from None
+        advice = "; ~/.netrc may have a password" if reply.startswith("530") else ""
+        raise StorageError(f"cannot {what}: the server says {reply}{advice}", url=url) from None
     except Exception as error:
         kind = NotFoundError if _is_not_found(error) else StorageError
         raise kind(f"smart_open: {_reason(error)}", url=url) from None
@@ -60,7 +70,31 @@ def _reason(error: Exception) -> str:
 def _open(url: str, mode: str) -> Any:
     from smart_open import open as smart_open
 
-    return smart_open(url, mode, compression="disable")
+    if not url.startswith(("ftp:", "ftps:")):
+        return smart_open(url, mode, compression="disable")
+    limits = {"timeout": timeouts().idle}
+    return smart_open(_with_login(url), mode, compression="disable", transport_params=limits)
+
+
+def _with_login(url: str) -> str:
+    """Return the URL of FTP *url* with the name and the password in ~/.netrc, or anonymous; for smart_open alone.
+
+    Raises: StorageError if it has no host or port.
+    """
+    try:
+        parts = urlsplit(url)
+        host, user, port = parts.hostname or "", parts.username, parts.port
+    except ValueError:
+        raise StorageError("write ftp://[USER@]HOST[:PORT]/PATH", url=url) from None
+    entry = login_of(host)
+    if user is None or user == ANONYMOUS.name:
+        login = entry if entry and entry.name and user is None else ANONYMOUS
+    else:
+        login = Login(user, entry.password if entry and entry.name == user else "")
+    place = f"[{host}]" if ":" in host else host
+    place += f":{port}" if port else ""
+    rest = url.partition("://")[2].partition("/")[2]
+    return f"{parts.scheme}://{quote(login.name, safe='')}:{quote(login.password, safe='')}@{place}/{rest}"
 
 
 class _SmartInput(Input):
@@ -68,10 +102,14 @@ class _SmartInput(Input):
         self._url = url
         with _translated_errors(url):
             self._stream = _open(url, "rb")
+        self._connection = getattr(self._stream, "conn", None)  # of FTP
 
     def readinto(self, view: memoryview, /) -> int:
         with _translated_errors(self._url):
             data = self._stream.read(len(view))
+            if not data and self._connection is not None:
+                self._connection.voidresp()  # the reply to RETR: whether all of it came
+                self._connection = None
         view[: len(data)] = data
         return len(data)
 
@@ -105,7 +143,7 @@ def _send(url: str, force: bool, sink: io.FileIO) -> None:
     """Send what is in *sink*. Raises: StorageError; a store that writes in place may then have a part of it."""
     if not force and exists(url):
         raise ExistsError(url)
-    with reread(sink) as file, _translated_errors(url):
+    with reread(sink) as file, _translated_errors(url, "write"):
         target = _open(url, "wb")
         try:
             shutil.copyfileobj(file, target, 1 << 20)

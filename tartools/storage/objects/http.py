@@ -30,6 +30,7 @@ import urllib3
 from urllib3 import exceptions
 
 from tartools.errors import ChangedError, ExistsError, NotFoundError, StorageError, how_to_install
+from tartools.storage.logins import login_of
 from tartools.storage.objects import contract
 from tartools.storage.objects.contract import NoPermissionError, Reply
 from tartools.storage.objects.retry import OverloadError, TransientError, timeouts
@@ -447,20 +448,5 @@ def _is_in(host: str, networks: str) -> bool:
 
 def netrc_header(address: str, moved: bool) -> dict[str, str]:
     """Return the header with name and password for the server of *address*, if `$NETRC` or ~/.netrc has them."""
-    for name in [os.environ["NETRC"]] if "NETRC" in os.environ else ["~/.netrc", "~/_netrc"]:
-        with suppress(OSError):
-            path = os.path.expanduser(name)
-            return _netrc(path, os.stat(path).st_mtime_ns, urlsplit(address).hostname or "")
-    return {}
-
-
-@functools.cache
-def _netrc(path: str, changed: int, host: str) -> dict[str, str]:
-    """Return the header for *host*, that of nobody if the file *path*, last *changed* then, can't be parsed."""
-    from netrc import NetrcParseError, netrc
-
-    try:
-        found = netrc(path).authenticators(host)
-    except (NetrcParseError, UnicodeDecodeError):
-        return {}
-    return urllib3.make_headers(basic_auth=f"{found[0] or found[1]}:{found[2] or ''}") if found and any(found) else {}
+    login = login_of(urlsplit(address).hostname or "")
+    return urllib3.make_headers(basic_auth=f"{login.name}:{login.password}") if login else {}

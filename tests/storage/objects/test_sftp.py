@@ -59,7 +59,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def url_of(path: Path | str, scheme: str = "sftp") -> str:
-    return f"{scheme}://me@server{path}"
+    return f"{scheme}://server{path}"
 
 
 def names(folder: Path) -> list[str]:
@@ -166,7 +166,7 @@ def test_a_cut_connection_is_resumed(ssh: Ssh, files: Path, run: Run) -> None:
 
 def test_a_silent_server(ssh: Ssh, run: Run) -> None:
     silent = ssh("sleep 60") | {"TARTOOLS_TIMEOUT": "0.1", "TARTOOLS_TRIES": "1"}
-    message = "tarcat: sftp://me@server/a.tar: at byte 0: no byte came for 0.2 seconds (1 try)\n"
+    message = "tarcat: sftp://server/a.tar: at byte 0: no byte came for 0.2 seconds (1 try)\n"
     assert run("tarcat", url_of("/a.tar"), env=silent) == (1, b"", message)
 
 
@@ -175,9 +175,9 @@ def test_a_silent_server(ssh: Ssh, run: Run) -> None:
     [
         ("echo Welcome", "the server does not speak SFTP (does its shell print something at the start?)"),
         ("echo 'me@server: Permission denied (publickey,password).' >&2; exit 255",
-         "authentication failed (publickey,password): ssh me@server has to work without a question (key, agent)"),
+         "authentication failed (publickey,password): ssh server has to work without a question (key, agent)"),
         ("echo 'No ED25519 host key is known.' >&2; echo 'Host key verification failed.' >&2; exit 255",
-         "the host key of the server is not known: connect once by ssh me@server, "
+         "the host key of the server is not known: connect once by ssh server, "
          "or see StrictHostKeyChecking in ssh_config(5)"),
         ("echo 'unheard of' >&2; exit 255", "ssh: unheard of"),
     ],

@@ -1,0 +1,36 @@
+"""Names and passwords of servers in `$NETRC` or ~/.netrc."""
+
+from __future__ import annotations
+
+import functools
+import os
+from contextlib import suppress
+from typing import NamedTuple
+
+
+class Login(NamedTuple):
+    """A name and a password; "" where the file has none."""
+
+    name: str
+    password: str
+
+
+def login_of(host: str) -> Login | None:
+    """Return the login for *host*; None if there is none, or the file can't be read or parsed."""
+    for name in [os.environ["NETRC"]] if "NETRC" in os.environ else ["~/.netrc", "~/_netrc"]:
+        with suppress(OSError):
+            path = os.path.expanduser(name)
+            return _parsed(path, os.stat(path).st_mtime_ns, host)
+    return None
+
+
+@functools.cache
+def _parsed(path: str, modified: int, host: str) -> Login | None:
+    """Return the login for *host* in the file *path*, last *modified* then, in ns."""
+    from netrc import NetrcParseError, netrc
+
+    try:
+        entry = netrc(path).authenticators(host)
+    except (NetrcParseError, UnicodeDecodeError):
+        return None
+    return Login(entry[0] or entry[1] or "", entry[2] or "") if entry and any(entry) else None
