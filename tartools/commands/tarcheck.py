@@ -19,13 +19,15 @@ Warnings:
 Notes:
 {note}
 
-A sample should have the fields that most samples have, and those that most of these have; or those of --expect. Names
-are compared without case. Fields of samples next to damage are not compared, because they may have been lost. The first
-bytes of payloads are compared with the suffix, and cls, cls2, id, index and inx should be whole numbers; --decode
-decodes pictures (up to 89 million pixels; of larger ones it reads the header), JSON, arrays (npy, npz), sounds (wav,
-flac, ogg, opus) and text, whole, also in fields such as json.gz. Fields that nothing decodes (mp4, heic, svg, pdf ...)
-are named. JPEGs are decoded by simplejpeg, if it is installed (pip install simplejpeg): it is strict,
-and finds damage that Pillow passes over; it refuses a few that are odd but sound, too.
+A sample should have the fields that most samples have, and those that most of these have; or those of --expect. Fields
+of pictures (sounds, videos) that stand for each other, such as jpg in most samples and webp in some, are one:
+jpg;webp. Names are compared whole (seg.png is not png) and without case. Fields of samples next to damage are not
+compared, because they may have been lost. The first bytes of payloads are compared with the suffix, and cls, cls2, id,
+index and inx should be whole numbers; --decode decodes pictures (up to 89 million pixels; of larger ones it reads the
+header), JSON, arrays (npy, npz), sounds (wav, flac, ogg, opus) and text, whole, also in fields such as json.gz. Fields
+that nothing decodes (mp4, heic, svg, pdf ...) are named. JPEGs are decoded by simplejpeg, if it is installed (pip
+install simplejpeg): it is strict, and finds damage that Pillow passes over; it refuses a few that are odd but sound,
+too.
 
 A payload is far from the rest if it is 100 times as large as the size that 5 % exceed, or 100 times smaller than the
 size that 5 % stay below; a shard, if it is 10 times larger or smaller than the median. The last shard may be small.
@@ -82,7 +84,7 @@ from tartools.samples.account import Account
 from tartools.shards.workers import WORKERS
 from tartools.show import checkreport
 from tartools.stages import select
-from tartools.stages.checking.across import compare_fields, expected_fields, note_payloads, note_shards
+from tartools.stages.checking.across import compare_fields, note_payloads, note_shards
 from tartools.stages.checking.checked import Checking, checked_shards
 from tartools.stages.checking.codes import CODES, WEIGHTS
 from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
@@ -156,8 +158,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
         pass  # without --fix, nobody else takes them
     account.check()
     found = checking.summary
-    words = expect or expected_fields(found.combinations)
-    compare_fields(found, words)
+    words = compare_fields(found, expect)
     note_payloads(found)
     note_shards(found, checking.sizes)
     for code in ignored:

@@ -182,7 +182,22 @@ DAMAGE: dict[str, tuple[str, list[bytes], list[str]]] = {
     "a word called cls": ("not-a-number", [field_of_all("cls", b"1\n", b"autumn")], []),
     "a long word called cls": ("not-a-number", [field_of_all("cls", b"1_0", b"red oaks in autumn")], ["--decode"]),
     "a long number and a word": ("not-a-number", [field_of_all("a.id", b"7" * 40, b"7" * 40 + b" oaks")], ["--decode"]),
-    "a dot in a key": ("dotted-name", [with_one(entry(b"z.1.txt", b"1") + entry(b"z.cls", b"1"))], []),
+    "a dot in a key": ("dotted-name", [with_one(sample("z") + entry(b"z.1.txt", b"1"))], []),
+    "several samples of one key": (
+        "several-samples",
+        [b"".join(entry(b"22.%02d.%s" % (n, field), b"1") for n in range(9) for field in (b"txt", b"id")) + END],
+        [],
+    ),
+    "clips of one key": (
+        "several-samples",
+        [b"".join(entry(b"v%d.clip%03d.txt" % (v, n), b"1") for v in range(4) for n in range(20)) + END],
+        [],
+    ),
+    "a dotted field in place of an expected one": (
+        "missing-field",
+        [b"".join(sample(key, **{"seg.txt": b"M", "cls": b"1"}) for key in KEYS) + END],
+        ["--expect", "txt cls"],
+    ),
     "capitals": ("upper-case", [with_one(sample("z", TXT=b"1", cls=b"1"))], []),
     "a path to above": ("unsafe-path", [with_one(sample("../z"))], []),
     "an absolute path": ("unsafe-path", [with_one(sample("/etc/z"))], []),
@@ -333,6 +348,41 @@ def test_keys_that_differ_only_in_their_unicode_form_are_found_in_other_shards(c
     (finding,) = check(*names)["findings"]
     assert (finding["code"], finding["weight"], finding["count"]) == ("unicode-form", "warning", 1)
     assert finding["places"] == [{"shard": "s0.tar", "byte": 0, "key": nfd, "what": f"also at byte {SIZE} of s1.tar"}]
+
+
+INTENDED = {  # fields of each sample, and options
+    "parts of a picture": (["png", "seg.png", "json"], []),
+    "two sides": (["left.jpg", "right.jpg"], []),
+    "frames": (["0.txt", "1.txt", "2.txt", "cls"], []),
+    "frames alone, named": (["0.txt", "1.txt"], ["--expect", "0.txt 1.txt"]),
+    "compressed fields": (["txt.gz", "json.gz", "a.1.txt"], []),
+    "versions of a file": (["v1.tar.txt", "txt"], []),
+}
+
+
+@pytest.mark.parametrize("name", INTENDED)
+def test_fields_with_dots_that_are_intended_are_no_finding(name: str, check: Check, tmp_path: Path) -> None:
+    fields, options = INTENDED[name]
+    payloads = {"jpg": JPEG, "png": PNG, "gz": gzip.compress(b"1")}
+    samples = [sample(key, **{field: payloads.get(field.rpartition(".")[2], b"1") for field in fields}) for key in KEYS]
+    assert check(*options, *written(tmp_path, [b"".join(samples) + END]))["findings"] == []
+
+
+def test_pictures_of_several_formats_are_one_field(check: Check, run: Run, tmp_path: Path) -> None:
+    """Formats that stand for each other; a mask beside its picture does not."""
+    forms = [("jpg", JPEG)] * 12 + [("jpeg", JPEG)] * 8 + [("webp", picture("WEBP"))]
+    samples = [sample(f"{n:02}", **{form: payload, "cls": b"1"}) for n, (form, payload) in enumerate(forms)]
+    (name,) = written(tmp_path, [b"".join(samples) + END])
+    found = check("--decode", name)
+    assert found["expected"] == ["cls", "jpg;jpeg;webp"]
+    assert [(each["code"], each["weight"], each["count"]) for each in found["findings"]] == [
+        ("unexpected-field", "note", 9)
+    ]
+    assert run("tarcheck", "--decode", "--fix", name, "-o", "fixed.tar")[::2] == (0, "")
+    assert members_of((tmp_path / "fixed.tar").read_bytes()) == members_of((tmp_path / name).read_bytes())
+    masks = [sample(f"{n:02}", **({"jpg": JPEG, "png": PNG} if n else {"jpg": JPEG})) for n in range(20)]
+    found = check(*written(tmp_path, [b"".join(masks) + END]))
+    assert (found["expected"], [each["code"] for each in found["findings"]]) == (["jpg", "png"], ["missing-field"])
 
 
 ENDS, LOSES, SPLITS, ALL = "ends with an error", "loses samples", "reads a sample as several", "reads all there is"

@@ -11,6 +11,7 @@ after the records of the NFC form:
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
@@ -20,6 +21,8 @@ from statistics import median_low
 from struct import Struct
 
 from tartools.errors import in_units, shown
+from tartools.samples.encoding import without_codec
+from tartools.samples.filetypes import BY_SUFFIX, PICTURE, SOUND, VIDEO, suffix_of
 from tartools.samples.sortkeys import text_bytes, text_of_key
 from tartools.samples.unicodeforms import nfc
 from tartools.stages.checking.codes import Place
@@ -177,12 +180,18 @@ Words = Sequence[Sequence[str]]  # of each, one has to be there
 def expected_fields(combinations: Mapping[str, Tally]) -> Words:
     """Return the fields that most of the samples have, of *combinations* with their counts.
 
-    Then those that most of the samples with all of these have, and so on. Samples without a field do not count.
+    Then those that most of the samples with all of these have, and so on. Samples without a field do not count. Fields
+    that stand for each other, such as jpg and webp, are one: the most frequent first.
     """
+    counts_by_fields: Counter[frozenset[str]] = Counter()
+    for combination, tally in combinations.items():
+        if combination and not combination.startswith(DOUBTFUL):
+            counts_by_fields[frozenset(names_of_fields(combination))] += tally.count
+    groups = {group[0]: group for group in alternative_fields(counts_by_fields)}
+    first = {field: group[0] for group in groups.values() for field in group}
     known: Counter[frozenset[str]] = Counter()
-    for each, tally in combinations.items():
-        if each and not each.startswith(DOUBTFUL):
-            known[frozenset(names_of_fields(each))] += tally.count
+    for fields, count in counts_by_fields.items():
+        known[frozenset(first.get(field, field) for field in fields)] += count
     wanted: frozenset[str] = frozenset()
     while True:
         having = {fields: count for fields, count in known.items() if wanted <= fields}
@@ -191,17 +200,38 @@ def expected_fields(combinations: Mapping[str, Tally]) -> Words:
             counts.update(dict.fromkeys(fields, count))
         more = wanted | {field for field, count in counts.items() if 2 * count > sum(having.values())}
         if more == wanted:
-            return [(field,) for field in sorted(wanted)]
+            return [tuple(groups.get(field, (field,))) for field in sorted(wanted)]
         wanted = more
 
 
-def lacking_words(fields: Sequence[str], words: Words) -> list[str]:
-    """Return which of *words* a sample with *fields* lacks.
+def alternative_fields(counts: Mapping[frozenset[str], int]) -> list[list[str]]:
+    """Return groups of fields of pictures, sounds or videos of which a sample has one; the most frequent comes first.
 
-    A field such as v2.jpg is taken for jpg, since its name has a dot too many.
+    Fields of a group have the same name but for the suffix. They are alternatives if at most half of the samples with
+    the rarer one have both: a mask beside its picture is none.
     """
-    have = {*fields, *(field.rpartition(".")[2] for field in fields if not is_among(field, words))}
-    return [";".join(word) for word in words if have.isdisjoint(each.lower() for each in word)]
+    samples_with: Counter[str] = Counter()
+    for fields, count in counts.items():
+        samples_with.update(dict.fromkeys(fields, count))
+    groups: dict[tuple[str, str], list[list[str]]] = {}
+    for field, count in sorted(samples_with.items(), key=lambda item: (-item[1], item[0])):
+        file_type = BY_SUFFIX.get(suffix_of(field))
+        if file_type is None or file_type.kind not in (PICTURE, SOUND, VIDEO):
+            continue
+        same_kind = groups.setdefault((field.rpartition(".")[0], file_type.kind), [])
+        for group in same_kind:
+            both = sum(number for fields, number in counts.items() if field in fields and not fields.isdisjoint(group))
+            if 2 * both <= count:
+                group.append(field)
+                break
+        else:
+            same_kind.append([field])
+    return [group for same_kind in groups.values() for group in same_kind]
+
+
+def lacking_words(fields: Sequence[str], words: Words) -> list[str]:
+    """Return the *words* of which a sample with *fields* has none: seg.png is not png."""
+    return [";".join(word) for word in words if not any(name.lower() in fields for name in word)]
 
 
 def is_among(field: str, words: Words) -> bool:
@@ -209,9 +239,32 @@ def is_among(field: str, words: Words) -> bool:
     return any(field == each.lower() for word in words for each in word)
 
 
-def compare_fields(summary: Summary, words: Words) -> None:
-    """Add to *summary* which samples lack one of *words*, and which have a field that most lack."""
-    usual = [*words, *expected_fields(summary.combinations)]
+def numbered_fields(fields: Iterable[str], words: Words) -> str:
+    """Return two of *fields* that differ in a number, if the sample seems to be several, read as one; else "".
+
+    Names of files are cut at the first dot: 22.01.txt and 22.02.txt are one sample, with the fields 01.txt and 02.txt.
+    Then no field is without a dot, unlike in a sample of 0.jpg, 1.jpg and json. Those among *words* are intended.
+    """
+    first: dict[str, str] = {}
+    pair = ""
+    for field in fields:
+        name = without_codec(field)[0]
+        if "." not in name:
+            return ""
+        other = first.setdefault(re.sub(r"\d+", "0", field), field)
+        if other != field and not pair and not (is_among(field, words) and is_among(other, words)):
+            pair = f"{other} {field}"
+    return pair
+
+
+def compare_fields(summary: Summary, expect: Words) -> Words:
+    """Add to *summary* which samples lack a field, and which have one that most lack; return the fields to have.
+
+    These are *expect*, or if it is empty those that most samples have.
+    """
+    expected = expected_fields(summary.combinations)
+    words = expect or expected
+    usual = [*expect, *(word[:1] for word in expected)]
     for combination, tally in list(summary.combinations.items()):
         if not combination or combination.startswith(DOUBTFUL) or tally.count <= 0:
             continue
@@ -219,6 +272,8 @@ def compare_fields(summary: Summary, words: Words) -> None:
         more = [field for field in fields if not is_among(field, usual)]
         found = [("missing-field", field) for field in lacking_words(fields, words)]
         found += [("dotted-name" if "." in field else "unexpected-field", field) for field in more]
+        if pair := numbered_fields(fields, expect):
+            found.append(("several-samples", pair))
         for code, field in found:
             places = tally.first[:count]
             for number, place in enumerate(places):
@@ -226,6 +281,7 @@ def compare_fields(summary: Summary, words: Words) -> None:
                 summary.note(code, place._replace(what=field), rest)
             if not places:
                 summary.note(code, Place(0, 0, "", field), count)
+    return words
 
 
 def note_payloads(summary: Summary) -> None:

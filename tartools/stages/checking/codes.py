@@ -113,13 +113,23 @@ CODES = {
     ),
     "field-twice": Code(ERROR, "a sample has a field twice", "--fix --drop-duplicates keeps the first"),
     "case-twice": Code(ERROR, "two fields of a sample differ in case only", NAMES),
-    "missing-field": Code(WARNING, "a sample lacks a field that most have", MADE),
+    "several-samples": Code(
+        WARNING,
+        "names differ in a number after the first dot, where keys end: perhaps several samples are read as one",
+        "rename them, or unpack and use tarcreate --folder --dots last; if they are meant, name them by --expect",
+        True,
+    ),
+    "missing-field": Code(
+        WARNING,
+        "a sample lacks a field that most have",
+        f"{MADE}; --expect 'jpg;jpeg json' says what samples should have",
+    ),
     "unexpected-field": Code(NOTE, "a sample has a field that most lack", "look at where it comes from"),
     "many-fields": Code(
         WARNING, "there are more than 1,000 combinations of fields; perhaps keys contain dots", "tarstat lists fields"
     ),
     # payloads
-    "empty-field": Code(WARNING, "the payload has no bytes", MADE),
+    "empty-field": Code(WARNING, "the payload has no bytes", f"{MADE}; --ignore empty-field accepts it"),
     "suffix-lies": Code(
         WARNING,
         "the payload is not what its suffix says",
