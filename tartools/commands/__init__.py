@@ -6,10 +6,11 @@ at `tarcat`.
 
 from __future__ import annotations
 
-import signal
+# not signal, which imports enum: for these 5 ms SIGINT would give a traceback
+import _signal  # type: ignore[import-not-found]
 import sys
 
-TYPE_CHECKING = False  # as in typing, which takes 3 ms to import; a signal until then would give a traceback
+TYPE_CHECKING = False  # as in typing, which takes 3 ms to import
 if TYPE_CHECKING:
     from tartools.cli import Command
 
@@ -57,9 +58,10 @@ def _is_started_as_a_command() -> bool:
     return name.isalnum() and os.path.exists(os.path.join(__path__[0], f"{name}.py"))
 
 
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler and _is_started_as_a_command():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `cli.process` takes over, there is nothing to clean up
+if _is_started_as_a_command():
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # until `cli.process` takes over, there is nothing to clean up
 
-import gc  # noqa: E402
+    import gc
 
-gc.set_threshold(50_000)  # imports make many objects and no garbage: 2 ms less for files, 30 for remote URLs
+    gc.set_threshold(50_000)  # imports make many objects and no garbage: 2 ms less for files, 30 for remote URLs

@@ -18,7 +18,7 @@ from tartools.storage.streams import Input, Stream, check_input_file, skip
 from tartools.tables import schema
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special
 from tartools.tar.compression import Decompressed, StoredBytes, decompressed
-from tartools.tar.groups import MACOS_METADATA
+from tartools.tar.groups import FOREIGN_PREFIX, MACOS_METADATA
 
 if TYPE_CHECKING:
     from tartools.shards.forks import ForkedStream
@@ -254,6 +254,9 @@ def batches_of(
 
 
 def _report(found: Special, url: str, account: Account, reading: Reading) -> None:
+    if found.kind == FOREIGN_PREFIX:
+        _raise_odd(url, reading)
+        return
     if not found.silent and not reading.skip_special:
         _raise_odd(url, reading)
     if found.kind == "missing end":

@@ -93,6 +93,7 @@ class Special(NamedTuple):
 
 Parsed = ContiguousGroups | ScatteredGroup | Special | Mark
 
+FOREIGN_PREFIX = "prefix that is no ustar prefix"  # see `header.has_foreign_prefix`; the member itself is a sample's
 MACOS_METADATA = "macOS metadata file"  # see `keys.is_macos_metadata`; counted, not reported one by one
 
 # type flag -> kind, silent; POSIX.1-2017 and GNU tar manual, "Basic Tar Format"

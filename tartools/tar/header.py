@@ -88,6 +88,14 @@ def regular_name(block: bytes) -> bytes:
     return prefix + b"/" + name if prefix else name
 
 
+def has_foreign_prefix(block: bytes) -> bool:
+    """Return whether readers that do not look at the magic take other bytes of *block* for a prefix of the name.
+
+    GNU tar -g has times there. Python's tarfile, so webdataset and datasets, reads `13627467000/a.jpg`.
+    """
+    return block[PREFIX.start] != 0 and block[MAGIC] != USTAR
+
+
 class Remembered(dict[Key, Found]):
     """What *make* returns for each key, for up to 65,536 keys: forged headers may have any number of them."""
 

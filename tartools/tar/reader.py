@@ -26,7 +26,7 @@ from tartools.tar.fullheader import (
     read_full_header,
 )
 from tartools.tar.grouping import LARGE, Grouper
-from tartools.tar.groups import END, Parsed, Special
+from tartools.tar.groups import END, FOREIGN_PREFIX, Parsed, Special
 from tartools.tar.header import (
     BLOCK,
     EXPECTED_SUMS,
@@ -38,6 +38,7 @@ from tartools.tar.header import (
     SIZES,
     Records,
     adler32,
+    has_foreign_prefix,
     regular_name,
 )
 from tartools.tar.keys import NAME_BYTES, NO_STEM, belongs, is_macos_metadata
@@ -138,6 +139,7 @@ class Reader:
         self.extended: ExtendedHeaders | None = None  # those at position, if more bytes are needed for the header
         self.large: FullHeader | None = None  # a member whose payload is too large for a buffer
         self.ended = False  # the last thing parsed was an end of archive
+        self.foreign_prefix = False  # a header with one was noted
         self.globals: Records = {}
         self.reach = NEXT if self.ranges and until is not None else BUFFER  # bytes to read next; a part may be short
         self.seen = 0  # groups
@@ -177,7 +179,7 @@ class Reader:
                         members.append((path, source, position + shift, data + shift, size, None))  # type: ignore[arg-type]
                     position = end
                     continue
-                path = regular_name(bytes(block)) if prefix else name.partition(b"\0")[0]
+                path = self._prefixed_name(bytes(block)) if prefix else name.partition(b"\0")[0]
                 if not (path.startswith(stem) and belongs(path, stem)):
                     base = path.rfind(b"/") + 1  # `keys.split_path`, inlined
                     dot = path.find(b".", base)
@@ -269,6 +271,14 @@ class Reader:
         if self.globals or self.position != self.filled or self.buffer.base + self.filled != until:
             raise TarFormatError("no member begins at this byte", url=self.url, offset=until)
         self.groups.complete(self.position)
+
+    def _prefixed_name(self, block: bytes) -> bytes:
+        """Return the path in *block*, whose field for a prefix is not empty; note once if that is no prefix."""
+        path = regular_name(block)
+        if not self.foreign_prefix and has_foreign_prefix(block):
+            self.foreign_prefix = True
+            self.groups.parts.append(Special(path.decode("utf-8", "surrogateescape"), FOREIGN_PREFIX, True))
+        return path
 
     def _parse_slowly(self) -> bool:
         """Parse any header or end block at `position`; return False if more bytes are needed."""

@@ -315,8 +315,21 @@ def test_a_command_dies_of_it(name: str, thorough: bool, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("first", [[str(BIN / "tartools")], [sys.executable, "-m", "tartools"]], ids=["script", "-m"])
 def test_tartools_dies_of_it(first: list[str], tmp_path: Path) -> None:
-    for at in ("pkgutil", "tartools.commands.tarcat", "tartools.cli"):
+    for at in ("gc", "pkgutil", "tartools.commands.tarcat", "tartools.cli"):
         assert interrupted([*first, "tarcat", "--version"], at, tmp_path) == (-signal.SIGINT, b"", ""), at
+
+
+def test_nothing_is_imported_before_it_is_dealt_with(tmp_path: Path) -> None:
+    """But for what Python imports itself, and the script that pip makes."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nbefore = {*sys.modules}\n")
+    program = (
+        "import sys, sitecustomize, _signal\nsys.argv = ['tarcat']\n"
+        "class Finder:\n    def find_spec(name, *_):\n"
+        "        if _signal.getsignal(2) == 1 - 1: return\n"
+        "        assert name in ('tartools', 'tartools.commands', '__future__'), name\n"
+        "sys.meta_path.insert(0, Finder)\nimport tartools.commands.tarcat\n"
+    )
+    start(sys.executable, "-c", program, folder=tmp_path, env={"PYTHONPATH": str(tmp_path)}).output()
 
 
 def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
@@ -328,10 +341,12 @@ def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("script", ["program.py", "tarball.py", "report"])
 def test_a_program_that_imports_us_keeps_its_handler(script: str, tmp_path: Path) -> None:
     (tmp_path / script).write_text(
-        "import signal, tartools\n"
+        "import gc, signal, tartools\n"
+        "before = gc.get_threshold()\n"
         "from tartools.commands.tarcat import tarcat\n"
         "tartools.read\n"
         "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "assert gc.get_threshold() == before\n"
     )
     interrupted([sys.executable, str(tmp_path / script)], "nothing", tmp_path).output()
 

@@ -78,6 +78,12 @@ CODES = {
         "a file that macOS adds (._NAME, .DS_Store): datasets reads it as a sample, and it tears the one around it",
         "tarcat leaves these out of its copy; COPYFILE_DISABLE=1 tar on macOS writes none",
     ),
+    "foreign-prefix": Code(
+        WARNING,
+        "times of tar -g, or other bytes, are where ustar has a prefix: webdataset and datasets read another key",
+        "--fix writes headers that all read alike; so does tar without -g",
+        kept=True,
+    ),
     "link": Code(WARNING, "a link carries no data", "tar -h --hard-dereference stores files instead"),
     "device": Code(WARNING, "a device or fifo carries no data", "leave it out when the archive is made"),
     "sparse": Code(

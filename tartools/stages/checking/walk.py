@@ -13,10 +13,19 @@ from collections.abc import Iterator
 from tartools.errors import TarFormatError, several
 from tartools.stages.checking.codes import SPECIAL, Trouble
 from tartools.stages.combinations import text
-from tartools.tar import BLOCK, Member, padded, split_path
+from tartools.tar import BLOCK, Member, encode_header, padded, split_path
 from tartools.tar.foreign import is_cut_header, not_tar_message
 from tartools.tar.fullheader import EXTENDED, BadChecksumError, FullHeader, GlobalHeader, NeedMore
-from tartools.tar.header import MAGIC, SIZE, SIZES, TYPE, Records, checksum_matches
+from tartools.tar.header import (
+    MAGIC,
+    SIZE,
+    SIZES,
+    TYPE,
+    Records,
+    checksum_matches,
+    has_foreign_prefix,
+    regular_name,
+)
 from tartools.tar.rescan import WINDOW, header_at
 
 SEARCHED = 1 << 20  # bytes that are searched for a header at a time, at most
@@ -118,12 +127,17 @@ class Walk:
             self.group = MemberGroup(key, start, self.beside)
         self.beside = False
         data = start + header.data
+        head = header.head
+        block = (head or self.read(BLOCK, data - BLOCK))[-BLOCK:]
+        if has_foreign_prefix(block) and header.path == regular_name(block):
+            yield self.trouble("foreign-prefix", header.name)
+            member = Member(header.path, self.file, start, data, header.size, head)
+            head = encode_header(header.path, header.size, member)
         if data + header.size > self.size:
             self.group.lost.append(header.name)
             yield from self.cut(f"the payload of {header.name!r}")
             self.position = self.size
             return
-        head = header.head
         if data + padded(header.size) > self.size:
             head = head or self.read(header.data, start)  # so that its padding is written anew
             self.group.members.append(Member(header.path, self.file, start, data, header.size, head))
