@@ -19,6 +19,7 @@ from tartools.samples.values import field_list
 from tartools.storage.url import Name, name_of
 from tartools.tar import Member
 from tartools.train.payloaddecoding import FILE, Resize, decoder_of, pictures_of
+from tartools.train.sampleseeds import SampleSeeds, SharedSeeds, call_with_seed, seed_parameter
 from tartools.train.sending import check_sent
 from tartools.train.workererrors import note_result
 
@@ -67,7 +68,9 @@ class FieldChooser:
     *classes*: names that become numbers, from 0 on: a list, or a file or URL with a name on each line, of the field
     cls; or a dict of these by field, `{"label.txt": ["cat", "dog"]}`.
 
-    *transform*: a function of the dict or tuple; or, with fields, one for each field, None to leave it as it is.
+    *transform*: a function of the dict or tuple; or, with fields, one for each field, None to leave it as it is. One
+    that has a parameter `seed` or `rng` gets a number, or a numpy Generator, that follows from seed, epoch and sample:
+    the same with any number of workers and ranks, and after a resume. All functions of a sample get the same seed.
 
     Raises: SampleError, with shard, sample and field; an exception of a transform gets a note with these, and is a
     RuntimeError for StopIteration.
@@ -88,6 +91,9 @@ class FieldChooser:
             self.transform = list(transform) if isinstance(transform, (list, tuple)) else []
             if self.fields is None or len(self.fields) != len(self.transform):
                 raise ValueError("transform is a function, or a list of them, one for each of the fields")
+        functions = self.transform if isinstance(self.transform, list) else [self.transform]
+        self._seed_parameters = [seed_parameter(function) for function in functions]
+        self.seeds: SharedSeeds | SampleSeeds | None = SharedSeeds() if any(self._seed_parameters) else None
         self.decoder = decoder_of(decode, resize)
         given = decode.items() if isinstance(decode, Mapping) else ()
         self.files = frozenset(field.lower() for field, how in given if how == FILE)
@@ -159,6 +165,8 @@ class FieldChooser:
         if self.transform is None:
             return value
         try:
+            if self.seeds is not None:
+                return self._seeded(value, self.seeds.of(str(sample[URL]), str(sample[KEY])))
             if not isinstance(self.transform, list):
                 return self.transform(value)
             pairs = zip(self.transform, value, strict=True)
@@ -168,6 +176,21 @@ class FieldChooser:
         except Exception as error:
             error.add_note(str(_failure(sample, "the transform failed")))
             raise
+
+    def _seeded(self, value: Any, seed: int) -> Any:
+        """Return *value* transformed by functions of which some ask for *seed*."""
+        functions, several = self.transform, isinstance(self.transform, list)
+        parts = [
+            part
+            if function is None
+            else call_with_seed(function, parameter, seed, part)
+            if parameter
+            else function(part)
+            for function, parameter, part in zip(
+                functions if several else [functions], self._seed_parameters, value if several else [value], strict=True
+            )
+        ]
+        return tuple(parts) if several else parts[0]
 
 
 def names_in(fields: Any, what: str = "fields") -> list[str]:

@@ -26,6 +26,7 @@ from tartools.storage.pool import Threads, windowed
 from tartools.storage.url import Name, Url, name_of, names_of
 from tartools.train.ranks import SharedEpoch, this_worker
 from tartools.train.sampler import SamplerIteration, StatefulSampler
+from tartools.train.sampleseeds import SharedSeeds, call_with_seed, seed_parameter
 from tartools.train.sending import check_sent
 from tartools.train.states import StateError, check_state, is_bool, is_count, is_reader, make_state
 from tartools.train.workererrors import guard_worker, note_result
@@ -104,9 +105,11 @@ class ObjectDataset(Dataset[Any]):
     with all that is below them; files of web servers, one by one, with braces. They are listed once: `objects` has
     URLs and sizes, sorted, each once, in whatever storage class. Empty objects whose names end in a slash are left out.
 
-    An item is what *transform* returns for the bytes and the URL of the object; without it the bytes. A batch
-    (`__getitems__`, which DataLoader calls) is read with up to 64 requests at once; while it is transformed up to 256
-    MiB more are held. Pickles small, and may be used in forks and other processes.
+    An item is what *transform* returns for the bytes and the URL of the object; without it the bytes. A *transform*
+    with a parameter `seed` or `rng` gets one that follows from seed, epoch and the object's name: see `FieldChooser`.
+
+    A batch (`__getitems__`, which DataLoader calls) is read with up to 64 requests at once; while it is transformed up
+    to 256 MiB more are held. Pickles small, and may be used in forks and other processes.
 
     Raises: StorageError with the URL, if an object is gone, can't be read, or was replaced since it was listed: of
     another version or time, or at least, where a server has no versions, of another size.
@@ -118,6 +121,8 @@ class ObjectDataset(Dataset[Any]):
     def __init__(self, prefixes: Name | Iterable[Name], transform: Transform | None = None) -> None:
         self.objects = ObjectList(prefixes)
         self.transform = transform
+        self._seed_parameter = seed_parameter(transform)
+        self.seeds = SharedSeeds() if self._seed_parameter else None
 
     def __getstate__(self) -> dict[str, Any]:
         check_sent("transform", [self.transform])
@@ -150,7 +155,10 @@ class ObjectDataset(Dataset[Any]):
         if self.transform is None:
             return data
         try:
-            result = self.transform(data, url)
+            if self._seed_parameter and self.seeds is not None:
+                result = call_with_seed(self.transform, self._seed_parameter, self.seeds.of(url, ""), data, url)
+            else:
+                result = self.transform(data, url)
         except Exception as error:
             error.add_note(str(StorageError("the transform failed", url=url)))
             raise

@@ -17,6 +17,7 @@ from tartools.errors import byte_size, several
 from tartools.train import epochorder
 from tartools.train.batching import BatchedOrder, RankSteps
 from tartools.train.ranks import this_rank
+from tartools.train.sampleseeds import SharedSeeds
 from tartools.train.states import (
     StateError,
     check_state,
@@ -117,6 +118,7 @@ class StatefulSampler(Sampler[Any]):
         self.running: SamplerIteration | None = None  # the iteration that was begun last
         table, count = getattr(dataset, "table", dataset), len(dataset)
         self._digest = partial(digest_of_dataset, dataset)
+        self._begin_epoch = partial(begin_epoch, dataset)
         self._kind: dict[str, Any] = {"shuffle": "global" if shuffle is True else shuffle, "samples": count}
         mixing = weights, length, replacement, (batch_size or 0) * per_batch
         self._rows: epochorder.RowOrder | BatchedOrder = order_of(dataset, shuffle, block, window, *mixing)
@@ -233,6 +235,7 @@ class SamplerIteration(Iterator[Any]):
         self.taken = self.had = 0
         self.ended = self._loaded = False
         sampler.running = self
+        sampler._begin_epoch(self._seed, self._epoch)
 
     def __next__(self) -> Any:
         try:
@@ -329,6 +332,18 @@ def datasets_in(dataset: Any) -> list[Any]:
         return [dataset.dataset]
     found = dataset.datasets if isinstance(dataset, (ConcatDataset, StackDataset)) else ()
     return list(found.values() if isinstance(found, dict) else found)
+
+
+def begin_epoch(dataset: Any, seed: int | None, epoch: int) -> None:
+    """Have *dataset*, and those of which it is made, seed its samples for *epoch* of a run with *seed*.
+
+    *seed*: None for that of the epoch before, at first 0.
+    """
+    seeds = getattr(getattr(dataset, "chooser", dataset), "seeds", None)
+    if isinstance(seeds, SharedSeeds):
+        seeds.begin(seed, epoch)
+    for part in datasets_in(dataset):
+        begin_epoch(part, seed, epoch)
 
 
 def digest_of_dataset(dataset: Any) -> str | None:

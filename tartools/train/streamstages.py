@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from webdataset import autodecode, filters
 
 from tartools.errors import SampleError
 from tartools.train.fieldchooser import KEY, OWN, URL, FieldChooser, undecodable
+from tartools.train.sampleseeds import CurrentSample, SampleSeeds, seed_parameter
 from tartools.train.slices import Position
 from tartools.train.states import StateError
 
@@ -148,11 +150,20 @@ class ChooseStage:
         self._chooser = chooser
         self.wanted = chooser.needed
 
-    def __call__(self, samples: Iterator[Any], failed: Handler | None = None) -> Iterator[Any]:
-        """Yield what training takes of *samples*, without those of which `failed(error)` says so."""
+    def __call__(
+        self, samples: Iterator[Any], failed: Handler | None = None, seeds: SampleSeeds | None = None
+    ) -> Iterator[Any]:
+        """Yield the chosen fields of *samples*; skip a sample if `failed(error)` accepts its error.
+
+        Transforms that ask for a seed get those of *seeds*.
+        """
+        chooser = self._chooser
+        if chooser.seeds is not None and seeds is not None:
+            chooser = copy.copy(chooser)
+            chooser.seeds = seeds
         if failed is None:
-            return map(self._chooser, samples)
-        return filters._map(samples, self._chooser, handler=failed)  # type: ignore[no-any-return]
+            return map(chooser, samples)
+        return filters._map(samples, chooser, handler=failed)  # type: ignore[no-any-return]
 
 
 class FilesStage:
@@ -240,6 +251,22 @@ class DecodeStage:
         except autodecode.DecodingError as error:
             failure = undecodable(sample, error.k, error.__cause__)
             raise UndecodableError(failure.message, url=failure.url) from error.__cause__
+
+
+def asks_for_seed(step: Any) -> bool:
+    """True if a function of the stage *step* of webdataset asks for the seed of its sample."""
+    if not isinstance(step, filters.FilterFunction):
+        return False
+    return any(callable(value) and seed_parameter(value) for value in (*step.args, *step.kw.values()))
+
+
+def seeded_step(step: Any, sample: CurrentSample) -> Any:
+    """Return the stage *step*, whose functions get the seed of the current *sample* if they ask for one."""
+    if not asks_for_seed(step):
+        return step
+    args = [sample.seeded(value) if callable(value) else value for value in step.args]
+    kw = {name: sample.seeded(value) if callable(value) else value for name, value in step.kw.items()}
+    return filters.FilterFunction(step.f, *args, **kw)
 
 
 def refuse_pickle(_: object) -> Any:

@@ -33,6 +33,7 @@ from tartools.tar.member import PayloadReader
 from tartools.tar.rescan import headers_in
 from tartools.train import fieldchooser
 from tartools.train.fieldchooser import KEY, URL, FieldChooser
+from tartools.train.sampler import begin_epoch
 from tartools.train.sending import CacheSetting
 from tartools.train.workererrors import guard_worker
 
@@ -90,6 +91,10 @@ class TableDataset(Dataset[Any]):
 
     def __len__(self) -> int:
         return len(self.table)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Seed transforms that ask for it for *epoch*; `StatefulSampler` and `loader` call this themselves."""
+        begin_epoch(self, None, epoch)
 
     def __getitem__(self, index: int) -> Any:
         guard_worker()

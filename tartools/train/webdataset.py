@@ -23,6 +23,7 @@ from tartools.train import samplestream, streamstages
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields, Size
 from tartools.train.payloaddecoding import UNPICKLED, decoders, plain
 from tartools.train.ranks import ReaderId, SharedEpoch
+from tartools.train.sampleseeds import CurrentSample, SampleSeeds
 from tartools.train.samplestream import Remainder, SampleStream
 from tartools.train.sending import CacheSetting, check_sent
 from tartools.train.sharedmemory import with_sent_lists
@@ -403,13 +404,15 @@ class StreamEpoch:
         wanted = first.wanted if isinstance(first, ChooseStage) else None
         pieces = source.slices(epoch, self._me) if self._left is None else by_number(self._left.pieces)
         self._reader = SliceReader(source.urls, pieces, start, wanted, self._failed)
-        found: Iterator[Any] = iter(self._reader)
+        self._seeds = SampleSeeds(source.seed, *epoch)
+        self._sample = CurrentSample(self._seeds) if any(map(streamstages.asks_for_seed, steps)) else None
+        found: Iterator[Any] = self._noted(iter(self._reader))
         for number, step in enumerate(steps):
             if isinstance(step, ShuffleStage):
                 begun = state["shuffle"][:3] if state and skipping else ()
                 name = f"shuffle {epoch} {self._me} {number}"
                 self._shuffling = ShuffleBuffer(step, name, self._reader.position, *begun)
-                found = chain(self._held(steps[:number], wanted), self._shuffling.iterated(found))
+                found = self._noted(chain(self._held(steps[:number], wanted), self._shuffling.iterated(found)))
             else:
                 found = self._through(step, found)
         return found if skipping else islice(found, self._given, None)
@@ -417,17 +420,22 @@ class StreamEpoch:
     def _through(self, step: Any, found: Iterator[Any]) -> Iterator[Any]:
         """Return what the stage *step* makes of *found*; failures that its handler leaves out are counted."""
         if isinstance(step, ChooseStage):
-            return step(found, self._failed)
-        return self._data.invoke(self._failures.of_step(step), found)  # type: ignore[no-any-return]
+            return step(found, self._failed, self._seeds)
+        seeded = step if self._sample is None else streamstages.seeded_step(step, self._sample)
+        made: Iterator[Any] = self._data.invoke(self._failures.of_step(seeded), found)
+        return made if self._sample is None or streamstages.holds_nothing(step) else self._sample.forget(made)
+
+    def _noted(self, samples: Iterator[Any]) -> Iterator[Any]:
+        """Return *samples*, which are noted one by one if a stage asks for their seeds."""
+        return samples if self._sample is None else self._sample.note(samples)
 
     def _held(self, steps: list[Any], wanted: Set[str] | None) -> Iterator[Any]:
         """Yield what the buffers of other readers held behind *steps*."""
         rest = [] if self._left is None else self._left.held
         while rest:
             numbers, pieces = rest[0]
-            found: Iterator[Any] = iter(
-                SliceReader(self._data.source.urls, by_number(pieces), None, wanted, self._failed)
-            )
+            reader = SliceReader(self._data.source.urls, by_number(pieces), None, wanted, self._failed)
+            found = self._noted(iter(reader))
             for step in steps:
                 found = self._through(step, found)
             samples = with_numbers(found, max(numbers, default=-1) + 1, numbers)

@@ -27,6 +27,7 @@ from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
 from tartools.tar import split_path
 from tartools.train.fieldchooser import Classes, Decode, FieldChooser, Fields, Size, dict_of
+from tartools.train.sampler import begin_epoch
 from tartools.train.workererrors import guard_worker
 
 SLACK = 64  # bytes of extra fields before a payload that a request leaves room for
@@ -73,6 +74,10 @@ class ZipDataset(Dataset[Any]):
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Seed transforms that ask for it for *epoch*; `StatefulSampler` and `loader` call this themselves."""
+        begin_epoch(self, None, epoch)
 
     def __getitem__(self, index: int) -> Any:
         guard_worker()

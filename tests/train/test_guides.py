@@ -347,6 +347,31 @@ def test_mixtures(shell: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert [int(line.split()[2]) for line in lines] == [40, 37, 36, 37, 37, 37, 37, 37, 37]
 
 
+def test_masks(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program trains, and each mask lies on its picture, whatever part of them was cut and mirrored."""
+    (code,) = codes("masks", "python")
+    with tartools.TarWriter("train-000.tar") as writer:
+        for number in range(8):
+            labels = Image.new("P", (48, 40), 0)
+            labels.putpalette([200, 0, 0, 0, 0, 90])
+            labels.paste(1, (5 + number, 3, 30, 30))
+            photo = Image.fromarray(numpy.asarray(labels) * 255).convert("RGB")
+            files = [io.BytesIO(), io.BytesIO()]
+            photo.save(files[0], "png")
+            labels.save(files[1], "png")
+            writer.write({"__key__": str(number), "jpg": files[0].getvalue(), "mask.png": files[1].getvalue()})
+    Path("guide_of_masks.py").write_text(code)
+    monkeypatch.syspath_prepend(here)
+    program: Any = import_module("guide_of_masks")
+    program.main()
+    runs = [[*program.batches()] for _ in range(2)]
+    for pictures, masks in runs[0]:
+        assert pictures.shape == (4, 3, 24, 24) and {*masks.unique().tolist()} == {0, 1}
+        edge = (pictures[:, 0] > 0.1) & (pictures[:, 0] < 0.9)  # which bicubic mixes
+        assert torch.equal((pictures[:, 0] > 0.5)[~edge], (masks == 1)[~edge]) and edge.float().mean() < 0.2
+    assert all(torch.equal(a, b) for one, other in zip(*runs, strict=True) for a, b in zip(one, other, strict=True))
+
+
 @exhaustive
 def test_preprocessing(shards: list[str]) -> None:
     code = codes("preprocessing", "python")
