@@ -330,6 +330,25 @@ class Table:
             values[:] = found.to_pylist()
         return values
 
+    def has_field(self, name: str) -> np.ndarray[Any, Any]:
+        """Return for each row whether its sample has the field *name*, in whatever case.
+
+        Raises: StorageError if the table does not list the fields of its samples.
+        """
+        import numpy as np
+
+        try:
+            members = self._read([schema.MEMBERS]).column(0)
+        except KeyError:
+            text = f"this table does not say which fields samples have (column {schema.MEMBERS}): make it by tarindex"
+            raise StorageError(text, url=self._url) from None
+        has = np.zeros(len(self), bool)
+        for number, field in enumerate(members.type):
+            if field.name.lower() == name.lower():
+                places = [chunk.flatten()[number] for chunk in members.chunks]
+                has |= np.concatenate([np.asarray(place.is_valid()) for place in places] or [has])
+        return has
+
     @property
     def arrow(self) -> Any:
         """The rows as a `pyarrow.Table`. Names of shards are as this process can open them, not as in the file."""

@@ -65,6 +65,8 @@ class FieldChooser:
     *resize*: pixels that the shorter side of pictures gets, (height, width), or `Resize`, which also takes the centre;
     or a dict of these by field, such as `{"jpg": 224, "mask.png": Resize(224, nearest=True)}`.
 
+    *missing*: None gives None for a field that a sample lacks, of which no transform is called; else it is an error.
+
     *classes*: names that become numbers, from 0 on: a list, or a file or URL with a name on each line, of the field
     cls; or a dict of these by field, `{"label.txt": ["cat", "dog"]}`.
 
@@ -83,7 +85,12 @@ class FieldChooser:
         transform: Any = None,
         resize: Size = None,
         classes: Classes = None,
+        *,
+        missing: str | None = "error",
     ) -> None:
+        if missing not in ("error", "skip", None):
+            raise ValueError(f"missing is 'error', 'skip' or None, not {missing!r}")
+        self.missing = missing
         self.fields = None if fields is None else [name.split(";") for name in names_in(fields)]
         self._names = [";".join(names) for names in self.fields or ()]
         self.transform = transform
@@ -140,6 +147,8 @@ class FieldChooser:
             found = name if name in sample else name.lower()
             if found in sample:
                 return self._decoded(sample, found, sample[found])
+        if self.missing is None:
+            return None
         have = field_list(name for name in sample if not name.startswith(OWN))
         raise _failure(sample, f"has no field {' or '.join(map(repr, names))}; its fields are: {have}")
 
@@ -170,27 +179,26 @@ class FieldChooser:
             if not isinstance(self.transform, list):
                 return self.transform(value)
             pairs = zip(self.transform, value, strict=True)
-            return tuple([part if function is None else function(part) for function, part in pairs])
+            return tuple([part if self._is_left(function, part) else function(part) for function, part in pairs])
         except StopIteration as error:  # which would end an iteration as if there were no more samples
             raise RuntimeError(str(_failure(sample, "the transform raised StopIteration"))) from error
         except Exception as error:
             error.add_note(str(_failure(sample, "the transform failed")))
             raise
 
+    def _is_left(self, function: Any, part: Any) -> bool:
+        """True if *part* is left as it is: no *function* is for it, or its field is missing."""
+        return function is None or (part is None and self.missing is None)
+
     def _seeded(self, value: Any, seed: int) -> Any:
         """Return *value* transformed by functions of which some ask for *seed*."""
-        functions, several = self.transform, isinstance(self.transform, list)
-        parts = [
-            part
-            if function is None
-            else call_with_seed(function, parameter, seed, part)
-            if parameter
-            else function(part)
-            for function, parameter, part in zip(
-                functions if several else [functions], self._seed_parameters, value if several else [value], strict=True
-            )
-        ]
-        return tuple(parts) if several else parts[0]
+        if not isinstance(self.transform, list):
+            return call_with_seed(self.transform, self._seed_parameters[0], seed, value)
+        parts = zip(self.transform, self._seed_parameters, value, strict=True)
+        return tuple(
+            part if self._is_left(function, part) else call_with_seed(function, parameter, seed, part)
+            for function, parameter, part in parts
+        )
 
 
 def names_in(fields: Any, what: str = "fields") -> list[str]:

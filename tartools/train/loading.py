@@ -39,6 +39,7 @@ def loader(
     transform: Any = None,
     resize: Size = None,
     classes: Classes = None,
+    missing: str | None = "error",
     shuffle: bool | str = True,
     seed: int = 0,
     block: int | str = "4MB",
@@ -63,9 +64,9 @@ def loader(
     In a script, put this below `if __name__ == "__main__":`, because Python from 3.14 on, and macOS, import the script
     in each worker; define functions that workers call (*transform*, *collate_fn*) by `def`, not by `lambda`.
 
-    *table*, *cache*, *columns*, *fields*, *decode*, *transform*, *resize* and *classes* are those of TableDataset, and
-    *options* those of DataLoader (`num_workers`, `pin_memory`, ...). The others are those of `StatefulSampler`: shares
-    by *weights*, the *length* of an epoch, batches of samples that are alike (*bucket*) or up to a budget (*max_cost*).
+    *table*, *cache*, *columns*, *fields*, *decode*, *transform*, *resize*, *classes* and *missing* are those of
+    TableDataset, and *options* those of DataLoader (`num_workers`, `pin_memory`, ...). The others are those of
+    `StatefulSampler`: shares by *weights*, the *length* of an epoch, batches by *bucket* or up to a *max_cost*.
 
     A dataset is a TableDataset, a ZipDataset, torch's Subset or ConcatDataset, or any other with a length and items by
     number: then *fields* and the like are given to it, "blocks" and columns and sources by name are for a TableDataset,
@@ -83,7 +84,7 @@ def loader(
     check_loader_options(batch_size, options)
     mixing: dict[str, Any] = {"length": length, "replacement": replacement, "per_batch": per_batch}
     mixing |= {"weights": weights, "bucket": bucket, "max_cost": max_cost, "drop_last": drop_last}
-    data = dataset_of(source, given, shuffle, mixing)
+    data = dataset_of(source, given, missing, shuffle, mixing)
     sampler = StatefulSampler(data, seed, shuffle, block, batch_size, rank, world_size, **mixing)
     return Loader(data, sampler, collate_fn, **options)
 
@@ -100,9 +101,16 @@ def check_loader_options(batch_size: Any, options: dict[str, Any]) -> None:
         )
 
 
-def dataset_of(source: Any, given: dict[str, Any], shuffle: bool | str, mixing: dict[str, Any]) -> Any:
+def dataset_of(
+    source: Any, given: dict[str, Any], missing: str | None, shuffle: bool | str, mixing: dict[str, Any]
+) -> Any:
     """Return *source* as a dataset. Raises: ValueError if it is empty, for what is *given* to one, or is not for it."""
-    data = source if is_dataset(source) else TableDataset(source, **given)
+    if is_dataset(source):
+        if missing != "error":
+            raise ValueError(f"missing is for tables and shards: this is a {type(source).__name__} already")
+        data = source
+    else:
+        data = TableDataset(source, missing=missing, **given)
     if not len(data):
         raise ValueError("there are no samples: the table, the shards or the dataset are empty")
     if data is not source:

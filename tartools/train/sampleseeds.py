@@ -70,8 +70,10 @@ def seed_parameter(function: Any) -> str | None:
     return None
 
 
-def call_with_seed(function: Callable[..., Any], parameter: str, seed: int, *values: Any) -> Any:
-    """Return what *function* returns for *values* and the *seed* that it asks for by *parameter*."""
+def call_with_seed(function: Callable[..., Any], parameter: str | None, seed: int, *values: Any) -> Any:
+    """Return the result of *function* for *values*, and for *seed* if it asks for one by *parameter*."""
+    if parameter is None:
+        return function(*values)
     if parameter == "seed":
         return function(*values, seed=seed)
     import numpy as np

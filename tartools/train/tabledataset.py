@@ -14,7 +14,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from tartools import storage
-from tartools.errors import ExistsError, StorageError, TarFormatError
+from tartools.errors import ExistsError, StorageError, TarFormatError, several
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading
@@ -33,7 +33,7 @@ from tartools.tar.member import PayloadReader
 from tartools.tar.rescan import headers_in
 from tartools.train import fieldchooser
 from tartools.train.fieldchooser import KEY, URL, FieldChooser
-from tartools.train.sampler import begin_epoch
+from tartools.train.sampler import begin_epoch, log
 from tartools.train.sending import CacheSetting
 from tartools.train.workererrors import guard_worker
 
@@ -61,6 +61,10 @@ class TableDataset(Dataset[Any]):
     names, or `{field: column}`. A field of the same name is replaced, but where the column is null. Values are numbers,
     text and arrays, which are not decoded; *classes* holds for them too.
 
+    With *fields*, columns that these don't name come behind them. *missing*: what a sample without one of *fields* is:
+    "error"; None, which is then the value of the field, and no transform of it is called; or "skip", which leaves the
+    sample out. A warning says how many were left out; `len` counts the others.
+
     *cache*, "/nvme/cache:500GB", keeps what is read of remote shards on the local disk, as `TARTOOLS_CACHE` does: for
     all that this process reads, and its workers.
 
@@ -83,10 +87,14 @@ class TableDataset(Dataset[Any]):
         table: Name | None = None,
         cache: str | None = None,
         columns: Columns = None,
+        missing: str | None = "error",
     ) -> None:
         self._cache = CacheSetting(cache)  # first: what follows may read
-        self.table = table_of(source, table)
-        self.chooser = FieldChooser(fields, decode, transform, resize, classes)
+        fields, transform = with_column_fields(fields, transform, column_fields(columns))
+        self.chooser = FieldChooser(fields, decode, transform, resize, classes, missing=missing)
+        self.table = table_of(source, table, keep_members=missing == "skip")
+        if missing == "skip":
+            self.table = complete_rows(self.table, self.chooser.fields or [], column_fields(columns))
         self._columns = ColumnFields(self.table, columns)
 
     def __len__(self) -> int:
@@ -132,11 +140,7 @@ class ColumnFields:
     """The *columns* of *table* that are fields of samples. Holds: them, read again in processes that are started."""
 
     def __init__(self, table: Table, columns: Columns) -> None:
-        given = {} if columns is None else columns
-        names = (
-            given if isinstance(given, Mapping) else {name: name for name in fieldchooser.names_in(given, "columns")}
-        )
-        self._table, self._names = table, {field.lower(): column for field, column in names.items()}
+        self._table, self._names = table, column_fields(columns)
         if wrong := [field for field in self._names if field.startswith(fieldchooser.OWN)]:
             raise ValueError(f"no field is called {wrong[0]!r}; name one: columns={{'shard': '__shard__'}}")
         self._values: dict[str, Any] = {}
@@ -153,6 +157,52 @@ class ColumnFields:
         return {field: [one.copy() if isinstance(one, np.ndarray) else one for one in found[field]] for field in found}
 
 
+def column_fields(columns: Columns) -> dict[str, str]:
+    """Return the column of each field that *columns* names."""
+    given = {} if columns is None else columns
+    names = given if isinstance(given, Mapping) else {name: name for name in fieldchooser.names_in(given, "columns")}
+    return {field.lower(): column for field, column in names.items()}
+
+
+def with_column_fields(fields: fieldchooser.Fields, transform: Any, columns: dict[str, str]) -> tuple[Any, Any]:
+    """Return *fields* with those of *columns* that they don't name, and *transform* for them."""
+    if fields is None:
+        return None, transform
+    names = fieldchooser.names_in(fields)
+    named = {name.lower() for field in names for name in field.split(";")}
+    added = [field for field in columns if field not in named]
+    if isinstance(transform, (list, tuple)) and len(transform) == len(names):
+        transform = [*transform, *[None] * len(added)]
+    return [*names, *added], transform
+
+
+def complete_rows(table: Table, fields: Sequence[Sequence[str]], columns: dict[str, str]) -> Table:
+    """Return the rows of *table* whose samples have one of the names of each of *fields*; warn of the others.
+
+    Raises: ValueError without fields; StorageError if the table does not say which fields samples have.
+    """
+    if not fields:
+        raise ValueError("missing='skip' leaves out samples without one of fields: give fields")
+    lacking = np.zeros(len(table), bool)
+    counts: dict[str, int] = {}
+    for names in fields:
+        has = np.zeros(len(table), bool)
+        for name in map(str.lower, names):
+            if name.startswith(fieldchooser.OWN):
+                has[:] = True
+            elif name in columns:
+                values = table.column(columns[name], nulls=True)
+                has |= np.array([value is not None for value in values.tolist()], bool)
+            if not has.all():
+                has |= table.has_field(name)
+        counts[" or ".join(names)] = int((~has).sum())
+        lacking |= ~has
+    if count := int(lacking.sum()):
+        why = ", ".join(f"{number:,} without {name}" for name, number in counts.items() if number)
+        log.warning("%s of %s left out: %s", f"{count:,}", several(len(lacking), "sample"), why)
+    return table.take(np.flatnonzero(~lacking)) if count else table
+
+
 def overlaid(samples: Iterable[dict[str, Any]], values: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
     """Yield *samples* with those of *values* that are not null as fields."""
     for number, sample in enumerate(samples):
@@ -160,12 +210,13 @@ def overlaid(samples: Iterable[dict[str, Any]], values: dict[str, list[Any]]) ->
         yield sample | found
 
 
-def table_of(source: TableSource, kept: Name | None = None) -> Table:
+def table_of(source: TableSource, kept: Name | None = None, keep_members: bool = False) -> Table:
     """Return *source* as a table: itself, or that of all samples of the shards and tables that it names, in order.
 
     Shards are read to their ends for that, and the table is held. With *kept*, which goes with shards alone, it is
     written to this URL; if it is there, only shards that have changed are read, as by `tarindex --update`. Of several
-    processes, such as the ranks of a run, the first makes it, and the others take it.
+    processes, such as the ranks of a run, the first makes it, and the others take it. *keep_members*: also hold the
+    places of fields.
 
     Raises: StorageError, TarFormatError; UsageError for stdin and commands, and for shards that are compressed.
     """
@@ -183,7 +234,7 @@ def table_of(source: TableSource, kept: Name | None = None) -> Table:
     if len(urls) == 1 and is_table(urls[0]):
         return Table(urls[0])
     inputs = row_inputs(urls, Account(), INDEXING)
-    names = [name for name in inputs.schema.names if name != schema.MEMBERS]
+    names = [name for name in inputs.schema.names if keep_members or name != schema.MEMBERS]
     pa = schema.arrow()
     columns = pa.schema([inputs.schema.field(name) for name in names])
     rows = pa.Table.from_batches(inputs.batches(names), columns)
