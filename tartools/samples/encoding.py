@@ -47,6 +47,8 @@ def encode(field: str, value: object) -> bytes:
         return str(value).encode()
     if hasattr(value, "__array_interface__") or type(value).__module__.startswith("PIL."):
         return encode_picture(field, kind, value)
+    if hasattr(value, "read"):
+        raise TypeError(f"field {field!r}: cannot write a file, {type(value).__name__}; give its bytes: value.read()")
     raise TypeError(
         f"field {field!r}: cannot write values of type {type(value).__name__}; give bytes, str, a number, an array or "
         f"a PIL image, or name a field whose suffix takes it: {', '.join(FORMATS)}"
@@ -63,7 +65,7 @@ def as_python(value: Any) -> Any:
 
 
 def _off_torch(value: Any) -> Any:
-    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+    return value.detach().cpu().numpy() if hasattr(value, "cpu") else value  # files have `detach` too
 
 
 def _plainer(value: Any) -> Any:
@@ -165,7 +167,7 @@ def _compressed(codec: Codec, data: bytes) -> bytes:
 def encode_picture(field: str, kind: str, picture: Any, **options: Any) -> bytes:
     """Return a PIL image, or an array, as a file in the format with suffix *kind*, with Pillow's *options* for that.
 
-    Raises: TypeError if Pillow cannot write that.
+    Raises: TypeError, naming *field*, if Pillow cannot write that.
     """
     from PIL import Image
 
@@ -179,5 +181,9 @@ def encode_picture(field: str, kind: str, picture: Any, **options: Any) -> bytes
         what = f"an array of {picture.dtype} with the shape {picture.shape}"
         raise TypeError(f"field {field!r}: {what} is no picture: bytes are, height by width by 3, or without") from None
     file = io.BytesIO()
-    made.save(file, formats["." + kind], **options)
+    try:
+        made.save(file, formats["." + kind], **options)
+    except (OSError, ValueError, SystemError) as error:  # a mode, or a size, that the format does not have
+        advice = "picture.convert('RGB') makes one that can be written" if made.mode not in ("RGB", "L") else ""
+        raise TypeError(f"field {field!r}: {error}{advice and f' ({advice})'}") from None
     return file.getvalue()

@@ -323,7 +323,8 @@ def build(fields: Mapping[str, Value]) -> Sample:
 
     Other names that begin with two underscores (`__url__`, which webdataset adds) are left out.
 
-    Raises: SampleError for a key or field that would not read back; TypeError for a value that cannot be encoded.
+    Raises: SampleError for a key or field that would not read back, and for two fields whose names differ only in case;
+    TypeError, naming sample and field, for a value that cannot be encoded.
     """
     from tartools.samples.encoding import encode
 
@@ -343,9 +344,22 @@ def build(fields: Mapping[str, Value]) -> Sample:
                     f"sample {key!r}, field {field!r}: the lone surrogate {error.object[error.start]!a} can't be "
                     "written as UTF-8"
                 ) from None
+            except TypeError as error:
+                raise TypeError(f"sample {key!r}, {error}") from None
     if not members:
         raise SampleError(f"sample {key!r} has no fields, so nothing would be written")
+    _check_case(key, fields)
     return Sample(key.encode("utf-8", "surrogateescape"), tuple(members))
+
+
+def _check_case(key: str, fields: Iterable[str]) -> None:
+    """Raise SampleError if the names of two *fields* differ only in case: readers, which ignore it, lose one."""
+    first: dict[str, str] = {}
+    for field in fields:
+        other = first.setdefault(field.lower(), field)
+        if other != field and not field.startswith("__"):
+            what = f"the fields {other!r} and {field!r}, which readers take for one, because they differ only in case"
+            raise SampleError(f"sample {key!r} has {what}")
 
 
 def checked_path(key: str, field: str) -> bytes:
