@@ -357,17 +357,22 @@ def told_of_other_forms(samples: Iterable[Sample], account: Account) -> Iterator
 def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: PlanOrigin) -> None:
     """Check what the *parts* that *origin* plans are read from, and that *output* is none of it."""
     sources: dict[str, PlannedMember] = {}  # URLs, each with the first part that names it
+    listed: list[str] = []  # by a folder, which names each file once
     for part in parts:
-        if part.url is not None:
-            sources.setdefault(part.url, part)
+        if part.line:
+            if part.url is not None:
+                sources.setdefault(part.url, part)
+        elif part.url is not None:
+            listed.append(part.url)
+    storage.check_listed(listed)
     try:
         storage.check_inputs(list(sources))
     except TarToolsError as error:
         wrong = sources.get(error.url)
-        if wrong is None or not wrong.line:
+        if wrong is None:
             raise
         raise plan.placed_in_plan(error, wrong, origin.name, directory_advice(error.url, origin)) from None
-    storage.check_output(output.url, output.force, list(sources))
+    storage.check_output(output.url, output.force, [*sources, *listed])
 
 
 def directory_advice(url: str, origin: PlanOrigin) -> str:

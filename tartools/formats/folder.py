@@ -59,11 +59,15 @@ def from_folder(folder: Folder, account: Account, skip_special: bool) -> list[Pl
     tree = list_tree(folder, account)
     left_out = [os.fsdecode(path) for path in sorted(tree.left_out)]
     report(printable(folder.path), left_out, [] if skip_special else tree.others, "files", account)
-    names = {path: ended_at_last_dot(path) if folder.dots == "last" else path for path in tree.files}
+    names = dict(zip(tree.files, tree.files, strict=True))
     if folder.dots == "last":
+        names = {path: ended_at_last_dot(path) for path in tree.files}
         check_one_file_each(names, folder.path)
     base = local_url(os.path.join(folder.path, ""))
-    parts = [PlannedMember(name, url=Url(base + os.fsdecode(path))) for path, name in names.items()]
+    texts = os.fsdecode(b"\0".join(names)).split("\0")
+    parts = [
+        PlannedMember(name, b"", Url(base + text)) for name, text in zip(names.values(), texts, strict=bool(names))
+    ]
     if folder.class_field is not None:
         parts += class_parts(folder.path, folder.class_field, names, account)
     parts.sort(key=lambda part: split_path(part.path))

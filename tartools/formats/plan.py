@@ -12,7 +12,6 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import groupby
 from typing import NamedTuple
 
 from tartools import storage, tar
@@ -254,22 +253,24 @@ def grouped_parts(parts: Iterable[PlannedMember], name: str) -> Iterator[Planned
 
     Raises: SampleError if two members have one name.
     """
-    alone = 0
-
-    def together(part: PlannedMember) -> tuple[bytes, int]:
-        nonlocal alone
+    last, joins = b"", False  # key of the open sample, and whether another part can join it
+    held: list[PlannedMember] = []
+    for part in parts:
         key, field = split_path(part.path)
-        alone += not field
-        return key, 0 if field else alone
+        if held and not (joins and field and key == last):
+            yield _planned_sample(last, held, name)
+            held = []
+        held.append(part)
+        last, joins = key, bool(field)
+    if held:
+        yield _planned_sample(last, held, name)
 
-    for (key, _), found in groupby(parts, together):
-        planned = PlannedSample(key, tuple(found))
-        paths = {part.path for part in planned.parts}
-        if len(paths) < len(planned.parts):
-            raise SampleError(
-                f"the sample {planned.key.decode('utf-8', 'surrogateescape')!r} would have a field twice", url=name
-            )
-        yield planned
+
+def _planned_sample(key: bytes, parts: list[PlannedMember], name: str) -> PlannedSample:
+    """Return the sample of *parts*. Raises: SampleError if two have one path."""
+    if len(parts) > 1 and len({part.path for part in parts}) < len(parts):
+        raise SampleError(f"the sample {key.decode('utf-8', 'surrogateescape')!r} would have a field twice", url=name)
+    return PlannedSample(key, tuple(parts))
 
 
 def _bytes(text: str) -> bytes:

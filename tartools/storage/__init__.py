@@ -29,7 +29,7 @@ from tartools.storage.checks import (
     plain_size,
 )
 from tartools.storage.interrupts import deferred_signals
-from tartools.storage.local import make_directory, read_small, sync_folder
+from tartools.storage.local import check_listed, make_directory, read_small, sync_folder
 from tartools.storage.streams import FileSink, Input, OutputStream, Sink, naming, stream_file, unlock
 from tartools.storage.url import Url, loaded_module
 
@@ -40,6 +40,7 @@ __all__ = [
     "cached",
     "check_connection",
     "check_inputs",
+    "check_listed",
     "check_output",
     "check_regular",
     "content",

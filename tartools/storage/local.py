@@ -8,7 +8,7 @@ import io
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 
@@ -139,6 +139,13 @@ def check_readable(url: str) -> int | None:
     if not os.access(path, os.R_OK):
         raise StorageError(os.strerror(errno.EACCES), url=url)
     return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def check_listed(urls: Iterable[str]) -> None:
+    """Raise StorageError unless all *urls* can be read: paths of regular files that a folder has just listed."""
+    for url in urls:
+        if not os.access(url, os.R_OK):
+            check_readable(url)
 
 
 def check_writable(url: str, force: bool, inputs: Sequence[str]) -> None:

@@ -170,7 +170,7 @@ WRONG = [
     ("tarjoin a.tar b.tsv -o o.parquet", "a table only lists samples that are in shards, unchanged"),
     ("tarjoin b.tsv a.tar", "A is shards or tables of samples, and this is tsv by its name"),
     ("tarjoin - -", "stdin can be read only once"),
-    ("tarjoin --key-column id a.tar a.tar", "--key-column names a column"),
+    ("tarjoin --key-column id a.tar a.tar", "--key-column is for rows"),
     ("tarjoin a.tar {a.tar,b.tsv}", "B is shards and tables of samples, or files of rows"),
     *(
         (f"tarcat -f '{word}' a.tar", f"not a field specification: '{word}'")
