@@ -77,7 +77,7 @@ def read_list(name: str) -> str:
 def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
     """Yield the URLs that the braces and wildcards of each of *patterns* stand for."""
     for pattern in map(Url, patterns):
-        literal = is_literal(pattern) or not any(character in pattern for character in "{*?[")
+        literal = is_literal(pattern) or not any(c in pattern for c in "{*?[") or _is_object_with_braces(pattern)
         for url in map(_settled, [pattern] if literal else map(Url, unfolded(pattern))):
             if literal or not (url.is_local or url.is_listed) or not has_wildcards(url) or is_literal(url):
                 yield url
@@ -87,6 +87,19 @@ def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
                 from tartools.storage import listing
 
                 yield from (Url(found.url) for found in listing.matching_objects(url))
+
+
+def _is_object_with_braces(pattern: Url) -> bool:
+    """True if *pattern* has braces that expand, and an object has literally this name: one request asks for it."""
+    if not pattern.is_listed or pattern.read_command or unfolded(pattern) == [pattern]:
+        return False
+    from tartools.storage.objects import object_at
+    from tartools.storage.objects.retry import TransientError
+
+    try:
+        return object_at(_settled(pattern)).head() is not None
+    except (StorageError, UsageError, TransientError):  # whoever opens what the braces stand for says what is wrong
+        return False
 
 
 def _settled(url: Url) -> Url:

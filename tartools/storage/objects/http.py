@@ -49,8 +49,13 @@ _REFUSED = r"^Tunnel connection failed: (\d{3})\b"  # http.client says so what a
 _OVERLOADS = ("SlowDown", "Throttling", "RequestLimitExceeded")  # names of S3 and of servers like it
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
+INVALID_REDIRECT = "the server redirects to an invalid URL"
 Result = TypeVar("Result")
 Trust = bool | str  # the usual certificates, any at all, or those in a file or folder
+
+
+class InvalidUrlError(StorageError):
+    """An address that no request can be sent to."""
 
 
 class Payload(SeekableFile):
@@ -107,7 +112,7 @@ class Response(contract.Body):
         try:
             return urljoin(self.address, location)
         except ValueError:
-            raise StorageError("the server redirects to an invalid URL", url=self.url) from None
+            raise StorageError(INVALID_REDIRECT, url=self.url) from None
 
     def text(self) -> str:
         """Return the body of a failure, "" if it does not come."""
@@ -154,7 +159,11 @@ class Client(NamedTuple):
         before = address
         for _ in range(REDIRECTS + 1):
             moved = address is not before and body is None and urlsplit(before)[:2] != urlsplit(address)[:2]
-            response = self._sent(method, address, url, {**(headers or {}), **self.credentials(address, moved)}, body)
+            all_headers = {**(headers or {}), **self.credentials(address, moved)}
+            try:
+                response = self._sent(method, address, url, all_headers, body)
+            except InvalidUrlError:
+                raise StorageError("invalid URL" if address is before else INVALID_REDIRECT, url=url) from None
             target = response.redirect(method) if follow else None
             if target is None:
                 return response
@@ -221,7 +230,7 @@ def failure(
     if is_any(TimeoutError):
         return TransientError(f"no byte was taken for {connect:g} seconds")
     if isinstance(error, ValueError):
-        return StorageError("invalid URL", url=url)
+        return InvalidUrlError("invalid URL", url=url)
     return TransientError("the connection was cut")
 
 

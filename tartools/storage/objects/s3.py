@@ -80,11 +80,12 @@ def _connection_of(process: int) -> _Connection:
         response_checksum_validation="when_required",  # ranges have no checksum
         request_checksum_calculation="when_required",  # `_checksum_parameter` says why
     )
+    verify = True if os.environ.get("AWS_CA_BUNDLE") == "" else None  # empty is as not set; botocore fails
     session, boto3 = botocore.session.get_session(), sys.modules.get("boto3")
     if boto3 is not None and boto3.DEFAULT_SESSION is not None:  # a Python program may have chosen credentials so
-        client = boto3.client("s3", config=config)
+        client = boto3.client("s3", config=config, verify=verify)
     else:
-        client = session.create_client("s3", config=config)
+        client = session.create_client("s3", config=config, verify=verify)
     client.meta.events.register_first("before-parse.s3.GetObject", _check_length)
     setting = session.get_config_variable("request_checksum_calculation") or ""
     return _Connection(client, _checksum_parameter(client.meta.endpoint_url, setting.lower()))
@@ -179,6 +180,8 @@ def _status_error(error: exceptions.ClientError, url: str, what: str, pinned: bo
     if status in (401, 403):
         return NoPermissionError(f"no permission to {what} ({name or status})", url=url)
     message = error.response.get("Error", {}).get("Message") or ""
+    if "Part number must be" in message:
+        return StorageError(f"the object has more parts than the server takes ({message.rstrip('.')})", url=url)
     refusal = " ".join(filter(None, ["the server refuses:", str(status), name, message.rstrip(" .")]))
     if what == "write" and status in (400, 411, 501) and _connection().checksum:
         refusal += f"; if it does not support checksums, set {CHECKSUM_SETTING}=when_required"

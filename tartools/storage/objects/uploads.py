@@ -19,7 +19,7 @@ from tartools.storage.objects.retry import TransientError, with_retries
 from tartools.storage.pool import Threads
 
 PART = 16 << 20  # bytes
-GROWTH = 5000  # parts, after which they are twice as large: 250 GB in the 10,000 parts that stores allow
+LARGE_PARTS_FROM = 500  # number of the first part that has 32 MiB: 25 GB in Swift's 1,000 parts, 327 GB in S3's 10,000
 MOST = 10_000  # parts
 PATIENCE = 15.0  # seconds for an abort, half of them for requests under way to end
 
@@ -65,7 +65,7 @@ class Target(Protocol):
 class Upload:
     """An output that makes an object in a store; it is its own sink.
 
-    Holds: one part more than the target has workers, of 16 MiB each (32 MiB beyond 84 GB).
+    Holds: one part more than the target has workers, of 16 MiB each (32 MiB beyond 8.4 GB).
     """
 
     def __init__(self, target: Target) -> None:
@@ -89,7 +89,7 @@ class Upload:
         """Take *data*; waits while all workers are busy. Raises: StorageError if a part could not be sent."""
         view = memoryview(data).cast("B")
         while view.nbytes:
-            size = PART << (self._number // GROWTH)
+            size = 2 * PART if self._number >= LARGE_PARTS_FROM else PART
             if len(self._part) == size:
                 self._send_part()
                 continue

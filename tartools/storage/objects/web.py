@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping
 from functools import partial
+from http import HTTPStatus
 from itertools import count
 from urllib.parse import urlsplit
 
@@ -15,6 +17,7 @@ from tartools.storage.objects.http import (
     DONE,
     REPLIES,
     Client,
+    Response,
     content_length,
     netrc_header,
     parse_date,
@@ -62,6 +65,13 @@ def _version(headers: Mapping[str, str]) -> str:
     return f"If-Unmodified-Since: {changed}"
 
 
+def _error_code(response: Response) -> str:
+    """Return code and message of an error in XML, as of S3 and GCS: the signature of the URL may have expired."""
+    text = response.text() if "xml" in response.headers.get("Content-Type", "") else ""
+    found = [re.search(rf"<{name}>([\w .,'-]{{1,80}})</{name}>", text) for name in ("Code", "Message")]
+    return ": ".join(match[1] for match in found if match)
+
+
 class _WebObject:
     def __init__(self, url: str, address: str = "") -> None:
         self.url = url
@@ -74,7 +84,8 @@ class _WebObject:
             headers[name] = value
         response = CLIENT.request("GET", self.url, self.url, headers=headers)
         if response.status not in REPLIES:
-            error = status_error(response, pinned=bool(version))
+            code = _error_code(response) if response.status in (400, 401, 403) else ""
+            error = status_error(response, pinned=bool(version), code=code)
             if isinstance(error, NotFoundError) and "*" in Url(self.url).name:
                 raise NotFoundError(f"{error.message}, and {NO_LISTINGS}", url=self.url)
             raise error
@@ -130,6 +141,10 @@ class _WebObject:
             raise StorageError(
                 "the server does not accept uploads (PUT): write to a file, or to s3:, gs: or ais:", url=self.url
             )
+        if response.status in (404, 409):
+            phrase = f"{response.status} {HTTPStatus(response.status).phrase}"
+            what = "the folder does not exist, or the server does not accept uploads (PUT)"
+            raise StorageError(f"cannot write: {what}: {phrase}", url=self.url)
         if response.status == 412 and again:
             raise StorageError("exists now; an earlier try, which had no response, may have written it", url=self.url)
         raise status_error(response, "write")

@@ -13,8 +13,9 @@ import pytest
 
 import tartools
 from tartools.errors import UsageError
+from tartools.storage.objects import uploads
 from tests.commands.test_damage import WHOLE
-from tests.conftest import Run
+from tests.conftest import Run, make_samples, make_tar, members_of
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.storage.objects.inside import OBJECT, Inside
 from tests.tiers import by_turns
@@ -339,3 +340,64 @@ def test_a_key_that_google_does_not_take(
     done = run("tarcat", "gs://b/a.tar", env=env, timeout=60)
     assert done[:2] == (1, b"") and SECRET not in done.stderr
     assert re.fullmatch(r"tarcat: gs://b/a.tar: [^\n]*[Cc]redentials[^\n]*\n", done.stderr), done.stderr
+
+
+# ---- in the words of the case ----
+
+
+@pytest.mark.parametrize("location", ["http://[::1", "http://%5b::1%5d:8090/b/a.tar", "http://a b/"])
+def test_a_redirect_to_an_invalid_url(location: str, inside: Inside) -> None:
+    """The user's own URL is valid."""
+    inside.server.faults = [Fault(OBJECT, status=302, headers={"Location": location}, times=None)]
+    inside.copy("http").refused(inside.server.url("http", OBJECT), "the server redirects to an invalid URL")
+
+
+def test_a_signed_url_that_has_expired(inside: Inside) -> None:
+    """What the body of the store says, but no part that may be secret."""
+    xml = {"Content-Type": "application/xml"}
+    for text, reason in (
+        ("<Code>AccessDenied</Code><Message>Request has expired</Message>", r"AccessDenied: Request has expired"),
+        ("<Code>AccessDenied</Code><Message>see http://h/?X-Amz-Signature=1</Message>", "AccessDenied"),
+        ("no XML at all", "Forbidden"),
+    ):
+        body = f"<Error>{text}</Error>".encode()
+        inside.server.faults = [Fault(OBJECT, status=403, headers=xml, body=body, times=None)]
+        inside.copy("http").refused(inside.server.url("http", OBJECT), rf"no permission to read \({reason}\)")
+
+
+def test_a_folder_that_does_not_exist_on_a_web_server(inside: Inside) -> None:
+    """Apache answers 409 to PUT, others 404; so do those that take no uploads."""
+    Path("in").write_bytes(WHOLE)
+    for status, phrase in ((404, "Not Found"), (409, "Conflict")):
+        inside.server.faults = [Fault("out", method="PUT", status=status, times=None)]
+        message = inside.run("tarcat", "-o", inside.server.url("http", "out"), "in").failure(lines=1)
+        what = "the folder does not exist, or the server does not accept uploads (PUT)"
+        assert message.endswith(f": cannot write: {what}: {status} {phrase}\n")
+
+
+def test_a_bundle_of_certificates_that_is_set_to_nothing(inside: Inside) -> None:
+    inside.environ(AWS_CA_BUNDLE="")
+    assert inside.copy("s3") == (0, WHOLE, "")
+
+
+def test_more_parts_than_the_server_takes(empty: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "PART", 5120)
+    Path("in").write_bytes(WHOLE)
+    text = "Part number must be an integer between 1 and 1000, inclusive"
+    body = f"<Error><Code>InvalidArgument</Code><Message>{text}</Message></Error>".encode()
+    empty.server.faults = [Fault(has="partNumber", status=400, body=body, times=None)]
+    message = empty.run("tarcat", "-o", "s3://b/out", "in").failure(lines=1)
+    assert message == f"tarcat: s3://b/out: the object has more parts than the server takes ({text})\n"
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "ais"])
+def test_an_object_with_braces_in_its_name(scheme: str, inside: Inside) -> None:
+    """It takes precedence over what the braces stand for, as a local file does."""
+    name = "cu{a,b}.tar"
+    assert inside.run("tarcat", "-o", inside.server.url(scheme, name), inside.server.url(scheme, OBJECT)).status == 0
+    assert inside.run("tarcat", inside.server.url(scheme, name)).output() == WHOLE
+    for part in "ab":
+        inside.server.objects[f"cu{part}.tar"] = make_tar(make_samples(1, ord(part)))
+    assert inside.run("tarcat", inside.server.url(scheme, name)).output() == WHOLE
+    del inside.server.objects[name]
+    assert len(members_of(inside.run("tarcat", inside.server.url(scheme, name)).output())) == 4

@@ -117,17 +117,18 @@ def test_parts_are_numbered_and_where_they_belong(size: int, step: int) -> None:
 
 
 def test_parts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "GROWTH", 3)
-    target, data = Memory(1), text(2 * PART + 3 * 2 * PART + 3 * 4 * PART + 1)
+    monkeypatch.setattr(uploads, "LARGE_PARTS_FROM", 3)
+    target, data = Memory(1), text(2 * PART + 3 * 2 * PART + 1)
     begun(target, data).commit()
-    assert [len(part) for _, part in target.parts.values()] == [10, 10, 20, 20, 20, 40, 40, 40, 1]
-    assert [at for at, _ in target.parts.values()] == [0, 10, 20, 40, 60, 80, 120, 160, 200]
+    assert [len(part) for _, part in target.parts.values()] == [10, 10, 20, 20, 20, 1]
+    assert [at for at, _ in target.parts.values()] == [0, 10, 20, 40, 60, 80]
     assert target.made == data
 
 
 def test_the_largest_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = [(16 << 20) << (number // uploads.GROWTH) for number in range(1, uploads.MOST + 1)]
-    assert sum(sizes) > 250e9 and max(sizes) <= 5 << 30  # S3: no part has more than 5 GiB
+    sizes = [(16 << 20) * (1 + (number >= uploads.LARGE_PARTS_FROM)) for number in range(1, uploads.MOST + 1)]
+    assert sum(sizes) > 325e9
+    assert sum(sizes[:1000]) > 25e9  # Swift takes no more parts
     monkeypatch.setattr(uploads, "MOST", 4)
     target = Memory()
     upload = begun(target, text(4 * PART))

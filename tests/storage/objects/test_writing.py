@@ -247,7 +247,8 @@ def test_a_web_server_without_such_a_place(inside: Inside) -> None:
     Path("in").write_bytes(SMALL)
     done = inside.run("tarcat", "-o", f"{inside.server.base}/none/out?signature=SECRET", "in")
     url = f"{inside.server.base}/none/out?…"
-    assert done == (1, b"", f"tarcat: {url}: cannot write: not found (Not Found)\n")
+    what = "the folder does not exist, or the server does not accept uploads (PUT): 404 Not Found"
+    assert done == (1, b"", f"tarcat: {url}: cannot write: {what}\n")
 
 
 @pytest.mark.parametrize("status", [405, 501])
