@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.storage.real.s3 import s3_server
 from tests.storage.real.server import Processes, Server, free_port, processes, require
-from tests.storage.real.tls import encrypted
+from tests.storage.real.tls import encrypted, limited
 
 KEYS = ("CEPHKEY", "secret-of-ceph-7")
 CONFIG = """
@@ -55,15 +55,18 @@ rgw_data = {folder}/rgw
 @contextmanager
 def ceph(folder: Path, certificate: Path) -> Iterator[Server]:
     """Give a gateway with a user and a bucket."""
-    with _gateway(folder) as (version, url):
-        yield s3_server(version, url, KEYS)
+    with _gateway(folder) as (version, url), limited(folder / "limited", url) as address:
+        server = s3_server(version, url, KEYS)
+        server.limited = {"AWS_ENDPOINT_URL": address}
+        yield server
 
 
 @contextmanager
 def ceph_tls(folder: Path, certificate: Path) -> Iterator[Server]:
     """Give a gateway behind HAProxy, which speaks TLS by *certificate*."""
     with _gateway(folder) as (version, url), encrypted(folder / "tls", url, certificate) as address:
-        yield s3_server(version, address, KEYS, bundle=str(certificate))
+        lacks = {"a table at 10 requests a second": "tried without TLS"}
+        yield s3_server(version, address, KEYS, bundle=str(certificate), lacks=lacks)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.real import page
+from tests.storage.real.apache import apache, apache_tls
 from tests.storage.real.ceph import ceph, ceph_tls
 from tests.storage.real.server import Server
 from tests.storage.real.swift import swift, swift_tls
@@ -20,6 +21,8 @@ SERVERS: dict[str, Callable[[Path, Path], AbstractContextManager[Server]]] = {
     "Ceph gateway, TLS": ceph_tls,
     "OpenStack Swift, s3api": swift,
     "OpenStack Swift, s3api, TLS": swift_tls,
+    "Apache, WebDAV": apache,
+    "Apache, WebDAV, TLS": apache_tls,
 }
 
 

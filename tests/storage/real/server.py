@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -41,10 +42,12 @@ class Server:
     lacks: Mapping[str, str] = field(default_factory=dict)  # trials that can't be made there, and why
     refusals: Sequence[Refusal] = ()
     secrets: Sequence[str] = ()  # texts that no message may have
+    quoted: bool = False  # names are escaped in URLs
+    limited: Mapping[str, str] = field(default_factory=dict)  # to reach it with at most ten requests a second
 
     def url(self, name: str) -> str:
-        """Return the URL of the object `name`."""
-        return f"{self.base}/{name}"
+        """Return the URL of the object `name`, which may be a pattern."""
+        return f"{self.base}/{quote(name, safe='/{},.%*?[]') if self.quoted else name}"
 
 
 def require(package: str, *programs: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.storage.real.s3 import s3_server
 from tests.storage.real.server import Server, free_port, processes, require
-from tests.storage.real.tls import encrypted
+from tests.storage.real.tls import encrypted, limited
 
 KEYS = ("test:tester", "secret-of-swift-7")
 BACKEND = """
@@ -43,15 +43,18 @@ SETTINGS = {
 @contextmanager
 def swift(folder: Path, certificate: Path) -> Iterator[Server]:
     """Give a proxy with a user and a bucket."""
-    with _running(folder) as (version, url):
-        yield s3_server(version, url, KEYS)
+    with _running(folder) as (version, url), limited(folder / "limited", url) as address:
+        server = s3_server(version, url, KEYS)
+        server.limited = {"AWS_ENDPOINT_URL": address}
+        yield server
 
 
 @contextmanager
 def swift_tls(folder: Path, certificate: Path) -> Iterator[Server]:
     """Give a proxy behind HAProxy, which speaks TLS by *certificate*."""
     with _running(folder) as (version, url), encrypted(folder / "tls", url, certificate) as address:
-        yield s3_server(version, address, KEYS, bundle=str(certificate))
+        lacks = {"a table at 10 requests a second": "tried without TLS"}
+        yield s3_server(version, address, KEYS, bundle=str(certificate), lacks=lacks)
 
 
 @contextmanager

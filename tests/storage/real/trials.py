@@ -119,6 +119,8 @@ def object_that_appears_meanwhile(place: Place) -> None:
 def odd_names(place: Place) -> None:
     """Blanks, quotes, percent signs, braces, letters of other scripts."""
     for name in ODD_NAMES:
+        if place.server.quoted and re.search("[%?{/]", name):  # in web addresses these are escaped by the user
+            continue
         place.command("tarcat", "-o", place.url(name), stdin=SMALL)
         assert place.get(name) == SMALL, name
         assert place.command("tarcat", place.url(name)) == SMALL, name
@@ -200,6 +202,14 @@ def jobs_with_resume(place: Place) -> None:
     second = place.run(*job, env=place.server.env, timeout=600)
     assert second.status == 0, second
     assert [place.get(f"out-{n}.tar") for n in range(10)] == [make_tar(make_samples(4, 10 * n)) for n in range(10)]
+
+
+def table_on_a_busy_server(place: Place) -> None:
+    """Ten requests a second suffice, slowly: 50 shards by a table, whose rows are read side by side."""
+    data = make_tar(make_samples(100))
+    place.run("tarsplit", "-n", "2", "-o", place.url("s-%06d.tar"), stdin=data, env=place.server.env)
+    place.run("tarindex", "-o", place.url("t.parquet"), place.url("s-{000000..000049}.tar"), env=place.server.env)
+    assert place.command("tarcat", place.url("t.parquet"), **place.server.limited) == data
 
 
 def cache_with_two_versions(place: Place) -> None:
@@ -306,6 +316,7 @@ TRIALS: dict[str, Callable[[Place], None]] = {
     "tables": tables,
     "tarsplit, 50 shards": split_into_50_shards,
     "tarjob, and its resume": jobs_with_resume,
+    "a table at 10 requests a second": table_on_a_busy_server,
     "TARTOOLS_CACHE, two versions": cache_with_two_versions,
     "replaced while it is read": replaced_while_it_is_read,
     "loader, 2 workers, resume": loader_with_resume,
