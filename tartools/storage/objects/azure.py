@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import hashlib
 import hmac
 import logging
 import os
@@ -24,7 +23,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from xml.sax.saxutils import escape
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, how_to_install
-from tartools.storage.objects import http
+from tartools.storage.objects import http, integrity
 from tartools.storage.objects.contract import ListedObject, NoPermissionError, Object, Page, Reply
 from tartools.storage.objects.http import DONE, REPLIES, Client, Payload, Response, content_length, parse_date
 from tartools.storage.objects.uploads import Upload
@@ -184,7 +183,7 @@ def _request(
     sent = {"x-ms-version": API_VERSION, "x-ms-date": formatdate(usegmt=True), **(headers or {})}
     if body is not None:
         sent["Content-Length"] = str(len(body))
-        sent["Content-MD5"] = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        sent["Content-MD5"] = integrity.md5_base64(body)
     if account.key:
         sent["Authorization"] = _signature(account, method, address, sent)
     elif not account.sas:
