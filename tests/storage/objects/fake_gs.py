@@ -62,7 +62,7 @@ def _resource(place: str, bucket: Bucket, name: str) -> dict[str, Any]:
     version = bucket.version(name)
     when = datetime.fromtimestamp(version.modified, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     size = str(len(bucket.objects[name]))
-    digest = b64encode(bytes.fromhex(version.etag)).decode()
+    digest = "" if "-" in version.etag else b64encode(bytes.fromhex(version.etag)).decode()
     return {
         **{"kind": "storage#object", "name": name, "bucket": place, "generation": str(version.generation)},
         **{

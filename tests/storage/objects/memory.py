@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from tests.storage.objects.wire import Received
 
+MAX_DIGEST_BYTES = 1 << 30  # larger objects have an ETag as objects in parts have
+
 
 class Exists(Exception):  # noqa: N818  # an answer, not a failure
     """There is an object of that name, and it is not to be replaced."""
@@ -18,7 +20,7 @@ class Exists(Exception):  # noqa: N818  # an answer, not a failure
 class Version(NamedTuple):
     """One state of an object. All but the ETag change whenever its bytes are put anew."""
 
-    etag: str  # the MD5 of its bytes
+    etag: str  # the MD5 of its bytes, if they are not too many
     generation: int
     modified: float  # seconds since 1970
 
@@ -66,7 +68,8 @@ class Bucket:
             known = self._versions.get(name)
             if known is None or known[0] is not data:
                 number = next(self._numbers)
-                known = self._versions[name] = data, Version(md5(data).hexdigest(), number, time.time())
+                etag = md5(data).hexdigest() if len(data) < MAX_DIGEST_BYTES else f"{number:x}-2"
+                known = self._versions[name] = data, Version(etag, number, time.time())
             return known[1]
 
     def put(self, name: str, received: Received, absent: bool = False) -> None:
