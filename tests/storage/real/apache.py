@@ -6,7 +6,7 @@ import http.client
 import os
 import pwd
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -60,7 +60,7 @@ LACKS = {"list, wildcards": "no listings in HTTP", "a table at 10 requests a sec
 def apache(folder: Path, certificate: Path) -> Iterator[Server]:
     """Give a folder of WebDAV."""
     with _running(folder, certificate) as (version, port, _):
-        yield _server(folder, version, f"http://127.0.0.1:{port}/dav", {}, {})
+        yield _server(folder, version, f"http://127.0.0.1:{port}/dav", {})
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def apache_tls(folder: Path, certificate: Path) -> Iterator[Server]:
     """Give a folder of WebDAV, by TLS."""
     with _running(folder, certificate) as (version, _, port):
         env = {"REQUESTS_CA_BUNDLE": str(certificate)}
-        yield _server(folder, version, f"https://127.0.0.1:{port}/dav", env, {})
+        yield _server(folder, version, f"https://127.0.0.1:{port}/dav", env)
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def _running(folder: Path, certificate: Path) -> Iterator[tuple[str, int, int]]:
         yield version, port, tls
 
 
-def _server(folder: Path, version: str, base: str, env: dict[str, str], lacks: Mapping[str, str]) -> Server:
+def _server(folder: Path, version: str, base: str, env: dict[str, str]) -> Server:
     def request(method: str, name: str) -> tuple[int, bytes]:
         parts = urlsplit(base)
         context = ssl._create_unverified_context()
@@ -117,9 +117,17 @@ def _server(folder: Path, version: str, base: str, env: dict[str, str], lacks: M
         assert request("MKCOL", name)[0] == 201
 
     return Server(
-        version, base, env, get, make_folder, lacks=LACKS | dict(lacks), refusals=_refusals(base), quoted=True,
+        version,
+        base,
+        env,
+        get,
+        make_folder,
+        lacks=LACKS,
+        refusals=_refusals(base),
+        quoted=True,
+        version_seconds=2.5,  # its ETag of a younger file is weak
         secrets=["password", "SECRET"],
-    )  # fmt: skip
+    )
 
 
 def _refusals(base: str) -> list[Refusal]:

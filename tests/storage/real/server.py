@@ -42,6 +42,7 @@ class Server:
     lacks: Mapping[str, str] = field(default_factory=dict)  # trials that can't be made there, and why
     refusals: Sequence[Refusal] = ()
     secrets: Sequence[str] = ()  # texts that no message may have
+    version_seconds: float = 0.0  # after which a new object has a version that never names other bytes
     quoted: bool = False  # names are escaped in URLs
     limited: Mapping[str, str] = field(default_factory=dict)  # to reach it with at most ten requests a second
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,16 @@ class Place:
     def command(self, name: str, *arguments: object, stdin: bytes = b"", **env: str) -> bytes:
         """Run a command that ends well and says nothing; return its stdout."""
         return self.run(name, *arguments, stdin=stdin, env=self.server.env | env, timeout=600).output()
+
+    def split(self, data: bytes, count: int) -> None:
+        """Write shards `s-%06d.tar`, each of `count` samples."""
+        self.command("tarsplit", "-n", count, "-o", self.url("s-%06d.tar"), stdin=data)
+
+    def index(self, table: str, shards: str) -> None:
+        """Write a table of shards, once they are so old that the server gives them a version."""
+        time.sleep(self.server.version_seconds)
+        done = self.run("tarindex", "-o", self.url(table), shards, env=self.server.env, timeout=600)
+        assert done.status == 0, done
 
     def fails(self, name: str, *arguments: object, stdin: bytes = b"", **env: str) -> str:
         """Run a command that fails with one line; return that."""
@@ -170,9 +181,9 @@ def killed_while_writing(place: Place) -> None:
 
 def tables(place: Place) -> None:
     """tarindex beside the shards, tarcat of the table, Table by number."""
-    place.command("tarsplit", "-n", "5", "-o", place.url("s-%06d.tar"), stdin=SMALL)
+    place.split(SMALL, 5)
     shards = place.url("s-{000000..000003}.tar")
-    place.run("tarindex", "-o", place.url("t.parquet"), shards, env=place.server.env)
+    place.index("t.parquet", shards)
     assert place.command("tarcat", place.url("t.parquet")) == place.command("tarcat", shards) == SMALL
     program = "import sys, tartools; print(*[tartools.Table(sys.argv[1])[i].key for i in (17, 3, -1)])"
     assert place.python(program, place.url("t.parquet")).split() == ["000017", "000003", "000019"]
@@ -180,7 +191,7 @@ def tables(place: Place) -> None:
 
 def split_into_50_shards(place: Place) -> None:
     data = make_tar(make_samples(100))
-    place.run("tarsplit", "-n", "2", "-o", place.url("s-%06d.tar"), stdin=data, env=place.server.env)
+    place.split(data, 2)
     assert place.command("tarcat", place.url("s-{000000..000049}.tar")) == data
     assert place.get("s-000050.tar") is None
     assert (
@@ -207,8 +218,8 @@ def jobs_with_resume(place: Place) -> None:
 def table_on_a_busy_server(place: Place) -> None:
     """Ten requests a second suffice, slowly: 50 shards by a table, whose rows are read side by side."""
     data = make_tar(make_samples(100))
-    place.run("tarsplit", "-n", "2", "-o", place.url("s-%06d.tar"), stdin=data, env=place.server.env)
-    place.run("tarindex", "-o", place.url("t.parquet"), place.url("s-{000000..000049}.tar"), env=place.server.env)
+    place.split(data, 2)
+    place.index("t.parquet", place.url("s-{000000..000049}.tar"))
     assert place.command("tarcat", place.url("t.parquet"), **place.server.limited) == data
 
 
@@ -218,6 +229,7 @@ def cache_with_two_versions(place: Place) -> None:
     cache = f"{folder}:100MB"
     for data in (SMALL, OTHER):
         place.command("tarcat", "--force", "-o", place.url("a.tar"), stdin=data)
+        time.sleep(place.server.version_seconds)
         for _ in range(2):
             assert place.command("tarcat", place.url("a.tar"), TARTOOLS_CACHE=cache) == data
     assert sum(len(files) for _, _, files in os.walk(folder)) > 1
@@ -245,7 +257,7 @@ def replaced_while_it_is_read(place: Place) -> None:
 
 def loader_with_resume(place: Place) -> None:
     """Two workers, a state in mid-epoch: each sample once."""
-    place.command("tarsplit", "-n", "10", "-o", place.url("s-%06d.tar"), stdin=make_tar(make_samples(96)))
+    place.split(make_tar(make_samples(96)), 10)
     program = """
         import sys, tartools
         from tartools.train import loader
