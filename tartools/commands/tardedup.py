@@ -6,9 +6,10 @@ of these fields only, byte for byte ('jpg;png' is the first of these that a samp
 finds copies that were resized or compressed again, also in another format.
 
 Pictures are near if their difference hashes (see --dhash in tarindex(1)) differ in at most --distance of 64 bits, and
-the means of red, green and blue in 4 by 4 parts of them by at most 12 of 255, and 3 on average. The hash alone would
-take blank pictures, skies and other soft gradients for copies of each other. --distance is 6 unless it is given: that
-finds copies of photographs; pictures with large parts of one colour may need more. Copies that are cropped, rotated,
+the means of red, green and blue in 4 by 4 parts of them by at most 12 of 255, and 3 on average, and if width / height
+of one is at most 1.1 times that of the other. The hash alone would take blank pictures, skies and other soft
+gradients, of any shape, for copies of each other. --distance is 6 unless it is given: that finds copies of
+photographs; pictures with large parts of one colour may need more. Copies that are cropped, stretched, rotated,
 mirrored, or changed in brightness are not near. Pictures are compared as they are stored: EXIF does not rotate them.
 Of an animation it is the first frame.
 
@@ -30,9 +31,9 @@ unless pictures are near). The columns are key, shard, kept_key, kept_shard, dis
 writes a page of pairs, side by side: the 200 with the largest distance. OUTPUT appears after these.
 
 Inputs are read twice, first to compare, then to write; stdin is copied to --tmpdir. If inputs are tables that have the
-columns FIELD.blake2b (for --equal) or FIELD.dhash and FIELD.colours (for --near), and FIELD.width and FIELD.height for
---keep largest, no sample is read to compare it. OUTPUT and --rest may end in .parquet: that is a table, which lists the
-samples and moves none (see TABLES in tartools(7)). Digests need -M bytes of memory, and 70 bytes per
+columns FIELD.blake2b (for --equal) or FIELD.dhash, FIELD.colours, FIELD.width and FIELD.height (for --near; --dhash of
+tarindex makes the four), no sample is read to compare it. OUTPUT and --rest may end in .parquet: that is a table,
+which lists the samples and moves none (see TABLES in tartools(7)). Digests need -M bytes of memory, and 70 bytes per
 sample in --tmpdir beyond that; --near holds some 250 bytes for each picture.
 
 Examples:

@@ -23,7 +23,7 @@ bits that are similar for pictures that look alike: Pillow converts the picture 
 pixels (Lanczos); then, row by row from the top left, a bit is 1 if a pixel is darker than its right neighbour. The
 first bit is the highest. It is null for pictures that are broken or have more than 89,478,485 pixels. The dhash of
 imagehash is the same. FIELD.colours has the means of red, green and blue in 4 by 4 parts of the picture, 48 bytes, by
-which tardedup --near tells pictures apart.
+which tardedup --near tells pictures apart, and by FIELD.width and FIELD.height, which are there too.
 
 A SHARD may be a table too: the new table has the rows of all, in order, with all their columns, and lists samples of
 shards, not of tables.

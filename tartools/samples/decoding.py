@@ -123,20 +123,21 @@ def facts(member: Member, decode: bool = False) -> tuple[int | None, int | None,
 
 
 class Likeness(NamedTuple):
-    """What a picture looks like: its difference *hash* of 64 bits, *colours* (48 bytes), and its number of *pixels*."""
+    """Difference *hash* of 64 bits, *colours* (48 bytes), and size in pixels of a picture, to find its copies."""
 
     hash: int
     colours: bytes
-    pixels: int
+    width: int
+    height: int
 
 
-def hash_and_colours(member: Member) -> tuple[int, bytes] | None:
-    """Return difference hash and colours of the picture *member*: see `likeness`.
+def likeness_or_none(member: Member) -> Likeness | None:
+    """Return the likeness of the picture *member*: see `likeness`.
 
     None if it is broken or has too many pixels. Raises: TarToolsError if the payload can't be read.
     """
     try:
-        return likeness(member)[:2]
+        return likeness(member)
     except (TarToolsError, MemoryError):
         raise
     except Exception:  # each format has its own
@@ -157,13 +158,14 @@ def likeness(member: Member) -> Likeness:
     from PIL import Image
 
     with _opened(member) as opened:
-        pixels = math.prod(opened.size)
+        size = opened.size
+        pixels = math.prod(size)
         if pixels > MAX_PIXELS:
             raise too_large(pixels)
         grey = opened.convert("L").resize((9, 8), Image.Resampling.LANCZOS).tobytes()
         means = on_grey(in_colour(opened)).resize((4, 4), Image.Resampling.BOX).tobytes()
     bits = (grey[9 * row + x] < grey[9 * row + x + 1] for row in range(8) for x in range(8))
-    return Likeness(sum(bit << 63 - number for number, bit in enumerate(bits)), means, pixels)
+    return Likeness(sum(bit << 63 - number for number, bit in enumerate(bits)), means, *size)
 
 
 def decoded(member: Member, width: int, height: int) -> Image:

@@ -66,7 +66,7 @@ class WantedFacts(NamedTuple):
             found[f"{field}.blake2b", "digest"] = member and payload_digests([member], DIGEST)[0]
         for field in self.likened:
             member = sample.member(field)
-            likeness = (member and decoding.hash_and_colours(member)) or (None, None)
+            likeness = (member and decoding.likeness_or_none(member)) or (None,) * 4
             found.update(zip(_likeness_facts(field), likeness, strict=True))
         if self.pictures:
             names = [field_name(member) for member in sample.members]
@@ -104,7 +104,8 @@ def _words(options: Iterable[str]) -> Iterable[str]:
 
 
 def _likeness_facts(field: str) -> list[Fact]:
-    return [(f"{field}.dhash", "uint64"), (f"{field}.colours", "colours")]
+    sides = (f"{field}.width", "int64"), (f"{field}.height", "int64")
+    return [(f"{field}.dhash", "uint64"), (f"{field}.colours", "colours"), *sides]
 
 
 @lru_cache(1000)

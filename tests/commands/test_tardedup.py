@@ -287,7 +287,8 @@ def test_columns_of_other_programs(run: Run, tmp_path: Path) -> None:
         ("jpg.colours", pa.array([bytes(47), bytes(48)]), "are colours of 48 bytes"),
         ("jpg.blake2b", pa.array([b"short", b"x"]), "are digests of 16 bytes"),
     ]
-    sound = {"jpg.dhash": pa.array([3, 5], pa.uint64()), "jpg.colours": pa.array([bytes(48)] * 2)}
+    sides = {"jpg.width": pa.array([8, 8]), "jpg.height": pa.array([6, 6])}
+    sound = {"jpg.dhash": pa.array([3, 5], pa.uint64()), "jpg.colours": pa.array([bytes(48)] * 2), **sides}
     for name, column, message in columns:
         odd = table
         for each, values in {**sound, name: column}.items():

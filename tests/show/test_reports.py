@@ -364,7 +364,7 @@ def test_tarshow_lists_samples_without_a_field_that_most_have(run: Run) -> None:
     "look",
     [
         decoding.described,
-        decoding.hash_and_colours,
+        decoding.likeness_or_none,
         lambda member: text.picture_in_words(member, decode=True),
         lambda member: text.heard(member, "wav"),
         lambda member: [*broken.decode_payload("jpg", member), *broken.decode_payload("wav", member)],

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tartools.stages.duplicates import near
+from tartools.stages.duplicates import INPUT, near
+
+SQUARE = np.zeros(60_000, np.float32)  # log(width / height)
 
 
-def one_by_one(hashes: Any, colours: Any, fixed: int, distance: int) -> list[int]:
+def one_by_one(hashes: Any, colours: Any, shapes: Any, fixed: int, distance: int) -> list[int]:
     """Return what `first_near` should: each picture is compared with all that are kept before it."""
     found: list[int] = []
     kept: list[int] = []
@@ -19,7 +21,7 @@ def one_by_one(hashes: Any, colours: Any, fixed: int, distance: int) -> list[int
     for number, word in enumerate(words):
         alike = -1
         for other in kept if number >= fixed else ():
-            if (word ^ words[other]).bit_count() > distance:
+            if (word ^ words[other]).bit_count() > distance or abs(shapes[number] - shapes[other]) > np.log(1.1):
                 continue
             apart = np.abs(colours[number].astype(int) - colours[other])
             if apart.max() <= 12 and apart.mean() <= 3:
@@ -57,8 +59,9 @@ def test_as_one_by_one(distance: int, fixed: int, monkeypatch: pytest.MonkeyPatc
     for name, value in (("LEAF", 80), ("ROWS", 7), ("LARGE", 5), ("PAIRS", 1 << 11)):
         monkeypatch.setattr(near, name, value)
     hashes, colours = pictures(distance + fixed, 600)
-    found = near.first_near(near.PictureHashes(hashes, colours), fixed, distance)
-    assert found.tolist() == one_by_one(hashes, colours, fixed, distance)
+    shapes = np.random.default_rng(distance).choice(np.array([0.0, 0.09, 0.4], np.float32), 600, p=[0.8, 0.1, 0.1])
+    found = near.first_near(near.PictureHashes(hashes, colours, shapes), fixed, distance)
+    assert found.tolist() == one_by_one(hashes, colours, shapes, fixed, distance)
     assert (found >= 0).any() or fixed == 600
 
 
@@ -70,8 +73,16 @@ def test_how_far_apart_colours_may_be(apart: list[int], alike: bool) -> None:
     """Each, and in the mean."""
     colours = np.full((2, near.COLOURS), 100, np.uint8)
     colours[1, : len(apart)] += np.array(apart, np.uint8)
-    found = near.first_near(near.PictureHashes(np.zeros(2, np.uint64), colours), 0, 6)
+    found = near.first_near(near.PictureHashes(np.zeros(2, np.uint64), colours, SQUARE[:2]), 0, 6)
     assert found.tolist() == [-1, 0 if alike else -1]
+
+
+def test_pictures_of_another_shape_are_no_copies() -> None:
+    """A soft gradient has the same hash and colours in any shape; sides of small copies are rounded."""
+    sizes = [(500, 333), (375, 500), (100, 67), (16, 11), (333, 500)]
+    content = [near.CONTENT.pack((1 << 64) - 1, bytes(range(near.COLOURS)), *size) for size in sizes]
+    pairs = list(near.near_pairs([(INPUT, content)], 6, largest=False))
+    assert [(position, kept) for position, _, kept, _ in pairs] == [(2, 0), (3, 0)]
 
 
 def test_many_blank_pictures_are_one() -> None:
@@ -81,11 +92,13 @@ def test_many_blank_pictures_are_one() -> None:
     many = np.concatenate([np.zeros(blank, np.uint64), hashes])
     white = np.concatenate([np.full((blank, near.COLOURS), 255, np.uint8), colours])
     tracemalloc.start()
-    found = near.first_near(near.PictureHashes(many, white), 0, 6)
+    found = near.first_near(near.PictureHashes(many, white, SQUARE[: len(many)]), 0, 6)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found[:blank].tolist() == [-1] + [0] * (blank - 1)
-    alone = near.first_near(near.PictureHashes(many[blank - 1 :], white[blank - 1 :]), 0, 6)
+    alone = near.first_near(
+        near.PictureHashes(many[blank - 1 :], white[blank - 1 :], SQUARE[: len(many) - blank + 1]), 0, 6
+    )
     assert [each + blank - 1 if each > 0 else each for each in alone.tolist()[1:]] == found.tolist()[blank:]
     assert peak < 120 << 20
 

@@ -115,8 +115,7 @@ class Comparison(NamedTuple):
         if len(self.near) > 1:
             return []  # null is a picture that is broken, or one that is not there
         (name,) = self.near
-        sides = (f"{name}.width", f"{name}.height") if self.largest else ()
-        return [f"{name}.dhash", f"{name}.colours", *sides]
+        return [f"{name}.dhash", f"{name}.colours", f"{name}.width", f"{name}.height"]
 
     def _told(self, columns: TableColumns) -> list[bytes] | None:
         """Return what *columns* say of each row, packed; empty where a value is missing. None if they do not say."""
@@ -141,14 +140,13 @@ class Comparison(NamedTuple):
     def _hashes(self, values: dict[str, list[Any]], url: str) -> list[bytes]:
         from tartools.stages.duplicates.near import COLOURS, CONTENT
 
-        hashes, colours, *sides = values.values()
-        widths, heights = sides or ([1] * len(hashes),) * 2
+        hashes, colours, widths, heights = values.values()
         if not all(isinstance(value, int) and 0 <= value < 1 << 64 for value in hashes if value is not None):
             raise StorageError(f"not all values of {[*values]} are hashes of 64 bits", url=url)
         if not all(isinstance(value, bytes) and len(value) == COLOURS for value in colours if value is not None):
             raise StorageError(f"not all values of {[*values]} are colours of {COLOURS} bytes", url=url)
         return [
-            CONTENT.pack(value, means, width * height)
+            CONTENT.pack(value, means, width, height)
             if value is not None and means is not None and width and height
             else b""
             for value, means, width, height in zip(hashes, colours, widths, heights, strict=True)

@@ -1,7 +1,8 @@
 """Pictures that look alike, by difference hashes of 64 bits and mean colours: found by bands, not by all pairs.
 
-Two pictures are near if their hashes differ in *distance* bits at most, and the mean colours of their 16 parts, red,
-green and blue, by `COLOUR` at most and by `MEAN` on average. Pictures come in order of preference, and one is left out
+Two pictures are near if their hashes differ in *distance* bits at most, the mean colours of their 16 parts, red, green
+and blue, by `COLOUR` at most and by `MEAN` on average, and the ratios of their sides by `MAX_RATIO` at most: hash and
+colours of a soft gradient are the same in any shape. Pictures come in order of preference, and one is left out
 if it is near a kept one.
 
 A hash is cut into four bands of 16 bits. If two hashes differ in 6 bits, one of the first three bands differs in 1 bit
@@ -12,6 +13,7 @@ colours have about the same sum.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 from struct import Struct
@@ -23,35 +25,37 @@ from tartools.stages.duplicates import AGAINST, INPUT
 
 COLOURS = 48  # bytes: red, green and blue of 4 by 4 parts
 COLOUR, MEAN = 12, 3  # of 255
+MAX_RATIO = 1.1  # between width / height of a picture and of its copy, whose sides were rounded
 BANDS, BITS = 4, 16
 LEAF, ROWS = 2000, 128  # pictures that are compared with each other, all pairs; so many at once
 PARTS = 8  # of more pictures: each is compared with what is kept of those before
 LARGE = 256  # pictures; in a larger group not all are compared
 SUMS = 1 << 14  # more than the sum of the colours of a picture
 PAIRS = 1 << 20  # compared at once
-CONTENT = Struct(f"<Q{COLOURS}sQ")
+CONTENT = Struct(f"<Q{COLOURS}sII")
 NO_PICTURE = bytes(CONTENT.size)
-KIND = [("hash", "<u8"), ("colours", "u1", (COLOURS,)), ("pixels", "<u8")]  # of numpy; the same
+KIND = [("hash", "<u8"), ("colours", "u1", (COLOURS,)), ("width", "<u4"), ("height", "<u4")]  # of numpy; the same
 
 
 class PictureHashes(NamedTuple):
-    """*hashes* (uint64) and *colours* (rows of 48 uint8) of pictures."""
+    """Columns of pictures: *hashes* (uint64), *colours* (rows of 48 uint8), *shapes* (float32): log(width / height)."""
 
     hashes: Any
     colours: Any
+    shapes: Any
 
     def sums(self, numbers: Any) -> Any:
         """Return the sum of the colours of each picture of *numbers*; of near ones it is about the same."""
         return self.colours[numbers].sum(axis=1, dtype=np.int64)
 
     def alike(self, left: Any, right: Any) -> Any:
-        """Return whether the colours of the pictures *left* are near those of *right*."""
-        found = np.ones(len(left), bool)
+        """Return whether colours and shapes of the pictures *left* are near those of *right*."""
+        found = np.abs(self.shapes[left] - self.shapes[right]) <= math.log(MAX_RATIO)
         for first in range(0, len(left), PAIRS >> 4):
             some = slice(first, first + (PAIRS >> 4))
             one, other = self.colours[left[some]], self.colours[right[some]]
             apart = np.maximum(one, other) - np.minimum(one, other)
-            found[some] = (apart.max(axis=1) <= COLOUR) & (apart.sum(axis=1, dtype=np.int64) <= MEAN * COLOURS)
+            found[some] &= (apart.max(axis=1) <= COLOUR) & (apart.sum(axis=1, dtype=np.int64) <= MEAN * COLOURS)
         return found
 
 
@@ -60,8 +64,8 @@ def near_pairs(
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yield what is left out, by position: its position, side and position of what is kept, and the distance.
 
-    *sides* are their numbers, that of the input last, and samples: hash, colours and pixels of the picture, packed;
-    empty if there is none to compare. Holds: 64 bytes for each sample.
+    *sides* are their numbers, that of the input last, and samples: hash, colours, width and height of the picture,
+    packed; empty if there is none to compare. Holds: 64 bytes for each sample.
     """
     rows, begins = bytearray(), [0, 0]
     for side, contents in sides:
@@ -70,13 +74,15 @@ def near_pairs(
             rows += content or NO_PICTURE
     packed = np.frombuffer(rows, KIND)
     begin = begins[INPUT]
-    known = np.flatnonzero(packed["pixels"])
+    pixels = packed["width"].astype(np.int64) * packed["height"]
+    known = np.flatnonzero(pixels)
     mine = known[known >= begin]
     if largest:
-        mine = mine[np.argsort(-packed["pixels"][mine].astype(np.int64), kind="stable")]
+        mine = mine[np.argsort(-pixels[mine], kind="stable")]
     order = np.concatenate([known[known < begin], mine])
     fixed = len(order) - len(mine)
-    pictures = PictureHashes(packed["hash"][order], packed["colours"][order])
+    shapes = np.log(packed["width"][order] / packed["height"][order]).astype(np.float32)
+    pictures = PictureHashes(packed["hash"][order], packed["colours"][order], shapes)
     found = first_near(pictures, fixed, distance)
     out = np.flatnonzero(found >= 0)
     out = out[np.argsort(order[out])]
@@ -115,12 +121,15 @@ def first_near(pictures: PictureHashes, fixed: int, distance: int) -> Any:
     again = fixed + np.flatnonzero(same[fixed:] != numbers[fixed:])
     first = same[again]
     found[again] = np.where(found[first] < 0, first, found[first])
+    fixed_twins = again[first < fixed]  # of a fixed picture, before which another fixed one may be near
+    found[fixed_twins] = nearest(pictures, same[fixed_twins], kept, distance)
     return found
 
 
 def first_same(pictures: PictureHashes) -> Any:
-    """Return for each of *pictures* the first with the same hash and colours: in most cases itself."""
-    whole = np.concatenate([pictures.hashes[:, None].view(np.uint8), pictures.colours], axis=1)
+    """Return for each of *pictures* the first with the same hash, colours and shape: in most cases itself."""
+    numbers = [column[:, None].view(np.uint8) for column in (pictures.hashes, pictures.shapes)]
+    whole = np.concatenate([*numbers, pictures.colours], axis=1)
     rows = whole.view(f"V{whole.shape[1]}").ravel()
     _, first, which = np.unique(rows, return_index=True, return_inverse=True)
     return first[which]
