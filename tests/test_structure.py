@@ -302,7 +302,8 @@ def test_every_module_has_a_docstring() -> None:
 
 def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
     project = PROJECT["project"]
-    optional = [lines for extra, lines in project["optional-dependencies"].items() if extra not in ("test", "site")]
+    ours = {"test", "test-frameworks", "site"}
+    optional = [lines for extra, lines in project["optional-dependencies"].items() if extra not in ours]
     declared = {distribution(line) for line in (*project["dependencies"], *chain.from_iterable(optional))}
     imported = {DISTRIBUTIONS.get(name, name) for name in libraries_of(MODULES)}
     assert declared == imported
@@ -310,7 +311,9 @@ def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
 
 def test_what_the_tests_import_is_declared() -> None:
     project = PROJECT["project"]
-    declared = {distribution(line) for line in (*project["dependencies"], *project["optional-dependencies"]["test"])}
+    extras = project["optional-dependencies"]
+    lines = (*project["dependencies"], *extras["test"], *extras["test-frameworks"])
+    declared = {distribution(line) for line in lines}
     imported = {DISTRIBUTIONS.get(name, name) for name in libraries_of(sorted((ROOT / "tests").rglob("*.py")))}
     assert imported - declared == set()
 

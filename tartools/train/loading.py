@@ -14,6 +14,7 @@ from tartools import storage
 from tartools.errors import TarToolsError, several, shown
 from tartools.storage.url import Name
 from tartools.tables.table import Table
+from tartools.train import frameworks
 from tartools.train.epochorder import is_schedule
 from tartools.train.fieldchooser import Classes, Decode, Fields, Size
 from tartools.train.sampler import SamplerIteration, StatefulSampler, datasets_in, log
@@ -136,6 +137,8 @@ def is_dataset(source: Any) -> bool:
 class Loader(DataLoader[Any]):
     """A DataLoader over a dataset by a `StatefulSampler`. Its state is by batches that were handed out."""
 
+    use_stateful_dataloader = True  # accelerate saves the state of such
+
     def __init__(
         self,
         data: Any,
@@ -150,9 +153,29 @@ class Loader(DataLoader[Any]):
             super().__init__(_TableBatches(data), batch_sampler=sampler, collate_fn=as_it_is, **options)
         else:
             super().__init__(data, batch_sampler=sampler, collate_fn=collate_fn, **options)
+        # torch's own would be a SequentialSampler, in whose place Ray and Lightning put a DistributedSampler
+        object.__setattr__(self, "sampler", sampler.sampler)
+        self._is_prepared = False  # by accelerate
+
+    def __getattr__(self, name: str) -> Any:
+        if name != frameworks.PREPARED:
+            raise AttributeError(f"'Loader' object has no attribute {name!r}")
+        # accelerate asks this in `prepare` alone, and returns the loader if it is true
+        self._is_prepared = True
+        return True
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Yield the batches of this epoch, from where a state was made if one was loaded.
+        """Yield the batches of the next epoch, from the place of a state if one was loaded; see `_batches`."""
+        if self._is_prepared:
+            return frameworks.iterate_for_accelerate(self, self._batches(), self._is_at_end)
+        return self._batches()
+
+    def _is_at_end(self) -> bool:
+        """True if the last batch of the epoch was handed out."""
+        return self._sampler.running is not None and not self._sampler.running.left
+
+    def _batches(self) -> Iterator[Any]:
+        """Yield the batches of the next epoch, from the place of a state if one was loaded.
 
         Raises: what reading raises, with URL and byte, also for what a worker met; RuntimeError for StopIteration, and
         for a worker that has ended.

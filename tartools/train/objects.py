@@ -169,9 +169,9 @@ class ObjectDataset(Dataset[Any]):
 class ObjectStream(IterableDataset[Any]):
     """The items of `ObjectDataset(prefixes, transform)`, each exactly once an epoch over all ranks and workers.
 
-    In order, or with *shuffle* in one that follows from *seed* and epoch; call `set_epoch` before each, as for torch's
-    DistributedSampler. With *drop_last* all workers of all ranks get equally many, and up to ranks times workers, minus
-    1, are left out.
+    In order, or with *shuffle* in one that follows from *seed* and epoch: each iteration is the next epoch, unless
+    `set_epoch` says otherwise. With *drop_last* all workers of all ranks get equally many, and up to ranks times
+    workers, minus 1, are left out.
 
     An epoch ends when the iteration ends. Ranks are those of torch.distributed if it was initialised, or else RANK and
     WORLD_SIZE of the environment, also in workers of any start method. Holds: up to 256 MiB in each worker.
@@ -198,7 +198,7 @@ class ObjectStream(IterableDataset[Any]):
         self._loaded: dict[str, Any] | None = None  # where the next iteration begins
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iterations be of *epoch*, also in workers that are there already.
+        """Let the next iteration be of *epoch*, also in workers that are there already.
 
         The next one begins at the place of a state that was loaded, if that is of the same epoch.
         """
@@ -211,7 +211,7 @@ class ObjectStream(IterableDataset[Any]):
         if self._loaded is not None:
             return self._loaded
         if self._positions is None:
-            return self._state(self._sampler().state_dict())
+            return self._state(self._sampler(self._epoch.number).state_dict())
         return self._state(self._positions.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -222,18 +222,18 @@ class ObjectStream(IterableDataset[Any]):
         """
         checks = {"reader": is_reader, "workers": is_count, "epoch": is_count, "drop_last": is_bool}
         check_state(state, "an ObjectStream", checks)
-        self._sampler().load_state_dict(state)
+        self._sampler(0).load_state_dict(state)
         if state["drop_last"] != self._drop_last:
             raise StateError(f"the state is of a stream with drop_last {state['drop_last']!r}, unlike this one")
         self._loaded, self._seed = dict(state), state["seed"]
         self._epoch.load(state["epoch"])
 
-    def _sampler(self) -> StatefulSampler:
-        """Return what says which objects this process has, from the begin of the epoch on."""
+    def _sampler(self, epoch: int) -> StatefulSampler:
+        """Return the order of the objects of this process, from the beginning of *epoch* on."""
         number, readers = self._epoch.reader()
         options: dict[str, Any] = {"rank": number, "world_size": readers, "drop_last": self._drop_last}
         sampler = StatefulSampler(self._source, self._seed, self._shuffle, **options)
-        sampler.set_epoch(self._epoch.number)
+        sampler.set_epoch(epoch)
         return sampler
 
     def _state(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -245,8 +245,9 @@ class ObjectStream(IterableDataset[Any]):
         return self.__dict__ | {"_positions": None}
 
     def __iter__(self) -> Iterator[Any]:
-        state, sampler = self._loaded, self._sampler()
-        if self._epoch.begin() and state is not None and state["epoch"] == self._epoch.number:
+        number, may_resume = self._epoch.begin()
+        state, sampler = self._loaded, self._sampler(number)
+        if may_resume and state is not None and state["epoch"] == number:
             number, readers = state["reader"]
             if state["workers"] > 1 and (number, readers) != self._epoch.reader():
                 raise StateError(

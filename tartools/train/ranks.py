@@ -8,6 +8,14 @@ from multiprocessing import context
 from multiprocessing.sharedctypes import RawArray
 from typing import Any, NamedTuple
 
+from tartools.train.frameworks import is_dealt_by_framework
+
+# Where `SharedEpoch` has what in its shared numbers.
+NUMBER, NEXT_PROCESS, ITERATIONS = 0, 1, 2
+TRACKED_ITERATIONS = 8  # of one dataset at the same time
+PART_BITS = 20  # of an entry: for the epochs since the number was set, and for the iterations of a copy
+PART_MASK = (1 << PART_BITS) - 1
+
 
 class ReaderId(NamedTuple):
     """One of so many *readers*: a worker of a rank, or a rank without workers."""
@@ -34,6 +42,11 @@ class SharedNumbers:
 class SharedEpoch(SharedNumbers):
     """The *number* of the epoch, in shared memory: workers that were started before see what `set_epoch` says.
 
+    Each iteration is of the epoch after that of the iteration before, unless the number was set since. The workers of
+    one iteration must have one number, and torch tells the dataset of no iteration: so each of them looks for its
+    iteration in a table in shared memory, and enters it if it is the first. Two that enter the same iteration at once
+    write the same value.
+
     With it goes which reader a process is, of *rank*, or else of what `this_rank` says where it reads. A worker that is
     no fork does not know that, and is told by the process that has started it.
 
@@ -43,22 +56,27 @@ class SharedEpoch(SharedNumbers):
     """
 
     def __init__(self, number: int = 0, rank: tuple[int, int] | None = None) -> None:
-        super().__init__(2)
+        super().__init__(ITERATIONS + TRACKED_ITERATIONS)
         self.number, self.rank = number, rank
         self._told = (0, 1), 0  # a rank, and by which process
         self._loaded_by = 0  # a process
+        self._iterations = 0  # that this copy has begun
 
     def __getstate__(self) -> dict[str, Any]:
         if context.get_spawning_popen():
             return super().__getstate__() | {"_told": (self._rank(), os.getpid())}
-        return super().__getstate__() | {"numbers": [self.number, int(self.in_workers)]}  # no process is before 1
+        tracked = [0] * TRACKED_ITERATIONS
+        # no process is before 1
+        return super().__getstate__() | {"numbers": [self.number, int(self.in_workers), *tracked]}
 
     def _rank(self) -> tuple[int, int]:
         from torch.utils.data import get_worker_info
 
         parent = multiprocessing.parent_process() if get_worker_info() else None
         is_told = parent is not None and parent.pid == self._told[1]
-        return self.rank or (self._told[0] if is_told else this_rank())
+        if self.rank or not is_told:
+            return self.rank or this_rank()
+        return (0, 1) if is_dealt_by_framework() else self._told[0]
 
     def reader(self) -> ReaderId:
         """Return which reader this process is. Neighbours are on other ranks."""
@@ -67,45 +85,76 @@ class SharedEpoch(SharedNumbers):
 
     @property
     def number(self) -> int:
-        """The number of the next epoch."""
-        return self.numbers[0]  # type: ignore[no-any-return]
+        """The number of the epoch that was begun last, or was set since."""
+        last = max(self.numbers[ITERATIONS:], key=_later_epochs)
+        return self.numbers[NUMBER] + _later_epochs(last)  # type: ignore[no-any-return]
 
     @number.setter
     def number(self, number: int) -> None:
-        self.numbers[0] = number
+        self.numbers[ITERATIONS:] = [0] * TRACKED_ITERATIONS
+        self.numbers[NUMBER] = number
 
     @property
     def in_workers(self) -> bool:
         """Whether workers have begun to read since a state was loaded, if one was."""
-        return bool(self.numbers[1])
+        return bool(self.numbers[NEXT_PROCESS])
 
     def load(self, number: int) -> None:
         """Let the next iteration be of epoch *number*, and go on from a state."""
-        self.numbers[0], self._loaded_by = number, os.getpid()
+        self.number, self._loaded_by = number, os.getpid()
         if this_worker() == (0, 1):
-            self.numbers[1] = 0
+            self.numbers[NEXT_PROCESS] = 0
 
-    def begin(self) -> bool:
-        """Begin an iteration. Tell whether it may go on from a state: no other copy of the dataset has done so."""
+    def begin(self) -> tuple[int, bool]:
+        """Begin an iteration. Return the number of its epoch, and whether it may resume from a state.
+
+        It may if no other copy of the dataset has done so.
+        """
         from torch.utils.data import get_worker_info
 
         worker = get_worker_info()
         if worker is None:
-            return True
+            return self._begin_epoch(0), True
         *_, number = multiprocessing.current_process()._identity  # of this process among those that were started
-        if not self.numbers[1]:
-            self.numbers[1] = number - worker.id + worker.num_workers
-        return self._loaded_by == os.getpid() or bool(number - worker.id < self.numbers[1])
+        first = number - worker.id
+        if not self.numbers[NEXT_PROCESS]:
+            self.numbers[NEXT_PROCESS] = first + worker.num_workers
+        may_resume = self._loaded_by == os.getpid() or bool(first < self.numbers[NEXT_PROCESS])
+        return self._begin_epoch(first), may_resume
+
+    def _begin_epoch(self, first: int) -> int:
+        """Return the number of the epoch that this copy begins now, among workers of which *first* was started first.
+
+        An entry of the table has a number for the iteration in its high bits, and in its low bits how many epochs came
+        since the number was set.
+        """
+        self._iterations += 1
+        iteration = first << PART_BITS | self._iterations & PART_MASK
+        entries = [entry for entry in self.numbers[ITERATIONS:] if entry]
+        later = next((_later_epochs(entry) for entry in entries if entry >> PART_BITS == iteration), None)
+        if later is None:
+            later = max(map(_later_epochs, entries), default=-1) + 1
+            self.numbers[ITERATIONS + later % TRACKED_ITERATIONS] = iteration << PART_BITS | later & PART_MASK
+        return self.numbers[NUMBER] + later  # type: ignore[no-any-return]
+
+
+def _later_epochs(entry: int) -> int:
+    """Return the epochs since the number was set, of an entry of the table of iterations."""
+    return entry & PART_MASK
 
 
 def this_rank() -> tuple[int, int]:
     """Return rank and number of ranks: of torch.distributed if it was initialised here, else of the environment.
+
+    Rank 0 of 1 if a framework deals what the caller reads (see `is_dealt_by_framework`).
 
     There, RANK and WORLD_SIZE count together; without one of them there is one rank. Raises: ValueError, naming the
     variable, if one is not a whole number, or if RANK is not below WORLD_SIZE: such a rank would read nothing.
     """
     import torch.distributed as dist
 
+    if is_dealt_by_framework():
+        return 0, 1
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:

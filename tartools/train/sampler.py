@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
+import math
 import operator
+from bisect import bisect_left
 from collections.abc import Iterator
 from functools import cached_property, partial
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-from torch.utils.data import ConcatDataset, Sampler, StackDataset, Subset
+from torch.utils.data import ConcatDataset, DistributedSampler, Sampler, StackDataset, Subset
 
 from tartools.errors import byte_size, several
 from tartools.train import epochorder
 from tartools.train.batching import BatchedOrder, RankSteps
-from tartools.train.ranks import this_rank
+from tartools.train.frameworks import is_dealt_by_framework
+from tartools.train.ranks import this_rank, this_worker
 from tartools.train.sampleseeds import SharedSeeds
 from tartools.train.states import (
     StateError,
@@ -35,7 +38,7 @@ MARKS = {"block", "weights", "bucket"}  # what states of some orders have
 log = logging.getLogger("tartools.train")
 
 
-class StatefulSampler(Sampler[Any]):
+class StatefulSampler(DistributedSampler[Any]):
     """The order of the samples of *dataset*, epoch by epoch; a batch sampler if *batch_size* is given, else a sampler.
 
         sampler = tartools.train.StatefulSampler(data, seed=7, batch_size=64)
@@ -53,8 +56,10 @@ class StatefulSampler(Sampler[Any]):
     *batch_size* ranks may differ by one sample. *rank* and *world_size* are those of torch.distributed, if it was
     initialised, else of the environment (`RANK`, `WORLD_SIZE`), else there is one rank.
 
-    An epoch ends when the iteration ends, and the next iteration is the next epoch, unless `set_epoch` says otherwise.
-    An iteration that was not ended is begun again, at the same place. A state is that of this data alone, which its
+    Each iteration is the next epoch, also if the iteration before was left in the middle, unless `set_epoch` says
+    otherwise. It is a DistributedSampler, since frameworks look for one before they put theirs in its place; of a
+    loader by batches, *sampler* is the one that they find. Where accelerate deals batches to ranks, they are those of
+    one rank, for accelerate to deal. A state is that of this data alone, which its
     `digest()` tells from others: that of a TableDataset, a Table, an ObjectDataset or a ZipDataset changes with shards
     or objects, their versions, and the places and the order of samples; so does that of torch's Subset, ConcatDataset
     and StackDataset of these. Of other datasets the length is compared.
@@ -107,6 +112,12 @@ class StatefulSampler(Sampler[Any]):
             raise ValueError(f"batch_size is 1 or more, not {batch_size}")
         if length is not None and length < 1:
             raise ValueError(f"length, of an epoch, is 1 or more, not {length}")
+        if isinstance(dataset, Sampler):
+            raise TypeError(
+                f"a StatefulSampler orders a dataset, not a {type(dataset).__name__}. If a framework puts this sampler "
+                "in its place: prevent that with use_distributed_sampler=False (Lightning), use tartools.train.loader, "
+                "or give overfit_batches and predict a DataLoader without a StatefulSampler"
+            )
         batched = bucket is not None or max_cost is not None
         if (per_batch or batched) and (batch_size is None or (per_batch and batched)):
             raise ValueError("bucket and max_cost, or per_batch, need a batch_size, and don't go together")
@@ -114,6 +125,11 @@ class StatefulSampler(Sampler[Any]):
         self.drop_last = drop_last or per_batch
         self._rank = None if rank is None or world_size is None else (rank, world_size)
         self._seed, self._epoch, self._done = operator.index(seed), 0, 0
+        self._steps_done = 0  # of the epoch, before the next iteration
+        self._was_set = False  # the epoch, since the last iteration began
+        self.is_loaded = False  # a state, since `RankSampler.set_epoch` was called
+        self.dataset = dataset  # which Composer asks for its length
+        self.sampler = RankSampler(self)  # frameworks set the epoch of `batch_sampler.sampler`
         self.ahead = False  # whether who begins an iteration now counts what training has had of it
         self.running: SamplerIteration | None = None  # the iteration that was begun last
         table, count = getattr(dataset, "table", dataset), len(dataset)
@@ -130,28 +146,52 @@ class StatefulSampler(Sampler[Any]):
         self._kind = plain_value(self._kind | self._rows.kind)
 
     @property
-    def epoch(self) -> int:
-        """The epoch that the next iteration is of."""
+    def epoch(self) -> int:  # type: ignore[override]
+        """The epoch that is under way, or between iterations that of the next one."""
         return self._epoch
+
+    @property
+    def total_size(self) -> int:  # type: ignore[override]
+        """The samples of an epoch, over all ranks: there is no padding."""
+        return self._rows.length
+
+    @property
+    def num_replicas(self) -> int:  # type: ignore[override]
+        """The number of ranks."""
+        return (self._rank or this_rank())[1]
 
     def set_epoch(self, epoch: int) -> None:
         """Have the next iteration be of *epoch*: from its begin, or from the place of a state of the same epoch."""
         self._end_if_over()
         if epoch != self._epoch:
-            self._epoch, self._done = epoch, 0
+            self._move_to(epoch)
+            self.running = None
+        self._was_set = True
 
     def __len__(self) -> int:
-        """Return how many batches, or without *batch_size* samples, the next iteration has for this rank."""
+        """Return how many batches, or without *batch_size* samples, the epoch has for this rank.
+
+        After `load_state_dict` it counts those before the state, too: loops count on with the number of a checkpoint.
+        """
         rank, steps = self._shared()
-        return steps.batches(rank)
+        return self._steps_done + steps.batches(rank)
 
     def __iter__(self) -> SamplerIteration:
         self._end_if_over()
+        left = self.running is not None and self.running.used and not self.running.ended
+        if left and not self._was_set:
+            self._move_to(self._epoch + 1)
+        self._was_set = False
         rank, steps = self._shared()
+        if self._rank is not None and self._rank[1] > 1 and this_worker() == (0, 1) and is_dealt_by_framework():
+            raise ValueError(
+                f"this is the part of rank {rank} of {self._rank[1]}, and accelerate would deal it to ranks again: "
+                "leave out rank and world_size, or do not prepare this loader"
+            )
         if steps.batches(rank) < steps.batches(0) and self.batch_size is not None:
-            left = several(steps.after(steps.batches(0)) - steps.after(0), "sample")
+            samples = several(steps.after(steps.batches(0)) - steps.after(0), "sample")
             has = "one batch fewer than others" if steps.batches(rank) else "no batch"
-            log.warning("%s left for %d ranks: rank %d has %s", left, steps.world_size, rank, has)
+            log.warning("%s left for %d ranks: rank %d has %s", samples, steps.world_size, rank, has)
         return SamplerIteration(self)
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
@@ -162,7 +202,7 @@ class StatefulSampler(Sampler[Any]):
         default it is all that was asked for. All ranks are taken to have had equally many.
         """
         if taken is None and (self.running is None or self.running.ended or not self.running.had):
-            return self._state(self._epoch, self._done)
+            return self._state(self._epoch, self._done, self._steps_done)
         if self.running is None:
             raise ValueError("nothing was taken: no iteration has begun")
         return self.running.state_dict(taken)
@@ -176,6 +216,8 @@ class StatefulSampler(Sampler[Any]):
             "data": is_digest,
         }
         checks["done"] = lambda done: is_count(done) and done <= self._rows.length
+        if isinstance(state, dict) and "steps" in state:  # tartools 0.2 did not count them
+            checks["steps"] = is_count
         check_state(state, "a StatefulSampler like this one", checks)
         if (MARKS - {*self._kind}) & {*state}:
             raise StateError("this is not a state of a StatefulSampler like this one")
@@ -189,10 +231,19 @@ class StatefulSampler(Sampler[Any]):
                 "another order; give the data that it was made with, or begin without a state"
             )
         self._seed, self._epoch, self._done = state["seed"], state["epoch"], state["done"]
-        self.running = None
+        self.running, self._was_set, self.is_loaded = None, False, True
+        self._steps_done = state["steps"] if "steps" in state else self._steps_to(self._done)
 
-    def _state(self, epoch: int, done: int) -> dict[str, Any]:
-        return make_state({"seed": self._seed, "epoch": epoch, "done": done, "data": self._data} | self._kind)
+    def _state(self, epoch: int, done: int, steps: int) -> dict[str, Any]:
+        place = {"seed": self._seed, "epoch": epoch, "done": done, "steps": steps, "data": self._data}
+        return make_state(place | self._kind)
+
+    def _steps_to(self, done: int) -> int:
+        """Return the steps of an epoch up to position *done*, for states of tartools 0.2, which have no count."""
+        self._done = 0
+        rank, steps = self._shared()
+        self._done = done
+        return bisect_left(range(steps.batches(rank)), done, key=steps.after)
 
     @cached_property
     def _data(self) -> str | None:
@@ -213,7 +264,50 @@ class StatefulSampler(Sampler[Any]):
 
     def _end(self, epoch: int) -> None:
         if epoch == self._epoch:
-            self._epoch, self._done = epoch + 1, 0
+            self._move_to(epoch + 1)
+
+    def _move_to(self, epoch: int) -> None:
+        self._epoch, self._done, self._steps_done = epoch, 0, 0
+
+
+class RankSampler(DistributedSampler[Any]):
+    """The samples of the rank of *order*, in the order of its batches.
+
+    A loader by batches has no other sampler, and what frameworks look at is `loader.sampler`: whether it deals to ranks
+    already, and how to set the epoch.
+    """
+
+    def __init__(self, order: StatefulSampler) -> None:
+        self.order = order
+        self.dataset, self.drop_last = order.dataset, order.drop_last  # as Composer expects
+        self._epochs_before = 0  # of other processes
+
+    @property
+    def epoch(self) -> int:  # type: ignore[override]
+        """The epoch that the next iteration is of."""
+        return self.order.epoch
+
+    @property
+    def total_size(self) -> int:  # type: ignore[override]
+        """The samples of an epoch, over all ranks: there is no padding."""
+        return self.order.total_size
+
+    def __len__(self) -> int:
+        """Return the samples of this rank in an epoch, rounded up."""
+        return math.ceil(self.total_size / self.order.num_replicas)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.order) if self.order.batch_size is None else chain.from_iterable(self.order)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next iteration be of *epoch*.
+
+        Fabric and accelerate count the epochs of each process from 0. So a number below that of a state that was
+        loaded is counted from there.
+        """
+        if self.order.is_loaded:
+            self._epochs_before, self.order.is_loaded = max(self.order.epoch - epoch, 0), False
+        self.order.set_epoch(self._epochs_before + epoch)
 
 
 class SamplerIteration(Iterator[Any]):
@@ -230,12 +324,12 @@ class SamplerIteration(Iterator[Any]):
     def _begin(self) -> None:
         sampler = self._sampler
         self._rank, self._steps = sampler._shared()
-        self._seed, self._epoch = sampler._seed, sampler._epoch
+        self._seed, self.epoch, self._steps_before = sampler._seed, sampler._epoch, sampler._steps_done
         self._found = self._batches()
         self.taken = self.had = 0
         self.ended = self._loaded = False
         sampler.running = self
-        sampler._begin_epoch(self._seed, self._epoch)
+        sampler._begin_epoch(self._seed, self.epoch)
 
     def __next__(self) -> Any:
         try:
@@ -248,20 +342,25 @@ class SamplerIteration(Iterator[Any]):
         return found
 
     @property
+    def left(self) -> int:
+        """The batches that this rank has not had yet."""
+        return self._steps.batches(self._rank) - self.had
+
+    @property
     def used(self) -> bool:
         """Whether something was had, or a state loaded: loaders with workers begin iterations that they don't use."""
         return self.had > 0 or self._loaded
 
     def end_if_over(self) -> None:
         """End the epoch if all was had."""
-        if not self.ended and self.had >= self._steps.batches(self._rank):
+        if not self.ended and self.left <= 0:
             self.ended = True
-            self._sampler._end(self._epoch)
+            self._sampler._end(self.epoch)
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
         """Return where the world is after *taken* batches, by default all that were had."""
-        done = self._steps.after(self.had if taken is None else taken)
-        return self._sampler._state(self._epoch, done)
+        taken = self.had if taken is None else taken
+        return self._sampler._state(self.epoch, self._steps.after(taken), self._steps_before + taken)
 
     def under_way(self) -> list[Any]:
         """Return what was given, and not had yet."""
@@ -281,10 +380,10 @@ class SamplerIteration(Iterator[Any]):
         for first in range(low, steps.full, at_once):
             numbers = np.arange(first, min(first + at_once, steps.full))[:, None]
             positions = steps.begin + (numbers * steps.world_size + rank) * steps.size + np.arange(steps.size)
-            rows = rows_at(positions.ravel(), self._seed, self._epoch)
+            rows = rows_at(positions.ravel(), self._seed, self.epoch)
             yield from (rows if single else rows.reshape(positions.shape)).tolist()
         for begin, end in steps.rest_of(rank, low):
-            rows = rows_at(np.arange(begin, end), self._seed, self._epoch).tolist()
+            rows = rows_at(np.arange(begin, end), self._seed, self.epoch).tolist()
             yield from rows if single else [rows]
 
 

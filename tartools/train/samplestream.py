@@ -36,8 +36,8 @@ def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, r
 
     Each sample comes once an epoch, whatever the number of workers and ranks: shards are dealt to them, and cut where
     there are few of them. Ranks are those of torch.distributed, or else RANK and WORLD_SIZE in the environment. With
-    *shuffle*, shards come in an order that follows from *seed* and the epoch: call `set_epoch` before each epoch, as
-    for torch's DistributedSampler. *resampled*: shards are drawn at random, without an end, by each worker for itself.
+    *shuffle*, shards come in an order that follows from *seed* and the epoch: each iteration is the next epoch, unless
+    `set_epoch` says otherwise. *resampled*: shards are drawn at random, without an end, by each worker for itself.
 
     Holds: one read buffer of 1 MiB. Raises: StorageError and TarFormatError, with URL and byte offset, after the
     samples before the damage, in the process that trains.
@@ -70,7 +70,8 @@ class SampleStream(IterableDataset[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         guard_worker()
-        return iter(SliceReader(self.urls, self.slices((self.epoch.number, 0), self.epoch.reader())))
+        number, _ = self.epoch.begin()
+        return iter(SliceReader(self.urls, self.slices((number, 0), self.epoch.reader())))
 
     def slices(self, epoch: tuple[int, int], reader: ReaderId) -> NumberedSlices:
         """Return what *reader* reads in *epoch*, its number and that of the repetition in it."""

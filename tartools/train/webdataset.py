@@ -19,7 +19,7 @@ from webdataset.pipeline import DataPipeline
 
 from tartools.errors import UsageError, several
 from tartools.storage.url import Name
-from tartools.train import samplestream, streamstages
+from tartools.train import frameworks, samplestream, streamstages
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields, Size
 from tartools.train.payloaddecoding import UNPICKLED, decoders, plain
 from tartools.train.ranks import ReaderId, SharedEpoch
@@ -46,8 +46,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     different numbers of samples; `with_epoch(n)` gives each worker of each rank n, and repeats data for that.
 
     *shuffle*: True, or a number: shards are shuffled, and samples in a buffer of 1,000, or of so many. *resampled*:
-    shards are drawn at random, without end. Both follow from *seed* and the epoch: call `set_epoch` before each epoch,
-    as for torch's DistributedSampler, or all have the same order. *fields*, *decode*, *transform* and *resize* are
+    shards are drawn at random, without end. Both follow from *seed* and the epoch: each iteration is the next epoch,
+    unless `set_epoch` says otherwise. *fields*, *decode*, *transform* and *resize* are
     those of `FieldChooser`; pipelines may call them *extensions*, *decoder* and *transforms*. No decoder unpickles,
     unless it is a function of your own.
 
@@ -225,11 +225,27 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
     # ---- resuming ----
 
-    def state_dict(self) -> Any:
-        """Return where the latest iterator of this is, for `load_state_dict`: what this rank or worker has had.
+    def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> Any:
+        """Return the state of the latest iterator, for `load_state_dict`: what this rank or worker has had.
+
+        Composer gives *num_samples*, those of the epoch so far on all ranks, and saves the answer on rank 0: then it is
+        the list of the states of all ranks, between two epochs that of the next one, and all ranks must call this.
 
         Raises: UsageError if the workers of a loader iterate: take its state, that of a StatefulDataLoader.
         """
+        if num_samples is None:
+            return self._own_state()
+        if self.source.epoch.in_workers:
+            raise UsageError(
+                "Composer resumes a WebDataset without workers only: give the DataLoader num_workers=0, or use "
+                "tartools.train.loader, which Composer resumes with workers, too"
+            )
+        state = self._own_state()
+        if num_samples == 0 and self._under_way is not None:
+            state = self._reader_state(self.source.epoch.reader(), self.source.epoch.number + 1)
+        return frameworks.gather_from_ranks(state)
+
+    def _own_state(self) -> Any:
         if self._under_way is not None:
             return self._under_way.state()
         if self.source.epoch.in_workers:
@@ -327,8 +343,7 @@ class StreamEpoch:
         self._data = data
         source = data.source
         self._me = source.epoch.reader()
-        self._epoch = source.epoch.number
-        may_resume = source.epoch.begin()
+        self._epoch, may_resume = source.epoch.begin()
         if not may_resume or any(one["epoch"] != self._epoch for one in loaded) or all(map(is_at_begin, loaded)):
             loaded = []
         state = next((one for one in loaded if tuple(one["reader"]) == self._me), None)

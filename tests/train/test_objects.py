@@ -227,10 +227,10 @@ def test_stream_covers_exactly(workers: int, count: int, server: FaultServer, mo
     epochs: list[list[Any]] = []
     shares: list[list[Any]] = []
     for epoch in (1, 0, 1) if workers < 3 else (1,):
-        stream.set_epoch(epoch)
         epochs.append([])
         for rank in range(2):
             be_rank(monkeypatch, rank, 2)
+            stream.set_epoch(epoch)
             epochs[-1] += loaded(stream, workers)
             shares += [loaded(even, workers)] if len(epochs) == 1 else []
         assert sorted(epochs[-1]) == sorted(every.items())
@@ -239,7 +239,10 @@ def test_stream_covers_exactly(workers: int, count: int, server: FaultServer, mo
     assert len(dict([*shares[0], *shares[1]])) == len([*shares[0], *shares[1]])
     if not workers:  # a worker that is no fork knows the rank of its process
         loader: Any = DataLoader(stream, num_workers=1, multiprocessing_context="forkserver", worker_init_fn=forget)
-        assert [url for (url,), _ in loader] == [url for url, _ in stream] != []
+        stream.set_epoch(2)
+        there = [url for (url,), _ in loader]
+        stream.set_epoch(2)
+        assert there == [url for url, _ in stream] != []
 
 
 @exhaustive
@@ -316,8 +319,8 @@ def test_stream_after_every_item(thorough: bool, shuffle: bool, wanted: list[str
     """Or after some."""
     data = stream(shuffle=shuffle, seed=5)
     data.set_epoch(2)
-    whole = list(data)
-    assert sorted(whole) == wanted and (whole == wanted) == (not shuffle)
+    whole, following = list(data), list(data)
+    assert sorted(whole) == wanted and (whole == wanted) == (not shuffle) == (whole == following)
     for stop in range(COUNT + 1) if thorough else (0, 1, 12, COUNT):
         begun = stream(shuffle=shuffle, seed=5)
         begun.set_epoch(2)
@@ -328,7 +331,7 @@ def test_stream_after_every_item(thorough: bool, shuffle: bool, wanted: list[str
         assert resumed.state_dict() == state
         resumed.set_epoch(2)  # as a loop over epochs does
         assert list(DataLoader(resumed, None)) == whole[stop:]
-        assert list(resumed) == whole
+        assert list(resumed) == following  # each iteration is the next epoch
         resumed.load_state_dict(state)
         resumed.set_epoch(0)
         assert resumed.state_dict()["epoch"] == 0
@@ -358,7 +361,7 @@ def test_other_readers(thorough: bool, drop_last: bool, wanted: list[str], monke
             loader: Any = DataLoader(data, None, num_workers=workers, multiprocessing_context=fork)
             rest.append(list(loader))
             if after == 1 and not drop_last:
-                assert sorted(loader) == wanted  # the next one, of the same epoch, is whole
+                assert sorted(loader) == wanted  # the next epoch is whole
         left = COUNT - before * stop
         left -= left % (after * max(workers, 1)) if drop_last else 0
         assert sorted(chain(*rest)) == sorted(whole[before * stop :][:left])
@@ -370,8 +373,9 @@ def test_stream_by_stateful_data_loader(workers: int, batch: int | None, wanted:
         data, fork = stream(shuffle=True, seed=2), "fork" if workers else None
         return StatefulDataLoader(data, batch, num_workers=workers, multiprocessing_context=fork)
 
-    whole = list(loader())
-    assert sorted(chain(*whole) if batch else whole) == wanted
+    data = loader()
+    whole, following = list(data), list(data)
+    assert sorted(chain(*whole) if batch else whole) == wanted and whole != following
     for stop in (1, len(whole) - 2) if workers else range(len(whole)):
         begun = loader()
         steps = iter(begun)
@@ -381,7 +385,7 @@ def test_stream_by_stateful_data_loader(workers: int, batch: int | None, wanted:
         resumed = loader()
         resumed.load_state_dict(state)
         assert list(resumed) == whole[stop:]
-        assert list(resumed) == whole  # the next one, of the same epoch, is whole
+        assert list(resumed) == following
 
 
 def test_states_of_others_are_refused(server: FaultServer, wanted: list[str]) -> None:

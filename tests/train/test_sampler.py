@@ -118,7 +118,7 @@ def test_epochs() -> None:
     order.set_epoch(0)
     run = iter(order)
     assert [next(run), next(run)] == first[:2]
-    assert list(order) == first  # the same place again
+    assert list(order) == second  # the next epoch: a loop that stops after two batches has others each time
     order.set_epoch(1)
     assert list(order) == second
     order.set_epoch(0)

@@ -105,7 +105,7 @@ def test_in_one_process_after_every_item(thorough: bool, name: str, run: Run) ->
         assert resumed.state_dict() == state
         assert list(again) == whole[stop:]
         if not stop % 2:
-            assert list(resumed) == whole  # the same one, again
+            assert list(resumed) == following  # each iteration is the next epoch
         resumed.set_epoch(3)
         assert list(resumed) == following  # the next epoch is whole
 

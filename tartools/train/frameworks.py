@@ -1,0 +1,75 @@
+"""What tartools has to know about frameworks: accelerate and transformers deal samples to ranks on their own.
+
+All other frameworks ask `loader.sampler` whether it is torch's DistributedSampler, and leave the loader as it is then.
+accelerate asks nobody. It makes another DataLoader of the dataset and the sampler, of which it gives each rank a part:
+
+    BatchSamplerShard(batch_sampler)    every n-th batch that each rank's sampler gives
+    IterableDatasetShard(dataset)       a part of the samples that each rank's stream gives
+    DataLoaderDispatcher(loader)        rank 0 reads for all
+
+`loader` avoids that by an attribute (`PREPARED`): it keeps its state, and no sample comes twice to fill a last batch.
+Streams and samplers in a DataLoader of the user's own find out that they are dealt (`is_dealt_by_framework`), and are
+those of one rank then.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from types import FrameType
+from typing import Any
+
+PREPARED = "_is_accelerate_prepared"  # private: the tests with the real package guard it
+DEALERS = {  # classes by module
+    "accelerate.data_loader": {"BatchSamplerShard", "IterableDatasetShard", "DataLoaderDispatcher"},
+    "transformers.trainer_pt_utils": {"IterableDatasetShard"},
+}
+
+
+def is_dealt_by_framework() -> bool:
+    """True if the caller is iterated over by an object of a framework that deals samples or batches to ranks.
+
+    If a sampler or dataset dealt them too, n ranks would get one sample in n. Frameworks wrap what they deal without
+    a word to it, so their frame on the stack is the only trace. A forked worker has the stack of its parent.
+    """
+    if not any(module in sys.modules for module in DEALERS):
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        names = DEALERS.get(frame.f_globals.get("__name__", ""))
+        if names and frame.f_code.co_qualname.partition(".")[0] in names:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def iterate_for_accelerate(loader: Any, batches: Iterator[Any], is_at_end: Callable[[], bool]) -> Iterator[Any]:
+    """Yield the *batches* of *loader* on accelerate's device, as a loader does that accelerate has made.
+
+    accelerate asks for `end_of_dataloader`, since it steps the optimizer after the last batch of an epoch.
+    """
+    state, utils = import_module("accelerate.state"), import_module("accelerate.utils")
+    gradients, device = state.GradientState(), state.PartialState().device
+    loader.end_of_dataloader, loader.remainder = False, -1
+    gradients._add_dataloader(loader)
+    try:
+        for batch in batches:
+            loader.end_of_dataloader = is_at_end()
+            yield utils.send_to_device(batch, device)
+    finally:
+        gradients._remove_dataloader(loader)
+
+
+def gather_from_ranks(value: Any) -> list[Any]:
+    """Return the list of *value* of each rank of torch.distributed; of this process alone if that is not initialised.
+
+    All ranks must call this.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
