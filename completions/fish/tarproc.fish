@@ -18,6 +18,7 @@ complete -c tarproc -s p -l parallel -x -d 'Number of workers; 0 means one per c
 complete -c tarproc -l unordered -d 'Write samples as they finish, in any order.'
 complete -c tarproc -s e -l errors -x -a 'abort skip ignore' -d 'If CMD fails: stop, leave the sample out, or write it as it was. Default: abort.'
 complete -c tarproc -l timeout -x -d 'Kill a CMD that takes longer, and count it as failed. At least 0.001.'
+complete -c tarproc -l report -r -F -d 'List the failed samples, why, and the last line printed, as TSV.'
 complete -c tarproc -l count -x -d 'Stop after the first N samples of the input.'
 complete -c tarproc -s S -l subdirs -d 'Make a sample of each subdirectory that CMD leaves: one in, any number out.'
 complete -c tarproc -l base -x -d 'Call the files NAME.FIELD. Default: sample.'

@@ -119,7 +119,8 @@ def summary(name: str, account: Account, seconds: float) -> None:
     parts = [f"{account.samples_in} samples in, {account.samples_out} out"]
     if watched.written is not None:
         parts[0] += f" ({watched.written} written)"
-    for count, what in ((account.left_out, "left out"), (account.joined, "joined"), (account.dropped, "dropped")):
+    counts = ("left out", account.left_out), ("joined", account.joined), ("left out and reported", account.dropped)
+    for what, count in counts:
         if count:
             parts.append(f"{count} {what}")
     if cached := storage.cached():

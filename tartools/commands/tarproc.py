@@ -13,7 +13,8 @@ CMD is a line for the shell. Words after -- are a program and its arguments, whi
 
 A command fails if its exit status is not 0. With -e abort (the default), the output then ends before that sample, at
 any -p, and tarproc fails. With -e skip the sample is left out, with -e ignore it is written as it was; tarproc goes on,
-reports it, and ends with status 1.
+reports it, and ends with status 1. --report lists such samples in a table: __key__, __shard__, failure (such as "ended
+with status 3"), and last_line, which the command printed last.
 
 Examples:
   Make all photos smaller:
@@ -26,26 +27,29 @@ Examples:
     tarproc -c 'grep -q dog sample.txt || rm sample.*' photos.tar > dogs.tar
   Make two samples of each:
     tarproc -S -c 'for n in 0 1; do mkdir $n; cp sample.jpg $n; done' photos.tar > twice.tar
+  Leave out pictures that fail, and list them:
+    tarproc -e skip --report failed.tsv -c 'gm mogrify -resize 256x256 sample.jpg' photos.tar > small.tar
   Recognize text; leave out pages that fail or take over a minute; keep the messages as a field "log":
     tarproc -e skip --timeout 60 --add-log log -c 'tesseract sample.png sample' pages.tar > texts.tar
 """
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import UsageError, several
-from tartools.run.directories import DirectoryOptions, Errors, Outcome, SampleDirectories, SampleTask
-from tartools.run.results import collect_samples
+from tartools.errors import UsageError, several, shown
+from tartools.run.directories import DirectoryOptions, Errors, Outcome, SampleDirectories, SampleTask, path_text
+from tartools.run.results import OnFailure, collect_samples, last_line_printed
 from tartools.run.shells import Shells, shell_arguments
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
 from tartools.shards.reading import read_samples
 from tartools.shards.writing import write_samples
 from tartools.stages import select
+from tartools.storage.outputformats import TSV
 from tartools.storage.pool import Threads, windowed
 
 SHELL = "bash"
@@ -71,6 +75,9 @@ class Work(cli.Group):
         float | None,
         Option("--timeout SECONDS", "Kill a CMD that takes longer, and count it as failed.", minimum=0.001),
     ] = None
+    report: Annotated[
+        str | None, Option("--report FILE", "List the failed samples, why, and the last line printed, as TSV.")
+    ] = None
     first: Annotated[int | None, Option("--count N", "Stop after the first N samples of the input.", minimum=0)] = None
 
 
@@ -94,7 +101,7 @@ def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work
     options = directory_options(work, directory)
     arguments = shell_arguments(work.shell, command_line(work), work.script)
     urls = source.urls()
-    storage.check_output(output.url, output.force, urls)
+    cli.check_outputs({"-o": output.url, "--report": work.report}, output.force, urls, {"--report": TSV})
     samples = read_samples(urls, account, source.reading)
     if work.first is not None:
         samples = select.count(samples, work.first)
@@ -103,14 +110,41 @@ def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work
     with closing(SampleDirectories(options, directory.tmpdir)) as folders:
         if directory.keep:
             account.say(f"the directories are kept in {os.fsdecode(folders.folder)}")
-        with closing(processed(samples, arguments, folders, work, account)) as results:
+        with (
+            failure_report(work.report, output.force) as on_failure,
+            closing(processed(samples, arguments, folders, work, account, on_failure)) as results,
+        ):
             write_samples(results, output.destination, written)
     if written is not account:
         account.progress.written, account.bytes_out = written.samples_out, written.bytes_out
 
 
+@contextmanager
+def failure_report(url: str | None, force: bool) -> Iterator[OnFailure]:
+    """Give a function that adds a failed sample to the table *url*, which appears when the block ends normally."""
+    if url is None:
+        yield lambda task, why: None
+        return
+    from tartools.formats.textwrite import line_maker
+
+    columns = ("__key__", "__shard__", "failure", "last_line")
+    line = line_maker("tsv", columns)
+    with storage.writing(url, force) as sink:
+
+        def add(values: Sequence[str]) -> None:
+            sink.write(line(values).encode("utf-8", "surrogateescape"))
+
+        add(columns)
+        yield lambda task, why: add((path_text(task.key), shown(task.shard), why, last_line_printed(task)))
+
+
 def processed(
-    samples: Iterator[Sample], arguments: Sequence[str], folders: SampleDirectories, work: Work, account: Account
+    samples: Iterator[Sample],
+    arguments: Sequence[str],
+    folders: SampleDirectories,
+    work: Work,
+    account: Account,
+    on_failure: OnFailure,
 ) -> Generator[Sample, None, None]:
     """Yield what the shell command *arguments* makes of *samples* in *folders*, in their order unless --unordered."""
     workers = cli.workers(work.parallel)
@@ -118,7 +152,7 @@ def processed(
         tasks, threads = folders.write(samples), Threads(workers, runner(shells, work), shells.stop)
         window = max(WINDOW, workers)
         with closing(windowed(tasks, threads, window, ordered=not work.unordered, busy=2 * workers)) as run:
-            yield from collect_samples(((task, outcome()) for task, outcome in run), folders, account)
+            yield from collect_samples(((task, outcome()) for task, outcome in run), folders, account, on_failure)
     if 0 < account.samples_in == account.left_out:
         place = "a subdirectory with " if folders.options.subdirs else ""
         name = os.fsdecode(folders.options.base)
@@ -167,6 +201,8 @@ def directory_options(work: Work, directory: Directory) -> DirectoryOptions:
     """Return how samples become directories by the options. Raises: UsageError."""
     if [work.line, work.script, work.words].count(None) != 2:
         raise UsageError("give what to run: either -c COMMAND, or -s SCRIPT, or -- and the words of a command")
+    if work.report is not None and work.errors == "abort":
+        raise UsageError("--report needs -e skip or -e ignore: by itself tarproc stops at the first failed sample")
     if directory.base in ("", ".", "..") or "/" in directory.base:
         raise UsageError(f"--base {directory.base!r} can't be the name of a file")
     if directory.log is not None and (not directory.log or directory.log.endswith((".", "/")) or "/" in directory.log):
@@ -174,4 +210,5 @@ def directory_options(work: Work, directory: Directory) -> DirectoryOptions:
     if work.timeout is not None and work.timeout > LONGEST:
         raise UsageError(f"--timeout {work.timeout:g} is not a number of seconds up to {LONGEST:,}")
     log = os.fsencode(directory.log) if directory.log else None
-    return DirectoryOptions(os.fsencode(directory.base), work.errors, directory.subdirs, log, directory.keep)
+    base, is_reported = os.fsencode(directory.base), work.report is not None
+    return DirectoryOptions(base, work.errors, directory.subdirs, log, directory.keep, is_reported)

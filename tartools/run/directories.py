@@ -33,7 +33,8 @@ class DirectoryOptions(NamedTuple):
     """How samples become directories, and directories samples.
 
     *base* is the name of the files before the dot, *log* the field for what commands print, if wanted. With *subdirs*
-    each subdirectory is a sample. With *keep* the directories are not removed.
+    each subdirectory is a sample. With *keep* the directories are not removed. *is_reported*: what a failed command
+    printed last is reported.
     """
 
     base: bytes = b"sample"
@@ -41,6 +42,12 @@ class DirectoryOptions(NamedTuple):
     subdirs: bool = False
     log: bytes | None = None
     keep: bool = False
+    is_reported: bool = False
+
+    @property
+    def is_logged(self) -> bool:
+        """True if what commands print goes to a file, from which it is printed."""
+        return self.log is not None or self.is_reported
 
 
 class SampleTask(NamedTuple):
@@ -118,7 +125,7 @@ class SampleDirectories:
         for number, sample in enumerate(samples):
             folder = b"%b/%06d" % (self.folder, number)
             raw = folder + RAW if self.options.errors == "ignore" else None
-            log = folder + LOG.encode() if self.options.log else None
+            log = folder + LOG.encode() if self.options.is_logged else None
             failure, made = "", scratch.Identity()
             try:
                 if self._used:

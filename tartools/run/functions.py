@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Literal, TypeVar
@@ -29,6 +29,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Made = Sample | Mapping[str, Value]
 OfSample = Callable[[Sample], Made | Iterable[Made] | None]
+OnError = Callable[[Sample, Exception], Made | Iterable[Made] | None]
 OfShard = Callable[[Source, str], object]
 
 WINDOW = 4  # samples for each worker that are under way, or done and waiting for those before them
@@ -43,6 +44,7 @@ def map_samples(
     output: Name,
     *,
     workers: int | Executor = 1,
+    on_error: OnError | None = None,
     force: bool = False,
     gzip: bool = False,
     lax: bool = False,
@@ -60,6 +62,13 @@ def map_samples(
     `TarWriter.write`, or an iterable of these, for example a generator. *inputs* are as in `read`, *output* as in
     `TarWriter`: it appears when it is complete. An empty list of inputs gives an empty shard.
 
+    If *function* raises an exception, nothing is written, and `map_samples` raises it. With *on_error*, that is called
+    in its place, with the sample and the exception, in the caller's thread: it returns what is written instead, as
+    *function* does, and None leaves the sample out. It may note the failure, or raise.
+
+        failed = {}
+        tartools.map_samples(flipped, "a.tar", "b.tar", on_error=lambda sample, e: failed.update({sample.key: e}))
+
     *workers* is the number of threads that call *function*; with 1 it is called in the caller's thread, and Ctrl-C
     ends a call. Threads help if calls wait, or compute in C (Pillow, NumPy). Pure Python needs processes: pass a
     `concurrent.futures.ProcessPoolExecutor`, or any other executor, which stays open.
@@ -76,7 +85,7 @@ def map_samples(
     storage.check_output(output, force, urls)
     account = Account()
     samples = read_samples(urls, account, Reading(lax, skip_special))
-    write_samples(_mapped(function, samples, workers), Destination(output, force, gzip), account)
+    write_samples(_mapped(function, samples, workers, on_error), Destination(output, force, gzip), account)
     return account.samples_out
 
 
@@ -139,18 +148,30 @@ def map_shards(
 # ---- samples ----
 
 
-def _mapped(function: OfSample, samples: Iterator[Sample], workers: int | Executor) -> Iterator[Sample]:
-    """Yield what *function* makes of *samples*, in their order."""
+def _mapped(
+    function: OfSample, samples: Iterator[Sample], workers: int | Executor, on_error: OnError | None
+) -> Iterator[Sample]:
+    """Yield what *function* makes of *samples*, in their order; where it fails, what *on_error* makes of it."""
     with closing_upstream(samples):
-        if workers == 1:
+        if workers == 1 and on_error is None:
             yield from one_by_one(_made(function, sample) for sample in samples)
             return
         # No copies (`own`): the samples under way are adjacent, so they keep few read buffers alive.
         threads = getattr(workers, "_max_workers", UNKNOWN) if isinstance(workers, Executor) else workers
         engine = _engine(partial(_all_made, function), workers)
         with closing(windowed(samples, engine, WINDOW * threads)) as made:
-            for _, answer in made:
-                yield from answer()
+            for sample, answer in made:
+                try:
+                    results = answer()
+                except Exception as error:
+                    if on_error is None or isinstance(error, BrokenExecutor | CancelledError):  # not of this sample
+                        raise
+                    results = _all_made(partial(_call_on_error, on_error, error), sample)
+                yield from results
+
+
+def _call_on_error(on_error: OnError, error: Exception, sample: Sample) -> Made | Iterable[Made] | None:
+    return on_error(sample, error)
 
 
 def _made(function: OfSample, sample: Sample) -> Iterator[Sample]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from tartools import tar
 from tartools.errors import CommandError
@@ -19,15 +19,23 @@ SMALL = 1 << 20  # bytes; a file up to this size is read into memory, a larger o
 HELD = 16 << 20  # bytes of one result in memory
 OPENED = 64  # large files of one result that are kept open; any more are copied into one
 LONGEST_KEY = 1 << 16  # bytes
+MAX_LAST_LINE_BYTES = 1 << 12  # of the end of what a command printed
+
+
+OnFailure = Callable[[SampleTask, str], object]  # gets a failed task, and why it failed
 
 
 def collect_samples(
-    finished: Iterable[tuple[SampleTask, Outcome]], directories: SampleDirectories, account: Account
+    finished: Iterable[tuple[SampleTask, Outcome]],
+    directories: SampleDirectories,
+    account: Account,
+    on_failure: OnFailure = lambda task, why: None,
 ) -> Iterator[Sample]:
     """Yield the samples that the commands of *finished* tasks left; beside a task is how it went.
 
-    A sample of which nothing is left is left out. A failed one ends the run, is dropped, or is yielded as it was
-    read, depending on the options. With subdirectories, `account.samples_out` counts the inputs that gave any sample.
+    A sample of which nothing is left is left out. A failed one ends the run, is left out, or is yielded as it was
+    read, depending on the options; *on_failure* gets it before. With subdirectories, `account.samples_out` counts the
+    inputs that gave any sample.
 
     Order: that of *finished*. Holds: one result, up to 16 MiB in memory; its directory is removed when the next one
     is requested. Raises: CommandError naming shard and sample.
@@ -44,6 +52,7 @@ def collect_samples(
                 again = done.alone and reader.plain and not options.subdirs
                 account.left_out += not results
             except SampleFailedError as error:
+                on_failure(task, str(error))
                 results = _after_failure(task, str(error), options.errors, account)
             account.samples_out += bool(results) and options.subdirs
             yield from results
@@ -65,6 +74,17 @@ def _after_failure(task: SampleTask, why: str, errors: Errors, account: Account)
     file = scratch.open_file(task.raw)
     assert file
     return [Sample.at(task.key, file, 0, os.fstat(file.fileno()).st_size, task.shard)]
+
+
+def last_line_printed(task: SampleTask) -> str:
+    """Return the last line that is not empty of what the command of *task* printed; "" if there is none."""
+    file = scratch.open_file(task.log) if task.log else None
+    if file is None:
+        return ""
+    with file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_LAST_LINE_BYTES))
+        lines = file.read(MAX_LAST_LINE_BYTES).decode("utf-8", "replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _results(reader: _ResultReader, task: SampleTask, subdirs: bool, log: bytes | None) -> list[Sample]:

@@ -66,7 +66,7 @@ class Shells:
         self._folders = folders
         self._guard = folders.guard
         self._stopped = False
-        keyed = keyed and folders.options.log is None and hasattr(os, "pidfd_open")
+        keyed = keyed and not folders.options.is_logged and hasattr(os, "pidfd_open")
         self._lines = partial(KeyedLines, lambda: self._stopped) if keyed else None
         self._timeout = timeout
         self._environment = dict(os.environb)
@@ -88,7 +88,8 @@ class Shells:
     def run(self, task: SampleTask) -> Outcome:
         """Run in the directory of *task*; return how that went.
 
-        If the run fails, its log is copied to stderr. What the shell leaves running is killed when it ends.
+        Its log is copied to stderr if the run fails, or if no field stores it. What the shell leaves running is killed
+        when it ends.
         """
         if self._stopped:
             return Outcome("was not run")
@@ -98,7 +99,7 @@ class Shells:
             done = run(task)
         except (OSError, ValueError) as error:
             return Outcome(f"could not be started: {getattr(error, 'strerror', None) or error}")
-        if done.failure and task.log:
+        if task.log and (done.failure or self._folders.options.log is None):
             _print_log(task.log, task.key, lambda: self._stopped)
         return done
 
@@ -143,7 +144,7 @@ class Shells:
     def _warm_shell(self) -> WarmShell:
         program, _, command = self._arguments
         start = partial(self._start, executable=program, cwd=self._folders.folder)
-        logged = self._folders.options.log is not None
+        logged = self._folders.options.is_logged
         return WarmShell(start, self._name, command, self._environment, self._lines, logged)
 
     def _end(self, shell: WarmShell) -> None:

@@ -682,3 +682,21 @@ def test_no_shell_reads_the_first_word(run: Run) -> None:
     assert members_of(done.stdout) == [("n.txt", b""), ("n.out", b"b n\n")]
     for word in ("if", "A=b", "nosuch"):
         assert run("tarproc", "--", word, "true", stdin=archive) == (2, b"", f"tarproc: there is no program {word!r}\n")
+
+
+@pytest.mark.parametrize("options", [["-e", "skip"], ["-e", "ignore", "-p", "2"]])
+def test_a_report_lists_the_samples_that_failed(options: list[str], run: Run, ten: bytes, tmp_path: Path) -> None:
+    line = r"""echo "$TAR_KEY begins"; case $TAR_INDEX in 3) printf 'why\tnot\n\n'; exit 3 ;; 5) exit 1 ;; esac"""
+    done = run("tarproc", *options, "--report", "failed.tsv", "-c", line, "-o", "out.tar", stdin=ten)
+    assert done.status == 1 and all(f"{key} begins\n" in done.stderr for key in keys_in(ten))
+    assert (tmp_path / "failed.tsv").read_text().splitlines() == [
+        "__key__\t__shard__\tfailure\tlast_line",
+        "000003\tstdin\tended with status 3\twhy\\tnot",
+        "000005\tstdin\tended with status 1\t000005 begins",
+    ]
+    left = [key for key in keys_in(ten) if key not in ("000003", "000005") or "ignore" in options]
+    assert keys_in((tmp_path / "out.tar").read_bytes()) == left
+
+
+def test_a_report_of_a_run_that_stops_is_refused(run: Run, ten: bytes) -> None:
+    assert "--report needs -e skip or -e ignore" in run("tarproc", "--report", "f", "-c", "true", stdin=ten).failure(2)

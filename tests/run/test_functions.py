@@ -528,3 +528,36 @@ def test_without_ray_it_says_what_to_install(pairs: list[tuple[str, str]], monke
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=re.escape(how_to_install("ray"))):
         tartools.map_shards(Work(), pairs, engine="ray")
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_samples_on_which_the_function_fails(workers: int, tmp_path: Path) -> None:
+    """They are left out, replaced, or end the run, as on_error says; what a generator gave before is not kept."""
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(5)))
+    failed: list[str] = []
+
+    def work(sample: tartools.Sample) -> Iterator[tartools.Sample]:
+        yield sample
+        if sample.key in ("000001", "000003"):
+            raise ValueError(f"no {sample.key}")
+
+    def on_error(sample: tartools.Sample, error: Exception) -> dict[str, object] | None:
+        failed.append(str(error))
+        return {"__key__": "made", "txt": "instead"} if sample.key == "000003" else None
+
+    def written(**options: object) -> int:
+        return tartools.map_samples(
+            work, tmp_path / "a.tar", tmp_path / "b.tar", workers=workers, force=True, **options
+        )
+
+    with pytest.raises(ValueError, match="no 000001"):
+        written()
+    assert written(on_error=on_error) == 4
+    assert [sample.key for sample in tartools.read(tmp_path / "b.tar")] == ["000000", "000002", "made", "000004"]
+    assert failed == ["no 000001", "no 000003"]
+
+    def stop(sample: tartools.Sample, error: Exception) -> None:
+        raise error
+
+    with pytest.raises(ValueError, match="no 000001"):
+        written(on_error=stop)

@@ -364,7 +364,7 @@ def test_samples_without_a_field(run: Run, tmp_path: Path) -> None:
     for name in FORMATS:
         first, account = run("tarindex", "-v", "--for", name, "a.tar").failure().splitlines()
         assert first == "tarindex: a.tar: not in the index, since its name has no field: README (and 1 more)"
-        assert account.startswith("tarindex: 4 samples in, 2 out, 2 dropped, ")
+        assert account.startswith("tarindex: 4 samples in, 2 out, 2 left out and reported, ")
     assert (tmp_path / "a.idx").read_text() == "v1.2 2\ncls 512 1 0.cls\ncls 3584 1 1.cls\n"
     assert [*json.loads((tmp_path / "a.json").read_text())["files"]] == ["0.cls", "1.cls"]
 
