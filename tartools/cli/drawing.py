@@ -85,9 +85,10 @@ class Painter:
             return
         done, total = how_much(account)
         if self._bar is None or (self._bar.title, self._bar.ends) != (title, total is not None):
-            self._bar = Bar(title, ends=total is not None)
+            self._bar = Bar(title, ends=total is not None, are_jobs=account.progress.jobs.total > 0)
         width = os.get_terminal_size(2).columns - 1  # in the last column, some terminals begin a new line
-        self._line.draw(self._bar.text(done, total, counts_in_words(account, seconds), width))
+        left = clock_time(seconds_left(account.progress.jobs, seconds))
+        self._line.draw(self._bar.text(done, total, counts_in_words(account, seconds), width, left))
 
     def close(self) -> None:
         """Take away what is drawn. Raises: OSError."""
@@ -96,9 +97,12 @@ class Painter:
 
 
 class Bar:
-    """A line with a *title*, counts, and, if what it is about *ends*, a bar and the time that is left."""
+    """A line with a *title*, counts, and, if what it is about *ends*, a bar and the time that is left.
 
-    def __init__(self, title: str, *, ends: bool) -> None:
+    are_jobs: the time left is given, since jobs end several at once, so that the speed of the last seconds says little.
+    """
+
+    def __init__(self, title: str, *, ends: bool, are_jobs: bool = False) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
         from rich.table import Column
@@ -107,19 +111,19 @@ class Bar:
             return TextColumn(template, markup=False, table_column=Column(no_wrap=True))
 
         bar = [BarColumn(10)] if ends else []
-        left = [TimeRemainingColumn(compact=True)] if ends else []
+        left = [text("{task.fields[left]}") if are_jobs else TimeRemainingColumn(compact=True)] if ends else []
         self.title = title
         self.ends = ends
         self._console = Console(stderr=True)
         self._progress = Progress(
             text("{task.description}"), *bar, text("{task.fields[counts]}"), *left, console=self._console
         )
-        self._task = self._progress.add_task(title, total=None, counts="")
+        self._task = self._progress.add_task(title, total=None, counts="", left="")
 
-    def text(self, done: int, total: int | None, words: str, width: int) -> str:
-        """Return the line for *done* of *total*, with *words*: at most *width* characters."""
+    def text(self, done: int, total: int | None, words: str, width: int, left: str = "") -> str:
+        """Return the line for *done* of *total*, with *words*: at most *width* characters. *left* is the time left."""
         self._console.width = width
-        self._progress.update(self._task, completed=done, total=total, counts=words)
+        self._progress.update(self._task, completed=done, total=total, counts=words, left=left)
         with self._console.capture() as captured:
             self._console.print(self._progress.get_renderable())
         return captured.get().partition("\n")[0]
@@ -198,9 +202,27 @@ def _pace(jobs: Jobs, seconds: float) -> str:
     return f", {ended / seconds:.3g}/s" if ended and seconds else ""
 
 
-def _left(jobs: Jobs, seconds: float) -> str:
+def seconds_left(jobs: Jobs, seconds: float) -> float | None:
+    """Return the seconds until all *jobs* have ended, at their pace in the *seconds* so far; None if that is unknown.
+
+    >>> seconds_left(Jobs(12, skipped=2), 7.0), clock_time(28.0), clock_time(3725)
+    (None, '00:28', '1:02:05')
+    """
     ended = jobs.done + jobs.failed
-    return f", {seconds / ended * (jobs.total - jobs.skipped - ended):.0f} s to go" if ended else ""
+    return seconds / ended * (jobs.total - jobs.skipped - ended) if ended else None
+
+
+def clock_time(seconds: float | None) -> str:
+    """Return *seconds* as minutes and seconds, or hours too; "" for None."""
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes:02d}:{rest:02d}"
+
+
+def _left(jobs: Jobs, seconds: float) -> str:
+    left = seconds_left(jobs, seconds)
+    return "" if left is None else f", {left:.0f} s to go"
 
 
 def all_objects(account: Account) -> str:

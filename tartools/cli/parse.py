@@ -15,6 +15,14 @@ ALIKE = 0.7  # of 1, at which two names are the same
 ON, OFF = {"1", "on", "t", "true", "y", "yes"}, {"", "0", "f", "false", "n", "no", "off"}  # environment variables
 
 
+class UnknownOptionError(ValueError):
+    """There is no such option. *word* is the argument, if it has several letters of options."""
+
+    def __init__(self, message: str, word: str) -> None:
+        super().__init__(message)
+        self.word = word
+
+
 def parse(arguments: Sequence[str], every: Iterable[Declared], *, interspersed: bool = True) -> dict[str, Any]:
     """Return the values that *arguments* give to the options of a command, by name; of `--help` or `--version` only it.
 
@@ -29,7 +37,13 @@ def parse(arguments: Sequence[str], every: Iterable[Declared], *, interspersed: 
         given[behind.name] = list(arguments[at + 1 :])
         arguments = arguments[:at]
     named = {name: one for one in every for name in (*one.names, *one.option.aliases)}
-    found, words = _taken_apart(arguments, named, interspersed)
+    try:
+        found, words = _taken_apart(arguments, named, interspersed)
+    except UnknownOptionError as error:
+        if len(error.word) > len("-r") and any(one.option.behind for one in every):
+            what = f"No such option: {error.word} (a COMMAND with options stands behind --, or in quotes behind -c)"
+            raise ValueError(what) from None
+        raise
     options = [one for one, _ in found]
     if twice := next((one for one in options if not one.repeats and options.count(one) > 1), None):
         raise ValueError(f"Invalid value: {'/'.join(twice.names)} is given twice")
@@ -77,18 +91,32 @@ def _taken_apart(
             found.append((one, text if one.flag or equals else _following(one, name, waiting)))
         else:
             for at, letter in enumerate(word[1:], 2):
-                one = _known(named, f"-{letter}")
+                one = _known(named, f"-{letter}", word)
                 found.append((one, "" if one.flag else word[at:] or _following(one, f"-{letter}", waiting)))
                 if not one.flag:
                     break
     return found, words + waiting[::-1]
 
 
-def _known(named: Mapping[str, Declared], name: str) -> Declared:
+def _known(named: Mapping[str, Declared], name: str, word: str = "") -> Declared:
+    """Return the option *name*, one letter of *word* if that is given. Raises: UnknownOptionError."""
     if name in named:
         return named[name]
     possible = near(name, [each for each, one in named.items() if each in one.names])
-    raise ValueError(f"No such option: {name}" + (f" (Possible options: {', '.join(possible)})" if possible else ""))
+    if name == "-n" and "--count" in named:  # head and tail call it so
+        possible = [_spelling(named["--count"])]
+    what = f"No such option: {name}" + (f" (Possible options: {', '.join(possible)})" if possible else "")
+    raise UnknownOptionError(what, word)
+
+
+def _spelling(one: Declared) -> str:
+    """Return the names of the option *one*, as help shows them.
+
+    >>> from tartools.commands import load
+    >>> _spelling(next(one for one in load("tarcat").parameters.values() if "--count" in one.names))
+    '-c --count'
+    """
+    return " ".join(one.names)
 
 
 def _following(one: Declared, name: str, waiting: list[str]) -> str:

@@ -53,6 +53,7 @@ Examples:
 """
 
 import os
+import re
 import signal
 import time
 from collections.abc import Sequence
@@ -70,6 +71,7 @@ from tartools.storage.expand import expand
 from tartools.storage.url import Url
 
 LONGEST = 1_000_000  # seconds; poll(2) takes 24 days
+DAMAGE = r"\.t(?:ar|gz)\S*: at byte \d+: (?!this is not|the input is empty)"  # what commands say of a shard
 
 
 class Items(cli.Group):
@@ -268,6 +270,8 @@ def print_results(results: localjobs.Results, account: Account, policy: Policy, 
                 continue
             tries = f" after {result.tries} tries" if result.tries > 1 else ""
             last_line = f": {result.last_line}" if result.last_line else ""
+            if re.search(DAMAGE, last_line):
+                last_line += " (tarcheck --fix recovers the intact samples)"
             kept = ""
             if not policy.log and task.output and storage.exists(task.output):
                 output = printable(tasks.without_signatures(task.output, task))

@@ -11,11 +11,13 @@ from typing import Any
 
 from tartools.errors import StorageError, redacted, several, shown
 from tartools.run.tasks import Task, TaskResult, without_signatures
+from tartools.storage.names import folded
 
 DONE, FAILED, WAITING = "done", "failed", "waiting"
 BEGIN = b'{"item": "'  # of a record
 LONGEST = 1e12  # seconds
 SLOWEST = 3  # items that a report names
+MAX_LINES_NOT_DONE = 20  # of a report; items that count up are one line
 DIGITS = 16  # of a digest
 
 Key = tuple[str, str, str]
@@ -134,4 +136,8 @@ def report_of_log(records: Collection[dict[str, Any]]) -> list[str]:
     for each in failed:
         last_line = TaskResult(None, stderr=each["stderr"]).last_line
         lines.append(f"failed: {shown(each['item'])}: {each['failure']}{': ' if last_line else ''}{last_line}")
-    return [*lines, *(f"not done: {shown(each['item'])}" for each in waiting)]
+    left_items = [*folded(shown(each["item"]) for each in waiting)]
+    lines += [f"not done: {items}" for items in left_items[:MAX_LINES_NOT_DONE]]
+    if len(left_items) > MAX_LINES_NOT_DONE:
+        lines.append(f"not done: {len(left_items) - MAX_LINES_NOT_DONE:,} more lines; the log has all")
+    return lines

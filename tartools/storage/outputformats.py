@@ -3,8 +3,6 @@
 A name without a suffix, or with one that is not in the table, may be the output of any command.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from tartools.errors import UsageError

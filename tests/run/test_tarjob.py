@@ -477,9 +477,9 @@ def test_what_an_interrupted_run_has_not_done_is_in_the_report(tmp_path: Path, t
         until((tmp_path / "begun").exists)
     report = tarjob("--summarize", "log")
     assert (report.status, report.stderr) == (1, "")
-    first, *_, failed, four, five, six = report.stdout.decode().splitlines()
+    first, *_, failed, waiting = report.stdout.decode().splitlines()
     assert first == "6 items: 2 done, 1 failed, 3 not done, 3 tries"
-    assert (failed, four, five, six) == ("failed: 2: ended with status 3", *(f"not done: {n}" for n in (4, 5, 6)))
+    assert (failed, waiting) == ("failed: 2: ended with status 3", "not done: {4..6}")
     (tmp_path / "go").touch()
     (tmp_path / "out-5").write_text("by somebody else")
     assert tarjob(*words).status == 1
@@ -586,3 +586,19 @@ def test_many_items(count: int, tarjob: Run) -> None:
     assert (done.status, done.stdout.count(b"\n"), done.stderr) == (0, count, "")
     half = count // 2
     assert tarjob("-s", spec, "--only", f"777/{half}", *ONE, "--", "echo") == (0, b"777\n%d\n" % (half + 777), "")
+
+
+def test_what_a_stopped_run_has_not_done_is_a_few_lines(tarjob: Run, tmp_path: Path) -> None:
+    items = [f"in-{number:03d}.tar" for number in range(150)] + [f"x{number**2}" for number in range(50)]
+    lines = (f'{{"item": "{item}", "status": "waiting", "time": 1.0, "output": ""}}\n' for item in items)
+    (tmp_path / "log").write_text("".join(lines))
+    report = tarjob("--summarize", "log").stdout.decode().splitlines()
+    assert report[0] == "200 items: 0 done, 0 failed, 200 not done, 0 tries"
+    assert report[1:3] == ["not done: in-{000..149}.tar", "not done: x{0..1}"]
+    assert len(report) == 22 and report[-1] == "not done: 30 more lines; the log has all"
+
+
+def test_a_shard_that_is_cut_gets_advice(tarjob: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(make_tar(make_samples(3))[:1300])
+    said = tarjob("-s", "in.tar", "--", "tarcat", "{}", "-o", "{}.zst.tar").stderr
+    assert "in.tar: at byte 1300: " in said and said.endswith("(tarcheck --fix recovers the intact samples)\n")

@@ -7,11 +7,12 @@ does no harm: what may stand in one is said here, and `evaluating` has the limit
 from __future__ import annotations
 
 import ast
+import keyword
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from tartools.errors import SampleError, TarToolsError, UsageError
+from tartools.errors import SampleError, TarToolsError, UsageError, option
 from tartools.samples.sample import Sample, failure_of
 from tartools.samples.values import PSEUDO, Column, field_list, lookup, parse_column
 from tartools.stages.filtering.evaluating import MADE, METHODS, READ, Evaluator, LimitError
@@ -93,7 +94,9 @@ class Expression:
             if lenient:
                 return False
             sample = read()
-            what = f" has no {str(absent)!r}; its fields are: {field_list(sample.fields)}{self._dotted(str(absent))}"
+            advice = f" ({option('ignore-errors')} takes EXPR as false for such samples)"
+            advice = self._dotted(str(absent)) or advice
+            what = f" has no {str(absent)!r}; its fields are: {field_list(sample.fields)}{advice}"
             raise failure_of(sample, what) from None
         except SampleError as error:
             if lenient and not isinstance(error, ExcessError):
@@ -118,8 +121,9 @@ class Expression:
             if lenient:
                 return False
             why = str(error.args[-1] if isinstance(error, OverflowError) else error)[:200] or type(error).__name__
+            advice = _path_in_json(self._node) if isinstance(error, (TypeError, AttributeError)) else ""
             sample = read()
-            raise failure_of(sample, f": {self._text[:200]}: {why}") from error
+            raise failure_of(sample, f": {self._text[:200]}: {why}{advice}") from error
         if found:
             self._values = None
         return found
@@ -208,7 +212,8 @@ class Expression:
         return found
 
     def _member(self, name: str) -> Member:
-        member = self._read().member(name, verbatim=self._verbatim)
+        members = (self._read().member(each, verbatim=self._verbatim) for each in self._column(name).choices)
+        member = next(filter(None, members), None)
         self._note(name, member is not None)
         if member is None:
             raise _AbsentError(name)
@@ -281,10 +286,7 @@ OTHERS = (  # operators of other languages, and ours
     *((r"&&", "and"), (r"\|\|", "or"), (r"!(?!=)", "not"), (r"<>", "!="), (r"===", "==")),
     *((r"\bAND\b", "and"), (r"\bOR\b", "or"), (r"\bNOT\b", "not")),
 )
-STATEMENTS = {  # what is meant by those that are no expressions
-    ast.Assign: " (to compare, write ==)",
-    ast.AnnAssign: " (a value inside JSON is field('json:name'))",
-}
+RESERVED = {*keyword.kwlist} - {"and", "or", "not", "in", "is", "if", "else", "for", "lambda", "True", "False", "None"}
 
 
 def parsed_expression(text: str, functions: Iterable[str]) -> ast.expr:
@@ -295,10 +297,12 @@ def parsed_expression(text: str, functions: Iterable[str]) -> ast.expr:
         raise UsageError(f"not an expression: it is nested over {NESTED} levels deep") from None
     except (SyntaxError, ValueError) as error:
         why = error.msg if isinstance(error, SyntaxError) else error
-        raise UsageError(f"not an expression: {text!r}: {_hint(text) or why}") from None
+        hint = _hint(text)
+        raise UsageError(f"not an expression: {text!r}: {hint or why}") from None
     if len(body) != 1 or not isinstance(body[0], ast.Expr):
-        meant = STATEMENTS.get(type(body[0]), "") if len(body) == 1 else ""
-        raise UsageError(f"not an expression: {text!r}{meant}")
+        is_comparison = len(body) == 1 and isinstance(body[0], ast.Assign)
+        hint = "to compare, write ==" if is_comparison else _hint(text)
+        raise UsageError(f"not an expression: {text!r}{f' ({hint})' if hint else ''}")
     node = body[0].value
     level: list[ast.AST] = [node]
     for _ in range(NESTED):
@@ -335,6 +339,32 @@ def _hint(text: str) -> str:
     for pattern, word in OTHERS:
         if found := re.search(pattern, plain):
             return f"in place of {found[0]} write {word}"
+    if found := re.search(r"\b([A-Za-z]\w*)\s+contains\b", plain):
+        return f"to look for a part of a text write 'part' in {found[1]}"
+    if found := re.search(r"\b([A-Za-z]\w*)[.:]([A-Za-z][\w.]*)", plain):
+        return inside_json(found[1], found[2])
+    if found := next((word for word in re.finditer(r"\b[a-z]+\b", plain) if word[0] in RESERVED), None):
+        return f"{found[0]} has a meaning in Python: as the name of a field write field('{found[0]}')"
+    return ""
+
+
+def inside_json(field: str, path: str) -> str:
+    """Return what to write for the value *path* inside the JSON of *field*.
+
+    >>> inside_json("json", "class")
+    "a value inside JSON is field('json:class')"
+    """
+    return f"a value inside JSON is field('{field}:{path}')"
+
+
+def _path_in_json(node: ast.expr) -> str:
+    """Return the advice for a part of *node* such as json['class'] or json.width; "" if there is none."""
+    for part in ast.walk(node):
+        if not isinstance(part, ast.Subscript | ast.Attribute) or not isinstance(part.value, ast.Name):
+            continue
+        name = part.attr if isinstance(part, ast.Attribute) else getattr(part.slice, "value", None)
+        if isinstance(name, str):
+            return f" ({inside_json(part.value.id, name)})"
     return ""
 
 

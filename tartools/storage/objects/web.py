@@ -86,8 +86,9 @@ class _WebObject:
         if response.status not in REPLIES:
             code = _error_code(response) if response.status in (400, 401, 403) else ""
             error = status_error(response, pinned=bool(version), code=code)
-            if isinstance(error, NotFoundError) and "*" in Url(self.url).name:
-                raise NotFoundError(f"{error.message}, and {NO_LISTINGS}", url=self.url)
+            if isinstance(error, NotFoundError):
+                advice = f" ({NO_LISTINGS})" if "*" in Url(self.url).name else ""
+                raise NotFoundError(f"{response.status} {HTTPStatus(response.status).phrase}{advice}", url=self.url)
             raise error
         return reply(response.status, response.headers, response, self.url, start, _version(response.headers))
 

@@ -35,8 +35,8 @@ REFUSED = [
     ("ais", 404, "ais://b/a.tar does not exist", MISSING),
     ("http", 401, "", r"the server does not accept the credentials, or requires some \(Unauthorized\)"),
     ("http", 403, "", r"no permission to read \(Forbidden\)"),
-    ("http", 404, "", MISSING),
-    ("http", 410, "", MISSING),
+    ("http", 404, "", "404 Not Found"),
+    ("http", 410, "", "410 Gone"),
 ]
 
 

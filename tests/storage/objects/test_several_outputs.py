@@ -133,7 +133,9 @@ def found(run: Run, *arguments: str, base: str = "", env: dict[str, str] | None 
     """Return what --json says, with names in place of URLs that begin with *base*."""
     done = run("tarcheck", "--json", *arguments, env=env)
     assert (done.status, done.stderr) == (1, "")
-    said = done.stdout.decode().replace(base, "").replace("No such file or directory", "no such object")
+    said = done.stdout.decode().replace(base, "")
+    for words in ("No such file or directory", "404 Not Found"):
+        said = said.replace(words, "no such object")
     facts: dict[str, Any] = json.loads(said)
     return facts
 
