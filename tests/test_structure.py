@@ -425,6 +425,7 @@ MEANINGS = {
     "--output": "where the result goes",
     "--parallel": "how many at a time",
     "--rekey": "give samples new keys",
+    "--report": "list samples, and why",
     "--rest": "write the other samples to URL",
     "--select": "samples for which EXPR is true",
     "--skip-special": "skip links and special files silently",
