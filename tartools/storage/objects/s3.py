@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -361,7 +362,7 @@ class _S3Multipart:
             encrypted = reply.get("ServerSideEncryption", "").startswith("aws:kms") or reply.get("SSECustomerAlgorithm")
             if encrypted or not re.fullmatch("[0-9a-f]{32}", stored):
                 return False
-            digest = integrity.md5_digest(data)
+            digest = b64decode(checksum[MD5]) if MD5 in checksum else integrity.md5_digest(data)
             sent = digest.hex()
             if number is not None:
                 self._digests[number] = digest
