@@ -145,8 +145,8 @@ def arranged(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> B
     if not (paths.plain & paths.keyed).all() or not paths.share_key(count, who[count:]):
         return None
     fields = paths.fields()
-    offsets: dict[bytes, Any] = {}
-    sizes: dict[bytes, Any] = {}
+    offsets: dict[str, Any] = {}
+    sizes: dict[str, Any] = {}
     uniform, low = True, 0
     for _, who, at, size in rounds:
         texts, codes = _distinct(fields[low : low + len(who)])
@@ -154,17 +154,16 @@ def arranged(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> B
         uniform = uniform and len(texts) == 1 and len(who) == count
         for code, text in enumerate(texts):
             some = slice(None) if len(texts) == 1 else codes == code
-            which = who[some]
-            if text not in offsets:
-                offsets[text], sizes[text] = np.full(count, -1), np.zeros(count, np.int64)
-            elif (offsets[text][which] >= 0).any():
+            which, name = who[some], text.decode("utf-8", "surrogateescape").lower()
+            if name not in offsets:
+                offsets[name], sizes[name] = np.full(count, -1), np.zeros(count, np.int64)
+            elif (offsets[name][which] >= 0).any():
                 return None  # twice
-            offsets[text][which], sizes[text][which] = at[some] + BLOCK, size[some]
-    known = [text.decode("utf-8", "surrogateescape").lower() for text in offsets]
-    if len(set(known)) < len(known) or not known or any(name.startswith("__") for name in known):
+            offsets[name][which], sizes[name][which] = at[some] + BLOCK, size[some]
+    if not offsets or any(name.startswith("__") for name in offsets):
         return None
     found = np.array([*offsets.values()]), np.array([*sizes.values()])
-    return Bulk(paths.keys(np.arange(count)), known, *found, uniform)
+    return Bulk(paths.keys(np.arange(count)), [*offsets], *found, uniform)
 
 
 def _sizes_of(headers: Any) -> Any:

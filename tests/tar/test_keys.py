@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tartools.cli.completions import PROGRAM
@@ -103,6 +103,7 @@ def test_members_are_grouped_alike_by_all_readers(several: list[tuple[bytes, int
 
 
 @settings(deadline=None)
+@example([b"a.jpg", b"d/a.JPG"])
 @given(st.lists(NAMES, min_size=1, max_size=30))
 def test_samples_of_all_names_with_fields_are_read_in_bulk(names: list[bytes]) -> None:
     samples: dict[bytes, dict[str, bytes]] = {}
