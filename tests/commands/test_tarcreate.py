@@ -422,8 +422,9 @@ def test_outputs(run: Run, data: Path, tmp_path: Path) -> None:
     plan = "pipe:touch was-read; cat plan.tsv"
     run("tarcreate", "-C", "data", "--format", "tsv", plan, "-o", "a.tar").failure()
     assert not (tmp_path / "was-read").exists()
-    for output in ("plan.tsv", "data/one"):
-        refused = run("tarcreate", "-C", "data", "plan.tsv", "--force", "-o", output)
+    (tmp_path / "plan").write_text(PLAN)
+    for output in ("plan", "data/one"):
+        refused = run("tarcreate", "-C", "data", "--format", "tsv", "plan", "--force", "-o", output)
         assert refused.status == 1 and "this output is also the input" in refused.stderr
     assert (data / "one").read_bytes() == b"1"
     packed = run("tarcreate", "-C", "data", "plan.tsv", "-z").stdout
