@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from accelerate import Accelerator, DataLoaderConfiguration
 from torch.utils.data import DataLoader
 
 from tartools.train import StatefulSampler, TableDataset, WebDataset, loader, samples, stream_map
@@ -68,6 +67,8 @@ def kept(batches: Any) -> list[int]:
 
 
 def main() -> None:
+    from accelerate import Accelerator, DataLoaderConfiguration  # where it is not installed, doctest imports this file
+
     warnings.simplefilter("ignore")
     folder, *counts = sys.argv[1:]
     world = int(os.environ["WORLD_SIZE"])

@@ -326,7 +326,11 @@ def run_program(folder: Path, command: str, notes: Path, **values: str) -> int:
     """
     notes.mkdir()
     arguments = command.split()[1:]
-    words = torchrun(2, *arguments[2:]) if command.startswith("torchrun") else [sys.executable, *arguments]
+    words = [sys.executable, *arguments]
+    if command.startswith("torchrun"):
+        words = torchrun(2, *arguments[2:])
+    if command.startswith("composer"):
+        words = [sys.executable, "-m", "composer.cli", "--master_port", str(free_port()), *arguments]
     values |= {"NOTES": str(notes), "MASTER_PORT": str(free_port()), "PYTHONPATH": str(folder / "site")}
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(words, cwd=folder, env=environment(**values), stdout=log, stderr=log)
