@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import certifi
+
 from tests.storage.real.server import Refusal, Server
 
 BUCKET = "trials"
@@ -76,7 +78,7 @@ def s3_refusals(endpoint: str, signed: str, expired: str) -> list[Refusal]:
     dead = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "TARTOOLS_TRIES": "1"}
     wrong_tls = {"AWS_ENDPOINT_URL": endpoint.replace("http:", "https:"), "TARTOOLS_TRIES": "1"}
     if endpoint.startswith("https"):
-        wrong_tls = {"AWS_CA_BUNDLE": "/etc/ssl/certs", "TARTOOLS_TRIES": "1"}
+        wrong_tls = {"AWS_CA_BUNDLE": certifi.where(), "TARTOOLS_TRIES": "1"}
     credentials = r"the server does not accept the credentials \(\w+\)"
     missing, bucket = r"no such object", r"no such bucket: no-such-bucket"
     none = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "")
