@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PLACES = (schema.SHARD, schema.VERSION, schema.KEY, schema.BEGIN, schema.END, schema.MEMBERS)
 BATCH = 1 << 16  # rows
 CHUNK = 1 << 20  # rows that are hashed together
+MAX_COMPARED_ROWS = 1 << 20  # whose keys are compared to find samples that were torn
 
 
 class Placed:
@@ -329,6 +330,28 @@ class Table:
             values = values.astype(object)
             values[:] = found.to_pylist()
         return values
+
+    def returning_key(self) -> tuple[str, str] | None:
+        """Return key and shard of a sample whose key another sample of the shard has, at another place; None without.
+
+        Looks at the first 2**20 rows. Reads the keys only if some seem to be equal.
+        """
+        import numpy as np
+
+        held, sums = self._all().piece, self._all().sums[:MAX_COMPARED_ROWS]
+        numbers, begins = held.numbers[:MAX_COMPARED_ROWS], held.begins[:MAX_COMPARED_ROWS]
+        marks = numbers.astype(np.uint64) << np.uint64(32) | sums
+        order = np.lexsort((begins, marks))
+        same = (marks[order][1:] == marks[order][:-1]) & (begins[order][1:] != begins[order][:-1])
+        same &= sums[order][1:] != UNKNOWN_KEY
+        if not same.any():
+            return None
+        keys = self.column(schema.KEY)
+        for at in np.flatnonzero(same).tolist():
+            first, second = order[at], order[at + 1]
+            if keys[first] == keys[second]:
+                return str(keys[first]), self.shards()[int(numbers[first])]
+        return None
 
     def has_field(self, name: str) -> np.ndarray[Any, Any]:
         """Return for each row whether its sample has the field *name*, in whatever case.

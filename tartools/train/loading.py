@@ -186,6 +186,8 @@ class Loader(DataLoader[Any]):
             check_guarded()
             check_sendable("collate_fn", [self.collate_fn])
             check_sendable("worker_init_fn", [getattr(self.worker_init_fn, "function", self.worker_init_fn)])
+        if isinstance(self._data, TableDataset):
+            self._data.warn_of_returning_key()
         before = _by_pillow(self._data)
         buffers: dict[int, torch.Tensor] = {}  # held, so that they are mapped once
         keep_freed_memory()

@@ -84,6 +84,11 @@ class SharedEpoch(SharedNumbers):
         return ReaderId(worker * world_size + rank, workers * world_size)
 
     @property
+    def world_size(self) -> int:
+        """How many ranks read."""
+        return self._rank()[1]
+
+    @property
     def number(self) -> int:
         """The number of the epoch that was begun last, or was set since."""
         last = max(self.numbers[ITERATIONS:], key=_later_epochs)

@@ -122,6 +122,31 @@ def deal(slices: Sequence[ShardSlice], reader: ReaderId) -> list[ShardSlice]:
     ]
 
 
+def estimate_share(urls: Sequence[str], sizes: Sequence[int], slices: Sequence[ShardSlice]) -> float:
+    """Return about how many bytes *slices* have of the shards *urls* with these *sizes*.
+
+    A shard that can't be cut is its first slice; on servers, one whose name says that it is compressed.
+    """
+    total = 0.0
+    for piece in slices:
+        url, size = urls[piece.shard], sizes[piece.shard]
+        if piece.slices > 1 and not is_cut(url):
+            total += size if piece.number == 0 else 0
+        else:
+            total += size / piece.slices
+    return total
+
+
+def is_cut(url: str) -> bool:
+    """True if the shard *url* can be cut, as far as is known without a request."""
+    if storage.plain_size(url) is None:
+        return compression.split_packed(Url(url).name)[1] is None
+    if schema.is_table(url):
+        return True
+    with closing(seekable.reading(url)) as file:
+        return can_be_cut(url, file)
+
+
 def found_in(url: str, piece: ShardSlice) -> ShardSlice | None:
     """Return *piece* with the bytes or rows of the shard *url* that it has; None if these are none.
 

@@ -96,6 +96,7 @@ class TableDataset(Dataset[Any]):
         if missing == "skip":
             self.table = complete_rows(self.table, self.chooser.fields or [], column_fields(columns))
         self._columns = ColumnFields(self.table, columns)
+        self._is_compared = False  # whether keys that come back were looked for
 
     def __len__(self) -> int:
         return len(self.table)
@@ -116,6 +117,14 @@ class TableDataset(Dataset[Any]):
     def digest(self) -> str:
         """Return what tells these samples, in their order, from others: that of the table."""
         return self.table.digest()
+
+    def warn_of_returning_key(self) -> None:
+        """Warn, once, if the table lists parts of a sample, whose members are not adjacent, as samples."""
+        if not self._is_compared:
+            self._is_compared = True
+            if found := self.table.returning_key():
+                key, shard = found
+                Account().comes_back(key.encode("utf-8", "surrogateescape"), shard)
 
     def batch(self, rows: list[int], buffer_of: RoomOf | None = None) -> TableBatch | list[Any]:
         """Return the samples of *rows* in one buffer, `buffer_of(size)` if given; a list of them if that can't be."""

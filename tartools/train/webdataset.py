@@ -8,6 +8,7 @@ import operator
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import chain, islice
 from typing import Any
@@ -17,8 +18,10 @@ from webdataset import autodecode, filters, shardlists
 from webdataset.compat import FluidInterface
 from webdataset.pipeline import DataPipeline
 
+from tartools import storage
 from tartools.errors import UsageError, several
 from tartools.storage.url import Name
+from tartools.tables.schema import is_table_name
 from tartools.train import frameworks, samplestream, streamstages
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields, Size
 from tartools.train.payloaddecoding import UNPICKLED, decoders, plain
@@ -27,11 +30,13 @@ from tartools.train.sampleseeds import CurrentSample, SampleSeeds
 from tartools.train.samplestream import Remainder, SampleStream
 from tartools.train.sending import CacheSetting, check_sent
 from tartools.train.sharedmemory import with_sent_lists
-from tartools.train.slices import Position, SliceReader, by_number
+from tartools.train.slices import Position, SliceReader, by_number, estimate_share
 from tartools.train.states import State, StateError, make_state
 from tartools.train.streamstages import BatchStage, ChooseStage, ShuffleBuffer, ShuffleStage, with_numbers
 from tartools.train.workererrors import guard_worker
 
+MAX_SHARE_RATIO = 1.5  # of the largest share of a rank to the smallest; above, a warning
+MAX_COMPARED_SHARDS = 10_000  # whose sizes are looked at for that
 HELD = 1000  # samples that shuffle=True holds
 UNNEEDED = {"detshuffle", "url_to_name", "verbose"}  # arguments of webdataset: chance always follows from the seed
 
@@ -329,6 +334,27 @@ def is_at_begin(state: State) -> bool:
     return not any(state["counts"]) and state["position"] is None and state["left"] is None
 
 
+def warn_of_unequal_ranks(source: SampleStream, readers: int) -> None:
+    """Warn if one rank gets half as much again of *source* as another, or more; bytes of tables and shards differ."""
+    urls, ranks = source.urls, source.epoch.world_size
+    if ranks == 1 or len(urls) > MAX_COMPARED_SHARDS or len({*map(is_table_name, urls)}) > 1:
+        return
+    known = [*map(storage.plain_size, urls)]
+    sizes = [1 if None in known else size or 0 for size in known]
+    shares = [0.0] * ranks
+    for number in range(readers):
+        shares[number % ranks] += estimate_share(urls, sizes, source.dealt((0, 0), ReaderId(number, readers)))
+    least, most = min(shares), max(shares)
+    if most > 0 and most >= MAX_SHARE_RATIO * least:
+        warnings.warn(
+            f"rank {shares.index(least)} gets about {least / most:.0%} of the share of rank {shares.index(most)}, and "
+            "ranks that wait for each other stop with the smallest share: unpack compressed shards, make more and "
+            "smaller ones (tarsplit), give all ranks equally many by with_epoch(n), or train from the table of the "
+            "shards by tartools.train.loader",
+            stacklevel=2,
+        )
+
+
 class SizedWebDataset(WebDataset):
     """A `WebDataset` whose `with_length` was called."""
 
@@ -355,6 +381,8 @@ class StreamEpoch:
         self._shuffling: ShuffleBuffer | None = None
         self._failures = streamstages.Failures()
         self._failed = None if data._handler is None else self._failures.counted(data._handler)
+        if self._me.number == self._epoch == 0 and not loaded and not source.resampled:
+            warn_of_unequal_ranks(source, self._me.readers)
         if loaded and state is None:
             self._left = samplestream.dealt(loaded, source, self._me)
             if data.repetitions != 1 or source.resampled:

@@ -36,7 +36,10 @@ from tests.tiers import also, by_turns
 from tests.train.conftest import be_rank
 from tests.train.test_zips import kept
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
+    pytest.mark.filterwarnings("ignore:rank . gets about"),  # of a few shards, of which some are compressed
+]
 Sample = dict[str, Any]
 
 

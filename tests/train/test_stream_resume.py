@@ -27,6 +27,7 @@ from tests.train.conftest import be_rank
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata calls it
+    pytest.mark.filterwarnings("ignore:rank . gets about"),  # of a few shards, of which one is compressed
 ]
 
 
