@@ -10,7 +10,10 @@ import pytest
 
 from tests.storage.real import page
 from tests.storage.real.apache import apache, apache_tls
+from tests.storage.real.azurite import azurite
 from tests.storage.real.ceph import ceph, ceph_tls
+from tests.storage.real.openssh import openssh
+from tests.storage.real.proftpd import proftpd
 from tests.storage.real.server import Server
 from tests.storage.real.swift import swift, swift_tls
 from tests.storage.real.trials import TRIALS
@@ -23,6 +26,9 @@ SERVERS: dict[str, Callable[[Path, Path], AbstractContextManager[Server]]] = {
     "OpenStack Swift, s3api, TLS": swift_tls,
     "Apache, WebDAV": apache,
     "Apache, WebDAV, TLS": apache_tls,
+    "Azurite": azurite,
+    "OpenSSH": openssh,
+    "ProFTPD": proftpd,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -49,6 +51,30 @@ class Server:
     def url(self, name: str) -> str:
         """Return the URL of the object `name`, which may be a pattern."""
         return f"{self.base}/{quote(name, safe='/{},.%*?[]') if self.quoted else name}"
+
+
+class FileServer(Server):
+    """A server of the folder `files` of this machine, which has the folders that trials write to.
+
+    In its URLs the letters `escaped` are written as %XX.
+    """
+
+    def __init__(self, version: str, base: str, env: dict[str, str], files: Path, *, escaped: str, **more: Any) -> None:
+        super().__init__(version, base, env, self._read, self._make_folders, **more)
+        self._files = files
+        self._escaped = escaped
+
+    def url(self, name: str) -> str:
+        pattern = rf"(?!%0\dd)[{self._escaped}]"  # %06d stays a number
+        return super().url(re.sub(pattern, lambda found: f"%{ord(found[0]):02X}", name))
+
+    def _read(self, name: str) -> bytes | None:
+        path = self._files / name
+        return path.read_bytes() if path.exists() else None
+
+    def _make_folders(self, name: str) -> None:
+        for below in ("b", "deep/er/and"):
+            (self._files / name / below).mkdir(parents=True)
 
 
 def require(package: str, *programs: str) -> None:
