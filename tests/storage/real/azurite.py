@@ -20,7 +20,7 @@ CONTAINER = "trials"
 
 @contextmanager
 def azurite(folder: Path, certificate: Path) -> Iterator[Server]:
-    """Give the service of blobs, with a container that anybody may read."""
+    """Give the service of blobs, with a container."""
     require("npm install --global --ignore-scripts azurite", "node", "azurite-blob")
     with processes(folder) as group:
         port = free_port()
@@ -42,20 +42,23 @@ def azurite(folder: Path, certificate: Path) -> Iterator[Server]:
         )
 
 
-def _make_container(endpoint: str) -> None:
-    address = f"{endpoint}/{CONTAINER}?restype=container"
-    headers = {"x-ms-version": API_VERSION, "x-ms-date": formatdate(usegmt=True), "x-ms-blob-public-access": "blob"}
+def _request(method: str, address: str, endpoint: str) -> urllib.request.Request:
+    """Return a signed request."""
+    headers = {"x-ms-version": API_VERSION, "x-ms-date": formatdate(usegmt=True)}
     account = AzureAccount(NAME, endpoint, base64.b64decode(KEY))
-    headers["Authorization"] = _signature(account, "PUT", address, headers)
-    request = urllib.request.Request(address, method="PUT", headers=headers)
-    with urllib.request.urlopen(request) as response:
+    headers["Authorization"] = _signature(account, method, address, headers)
+    return urllib.request.Request(address, method=method, headers=headers)
+
+
+def _make_container(endpoint: str) -> None:
+    with urllib.request.urlopen(_request("PUT", f"{endpoint}/{CONTAINER}?restype=container", endpoint)) as response:
         assert response.status == 201
 
 
 def _get(endpoint: str, name: str) -> bytes | None:
-    """Return the bytes of a blob as anybody, without credentials."""
+    """Return the bytes of a blob."""
     try:
-        with urllib.request.urlopen(f"{endpoint}/{CONTAINER}/{quote(name)}") as response:
+        with urllib.request.urlopen(_request("GET", f"{endpoint}/{CONTAINER}/{quote(name)}", endpoint)) as response:
             data: bytes = response.read()
     except urllib.error.HTTPError as error:
         assert error.code == 404, error
