@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ftplib import Error as FtpError
@@ -108,6 +109,8 @@ class _SmartInput(Input):
         with _translated_errors(self._url):
             data = self._stream.read(len(view))
             if not data and self._connection is not None:
+                with suppress(OSError):  # servers wait some seconds for our end of this connection before they reply
+                    self._stream.socket.shutdown(socket.SHUT_WR)
                 self._connection.voidresp()  # the reply to RETR: whether all of it came
                 self._connection = None
         view[: len(data)] = data
