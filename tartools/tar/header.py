@@ -31,6 +31,8 @@ FAST = Struct("100s24x12s12x9s188xB166x")
 
 # The low half of an Adler-32 sum is 1 + the sum of the bytes, modulo 65521 (RFC 1950, 8.2), at a tenth of the cost of a
 # sum in Python. The bytes of half a header sum up to at most 65280, those of a whole one can exceed the modulus.
+# So a header that is not ASCII needs a second sum, of half of it: 0.2 us more a member in the reader's loop. Two checks
+# that link name and prefix are zeros, which bound the sum as well, take as long.
 adler32 = zlib.adler32
 ADLER_MODULUS = 65521
 HALF_BLOCK = BLOCK // 2
