@@ -20,9 +20,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tartools.schemes import QUERY, scheme_record
+
 _QUERY = r"""(://[^\s'"?]*)\?[^\s'"]*"""  # compiled when it is needed
-# schemes without a query: ? is part of a name
-_LETTERS = ("file", "s3", "gs", "ais", "aws", "gcp", "hf", "sftp", "scp", "ssh")
+_SIGNATURE = r"(?i)\?(?=\S*(?:sig|signature)=)"
 OF_WORKER = "Caught "  # how DataLoader begins the message of what a worker raised
 MOST_BYTES = 1 << 63  # the largest size a file can have
 _USER_INFO = r"""(://)[^\s'"/?#@]+@(?=[^\s'"])"""
@@ -223,7 +224,8 @@ def redacted(url: str) -> str:
     scheme, colon, rest = url.partition("://")
     if not colon:
         return url
-    if scheme.lower() not in _LETTERS:
+    # a signature is pasted even where ? is part of a name, such as the SAS of a blob
+    if scheme_record(scheme.lower()).question == QUERY or ("?" in rest and re.search(_SIGNATURE, rest)):
         path, query, _ = rest.partition("?")
         rest = f"{path}{'?…' if query else ''}"
     host, slash, path = rest.partition("/")

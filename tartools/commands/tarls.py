@@ -3,9 +3,9 @@
 Prints the names of the shards at each URL, one per line, sorted by bytes; `tarls URL | tarcat -T -` reads them. Names
 of shards end in .tar, .tgz, .tar.gz, .tar.bz2, .tar.xz, .tar.zst or .tar.lz4.
 
-An s3:, gs:, ais: or hf: URL is a prefix: s3://bucket/train- lists all objects whose names begin with it, in directories
-too. A local directory lists all files below it; without a URL, that is the current directory. Wildcards and braces work
-as for all commands. Web servers can't be listed: an http: URL is one object.
+A URL of an object store or SSH server is a prefix: s3://bucket/train- lists all objects whose names begin with it,
+in directories too. A local directory lists all files below it; without a URL, that is the current directory. Wildcards
+and braces work as for all commands. Web servers can't be listed: an http: URL is one object.
 
 --long prints size in bytes and modification time (UTC) before each name. --json prints one object per line with url,
 size and modified. --brace prints numbered names as one pattern, such as train-{000000..000146}.tgz, which all commands

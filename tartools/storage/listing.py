@@ -14,6 +14,7 @@ from itertools import chain
 from operator import ge
 
 from tartools.errors import StorageError, UsageError
+from tartools.schemes import listed_schemes
 from tartools.storage.checks import exists, look
 from tartools.storage.local import path_of
 from tartools.storage.names import Pattern, has_wildcards, is_literal, local_url, matches, unfolded
@@ -49,8 +50,7 @@ def ls(name: str) -> Iterator[ListedObject]:
         elif url.is_stored:
             yield from _one_object(url)
         else:
-            possible = "possible are local names, s3:, gs:, azure:, ais:, hf:, sftp: and http(s):"
-            raise StorageError(f"cannot be listed; {possible}", url=url)
+            raise StorageError(f"cannot be listed; possible are local names, {listed_schemes()} and http(s):", url=url)
 
 
 def listed(prefix: str, flat: bool = False) -> Iterator[ListedObject]:

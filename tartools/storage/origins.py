@@ -7,7 +7,7 @@
 
 Whoever wrote a file on a server is a stranger: what it names must not run a command, read a local file, or make this
 machine connect to a host that the user did not name. A file from stdin or from a command (pipe:) is the user's own.
-Object stores of one kind are one server, whatever the bucket: requests go to the same endpoint.
+Object stores of one kind are one server, whatever the bucket, if requests go to the same endpoint.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 
 from tartools.errors import shown
-from tartools.storage.url import LISTED, SCHEMES, Url
+from tartools.storage.url import Url
 
 
 def is_from_server(url: str) -> bool:
@@ -32,11 +32,12 @@ def server_of(url: str) -> str:
 
     >>> server_of("s3://b/a.tar") == server_of("s3://c/a.tar"), server_of("https://h:80/a?x"), server_of("a.tar")
     (True, 'https://h:80', '')
+    >>> server_of("sftp://h/a.tar") == server_of("sftp://g/a.tar")
+    False
     """
-    scheme = Url(url).scheme
-    module = SCHEMES.get(scheme, "")
-    if module in LISTED:
-        return module
+    scheme, record = Url(url).scheme, Url(url).record
+    if record.is_one_server:
+        return record.module
     host = re.match(r"[^/?#]*", url.partition("://")[2])
     return f"{scheme}://{host[0].lower()}" if host and "://" in url else ""
 

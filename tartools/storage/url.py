@@ -1,4 +1,4 @@
-"""A URL, parsed once, and the table of schemes. A new scheme is a row there."""
+"""A URL, parsed once, by the table of schemes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tartools.errors import StorageError, UsageError
+from tartools.schemes import PROVIDER, QUERY, SCHEMES, STORES, Scheme, scheme_record
 
 if TYPE_CHECKING:
     from tartools.storage.objects.contract import Object
@@ -20,35 +21,7 @@ _SCHEME = r"([A-Za-z][A-Za-z0-9+.-]*)://"  # patterns are compiled when they are
 _CREDENTIALS = r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#@]*@"
 _NEEDLESS_USER = r"(?:https?|s3|gs|ais|aws|gcp)://[^/?#]*@"  # where nobody needs a name: it may be a token
 _COMMIT = r"\A(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/)"
-_PROVIDER = r"\?provider=(ais|aws|gcp|azure|oci|ht)\Z"
-
-# Which module of `tartools.storage` reads and writes the URLs of a scheme; imported when it is first needed. Those that
-# begin with `objects.` are stores: they speak a protocol, and `objects` reads and writes what they have.
-SCHEMES = {
-    "-": "local",  # stdin or stdout
-    "": "local",  # a plain path
-    "file": "local",
-    "pipe": "pipe",
-    "s3": "objects.s3",
-    "gs": "objects.gs",
-    "ais": "objects.ais",
-    "aws": "objects.ais",
-    "gcp": "objects.ais",
-    "hf": "objects.hf",
-    "http": "objects.web",
-    "https": "objects.web",
-    "azure": "objects.azure",
-    "sftp": "objects.sftp",
-    "scp": "objects.sftp",
-    "ssh": "objects.sftp",
-    "hdfs": "fallback",  # this and what follows is left to smart_open
-    "webhdfs": "fallback",
-    "ftp": "fallback",
-    "ftps": "fallback",
-}
-STORES = "objects."
-# stores that list their objects: wildcards expand
-LISTED = ("objects.s3", "objects.gs", "objects.azure", "objects.ais", "objects.hf", "objects.sftp")
+_PROVIDER_SUFFIX = r"\?provider=(ais|aws|gcp|azure|oci|ht)\Z"
 
 
 class Url(str):
@@ -82,6 +55,11 @@ class Url(str):
         return Url, (str(self),)
 
     @property
+    def record(self) -> Scheme:
+        """The record of its scheme."""
+        return scheme_record(self.scheme)
+
+    @property
     def is_local(self) -> bool:
         """Tell whether it names a local file, which need not exist."""
         return self.scheme in ("", "file")
@@ -89,12 +67,12 @@ class Url(str):
     @property
     def is_stored(self) -> bool:
         """Tell whether it is an object of a store, or on a web server: what `storage.objects` reads and writes."""
-        return SCHEMES.get(self.scheme, "").startswith(STORES)
+        return self.record.module.startswith(STORES)
 
     @property
     def is_listed(self) -> bool:
         """Tell whether its store lists objects. In such URLs wildcards expand."""
-        return SCHEMES.get(self.scheme) in LISTED
+        return self.record.is_listed
 
     @property
     def name(self) -> str:
@@ -113,10 +91,11 @@ class Url(str):
     @property
     def _end(self) -> int:
         """The length of the name."""
-        if self.scheme in ("http", "https"):
+        question = self.record.question
+        if question == QUERY:
             return len(self.partition("?")[0])
-        found = re.search(_PROVIDER, self) if self.scheme == "ais" else None
-        return found.start() if found else len(self)
+        provider = re.search(_PROVIDER_SUFFIX, self) if question == PROVIDER else None
+        return provider.start() if provider else len(self)
 
     @property
     def read_command(self) -> str | None:
@@ -129,7 +108,7 @@ class Url(str):
         Raises: StorageError if there is none.
         """
         if self.scheme in SCHEMES:
-            return SCHEMES[self.scheme]
+            return self.record.module
         known = ", ".join(f"{name}:" for name in SCHEMES if name not in ("", "-"))
         raise StorageError(f"cannot {verb} {self.scheme}: URLs (supported are plain paths, {known})", url=self)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tartools.commands.tarls import moment
+from tartools.schemes import listed_schemes
 from tartools.storage.expand import expand
 from tests.conftest import Run, make_tar, members_of
 
@@ -86,7 +87,7 @@ def test_links_are_followed_but_not_in_circles(run: Run) -> None:
     assert run("tarls", "-l", "d/lost").stdout == b"              -  -                     d/lost.tar\n"
 
 
-POSSIBLE = "possible are local names, s3:, gs:, azure:, ais:, hf:, sftp: and http(s):"
+POSSIBLE = f"possible are local names, {listed_schemes()} and http(s):"
 NOTHING = {
     "no such name": ("nope", "No such file or directory"),
     "no such name in a directory": ("d/nope", "No such file or directory"),
@@ -114,7 +115,7 @@ def test_nothing_at_all_is_a_failure(run: Run) -> None:
     assert run("tarls") == (1, b"", message)
     assert run("tarls", "--all") == (1, b"", "tarls: .: nothing is listed under this\n")
     said = run("tarls", "-").failure()
-    assert said == "tarls: stdin: cannot be listed; possible are local names, s3:, gs:, ais:, hf:, sftp: and http(s):\n"
+    assert said == f"tarls: stdin: cannot be listed; {POSSIBLE}\n"
 
 
 def test_a_directory_that_cannot_be_read_is_a_failure(run: Run) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tartools.storage.url import SCHEMES, Url
+from tartools.schemes import SCHEMES
+from tartools.storage.url import Url
 from tests.conftest import ROOT
 
 TEXT = (ROOT / "man/man7/tartools.7").read_text().partition("\n.TS\n")[2].partition("\n.TE\n")[0]

@@ -13,11 +13,12 @@ import pytest
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError, shown
+from tartools.schemes import QUERY, SCHEMES
 from tartools.storage import objects
 from tartools.storage.expand import expand
 from tartools.storage.local import path_of
 from tartools.storage.pipe import fill_template
-from tartools.storage.url import SCHEMES, Url, loaded_module
+from tartools.storage.url import Url, loaded_module
 from tests.conftest import Run, make_samples, make_tar, members_of, open_descriptors
 from tests.tiers import by_turns
 
@@ -153,7 +154,7 @@ def test_the_object_that_was_checked_is_the_one_that_is_read(scheme: str) -> Non
     assert pickle.loads(pickle.dumps(url)).store_object is None  # another process has connections of its own
 
 
-@pytest.mark.parametrize("module", sorted(set(SCHEMES.values())))
+@pytest.mark.parametrize("module", sorted({record.module for record in SCHEMES.values()}))
 def test_the_table_of_schemes_names_modules(module: str) -> None:
     wanted = {"object_at", "page"} if module.startswith("objects.") else {"open_read", "open_write"}
     assert wanted <= {*dir(loaded_module(module))}
@@ -188,6 +189,14 @@ def test_the_table_of_schemes_names_modules(module: str) -> None:
 )
 def test_how_messages_show_urls(url: str, text: str) -> None:
     assert shown(url) == text
+
+
+@pytest.mark.parametrize("scheme", [*(scheme for scheme in SCHEMES if scheme not in ("", "-", "pipe")), "foo"])
+def test_messages_hide_what_is_no_part_of_the_name(scheme: str) -> None:
+    url = Url(f"{scheme}://b/d/a?b.tar")
+    assert shown(url) == (url.name + "?…" if url.query else url.name)
+    assert bool(url.query) == (scheme not in SCHEMES or SCHEMES[scheme].question == QUERY)
+    assert "secret" not in shown(f"{scheme}://b/a.tar?sv=2&sig=secret")
 
 
 def test_a_query_is_used_and_not_shown(run: Run) -> None:
@@ -443,11 +452,12 @@ def test_a_folder_of_an_output_is_made(shell: Run, line: str) -> None:
     Path("a.tar").write_bytes(TAR)
     Path("cut.tar").write_bytes(TAR[:700])
     Path("d").mkdir()
-    assert shell(line.replace("a.tar", "cut.tar") + " d/e/f/out.tar").status == 1
+    out = "d/e/f/out.tsv" if line.startswith("tar2tsv") else "d/e/f/out.tar"
+    assert shell(f"{line.replace('a.tar', 'cut.tar')} {out}").status == 1
     assert os.listdir("d") == []
-    assert shell(f"{line} d/e/f/out.tar")[::2] == (0, "")
+    assert shell(f"{line} {out}")[::2] == (0, "")
     (name,) = os.listdir("d/e/f")
-    assert name in ("out.tar", "out-000000.tar")
+    assert name in ("out.tar", "out.tsv", "out-000000.tar")
 
 
 @pytest.mark.parametrize("pattern", ["x-%06d.tar", "{shard}.tar", "d%d/x.tar", "s3://b/x-{shard:06d}.tar"])

@@ -1,0 +1,70 @@
+"""The table of schemes: one record for each scheme of URLs, from which code and messages follow.
+
+A new scheme is a row here. `storage` reads and writes by it, `errors` shows URLs in messages by it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+IN_NAME, QUERY, PROVIDER = "name", "query", "provider"  # what a ? in a URL is, or begins
+
+
+class Scheme(NamedTuple):
+    """How URLs of a scheme are read, written, listed and shown.
+
+    module: the module of `tartools.storage`, imported when it is first needed. Those that begin with `objects.` are
+    stores: they speak a protocol, and `objects` reads and writes their objects.
+    question: IN_NAME, QUERY (never shown: it may be a signature), or PROVIDER (`?provider=aws` at the end).
+    is_listed: True if the store lists objects; then wildcards expand.
+    is_one_server: True if requests go to the endpoint of the environment, whatever the bucket.
+    """
+
+    module: str
+    question: str = IN_NAME
+    is_listed: bool = False
+    is_one_server: bool = False
+
+
+SCHEMES = {
+    "-": Scheme("local"),  # stdin or stdout
+    "": Scheme("local"),  # a plain path
+    "file": Scheme("local"),
+    "pipe": Scheme("pipe"),
+    "s3": Scheme("objects.s3", is_listed=True, is_one_server=True),
+    "gs": Scheme("objects.gs", is_listed=True, is_one_server=True),
+    "ais": Scheme("objects.ais", PROVIDER, is_listed=True, is_one_server=True),
+    "aws": Scheme("objects.ais", is_listed=True, is_one_server=True),
+    "gcp": Scheme("objects.ais", is_listed=True, is_one_server=True),
+    "hf": Scheme("objects.hf", is_listed=True, is_one_server=True),
+    "http": Scheme("objects.web", QUERY),
+    "https": Scheme("objects.web", QUERY),
+    "azure": Scheme("objects.azure", is_listed=True, is_one_server=True),
+    "sftp": Scheme("objects.sftp", is_listed=True),
+    "scp": Scheme("objects.sftp", is_listed=True),
+    "ssh": Scheme("objects.sftp", is_listed=True),
+    "hdfs": Scheme("fallback", QUERY),  # smart_open reads and writes this and the next ones; it cuts queries off
+    "webhdfs": Scheme("fallback", QUERY),
+    "ftp": Scheme("fallback", QUERY),
+    "ftps": Scheme("fallback", QUERY),
+}
+UNKNOWN = Scheme("", QUERY)  # read by GOPEN_<SCHEME>, if that is set
+STORES = "objects."
+
+
+def scheme_record(scheme: str) -> Scheme:
+    """Return the record of *scheme*; UNKNOWN if it is in no row.
+
+    >>> scheme_record("https").question, scheme_record("foo").module
+    ('query', '')
+    """
+    return SCHEMES.get(scheme, UNKNOWN)
+
+
+def listed_schemes() -> str:
+    """Return the schemes whose stores list objects, for a message.
+
+    >>> listed_schemes()
+    's3:, gs:, ais:, aws:, gcp:, hf:, azure:, sftp:, scp:, ssh:'
+    """
+    return ", ".join(f"{name}:" for name, record in SCHEMES.items() if record.is_listed)
