@@ -48,8 +48,9 @@ def export(
 ) -> None:
     """Write the samples of the inputs *source* by *write* to a file in the format *form*.
 
-    `write` gets the first `selection.count` samples, with the fields that *specs* choose and `selection.exclude` does
-    not name. *check* raises if a library is missing; it is called once the inputs are known to be there.
+    `write` gets the samples, with the fields that *specs* choose and `selection.exclude` does not name, until it has
+    counted `selection.count` of them as written. *check* raises if a library is missing; it is called once the inputs
+    are known to be there.
     Raises: UsageError for what is not written to a terminal, or compressed inside and named otherwise; as
     `readable_back`; what they raise.
     """
@@ -64,12 +65,25 @@ def export(
     check()
     samples = select.by_specs(samples, specs, selection.exclude, account, verbatim=selection.verbatim)
     if selection.count is not None:
-        samples = select.count(samples, selection.count)
+        samples = until_written(samples, selection.count, account)
         account.progress.phase = Phase("", selection.count, lambda: account.samples_out)
     writing = packed.writing_packed if form.is_packed else storage.writing
     with closing_upstream(samples), writing(output.url, output.force) as sink:
         write(readable_back(samples), sink)
         account.check()
+
+
+def until_written(samples: Iterable[Sample], count: int, account: Account) -> Iterator[Sample]:
+    """Yield *samples* until *account* counts *count* as written; read no further.
+
+    The writer counts a sample, or leaves it out for want of fields, before it takes the next one. So -c counts behind
+    -f, whether the stages or the writer choose the fields.
+    """
+    if count:
+        for sample in samples:
+            yield sample
+            if account.samples_out >= count:
+                return
 
 
 def readable_back(samples: Iterable[Sample]) -> Iterator[Sample]:

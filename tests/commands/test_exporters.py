@@ -37,6 +37,15 @@ def test_fields_and_samples_are_chosen_alike(exporter: str, run: Run, tmp_path: 
 
 
 @exporters
+def test_samples_without_the_fields_do_not_count(exporter: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("0.jpg", b"0"), *SAMPLES[:2], ("aa.jpg", b"9"), *SAMPLES[2:]]))
+    assert exported(run, exporter, "-c", "2", "-f", "txt") == [("a.txt", b"1"), ("b.txt", b"2")]
+    assert run(exporter, "-c", "0", "a.tar", "-o", "none").status == 0
+    as_tarcat = run("tarcat", "-c", "2", "-f", "txt", "a.tar").stdout
+    assert members_of(as_tarcat) == [("a.txt", b"1"), ("b.txt", b"2")]
+
+
+@exporters
 @pytest.mark.parametrize("key", ["../a", "d/../a", "/a"])
 def test_a_key_that_tarcreate_refuses_is_refused(exporter: str, key: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([(f"{key}.txt", b"1")]))
