@@ -24,7 +24,8 @@ from tartools.schemes import QUERY, scheme_record
 
 _QUERY = r"""(://[^\s'"?]*)\?[^\s'"]*"""  # compiled when it is needed
 _SIGNATURE = r"(?i)\?(?=\S*(?:sig|signature)=)"
-OF_WORKER = "Caught "  # how DataLoader begins the message of what a worker raised
+# the second line of a message from another process, which ends with the traceback there; compiled when it is needed
+_QUOTED_TRACEBACK = r'[^\n]*\n(?:\w+ )?Traceback \(most recent call last\):\n  File "'
 MOST_BYTES = 1 << 63  # the largest size a file can have
 _USER_INFO = r"""(://)[^\s'"/?#@]+@(?=[^\s'"])"""
 
@@ -32,7 +33,7 @@ _USER_INFO = r"""(://)[^\s'"/?#@]+@(?=[^\s'"])"""
 class TarToolsError(Exception):
     """A failure: *url* as the user gave it, *offset* in bytes of the tar stream.
 
-    `str()` gives one printable line (the traceback of a worker, which DataLoader puts there, keeps its lines).
+    `str()` gives one printable line (a traceback of another process, which a library puts there, keeps its lines).
     It never contains the query of a URL, which may be a signature.
     """
 
@@ -48,7 +49,9 @@ class TarToolsError(Exception):
         place = f"{shown(self.url)}: " if self.url else ""
         if self.offset is not None:
             place += f"at byte {self.offset}: "
-        return place + (self.message if self.message.startswith(OF_WORKER) else printable(self.message))
+        if "\n" in self.message and re.match(_QUOTED_TRACEBACK, self.message):
+            return place + "\n".join(map(printable, self.message.split("\n")))
+        return place + printable(self.message)
 
 
 class StorageError(TarToolsError):

@@ -199,6 +199,13 @@ def test_messages_hide_what_is_no_part_of_the_name(scheme: str) -> None:
     assert "secret" not in shown(f"{scheme}://b/a.tar?sv=2&sig=secret")
 
 
+def test_a_message_has_one_line_unless_it_quotes_a_traceback() -> None:
+    traceback = 'Original Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: \x1b[0m'
+    said = str(StorageError(f"Caught KeyError in a worker.\n{traceback}", url="a.tar"))
+    assert said == f"a.tar: Caught KeyError in a worker.\n{traceback}".replace("\x1b", "\\x1b")
+    assert "\n" not in str(StorageError("two\nlines")) + str(StorageError("Caught two\nlines"))
+
+
 def test_a_query_is_used_and_not_shown(run: Run) -> None:
     done = run("tarcat", "https://h/a.tar?sig=abc", env={"GOPEN_HTTPS": "printf %s {} | grep -q sig=abc && exit 3"})
     assert done.status == 1
