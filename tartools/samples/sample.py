@@ -214,8 +214,10 @@ _bare = object.__new__
 
 
 class Batch:
-    """Adjacent samples as a reader finds them: contiguous *groups* in one source, or one other sample.
+    """Adjacent samples from one reader call: contiguous *groups* in one source, or one other sample.
 
+    Groups hold lists of members, arrays of members (all samples have the same fields), or extents alone. Tables have
+    subclasses: `ListedBatch` holds rows of a table, and reads shards when members are asked for.
     *shard* is the URL that they were read from; if they come from several, one URL for each is given. Of a sample that
     is not contiguous in memory, *offset* is the byte of the shard at which it begins; None if it is not in one piece.
     `Sample` objects are made on demand. Holds: the source.
