@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "servers.md"
 BEGIN, END = "<!-- table of trials -->\n", "<!-- end of the table -->\n"
 VERSION = "version"  # the first row
 PASSED, FAILED, NOT_RUN = "yes", "**no**", ""
+REASON = r"\(\w[^|]*\)"  # written by hand behind FAILED, and kept as long as the trial fails
 
 
 class Table:
@@ -40,13 +42,24 @@ def parse(text: str) -> Table:
     return Table([row[0] for row in rows[2:]], servers, cells)
 
 
+def unexplained(table: Table) -> list[str]:
+    """Return a message for each cell that does not say enough: a trial that fails needs a reason a reader can use."""
+    sound = rf"{re.escape(PASSED)}|({re.escape(FAILED)}|-) {REASON}|{NOT_RUN}"
+    return [
+        f"{trial}, {server}: {cell!r} needs a reason: {FAILED} (…)"
+        for (trial, server), cell in table.cells.items()
+        if trial != VERSION and not re.fullmatch(sound, cell)
+    ]
+
+
 def note(trials: Iterable[str], servers: Iterable[str], server: str, trial: str, cell: str) -> None:
-    """Write one cell of the table, which gets these rows and columns."""
+    """Write one cell of the table, which gets these rows and columns. FAILED keeps its reason."""
     with PAGE.open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         text = file.read()
         table = Table([VERSION, *trials], [*servers], parse(text).cells)
-        table.cells[trial, server] = cell
+        if cell != FAILED or not table.cells.get((trial, server), NOT_RUN).startswith(FAILED):
+            table.cells[trial, server] = cell
         before, _, rest = text.partition(BEGIN)
         file.seek(0)
         file.write(before + BEGIN + "\n" + table.text() + "\n" + END + rest.partition(END)[2])

@@ -107,6 +107,6 @@ def s3_refusals(endpoint: str, signed: str, expired: str) -> list[Refusal]:
         ),
         Refusal("a wrong certificate, or none", ["{base}/none.tar"], r"TLS error .*|.*certificate.*", wrong_tls),
         Refusal("no name of an object", ["s3://trials"], "write s3://BUCKET/KEY"),
-        Refusal("a signed URL of nothing", [signed], missing),
+        Refusal("a signed URL of nothing", [signed], "404 Not Found"),
         Refusal("an expired URL", [expired], r"no permission to read \(AccessDenied(: .*[Ee]xpired.*)?\)"),
     ]
