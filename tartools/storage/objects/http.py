@@ -418,20 +418,29 @@ def _connections(process: int, proxy: str, trust: Trust | None) -> urllib3.PoolM
 
 def _context(trust: Trust) -> ssl.SSLContext:
     """Return what checks certificates. The usual ones are those of the system, or `SSL_CERT_FILE`, and Mozilla's."""
+    if isinstance(trust, str):
+        return load_trusted(trust, BUNDLES)
+    context = ssl.create_default_context()
+    if trust:
+        context.load_verify_locations(certifi.where())
+    else:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the user wants that
+    return context
+
+
+def load_trusted(bundle: str, variables: str) -> ssl.SSLContext:
+    """Return a context that trusts only the certificates in a file or folder, which the `variables` may name.
+
+    Raises: StorageError if they cannot be read.
+    """
+    is_folder = os.path.isdir(bundle)
     try:
-        if isinstance(trust, str):
-            folder = os.path.isdir(trust)
-            return ssl.create_default_context(cafile=None if folder else trust, capath=trust if folder else None)
-        context = ssl.create_default_context()
-        if trust:
-            context.load_verify_locations(certifi.where())
-        else:
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the user wants that
-        return context
-    except OSError:
-        what = "cannot read the file of trusted certificates (REQUESTS_CA_BUNDLE, AIS_CLIENT_CA)"
-        raise StorageError(what) from None
+        return ssl.create_default_context(cafile=None if is_folder else bundle, capath=bundle if is_folder else None)
+    except OSError as error:
+        reason = "it has no certificates (PEM)" if isinstance(error, ssl.SSLError) else error.strerror
+        message = f"cannot read the file of trusted certificates {bundle} ({reason}); {variables} names it"
+        raise StorageError(message) from None
 
 
 def _proxy_of(address: str) -> str:

@@ -23,6 +23,7 @@ from urllib3.exceptions import HTTPError
 from tartools.errors import ChangedError, ExistsError, NotFoundError, StorageError, UsageError, concealed
 from tartools.storage.objects import http, integrity
 from tartools.storage.objects.contract import Body, ListedObject, NoPermissionError, Object, Page, Reply
+from tartools.storage.objects.expect import close_after_refusals
 from tartools.storage.objects.retry import timeouts
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.url import bucket_and_name
@@ -30,6 +31,7 @@ from tartools.storage.url import bucket_and_name
 CONNECTIONS = 64
 CRC32, MD5 = "ChecksumCRC32", "ContentMD5"  # parameters of botocore
 CHECKSUM_SETTING = "AWS_REQUEST_CHECKSUM_CALCULATION"
+BUNDLE_SETTING = "AWS_CA_BUNDLE"
 _TRANSIENT = (
     "RequestTimeout",
     "SlowDown",
@@ -81,15 +83,25 @@ def _connection_of(process: int) -> _Connection:
         response_checksum_validation="when_required",  # ranges have no checksum
         request_checksum_calculation="when_required",  # `_checksum_parameter` says why
     )
-    verify = True if os.environ.get("AWS_CA_BUNDLE") == "" else None  # empty is as not set; botocore fails
+    verify = True if os.environ.get(BUNDLE_SETTING) == "" else None  # empty is as not set; botocore fails
     session, boto3 = botocore.session.get_session(), sys.modules.get("boto3")
     if boto3 is not None and boto3.DEFAULT_SESSION is not None:  # a Python program may have chosen credentials so
         client = boto3.client("s3", config=config, verify=verify)
     else:
         client = session.create_client("s3", config=config, verify=verify)
+    if client.meta.endpoint_url.startswith("https:") and (bundle := session.get_config_variable("ca_bundle")):
+        _require_bundle(bundle)
+    close_after_refusals(client)
     client.meta.events.register_first("before-parse.s3.GetObject", _check_length)
     setting = session.get_config_variable("request_checksum_calculation") or ""
     return _Connection(client, _checksum_parameter(client.meta.endpoint_url, setting.lower()))
+
+
+def _require_bundle(bundle: str) -> None:
+    """Raise StorageError if `bundle` is not a file of certificates: botocore would fail at each connection."""
+    if os.path.isdir(bundle):  # which other clients than botocore take
+        raise StorageError(f"the trusted certificates {bundle} are a folder; {BUNDLE_SETTING} has to name a file")
+    http.load_trusted(bundle, BUNDLE_SETTING)
 
 
 def _checksum_parameter(endpoint: str, setting: str) -> str:
@@ -140,7 +152,9 @@ def _translated(url: str, what: str = "read", pinned: bool = False) -> Iterator[
     except (*_CONNECTION, HTTPError, OSError) as error:
         about = getattr(error, "kwargs", {})  # botocore has an error of urllib3 within its own
         cause, address = about.get("error") or error, about.get("endpoint_url") or ""
-        raise http.failure(cause, url, address, timeouts().connect, "AWS_CA_BUNDLE") from None
+        raise http.failure(cause, url, address, timeouts().connect, BUNDLE_SETTING) from None
+    except StorageError as error:  # of the settings
+        raise error if error.url else StorageError(error.message, url=url) from None
     except ValueError:
         raise StorageError("the endpoint (AWS_ENDPOINT_URL) is not a URL", url=url) from None
     except exceptions.BotoCoreError as error:
@@ -306,8 +320,8 @@ class _S3Multipart:
             integrity.require_size(self._made, len(data))
 
     def begin(self) -> None:
-        algorithm = {"ChecksumAlgorithm": "CRC32"} if _connection().checksum == CRC32 else {}
         with _translated(self.url, "write"):
+            algorithm = {"ChecksumAlgorithm": "CRC32"} if _connection().checksum == CRC32 else {}
             self._upload = {
                 "UploadId": _client().create_multipart_upload(**self._place, **algorithm)["UploadId"],
             }

@@ -76,6 +76,7 @@ class Fault:
     body: bytes | None = None  # instead of the answer's
 
     # another way to send it
+    early: bool = False  # before the body of the request is read, which is then waited for, as HAProxy does
     framing: str = "length"  # how the end of the body is told: length, chunked, close (not at all)
     cut: int | None = None  # the connection ends after so many bytes of the body,
     reset: bool = False  # by a RST, not a FIN;
@@ -168,6 +169,10 @@ class FaultServer(Wire):
         if fault.silent or fault.dropped or fault.receive is not None:
             self._hang_up(connection, fault)
             return
+        if fault.early:
+            connection.send(self._answer(request, fault, name))
+            connection.receive()
+            return
         received = connection.receive()
         with self._choosing:
             self.requests[place] = request._replace(body=received._replace(data=b""))
@@ -194,6 +199,7 @@ class FaultServer(Wire):
 
     def _hang_up(self, connection: Connection, fault: Fault) -> None:
         """End the connection without an answer, at once or later."""
+        connection.agree()
         if fault.silent:
             self._released.wait()
         elif fault.receive is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tartools.storage.objects import gs
-from tartools.storage.objects.http import Client
+from tartools.storage.objects.http import BUNDLES, Client
 from tartools.storage.objects.retry import TransientError
 from tests.commands.test_damage import WHOLE
 from tests.storage.objects.faults import Fault, FaultServer
@@ -178,13 +178,30 @@ def test_certificates(scheme: str, variable: str, encrypted: Inside, certificate
 def test_certificates_of_no_interest_or_not_there(encrypted: Inside) -> None:
     encrypted.environ(REQUESTS_CA_BUNDLE="none.pem")
     url = encrypted.server.url("http", OBJECT)
-    what = "cannot read the file of trusted certificates (REQUESTS_CA_BUNDLE, AIS_CLIENT_CA)"
-    assert encrypted.copy("http").stderr == f"tarcat: {url}: {what}\n"
+    what = "cannot read the file of trusted certificates none.pem (No such file or directory)"
+    assert encrypted.copy("http").stderr == f"tarcat: {url}: {what}; {BUNDLES} names it\n"
     for variable in ("AIS_SKIP_VERIFY_CRT", "AIS_SKIP_VERIFY"):
         encrypted.environ(**{variable: "true"})
         assert encrypted.copy("ais") == (0, WHOLE, "")
         encrypted.drop(variable)
         assert encrypted.copy("ais").status == 1
+
+
+def test_certificates_of_s3_that_cannot_be_read(encrypted: Inside, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A file that does not exist, or has none, and a folder, which botocore does not take."""
+    folder = tmp_path_factory.mktemp("bundles")
+    (folder / "empty.pem").write_text("none")
+    file = "cannot read the file of trusted certificates {} ({}); AWS_CA_BUNDLE names it"
+    for bundle, message in (
+        (folder / "none.pem", file.format(folder / "none.pem", "No such file or directory")),
+        (folder / "empty.pem", file.format(folder / "empty.pem", "it has no certificates (PEM)")),
+        (folder, f"the trusted certificates {folder} are a folder; AWS_CA_BUNDLE has to name a file"),
+    ):
+        encrypted.environ(AWS_CA_BUNDLE=str(bundle))
+        assert encrypted.copy("s3") == (1, None, f"tarcat: s3://b/a.tar: {message}\n")
+        failed = encrypted.run("tarls", "s3://b/").failure(lines=1)
+        assert failed == f"tarls: s3://b/: {message}\n"
+    assert encrypted.server.requests == []
 
 
 class Tunnel(Connection):

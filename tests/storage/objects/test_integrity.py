@@ -201,6 +201,48 @@ def test_such_a_server_is_asked_once(empty: Inside) -> None:
     assert sum("if-none-match" in request.headers for request in empty.server.asked("PUT")) == 1
 
 
+# ---- refusals before the body of a request: `Expect: 100-continue` ----
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "TLS"])
+def bodies(request: pytest.FixtureRequest, certificate: Path) -> Inside:
+    """Return commands in this process, and a server without objects, with TLS or not."""
+    inside: Inside = request.getfixturevalue("encrypted" if request.param else "empty")
+    inside.server.objects.clear()
+    inside.environ(AWS_CA_BUNDLE=str(certificate), TARTOOLS_TIMEOUT="20")
+    return inside
+
+
+@sizes
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"header": "if-none-match", "status": 501, "code": "NotImplemented", "times": None},
+        {"method": "PUT", "status": 503, "code": "SlowDown", "times": 2},
+    ],
+    ids=["501", "503"],
+)
+def test_a_server_that_answers_before_it_has_the_body(fault: dict[str, Any], data: bytes, bodies: Inside) -> None:
+    """And waits for the body nevertheless: the next request has to use another connection."""
+    bodies.server.faults = [early := Fault(early=True, **fault)]
+    assert write(bodies, "s3", data) == (0, b"", "")
+    assert (early.played, bodies.server.objects) == (fault["times"] or 1, {"out": data})
+
+
+def test_an_object_that_appears_before_a_body_is_read(bodies: Inside) -> None:
+    bodies.server.faults = [early := Fault(header="if-none-match", early=True, replace=OTHER)]
+    refused(write(bodies, "s3", SMALL), bodies.server, "s3", "already exists; --force replaces it", OTHER)
+    assert write(bodies, "s3", SMALL, "--force") == (0, b"", "")
+    assert (early.played, bodies.server.objects) == (1, {"out": SMALL})
+
+
+def test_connections_are_used_again(bodies: Inside) -> None:
+    """As long as no request on them is refused."""
+    for _ in range(3):
+        assert write(bodies, "s3", SMALL, "--force") == (0, b"", "")
+    assert bodies.server.connections == 1
+
+
 @pytest.mark.parametrize(
     "fault", [{"no_match": True}, {"status": 412, "code": "InvalidRequest"}], ids=["ignored", "412"]
 )

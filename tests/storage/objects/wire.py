@@ -75,6 +75,19 @@ class Connection(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else header and body, sent apart, wait for each other
     server: Wire
+    _has_to_agree = False  # the client waits for 100 Continue, or for a final status, before it sends the body
+
+    def handle_expect_100(self) -> bool:
+        """Leave the answer to `agree`: a fault may be a final status before the body is read."""
+        self._has_to_agree = True
+        return True
+
+    def agree(self) -> None:
+        """Send 100 Continue to a client that waits for it."""
+        if self._has_to_agree:
+            self._has_to_agree = False
+            self.send_response_only(100)
+            self.end_headers()
 
     def exchange(self) -> None:
         """Receive the rest of a request, and let the server answer it."""
@@ -100,6 +113,7 @@ class Connection(BaseHTTPRequestHandler):
         return Received(size, b"".join(parts))
 
     def _body(self) -> Iterator[bytes]:
+        self.agree()
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             while length := int(self.rfile.readline(), 16):
                 yield self.rfile.read(length)
@@ -122,6 +136,7 @@ class Connection(BaseHTTPRequestHandler):
 
     def begin(self, answer: Answer, framing: dict[str, str]) -> None:
         """Send status and headers; *framing* says how the body ends, unless *answer* has such a header itself."""
+        self._has_to_agree = False
         self.send_response(answer.status)
         for name, value in (framing | answer.headers).items():
             self.send_header(name, value)
