@@ -231,10 +231,11 @@ def test_a_server_that_answers_before_it_has_the_body(fault: dict[str, Any], dat
 
 def test_an_object_that_appears_before_a_body_is_read(bodies: Inside) -> None:
     bodies.environ(TARTOOLS_TRIES="1")
-    bodies.server.faults = [early := Fault(header="if-none-match", early=True, replace=OTHER)]
+    exists = Fault(header="if-none-match", early=True, replace=OTHER, status=412, code="PreconditionFailed")
+    bodies.server.faults = [exists]
     refused(write(bodies, "s3", SMALL), bodies.server, "s3", "already exists; --force replaces it", OTHER)
     assert write(bodies, "s3", SMALL, "--force") == (0, b"", "")
-    assert (early.played, bodies.server.objects) == (1, {"out": SMALL})
+    assert (exists.played, bodies.server.objects) == (1, {"out": SMALL})
 
 
 def test_connections_are_used_again(bodies: Inside) -> None:
