@@ -15,14 +15,16 @@ those of one rank then.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import FrameType
 from typing import Any
 
 PREPARED = "_is_accelerate_prepared"  # private: the tests with the real package guard it
+DISPATCHER = "DataLoaderDispatcher"
 DEALERS = {  # classes by module
-    "accelerate.data_loader": {"BatchSamplerShard", "IterableDatasetShard", "DataLoaderDispatcher"},
+    "accelerate.data_loader": {"BatchSamplerShard", "IterableDatasetShard", DISPATCHER},
     "transformers.trainer_pt_utils": {"IterableDatasetShard"},
 }
 
@@ -33,15 +35,34 @@ def is_dealt_by_framework() -> bool:
     If a sampler or dataset dealt them too, n ranks would get one sample in n. Frameworks wrap what they deal without
     a word to it, so their frame on the stack is the only trace. A forked worker has the stack of its parent.
     """
+    return _dealing_class() is not None
+
+
+def warn_of_dispatched_workers(workers: int) -> None:
+    """Warn if accelerate's rank 0 reads for all ranks from several *workers*: it drops samples then.
+
+    Each worker ends with a short batch. The dispatcher joins a batch for each rank and splits them evenly, and drops
+    the remainder unless it is the end of the epoch, which a short batch of the first worker to end is not.
+    """
+    if workers > 1 and _dealing_class() == DISPATCHER:
+        warnings.warn(
+            f"accelerate's dispatch_batches drops samples of a stream that {workers} workers read: use num_workers=1, "
+            "or dispatch_batches=False, or do not prepare this DataLoader",
+            stacklevel=2,
+        )
+
+
+def _dealing_class() -> str | None:
+    """Return the name of the class on the stack that deals to ranks; None if there is none."""
     if not any(module in sys.modules for module in DEALERS):
-        return False
+        return None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        names = DEALERS.get(frame.f_globals.get("__name__", ""))
-        if names and frame.f_code.co_qualname.partition(".")[0] in names:
-            return True
+        names = DEALERS.get(frame.f_globals.get("__name__", ""), set())
+        if (name := frame.f_code.co_qualname.partition(".")[0]) in names:
+            return name
         frame = frame.f_back
-    return False
+    return None
 
 
 def iterate_for_accelerate(loader: Any, batches: Iterator[Any], is_at_end: Callable[[], bool]) -> Iterator[Any]:

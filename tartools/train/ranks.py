@@ -8,7 +8,7 @@ from multiprocessing import context
 from multiprocessing.sharedctypes import RawArray
 from typing import Any, NamedTuple
 
-from tartools.train.frameworks import is_dealt_by_framework
+from tartools.train.frameworks import is_dealt_by_framework, warn_of_dispatched_workers
 
 # Where `SharedEpoch` has what in its shared numbers.
 NUMBER, NEXT_PROCESS, ITERATIONS = 0, 1, 2
@@ -120,6 +120,8 @@ class SharedEpoch(SharedNumbers):
         worker = get_worker_info()
         if worker is None:
             return self._begin_epoch(0), True
+        if worker.id == 0 and os.environ.get("WORLD_SIZE", "1") != "1":
+            warn_of_dispatched_workers(worker.num_workers)
         *_, number = multiprocessing.current_process()._identity  # of this process among those that were started
         first = number - worker.id
         if not self.numbers[NEXT_PROCESS]:

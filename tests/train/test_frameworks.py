@@ -26,6 +26,7 @@ from tartools.errors import UsageError
 from tartools.train import StatefulSampler, TableDataset, WebDataset, frameworks, loader, samples
 from tests.conftest import ROOT, make_tar
 from tests.tiers import exhaustive
+from tests.train import dealt
 from tests.train.conftest import be_rank
 
 COUNT = 101
@@ -37,13 +38,13 @@ PAGE = (ROOT / "docs/training/frameworks.md").read_text()
 SECTION = re.compile(r"^## (.+?)\n\n```python\n(.*?)^```\n\nStart it by `(.+?)`", re.MULTILINE | re.DOTALL)
 PROGRAMS = {title: (code, command) for title, code, command in SECTION.findall(PAGE)}
 PACKAGES = {
-    "Lightning": "lightning",
-    "Fabric": "lightning",
-    "accelerate": "accelerate",
-    "Hugging Face Trainer": "transformers",
-    "Composer": "composer",
-    "Ray Train": "ray.train",
-    "ignite": "ignite",
+    "Lightning": ["lightning"],
+    "Fabric": ["lightning"],
+    "accelerate": ["accelerate"],
+    "Hugging Face Trainer": ["transformers", "accelerate"],
+    "Composer": ["composer"],
+    "Ray Train": ["ray", "fsspec", "pandas", "pyarrow", "requests"],  # ray alone is not ray[train], which needs these
+    "ignite": ["ignite"],
 }
 # Replaces print in each process: what is printed of a step is added to a file of its rank, and a step may kill.
 SITE = """
@@ -61,10 +62,11 @@ builtins.print = noting
 """
 
 
-def needed(package: str) -> None:
-    """Skip the test if *package* is not installed."""
-    if find_spec(package.partition(".")[0]) is None:
-        pytest.skip(f"needs {package}: pip install 'tartools[test-frameworks]'")
+def skip_without(*packages: str) -> None:
+    """Skip the test if one of *packages* is not installed."""
+    for package in packages:
+        if find_spec(package) is None:
+            pytest.skip(f"needs {package}: pip install 'tartools[test-frameworks]'")
 
 
 def key(sample: dict[str, Any]) -> str:
@@ -106,7 +108,8 @@ class BatchSamplerShard:
 class IterableDatasetShard(BatchSamplerShard):
     pass
 class DataLoaderDispatcher(BatchSamplerShard):
-    pass
+    def __iter__(self):
+        yield from self.inner
 """
     exec(compile(code, module.__name__, "exec"), module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -119,20 +122,20 @@ def test_what_a_framework_deals_is_not_dealt_before(world: int, dealers: Any, mo
     table = TableDataset("a.tar", fields="cls", decode="basic")
     every = list(range(COUNT))
 
-    def dealt(kind: str, make: Any) -> list[Any]:
+    def deal(kind: str, make: Any) -> list[Any]:
         items = []
         for number in range(world):
             be_rank(monkeypatch, number, world)
             items += list(getattr(dealers, kind)(make(), number, world))
         return items
 
-    batches = dealt("BatchSamplerShard", lambda: StatefulSampler(table, batch_size=8))
+    batches = deal("BatchSamplerShard", lambda: StatefulSampler(table, batch_size=8))
     assert sorted(row for batch in batches for row in batch) == every
-    assert sorted(dealt("BatchSamplerShard", lambda: StatefulSampler(table))) == every
+    assert sorted(deal("BatchSamplerShard", lambda: StatefulSampler(table))) == every
     for make in (lambda: WebDataset("a.tar", shuffle=9), lambda: samples("a.tar")):
-        assert sorted(int(sample["cls"]) for sample in dealt("IterableDatasetShard", make)) == every
+        assert sorted(int(sample["cls"]) for sample in deal("IterableDatasetShard", make)) == every
     be_rank(monkeypatch, 0, world)
-    read_for_all = list(dealers.DataLoaderDispatcher(DataLoader(WebDataset("a.tar"), None, num_workers=2), 0, 1))
+    read_for_all = list(dealers.DataLoaderDispatcher(DataLoader(WebDataset("a.tar"), None, num_workers=1), 0, 1))
     assert len(read_for_all) == COUNT
     assert len(dealers.BatchSamplerShard(StatefulSampler(table, batch_size=8), 0, world)) == 13
     alone = []
@@ -140,6 +143,17 @@ def test_what_a_framework_deals_is_not_dealt_before(world: int, dealers: Any, mo
         be_rank(monkeypatch, number, world)
         alone.append(len(list(WebDataset("a.tar"))))
     assert sum(alone) == COUNT and len(alone) == world
+
+
+@pytest.mark.filterwarnings("error")
+def test_several_workers_of_a_dispatcher_are_a_warning(dealers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """accelerate drops samples after a short batch that is not the last one."""
+    Path("a.tar").write_bytes(numbered_tar(COUNT))
+    be_rank(monkeypatch, 0, 2)
+    data = DataLoader(WebDataset("a.tar"), None, num_workers=2)
+    with pytest.raises(UserWarning, match=r"drops samples of a stream that 2 workers read: use num_workers=1, or disp"):
+        list(dealers.DataLoaderDispatcher(data, 0, 1))
+    assert 0 < len(list(data)) < COUNT  # not dispatched: the samples of rank 0
 
 
 def test_a_part_of_one_rank_is_not_dealt_again(dealers: Any) -> None:
@@ -282,17 +296,17 @@ def environment(**values: str) -> dict[str, str]:
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_accelerate_deals_each_sample(world: int, tmp_path: Path) -> None:
     """In each configuration; where accelerate fills the last batches, samples come twice, as it says."""
-    needed("accelerate")
-    counts = (96, COUNT)
-    for count in counts:
+    skip_without("accelerate")
+    for count in dealt.COUNTS:
         (tmp_path / f"{count}.tar").write_bytes(numbered_tar(count))
-    command = torchrun(world, ROOT / "tests/train/dealt.py", tmp_path, *counts)
+    command = torchrun(world, ROOT / "tests/train/dealt.py", tmp_path)
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    seen = set()
+    cases = []
     for line in done.stdout.splitlines():
-        count, workers, kind, options, epochs = json.loads(line)
-        seen.add((count, workers, kind, *options))
+        *case, epochs = json.loads(line)
+        count, workers, kind, options = dealt.Case(*case)
+        cases.append((count, workers, kind, options))
         for ranks in epochs:
             rows = [row for rank in ranks for row in rank]
             assert {*rows} == {*range(count)}, (line[:80], len({*rows}))
@@ -300,7 +314,24 @@ def test_accelerate_deals_each_sample(world: int, tmp_path: Path) -> None:
             most = 0 if exact else 8 * world * max(workers, 1) - 1
             assert len(rows) <= count + most, (line[:80], len(rows))
         assert epochs[0] != epochs[1] or kind in ("samples", "stream_map"), line[:80]  # which do not shuffle
-    assert len(seen) == 2 * (6 * 2 + 7 * (7 if world < 3 else 5))
+    assert cases == [*dealt.cases(world)]
+
+
+@exhaustive
+def test_the_trainer_deals_each_sample_of_a_dataset(tmp_path: Path) -> None:
+    """A dataset that is given as train_dataset, and not as a loader: accelerate fills the last batches."""
+    skip_without("transformers", "accelerate")
+    (tmp_path / "a.tar").write_bytes(numbered_tar(COUNT))
+    command = torchrun(2, ROOT / "tests/train/trainerdata.py", tmp_path / "a.tar", COUNT)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=1800, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = [json.loads(line.removeprefix("ranks ")) for line in done.stdout.splitlines() if line.startswith("ranks")]
+    assert len(results) == 4
+    for kind, ranks in results:
+        epochs = [[number for rank in ranks for batch in rank[n : n + 7] for number in batch] for n in (0, 7)]
+        for epoch in epochs:
+            assert {*epoch} == {*range(COUNT)} and len(epoch) <= 2 * 7 * 8, (kind, len({*epoch}))
+        assert epochs[0] != epochs[1] and all(len(rank) == 14 for rank in ranks), kind
 
 
 # ---- the programs of the page ----
@@ -370,8 +401,7 @@ def test_the_programs_go_on_after_kill(title: str, tmp_path: Path) -> None:
     """Each key once an epoch, over the killed run and the one that goes on."""
     code, command = PROGRAMS[title]
     assert len(code.splitlines()) <= 40
-    if title in PACKAGES:
-        needed(PACKAGES[title])
+    skip_without(*PACKAGES.get(title, []))
     every = numbered_tar(COUNT)
     (tmp_path / "train-0.tar").write_bytes(every[: 60 * 1024] + bytes(1024))
     (tmp_path / "train-1.tar").write_bytes(every[60 * 1024 :])
