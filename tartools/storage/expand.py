@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError
-from tartools.storage import origins
 from tartools.storage.names import has_wildcards, is_literal, matches, unfolded
 from tartools.storage.url import Url
 
@@ -46,6 +45,10 @@ def with_lists(
     if (*patterns, *lists).count("-") > 1:
         raise UsageError("stdin can be read only once")
     names = list(patterns)
+    if not lists:
+        return names
+    from tartools.storage import origins
+
     for name in lists:
         lines = read_list(name).split(separator)
         if not any(lines):
@@ -58,6 +61,8 @@ def with_lists(
 
 def _check_lines(lines: Sequence[str], name: str, is_name: Callable[[str], bool]) -> None:
     """Raise StorageError for the first of *lines* that the list *name* on a server may not have."""
+    from tartools.storage import origins
+
     for number, line in enumerate(lines, 1):
         for url in unfolded(line) if line and is_name(line) else ():
             try:

@@ -14,7 +14,6 @@ from typing import Any
 
 from tartools import storage
 from tartools.errors import StorageError, how_to_install
-from tartools.storage import origins
 from tartools.storage.url import Url, unpinned
 
 SHARD, VERSION, INDEX, KEY = "__shard__", "__version__", "__index__", "__key__"
@@ -139,12 +138,16 @@ def check_names(names: Iterable[str], folder: str) -> None:
 def resolved(name: str, folder: str) -> str:
     """Return the URL of the shard *name* in a table in *folder*. Raises: StorageError for one it may not name."""
     if why := _refusal(name, folder):
+        from tartools.storage import origins
+
         raise StorageError(f"{why}{origins.is_from_server(folder) * COPY_IT}")
     return _shard_url(name, folder)
 
 
 def _refusal(name: str, folder: str) -> str:
     """Return why a table in *folder* may not name the shard *name*; "" if it may."""
+    from tartools.storage import origins
+
     if ".." in name.split("/") and origins.is_from_server(folder):
         return "a table on a server may not name a shard by '..'"
     return origins.naming_error(_shard_url(name, folder), folder, "table", may_act=False)

@@ -16,7 +16,6 @@ from itertools import chain
 
 from tartools.errors import TarFormatError, TruncatedError, option
 from tartools.storage.streams import Stream, chunks, size_of, skip
-from tartools.tar.foreign import is_cut_header, not_tar_message
 from tartools.tar.fullheader import (
     BadChecksumError,
     ExtendedHeaders,
@@ -262,8 +261,11 @@ class Reader:
                 url=self.url,
                 offset=end,
             )
-        if end == len(rest) < BLOCK and not is_cut_header(rest):
-            raise TarFormatError(not_tar_message(rest), url=self.url, offset=0)
+        if end == len(rest) < BLOCK:
+            from tartools.tar.foreign import is_cut_header, not_tar_message
+
+            if not is_cut_header(rest):
+                raise TarFormatError(not_tar_message(rest), url=self.url, offset=0)
         raise self.cut(self.need - len(rest))
 
     def end_piece(self, until: int) -> None:
@@ -354,6 +356,8 @@ class Reader:
         offset = self.buffer.base + (error.offset or 0)
         message = error.message
         if isinstance(error, BadChecksumError):
+            from tartools.tar.foreign import not_tar_message
+
             message = _TRAILING if self.ended else message if offset else not_tar_message(bytes(self.buffer[:BLOCK]))
         return TarFormatError(message, url=self.url, offset=offset)
 
