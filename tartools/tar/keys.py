@@ -99,7 +99,7 @@ class Paths:
         columns = np.ascontiguousarray(self.names.T)  # to reduce many short rows takes longer than few long columns
         there = columns != 0
         self.ends = ends = there.sum(axis=0, dtype=np.uint8).astype(np.int64)
-        self.plain = there[0] & ~(there[1:] & ~there[:-1]).any(axis=0)
+        self.plain = there[0] & ~(there[1:] > there[:-1]).any(axis=0)
         order = np.arange(width, dtype=np.uint8)[:, None]
         self.bases = np.zeros(len(headers), np.int64)
         slashes = columns == ord("/")
@@ -123,17 +123,26 @@ class Paths:
 
     def keys(self, which: Any) -> list[bytes]:
         """Return the keys of the paths *which*."""
+        import numpy as np
+
+        lengths = self.lengths[which]
+        size = int(lengths[0]) if len(lengths) else 0
+        if size and (lengths == size).all():  # numpy cuts them faster than the loop below
+            keys: list[bytes] = np.ascontiguousarray(self.names[which, :size]).view(f"S{size}").ravel().tolist()
+            return keys
         data, width = self.names.tobytes(), self.names.shape[1]
-        ends = (which * width + self.lengths[which]).tolist()
+        ends = (which * width + lengths).tolist()
         return [data[at:end] for at, end in zip((which * width).tolist(), ends, strict=True)]
 
     def fields(self) -> Any:
-        """Return the fields of all paths, which must be keyed, as rows of bytes, filled up with zeros."""
+        """Return the fields of all paths, which must be plain and keyed, as rows of bytes, filled up with zeros."""
         import numpy as np
 
         begins = self.lengths + 1
+        if (begins == begins[0]).all():
+            return self.names[:, int(begins[0]) :]
         columns = begins[:, None] + np.arange(int((self.ends - begins).max()))
-        within = np.take_along_axis(self.names, np.minimum(columns, self.names.shape[1] - 1), axis=1)
+        within = self.names[np.arange(len(begins))[:, None], np.minimum(columns, self.names.shape[1] - 1)]
         return np.where(columns < self.ends[:, None], within, 0)
 
     def share_key(self, low: int, others: Any) -> bool:
@@ -141,9 +150,13 @@ class Paths:
         import numpy as np
 
         lengths = self.lengths[low:]
-        inside = np.arange(self.names.shape[1]) < lengths[:, None]
-        differ = (self.names[low:] != self.names[others]) & inside
-        return bool((lengths == self.lengths[others]).all() and not differ.any())
+        if not (lengths == self.lengths[others]).all():
+            return False
+        width = int(lengths.max(initial=0))
+        differ = self.names[low:, :width] != self.names[others, :width]
+        if (lengths != width).any():
+            differ &= np.arange(width) < lengths[:, None]
+        return not bool(differ.any())
 
     def begins(self, many: int) -> Any:
         """Return the numbers of those of the first *many* paths that do not have the key of the path before them."""

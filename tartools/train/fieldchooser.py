@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -131,7 +132,7 @@ class FieldChooser:
         """Return what training takes of *sample*."""
         found: Any = as_dict(sample, None, self.files) if isinstance(sample, Sample) else sample
         result = self._result(found)
-        note_result(result, str(found.get(URL)), str(found.get(KEY)), self._names)
+        note_result(result, found, self._names)
         return result
 
     def _result(self, found: Mapping[str, Any]) -> Any:
@@ -174,31 +175,32 @@ class FieldChooser:
         if self.transform is None:
             return value
         try:
-            if self.seeds is not None:
-                return self._seeded(value, self.seeds.of(str(sample[URL]), str(sample[KEY])))
-            if not isinstance(self.transform, list):
-                return self.transform(value)
-            pairs = zip(self.transform, value, strict=True)
-            return tuple([part if self._is_left(function, part) else function(part) for function, part in pairs])
+            transform = self.transform if self.seeds is None else self._seeded(sample, self.seeds)
+            if not isinstance(transform, list):
+                return transform(value)
+            keeps_none, pairs = self.missing is None, zip(transform, value, strict=True)
+            return tuple(
+                [
+                    part if function is None or (part is None and keeps_none) else function(part)
+                    for function, part in pairs
+                ]
+            )
         except StopIteration as error:  # which would end an iteration as if there were no more samples
             raise RuntimeError(str(_failure(sample, "the transform raised StopIteration"))) from error
         except Exception as error:
             error.add_note(str(_failure(sample, "the transform failed")))
             raise
 
-    def _is_left(self, function: Any, part: Any) -> bool:
-        """True if *part* is left as it is: no *function* is for it, or its field is missing."""
-        return function is None or (part is None and self.missing is None)
-
-    def _seeded(self, value: Any, seed: int) -> Any:
-        """Return *value* transformed by functions of which some ask for *seed*."""
+    def _seeded(self, sample: Mapping[str, Any], seeds: SharedSeeds | SampleSeeds) -> Any:
+        """Return the transform, or the list of them, with the seed of *sample* for functions that ask for one."""
+        seed = seeds.of(str(sample[URL]), str(sample[KEY]))
         if not isinstance(self.transform, list):
-            return call_with_seed(self.transform, self._seed_parameters[0], seed, value)
-        parts = zip(self.transform, self._seed_parameters, value, strict=True)
-        return tuple(
-            part if self._is_left(function, part) else call_with_seed(function, parameter, seed, part)
-            for function, parameter, part in parts
-        )
+            return partial(call_with_seed, self.transform, self._seed_parameters[0], seed)
+        pairs = zip(self.transform, self._seed_parameters, strict=True)
+        return [
+            None if function is None else partial(call_with_seed, function, parameter, seed)
+            for function, parameter in pairs
+        ]
 
 
 def names_in(fields: Any, what: str = "fields") -> list[str]:

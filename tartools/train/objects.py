@@ -29,7 +29,7 @@ from tartools.train.sampler import SamplerIteration, StatefulSampler
 from tartools.train.sampleseeds import SharedSeeds, call_with_seed, seed_parameter
 from tartools.train.sending import check_sent
 from tartools.train.states import StateError, check_state, is_bool, is_count, is_reader, make_state
-from tartools.train.workererrors import guard_worker, note_result
+from tartools.train.workererrors import URL, guard_worker, note_result
 
 BEGINNING = 4 << 20  # bytes of each object that `open_urls` holds
 
@@ -162,7 +162,7 @@ class ObjectDataset(Dataset[Any]):
         except Exception as error:
             error.add_note(str(StorageError("the transform failed", url=url)))
             raise
-        note_result(result, url)
+        note_result(result, {URL: url})
         return result
 
 

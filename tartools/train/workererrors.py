@@ -46,6 +46,8 @@ def guard_worker() -> bool:
     global _guarded  # noqa: PLW0603
     if _guarded:
         return True
+    if multiprocessing.parent_process() is None:  # no worker: said at once, since each sample asks
+        return False
     from torch.utils.data import get_worker_info
 
     if get_worker_info() is not None:
@@ -54,13 +56,14 @@ def guard_worker() -> bool:
     return _guarded
 
 
-def note_result(result: Any, url: str, key: str = "", fields: Sequence[str] = ()) -> None:
-    """Remember, in a worker, the sample *key* of *url* of those values of *result* that perhaps can't be pickled.
+def note_result(result: Any, sample: Mapping[str, Any], fields: Sequence[str] = ()) -> None:
+    """Remember, in a worker, the key and URL of *sample* for the values of *result* that perhaps can't be pickled.
 
-    *fields*: their names, if *result* is a tuple of as many.
+    *fields*: the names of the values, if *result* is a tuple of as many.
     """
-    if not _guarded:
+    if not _guarded:  # all samples come here
         return
+    url, key = str(sample.get(URL)), str(sample.get(KEY, ""))
     values: Iterable[tuple[str | None, Any]] = [(None, result)]
     if isinstance(result, dict):
         values = result.items()
