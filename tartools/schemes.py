@@ -3,8 +3,6 @@
 A new scheme is a row here. `storage` reads and writes by it, `errors` shows URLs in messages by it.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 IN_NAME, QUERY, PROVIDER = "name", "query", "provider"  # what a ? in a URL is, or begins

@@ -1,7 +1,5 @@
 """Text in other encodings than UTF-8: which encodings are likely, and files of rows as UTF-8."""
 
-from __future__ import annotations
-
 import codecs
 import io
 from collections.abc import Iterable

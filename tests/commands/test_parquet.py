@@ -219,7 +219,7 @@ def test_files_of_others(inside: Inside, tmp_path: Path) -> None:
     assert [name[8:] for name, _ in members_of(done.stdout)] == ["0.text", "0.view", "1.text", "2.view"]
     done = inside("tarcreate", "-v", "--parquet", "1.parquet", "-f", "day")
     assert (done.status, members_of(done.stdout)) == (1, [("000000000.day", b"2026-11-22")])
-    assert "tarcreate: 3 samples in, 1 out, 2 dropped, " in done.stderr
+    assert "tarcreate: 3 samples in, 1 out, 2 left out and reported, " in done.stderr
     done = inside("tarcreate", "--parquet", "1.parquet", "-f", "__index_level_0__ label")
     assert members_of(done.stdout)[0] == ("000000000.__index_level_0__", b"7")
 

@@ -209,7 +209,7 @@ def test_a_row_without_a_value_is_left_out_and_reported(options: tuple[str, ...]
     assert done.status == 1 and [payload for _, payload in members_of(done.stdout)] == [b"a", b"c"]
     said, account = done.stderr.splitlines()
     assert said == "tarcreate: 2 rows without a value for a field are left out (the first: row 2 of n.parquet)"
-    assert account.startswith("tarcreate: 4 samples in, 2 out, 2 dropped")
+    assert account.startswith("tarcreate: 4 samples in, 2 out, 2 left out and reported")
 
 
 PNG, GIF = b"\x89PNG\r\n\x1a\n1", b"GIF89a"

@@ -127,7 +127,7 @@ def test_two_members_of_one_field_fail(run: Run) -> None:
     done = run("tarproc", "-e", "skip", "-v", "-c", "true", stdin=data)
     assert (done.status, members_of(done.stdout)) == (1, [("b.txt", b"3")])
     assert "sample 'a': two of its members need the one file name 'sample.txt'" in done.stderr
-    assert "2 samples in, 1 out, 1 dropped" in done.stderr
+    assert "2 samples in, 1 out, 1 left out and reported" in done.stderr
     kept = run("tarproc", "-e", "ignore", "-c", "true", stdin=data)
     assert (kept.status, kept.stdout) == (1, data)
 
@@ -250,7 +250,7 @@ def test_subdirectories_and_failures(run: Run) -> None:
     command = "mkdir 1 2; cp sample.txt 1; cp sample.txt 2; test $TAR_INDEX != 1 || echo bad.key > 2/sample.__key__"
     skip = run("tarproc", "-v", "-S", "-e", "skip", "-c", command, stdin=data)
     assert (skip.status, keys_in(skip.stdout)) == (1, ["a/1", "a/2", "c/1", "c/2"])
-    assert "3 samples in, 2 out (4 written), 1 dropped, " in skip.stderr
+    assert "3 samples in, 2 out (4 written), 1 left out and reported, " in skip.stderr
     ignore = run("tarproc", "-v", "-S", "-e", "ignore", "-c", command, stdin=data)
     assert (ignore.status, keys_in(ignore.stdout)) == (1, ["a/1", "a/2", "b", "c/1", "c/2"])
     assert "3 samples in, 3 out (5 written), " in ignore.stderr
@@ -314,7 +314,7 @@ def test_skip_and_ignore(run: Run, work: Path, ten: bytes) -> None:
     assert (skip.status, keys_in(skip.stdout)) == (1, [k for k in keys_in(ten) if k != "000004"])
     assert has_end(skip.stdout)
     assert "sample '000004': ended with status 1; it is left out" in skip.stderr
-    assert "10 samples in, 9 out, 1 dropped, " in skip.stderr
+    assert "10 samples in, 9 out, 1 left out and reported, " in skip.stderr
     ignore = run("tarproc", "-v", "-p", 2, "--tmpdir", work, "-e", "ignore", "-c", command, stdin=ten)
     assert ignore.status == 1
     assert members_of(ignore.stdout)[4:6] == members_of(ten)[8:10]

@@ -109,7 +109,9 @@ def test_there_and_back(run: Run, shell: Run, tmp_path: Path) -> None:
     done = run(
         "tar2tfrecord", "-f", "image/encoded=JPG;png label=cls", "-x", "readme", "a.tar", "-o", "d.tfrecord", "-v"
     )
-    assert done.stderr.startswith("tar2tfrecord: 3 samples in, 1 out, 2 left out, ")
+    warning, account = done.stderr.splitlines()
+    assert warning == "tar2tfrecord: -x: no sample had the field readme; the fields were: JPG cls jpg json seg.png"
+    assert account.startswith("tar2tfrecord: 3 samples in, 1 out, 2 left out, ")
     assert records_of(tmp_path / "d.tfrecord") == [
         {"__key__": b"d/a", "image/encoded": b"\xff\xd8" * 900, "label": b"3\n"}
     ]
@@ -160,7 +162,7 @@ def test_records_of_others(run: Run, tmp_path: Path) -> None:
     )
     some = run("tarcreate", "-q", "--tfrecord", "2.tfrecord", "-f", "x", "-v")
     assert members_of(some.stdout) == [("000000001.x", b"1")]
-    assert "tarcreate: 2 samples in, 1 out, 1 dropped, " in some.stderr
+    assert "tarcreate: 2 samples in, 1 out, 1 left out and reported, " in some.stderr
 
 
 @pytest.mark.parametrize("size", [0x8B1F, 0x9C78, 0x88B1F], ids=["gzip", "zlib", "gzip, with its method"])
@@ -179,7 +181,7 @@ def test_a_record_without_a_value_is_left_out_and_reported(options: tuple[str, .
     done = run("tarcreate", "-v", "--tfrecord", "a.tfrecord", *options)
     assert done.status == 1 and members_of(done.stdout) == [("000000000.a", b"1")]
     assert "2 records without a value for a field are left out (the first: the record at byte 30 of a.tf" in done.stderr
-    assert "3 samples in, 1 out, 2 dropped" in done.stderr
+    assert "3 samples in, 1 out, 2 left out and reported" in done.stderr
 
 
 A_KEY = ("__key__", of_bytes(b"k"))
