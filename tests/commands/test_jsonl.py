@@ -186,7 +186,8 @@ def test_any_key_name_and_payload_comes_back(command: Command, samples: dict[str
         for name, payload in (fields or {"": b"alone"}).items()
     ]
     with tempfile.TemporaryDirectory() as folder:
-        first, table, there, again, back = (f"{folder}/{n}" for n in ("a.tar", "t.parquet", "a.jsonl", "b.x", "b.tar"))
+        first, table, again, back = (f"{folder}/{name}" for name in ("a.tar", "t.parquet", "b.x", "b.tar"))
+        there = f"{folder}/a.{'jsonl' if command is tar2jsonl else 'tfrecord'}"
         Path(first).write_bytes(make_tar(content, tarfile.PAX_FORMAT))
         assert command.main([first, "-o", there]) == 0
         assert tarindex.main([first, "-o", table]) == 0
