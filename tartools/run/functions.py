@@ -67,7 +67,7 @@ def map_samples(
     *function* does, and None leaves the sample out. It may note the failure, or raise.
 
         failed = {}
-        tartools.map_samples(flipped, "a.tar", "b.tar", on_error=lambda sample, e: failed.update({sample.key: e}))
+        tartools.map_samples(flipped, "in-000.tar", "b.tar", on_error=lambda sample, e: failed.update({sample.key: e}))
 
     *workers* is the number of threads that call *function*; with 1 it is called in the caller's thread, and Ctrl-C
     ends a call. Threads help if calls wait, or compute in C (Pillow, NumPy). Pure Python needs processes: pass a
