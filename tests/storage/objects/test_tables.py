@@ -164,7 +164,7 @@ def test_a_table_in_python(scheme: str, inside: Inside) -> None:
     inside.server.objects[OBJECT] = OTHER
     with pytest.raises(StorageError, match=rf"{OBJECT}: at byte {4 * SIZE}: .*\(row 4 of "):
         table[4]
-    inside.server.objects["t.parquet"] = inside.server.objects["t.parquet"][:-1] + b"1"
+    inside.server.objects["t.parquet"] = inside.server.objects["t.parquet"][:-1] + b"2"
     with pytest.raises(StorageError, match="was replaced since it was opened"):
         table.column("__key__")
 

@@ -127,7 +127,10 @@ def test_what_does_not_pass_ends(step: Step, message: str, inside: Inside) -> No
     inside.server.faults = [fault := step.fails(**FOR_EVER[message])]
     done = write(inside, step.scheme, step.data, "--force")
     refused(done, inside.server, step.scheme, rf"{message} \(3 tries\)", b"old")
-    assert fault.played == 3
+    if "busy" in message and step.name == "part":  # tries are counted anew while other parts get through
+        assert 3 <= fault.played <= 6
+    else:
+        assert fault.played == 3
 
 
 @by_turns("data", "what")
