@@ -12,7 +12,7 @@ MIN_COMMON_SHARE = 0.7  # of the characters that are not ASCII
 
 
 class _Candidate(NamedTuple):
-    """An encoding, and the first bytes of its common characters; of those of two bytes if *double*."""
+    """An encoding and the first bytes of its common characters; *double*: of its two-byte characters only."""
 
     name: str
     double: bool
@@ -60,7 +60,7 @@ def likely_encodings(texts: Iterable[bytes]) -> list[str]:
 
 
 def _common_share(data: bytes, candidate: _Candidate) -> float:
-    """Return the share of common characters among those of *data* that are not ASCII; 0 if it can't be decoded."""
+    """Return the share of common characters among the non-ASCII characters of *data*; 0 if it can't be decoded."""
     try:
         text = data.decode(candidate.name)
     except UnicodeDecodeError:
@@ -118,7 +118,7 @@ def recoded(file: io.BufferedReader, encoding: str | None, url: str) -> io.Buffe
 
 
 def utf16_advice(head: bytes) -> str:
-    """Return what is wrong with text that begins with *head* if it is UTF-16 or UTF-32, else an empty string.
+    """Return the message for text that begins with *head* in UTF-16 or UTF-32; "" for other text.
 
     >>> utf16_advice("a,b".encode("utf-16"))
     'this is UTF-16 text, not UTF-8: --encoding utf-16 reads it'

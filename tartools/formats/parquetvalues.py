@@ -70,7 +70,7 @@ def is_list_of_files(kind: Any) -> bool:
 
 
 def has_bytes(kind: Any) -> bool:
-    """True for a type with bytes in it, at whatever depth."""
+    """True for a type with bytes in it, at any depth."""
     return is_bytes_type(kind) or any(has_bytes(kind.field(at).type) for at in range(kind.num_fields))
 
 

@@ -370,7 +370,7 @@ def build_member(part: PlannedMember, name: str = "") -> Member:
 
 
 def _large_member(part: PlannedMember, url: str) -> Member:
-    """Return the member for a large file, or for what is no file: a range of it, or a copy. Raises: StorageError."""
+    """Return the member for a large file (a range) or another URL (a copy). Raises: StorageError."""
     with closing(storage.open_read(url)) as stream:
         file = stream.file
         if file is not None and (size := os.fstat(file.fileno()).st_size) > MAX_READ_BYTES:

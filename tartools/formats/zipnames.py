@@ -1,4 +1,4 @@
-"""Names of members of zip files, which are in UTF-8, or in whatever encoding the system had that wrote them."""
+"""Names of members of zip files: in UTF-8, or in the encoding of the system that wrote them."""
 
 from __future__ import annotations
 

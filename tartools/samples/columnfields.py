@@ -201,7 +201,7 @@ def check_keys(keys: Sequence[bytes]) -> None:
 
 
 def keys_of_files(keys: list[bytes], dots: Dots) -> list[bytes]:
-    """Return *keys*; of those that are names of files, the keys of these files."""
+    """Return *keys* with the key of the file in place of each file name."""
     return [key_of_file(key, dots) for key in keys] if b"." in b"".join(keys) else keys
 
 
