@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def test_accounts(settings: dict[str, str], account: AzureAccount, monkeypatch: 
     assert azure._account() == account
 
 
-INSTALL = how_to_install("azure-identity")
+INSTALL = how_to_install("azure-identity").partition(" ")[2]  # without the interpreter, which is python or python3
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ INSTALL = how_to_install("azure-identity")
         ({"AZURE_STORAGE_ACCOUNT": "a", "AZURE_STORAGE_KEY": "no base64"},
          f"the Azure account key is not base64, or the endpoint no URL: see {SETTINGS}"),
         ({"AZURE_STORAGE_ACCOUNT": "a"},
-         f"no Azure credentials: set {SETTINGS}; or {INSTALL}, and az login"),
+         f"no Azure credentials: set {SETTINGS}; or PYTHON {INSTALL}, and az login"),
     ],
     ids=["none", "no fields", "no key", "no library"],
 )  # fmt: skip
@@ -87,7 +88,8 @@ def test_without_credentials(settings: dict[str, str], message: str, run: Run, t
     (tmp_path / "azure.py").write_text("")  # which has no azure.identity, whatever is installed
     for arguments in (["azure://b/a.tar"], ["-o", "azure://b/a.tar"]):
         done = run("tarcat", *arguments, stdin=DATA, env=settings | {"PYTHONPATH": str(tmp_path)}, real=True)
-        assert done == (1, b"", f"tarcat: azure://b/a.tar: {message}\n")
+        said = re.sub(r"\S+/python[\d.]*", "PYTHON", done.stderr)
+        assert (done.status, done.stdout, said) == (1, b"", f"tarcat: azure://b/a.tar: {message}\n")
 
 
 IDENTITY = """\
