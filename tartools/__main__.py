@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-USAGE = 2
-PAGE = "man/man7/tartools.7"
+USAGE_STATUS = 2
+MANUAL_PAGE = "man/man7/tartools.7"
 
 
 def run() -> NoReturn:
@@ -27,7 +27,7 @@ def run() -> NoReturn:
     from tartools.cli import process
     from tartools.cli.command import exit_status
 
-    called = f"tartools {name}" if name in commands.OWN else "tartools"
+    called = f"tartools {name}" if name in commands.BUILTINS else "tartools"
     process.run(lambda: exit_status(called, lambda: main(sys.argv[1:])))
 
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
             text = completions.switched_on(others, commands.names())
         if text is None:
             sys.stderr.write("tartools: which shell? write tartools completion bash, zsh or fish\n")
-            return USAGE
+            return USAGE_STATUS
     elif not arguments:
         text = overview()
     elif name in ("-h", "--help"):
@@ -60,15 +60,17 @@ def main(arguments: Sequence[str]) -> int:
         text = f"tartools {version('tartools')}\n"
     else:
         sys.stderr.write(unknown(name))
-        return USAGE
+        return USAGE_STATUS
     process.print_now(text)
     return 0
 
 
 def overview() -> str:
     """Return the names of the commands by task: a screen."""
-    width = max(map(len, commands.TASKS))
-    lines = [wrapped(f"  {task:{width}}  ", " ".join(names)) + "\n" for task, names in commands.TASKS.items()]
+    width = max(map(len, commands.COMMANDS_BY_TASK))
+    lines = [
+        wrapped(f"  {task:{width}}  ", " ".join(names)) + "\n" for task, names in commands.COMMANDS_BY_TASK.items()
+    ]
     more = "tartools --help says what each does, NAME --help lists the options of one, and tartools demo runs some."
     return f"Usage: tartools NAME [ARGUMENT]...\n\n{''.join(lines)}\n{wrapped('', more)}\n{pages()}"
 
@@ -76,8 +78,8 @@ def overview() -> str:
 def listing() -> str:
     """Return the commands by task, with their summaries."""
     parts = []
-    for task, names in commands.TASKS.items():
-        summaries = [(name, commands.OWN.get(name) or commands.load(name).summary) for name in names]
+    for task, names in commands.COMMANDS_BY_TASK.items():
+        summaries = [(name, commands.BUILTINS.get(name) or commands.load(name).summary) for name in names]
         parts.append("\n".join([f"{task}:", *(wrapped(f"  {name:12}  ", summary) for name, summary in summaries), ""]))
     more = (
         "A command reads shards (tar archives of samples: adjacent files with one name up to the first dot) or tables "
@@ -92,7 +94,7 @@ def pages() -> str:
     """Return where the page of first steps is; empty if it is not installed."""
     from pathlib import Path
 
-    places = (Path(sys.prefix, "share", PAGE), Path(__file__).parents[1] / PAGE)  # installed, in a clone
+    places = (Path(sys.prefix, "share", MANUAL_PAGE), Path(__file__).parents[1] / MANUAL_PAGE)  # installed, in a clone
     page = next(filter(Path.is_file, places), None)
     return f"First steps, and what all share: man tartools\n(man -l {page})\n" if page else ""
 
@@ -116,7 +118,7 @@ def unknown(name: str) -> str:
     """Return the message for *name*, which is not one of our commands."""
     import difflib
 
-    every = [*commands.names(), *commands.OWN]
+    every = [*commands.names(), *commands.BUILTINS]
     near = difflib.get_close_matches(name, every, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(every)}"
     return f"tartools: no command is called {name!r}; {hint}\n"

@@ -22,11 +22,11 @@ from contextlib import contextmanager
 
 from tartools.schemes import QUERY, scheme_record
 
-_QUERY = r"""(://[^\s'"?]*)\?[^\s'"]*"""  # compiled when it is needed
-_SIGNATURE = r"(?i)\?(?=\S*(?:sig|signature)=)"
+_URL_QUERY = r"""(://[^\s'"?]*)\?[^\s'"]*"""  # compiled when it is needed
+_SIGNED_QUERY = r"(?i)\?(?=\S*(?:sig|signature)=)"
 # the second line of a message from another process, which ends with the traceback there; compiled when it is needed
 _QUOTED_TRACEBACK = r'[^\n]*\n(?:\w+ )?Traceback \(most recent call last\):\n  File "'
-MOST_BYTES = 1 << 63  # the largest size a file can have
+MAX_FILE_BYTES = 1 << 63  # the largest size a file can have
 _USER_INFO = r"""(://)[^\s'"/?#@]+@(?=[^\s'"])"""
 
 
@@ -163,7 +163,7 @@ def byte_size(text: str) -> int:
     if found:
         base, power = (1000 if found[3] == "B" else 1024), " KMGTP".index((found[2] or " ").upper())
         factor = base**power
-        if 1 <= float(found[1]) * factor <= MOST_BYTES:
+        if 1 <= float(found[1]) * factor <= MAX_FILE_BYTES:
             return int((int(found[1]) if found[1].isdigit() else float(found[1])) * factor)
     raise ValueError(f"not a number of bytes: {text!r}; write 1e9, 64K, 64KiB (1024) or 64KB (1000)")
 
@@ -179,7 +179,7 @@ def concealed(command: str) -> str:
 
 def without_secrets(text: str) -> str:
     """Return *text* without the queries and user info of the URLs in it; unlike `concealed`, with all its lines."""
-    return re.sub(_USER_INFO, r"\1…@", re.sub(_QUERY, r"\1?…", text))
+    return re.sub(_USER_INFO, r"\1…@", re.sub(_URL_QUERY, r"\1?…", text))
 
 
 def how_to_install(*packages: str) -> str:
@@ -228,7 +228,7 @@ def redacted(url: str) -> str:
     if not colon:
         return url
     # a signature is pasted even where ? is part of a name, such as the SAS of a blob
-    if scheme_record(scheme.lower()).question == QUERY or ("?" in rest and re.search(_SIGNATURE, rest)):
+    if scheme_record(scheme.lower()).question == QUERY or ("?" in rest and re.search(_SIGNED_QUERY, rest)):
         path, query, _ = rest.partition("?")
         rest = f"{path}{'?…' if query else ''}"
     host, slash, path = rest.partition("/")

@@ -19,7 +19,7 @@ from zipfile import ZipFile
 import pytest
 
 from tartools import commands
-from tartools.__main__ import USAGE, main
+from tartools.__main__ import USAGE_STATUS, main
 from tartools.cli import manual
 from tests.commands.test_every_command import COMMANDS as TRIED
 from tests.conftest import ROOT, Result, Run, make_samples, make_tar, python, start
@@ -495,7 +495,7 @@ def test_the_module_lists_the_commands(capsys: pytest.CaptureFixture[str], monke
 def test_the_script_does_what_the_module_does(shell: Run) -> None:
     for words in ("", "--help", "--version", "tarls --help", "tarcta", "completion", "completion fish"):
         assert shell(f"tartools {words}", env={"COLUMNS": "100"}) == run_module(*words.split())
-    assert run_module("tarcat", "--no-such-option").status == USAGE  # that of the command
+    assert run_module("tarcat", "--no-such-option").status == USAGE_STATUS  # that of the command
 
 
 def test_a_stdout_that_takes_nothing(shell: Run, tmp_path: Path) -> None:
@@ -518,10 +518,10 @@ def test_the_public_names_are_listed() -> None:
 
 def test_an_unknown_name_gets_suggestions(capsys: pytest.CaptureFixture[str]) -> None:
     done = run_module("tarcta")
-    assert (done.status, done.stdout) == (USAGE, b"")
+    assert (done.status, done.stdout) == (USAGE_STATUS, b"")
     assert done.stderr.startswith("tartools: no command is called 'tarcta'; did you mean ")
     assert "tarcat" in done.stderr and done.stderr.count("\n") == 1
-    assert main(["xyz"]) == main([""]) == USAGE
+    assert main(["xyz"]) == main([""]) == USAGE_STATUS
     assert re.fullmatch("(tartools: no command is called '(xyz)?'; there are .*\n){2}", capsys.readouterr().err)
 
 

@@ -44,18 +44,20 @@ class Command:
 
     @property
     def parameters(self) -> dict[str, Declared]:
-        """The options and arguments by their names in Python, as declared; those of all commands are the last."""
+        """The options and arguments by their names in Python, as declared; options of all commands come last."""
         defaults = self._function.__kwdefaults__ or {}
-        places = self._function.__code__.co_varnames[: self._function.__code__.co_argcount]
-        given = self._function.__defaults__ or ()
-        defaults |= dict(zip(places[len(places) - len(given) :], given, strict=True))
-        every = (
-            one
+        parameter_names = self._function.__code__.co_varnames[: self._function.__code__.co_argcount]
+        default_values = self._function.__defaults__ or ()
+        defaults |= dict(
+            zip(parameter_names[len(parameter_names) - len(default_values) :], default_values, strict=True)
+        )
+        options = (
+            option
             for name, hint in {**self._hints, "common": Common}.items()
             if is_group(hint) or is_option(hint)
-            for one in declared(hint, name, defaults.get(name, REQUIRED))
+            for option in declared(hint, name, defaults.get(name, REQUIRED))
         )
-        return {one.name: one for one in every}
+        return {option.name: option for option in options}
 
     def __call__(self) -> NoReturn:
         """Run as a process: arguments from `sys.argv`, signals as they should be, exit."""
@@ -66,12 +68,12 @@ class Command:
         return exit_status(self.name, lambda: self._answer(arguments), self.trouble)
 
     def _answer(self, arguments: Sequence[str]) -> int:
-        given = self._parse(arguments)
-        if about := self._about(given):
-            process.print_now(f"{about}\n")
+        values = self._parse(arguments)
+        if text := self._about(values):
+            process.print_now(f"{text}\n")
             return 0
         with in_command():
-            return self._run(given)
+            return self._run(values)
 
     def _parse(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Return the values of the options that are given. Raises: UsageError."""
@@ -80,32 +82,32 @@ class Command:
         except ValueError as error:
             raise UsageError(f"{printable(str(error))} (see {self.name} --help)") from None
 
-    def _about(self, given: dict[str, Any]) -> str:
-        """Return what *given* asks for instead of a run, "" if nothing: the help, or the version."""
-        if "help" in given:
+    def _about(self, values: dict[str, Any]) -> str:
+        """Return the help or the version if *values* ask for one; "" for a run."""
+        if "help" in values:
             from tartools.cli import typer_app
 
             return typer_app.help_text(self.name, self.manual, self.parameters.values())
-        if "version" in given:
+        if "version" in values:
             from importlib.metadata import version
 
             return f"tartools {version('tartools')}"
         return ""
 
-    def _run(self, given: dict[str, Any]) -> int:
-        common = _values_of(Common, given)
+    def _run(self, values: dict[str, Any]) -> int:
+        common = _values_of(Common, values)
         account = Account(lambda text: progress.say(self.name, text), common.quiet)
         arguments: dict[str, Any] = {}
         for name, hint in self._hints.items():
             if is_group(hint):
-                arguments[name] = _values_of(hint, given)
+                arguments[name] = _values_of(hint, values)
             elif hint is Account:
                 arguments[name] = account
-            elif name in given:
-                arguments[name] = given[name]
+            elif name in values:
+                arguments[name] = values[name]
         begin = time.monotonic()
-        shown = not common.quiet and (common.progress or progress.is_wanted(self._output(given)))
-        with progress.progress(self.name, account, shown):
+        draws_progress = not common.quiet and (common.progress or progress.is_wanted(self._output(values)))
+        with progress.progress(self.name, account, draws_progress):
             status = self._function(**arguments)
         account.check()
         account.settle()
@@ -113,16 +115,16 @@ class Command:
             progress.summary(self.name, account, time.monotonic() - begin)
         return self.trouble if account.omissions else status or 0
 
-    def _output(self, given: dict[str, Any]) -> str:
-        """Return the URL to which the data go, by the options that are *given*; "-" is stdout."""
-        if any(given.get(name) for name in PRINTING):
+    def _output(self, values: dict[str, Any]) -> str:
+        """Return the URL of the output by the *values* of options; "-" is stdout."""
+        if any(values.get(name) for name in PRINTING):
             return "-"
-        outputs = [one for one in self.parameters.values() if not OUTPUTS.isdisjoint(one.names)]
-        return next((url for one in outputs if (url := given.get(one.name, one.default)) is not None), "-")
+        outputs = [option for option in self.parameters.values() if not OUTPUTS.isdisjoint(option.names)]
+        return next((url for option in outputs if (url := values.get(option.name, option.default)) is not None), "-")
 
 
 def exit_status(name: str, work: Callable[[], int], trouble: int = 1) -> int:
-    """Return the exit status of *work*: what it returns, or that of the failure that it raises, which is printed.
+    """Call *work*; return its exit status. Print its failure, if it raises one, and return the failure's status.
 
     *name* begins the message; *trouble* is the least status of a failure; 128 + N stands for signal N.
     """
@@ -145,7 +147,7 @@ def exit_status(name: str, work: Callable[[], int], trouble: int = 1) -> int:
 
 
 def _said_of(error: Exception) -> str | None:
-    """Return what is said of a failure; None if it is a bug."""
+    """Return the message of a failure; None if the error is a bug."""
     if isinstance(error, TarToolsError):
         return str(error)
     if isinstance(error, MemoryError):
@@ -158,9 +160,9 @@ def _said_of(error: Exception) -> str | None:
     return None
 
 
-def _values_of(group: Any, given: dict[str, Any]) -> Any:
-    """Return the *group* with those of its options that are *given*."""
-    return group(**{name: given[name] for name in hints(group) if name in given})
+def _values_of(group: Any, values: dict[str, Any]) -> Any:
+    """Return an instance of *group* with its options among *values*."""
+    return group(**{name: values[name] for name in hints(group) if name in values})
 
 
 def command(

@@ -1,4 +1,4 @@
-"""What completions are made of: the functions that list fields, the frame of those for bash, those of `tartools`.
+"""Parts of the shell completions: functions that list fields, the frame for bash, the completions of `tartools`.
 
 Also what a person adds to a start file of the shell to switch them on.
 """
@@ -19,7 +19,7 @@ SWITCHED = {
 
 # The program for sh that prints the fields of the first archive, or the columns of the first table, among its words.
 # Only harmless names: they go into a command line. Only a table has Tab start Python. tar makes a host of host:name.
-PROGRAM = r"""for file; do
+FIELDS_SCRIPT = r"""for file; do
         case $file in -* | *:*) continue ;; "~/"*) file=$HOME/${file#??} ;; esac
         test -f "$file" || continue
         if head -c 4 "$file" | grep -q PAR1; then
@@ -33,14 +33,14 @@ BASH_FIELDS = r"""_tartools_fields() {
     local typed=("${COMP_WORDS[@]:1}")
     sh -c 'PROGRAM' fields "${typed[@]//[\\\"\']/}"
 }
-""".replace("PROGRAM", PROGRAM)
+""".replace("PROGRAM", FIELDS_SCRIPT)
 ZSH_FIELDS = r"""_tartools_fields() {
     local names=$(sh -c 'PROGRAM' fields ${(Q)words[2,-1]})
     [[ -z $names ]] || compadd -- ${(f)names}
-}""".replace("PROGRAM", PROGRAM)
+}""".replace("PROGRAM", FIELDS_SCRIPT)
 FISH_FIELDS = r"""function __tartools_fields
     sh -c 'PROGRAM' fields (commandline -opc)[2..]
-end""".replace("PROGRAM", PROGRAM)
+end""".replace("PROGRAM", FIELDS_SCRIPT)
 BASH = """\
 # Completion of {name} for bash. Made by python -m tartools.commands._manual.
 {of_fields}_tartools_{name}() {{
@@ -113,7 +113,7 @@ complete -c tartools -n '__fish_seen_subcommand_from completion' -x -a '{shells}
 
 
 def of_tartools(summaries: dict[str, str]) -> dict[str, str]:
-    """Return the completions of `tartools`, by their paths. *summaries* are those of the words that it takes first."""
+    """Return the completions of `tartools` by path. *summaries*: by first word of a command line."""
     words, shells = shlex.quote(" ".join((*summaries, "--help", "--version"))), " ".join(SWITCHED)
     described = "\n".join(f"    {shlex.quote(f'{name}:{summary}')}" for name, summary in summaries.items())
     fish = TARTOOLS_FISH.format(shells=shells)
@@ -133,7 +133,7 @@ def columns_of(file: str) -> str:
     from tartools.tables import source
 
     try:
-        with source.opened(file) as table:
+        with source.open_table(file) as table:
             names = [*(table.fields or ()), *(name for name in table.names if not name.startswith("__"))]
     except (OSError, TarToolsError):
         return ""
@@ -141,16 +141,16 @@ def columns_of(file: str) -> str:
 
 
 def switched_on(arguments: Sequence[str], names: Sequence[str]) -> str | None:
-    """Return what switches completion of *names* and `tartools` on, with a comment that says where to write it.
+    """Return shell lines that enable completion of *names* and `tartools`, after a comment: where to put them.
 
     None unless *arguments* are the name of one shell.
     """
     shell = arguments[0] if len(arguments) == 1 else ""
     if shell not in SWITCHED:
         return None
-    inside, start, lines = SWITCHED[shell]
-    folder = Path(sys.prefix, "share", inside)
+    data_folder, start, lines = SWITCHED[shell]
+    folder = Path(sys.prefix, "share", data_folder)
     if not any((folder / file).exists() for file in ("tartools", "_tartools", "tartools.fish")):
         folder = Path(__file__).parents[2] / "completions" / shell  # of the clone
-    what = lines.format(folder=shlex.quote(str(folder)), names=" ".join(("tartools", *names)))
-    return f"# Add these lines to {start}, and start a new {shell}:\n{what}\n"
+    lines_to_add = lines.format(folder=shlex.quote(str(folder)), names=" ".join(("tartools", *names)))
+    return f"# Add these lines to {start}, and start a new {shell}:\n{lines_to_add}\n"

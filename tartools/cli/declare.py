@@ -1,4 +1,4 @@
-"""Light declarations of options: what a command's signature is made of.
+"""Light declarations of options, which annotate the parameters of a command's function.
 
     Count = Annotated[int | None, Option("-c --count N", "Stop after N samples.", minimum=0)]
 
@@ -21,7 +21,7 @@ LONGEST_NUMBER = 30  # digits
 
 
 class Option:
-    """An option, *spelled* as a manual has it: its names, and what stands for its value; without names an argument.
+    """An option, *spelled* as in a manual: its names and the placeholder of its value; an argument if it has no names.
 
     *help* is what help says. *minimum* bounds a number. *parser* makes the value of a word, and raises ValueError with
     the reason if it can't. A flag is also set by the environment variable *envvar* being 1. *default* says in the help
@@ -78,7 +78,7 @@ class Group:
 class Declared:
     """An option or argument of one command: its *name* in Python, *option*, *type*, *default*, whether it is *shared*.
 
-    What costs time is computed only for those that stand on the command line.
+    Properties that take time are computed only for options on the command line.
     """
 
     __slots__ = ("default", "name", "option", "shared", "type")
@@ -103,8 +103,8 @@ class Declared:
     @property
     def kind(self) -> Any:
         """The type of a value besides None: a class, list[str] or a Literal."""
-        every = getattr(self.type, "__args__", ()) if get_origin(self.type) not in (list, Literal) else ()
-        return next((one for one in every if one is not NoneType), self.type)
+        types = getattr(self.type, "__args__", ()) if get_origin(self.type) not in (list, Literal) else ()
+        return next((member for member in types if member is not NoneType), self.type)
 
     @property
     def repeats(self) -> bool:
@@ -122,17 +122,17 @@ class Declared:
         if option.parser:
             return option.parser(text)
         if kind is int or kind is float:
-            found = whole_number(text) if kind is int else number(text)
-            if option.minimum is not None and found < option.minimum:
+            parsed = whole_number(text) if kind is int else number(text)
+            if option.minimum is not None and parsed < option.minimum:
                 raise ValueError(f"{text} is less than {option.minimum:g}")
-            return found
+            return parsed
         if self.choices and text not in self.choices:
             raise ValueError(f"{text!r} is not one of {', '.join(self.choices)}")
         return text
 
     @property
     def metavar(self) -> str:
-        """What stands for its value in the help; nothing for a flag."""
+        """The placeholder of its value in the help; "" for a flag."""
         return "" if self.flag else self.option.metavar or "|".join(self.choices) or self.name.upper()
 
     @property
@@ -151,14 +151,14 @@ class Declared:
             yield f"Environment: {self.option.envvar}."
 
 
-def hints(of: Any) -> dict[str, Any]:
-    """Return the annotations of the function or group *of*, and of what the group is derived from, as types."""
-    found: dict[str, Any] = {}
-    for each in reversed(getattr(of, "__mro__", (of,))):
-        found |= getattr(each, "__annotations__", {})  # of a class, its own
-    if any(isinstance(hint, str) for hint in found.values()):
-        return get_type_hints(of, include_extras=True)
-    return found
+def hints(owner: Any) -> dict[str, Any]:
+    """Return the annotations of a function or a group, with those of its base classes, as types."""
+    annotations: dict[str, Any] = {}
+    for base in reversed(getattr(owner, "__mro__", (owner,))):
+        annotations |= getattr(base, "__annotations__", {})  # of a class, its own
+    if any(isinstance(hint, str) for hint in annotations.values()):
+        return get_type_hints(owner, include_extras=True)
+    return annotations
 
 
 def is_group(hint: Any) -> bool:
@@ -172,7 +172,7 @@ def is_option(hint: Any) -> bool:
 
 
 def declared(hint: Any, name: str, default: Any) -> Iterator[Declared]:
-    """Yield the options of the parameter *name* with *hint*: one, or those of a group."""
+    """Yield the option that the parameter *name* with *hint* declares, or all options of its group."""
     if is_group(hint):
         for option, inner in hints(hint).items():
             yield Declared(option, inner, getattr(hint, option, REQUIRED), hint.shared)
@@ -209,12 +209,12 @@ def whole_number(text: str) -> int:
 def number(text: str) -> float:
     """Return the number *text*. Raises: ValueError if it is none, or infinite."""
     try:
-        found = float(text)
+        parsed = float(text)
     except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
+        parsed = math.nan
+    if not math.isfinite(parsed):
         raise ValueError(f"not a number: {text!r}")
-    return found
+    return parsed
 
 
 def sample_slice(text: str) -> slice:

@@ -19,10 +19,10 @@ from pathlib import Path
 from tartools.cli.process import print_now
 
 SHAPES = {"circle": 0, "square": 4, "triangle": 3}  # class: corners
-PICTURES = 20  # of each class
+PICTURES_PER_CLASS = 20  # of each class
 SIDE = 96  # pixels
 
-LINES = (
+DEMO_LINES = (
     (
         "create: a shard from a folder of pictures, the folder as the label: its number, and its name in cls.txt",
         "tarcreate --folder pictures --class cls -o shapes.tar",
@@ -55,10 +55,12 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     draw_pictures(folder / "pictures")
     scripts = str(Path(sys.executable).parent)
-    print_now(f"# {len(SHAPES) * PICTURES} pictures in {len(SHAPES)} folders are drawn. To repeat what follows:\n")
+    print_now(
+        f"# {len(SHAPES) * PICTURES_PER_CLASS} pictures in {len(SHAPES)} folders are drawn. To repeat what follows:\n"
+    )
     print_now(f"PATH={shlex.quote(scripts)}:$PATH; cd {shlex.quote(str(folder))}\n")
     environment = os.environ | {"PATH": scripts + os.pathsep + os.environ.get("PATH", os.defpath)}
-    for what, line in LINES:
+    for what, line in DEMO_LINES:
         print_now(f"\n# {what}\n$ {line}\n")
         status = subprocess.run(
             ["bash", "-c", f"set -o pipefail; {line}"], cwd=folder, env=environment, check=False
@@ -77,7 +79,7 @@ def draw_pictures(folder: Path) -> None:
     chance = random.Random(0)
     for shape, corners in SHAPES.items():
         (folder / shape).mkdir(parents=True)
-        for number in range(PICTURES):
+        for number in range(PICTURES_PER_CLASS):
             colours = [tuple(chance.randrange(256) for _ in range(3)) for _ in range(2)]
             image = Image.new("RGB", (SIDE, SIDE), colours[0])
             x, y, radius = chance.uniform(36, 60), chance.uniform(36, 60), chance.uniform(16, 34)

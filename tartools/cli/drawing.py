@@ -1,4 +1,4 @@
-"""What progress looks like: the last line of the terminal, or, where that can't be taken, a line now and then.
+"""Progress on the last line of the terminal; where that line can't be used, a line of text now and then.
 
 Imported when there is something to draw.
 """
@@ -19,18 +19,18 @@ FEWEST = 3  # lines of a terminal of which one can be taken
 SAVE, RESTORE = "\x1b7", "\x1b8"
 DOWN_AND_UP = "\x1bD\x1b[A"  # scrolls if the cursor is in the last line
 ALL_LINES_SCROLL = "\x1b[r"  # moves the cursor
-ERASE_BELOW, ERASE_LINE, PLAIN = "\x1b[J", "\x1b[2K", "\x1b[m"
+ERASE_BELOW, ERASE_LINE, RESET_STYLE = "\x1b[J", "\x1b[2K", "\x1b[m"
 
 
 class LastLine:
-    """The last line of the terminal on stderr, which is kept for us: what anyone prints scrolls in the lines above."""
+    """The last line of the terminal on stderr, reserved for progress: other output scrolls in the lines above."""
 
     def __init__(self) -> None:
         self._size: os.terminal_size | None = None
 
     @staticmethod
     def is_possible() -> bool:
-        """Tell whether stderr is a terminal of which a line can be taken."""
+        """True if stderr is a terminal whose last line can be reserved."""
         try:
             return os.get_terminal_size(2).lines >= FEWEST and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
         except OSError:
@@ -45,12 +45,12 @@ class LastLine:
                 begin = f"{SAVE}{ALL_LINES_SCROLL}{RESTORE}{ERASE_BELOW}"
             begin += f"{DOWN_AND_UP}{SAVE}\x1b[1;{size.lines - 1}r{RESTORE}"
             self._size = size
-        self._write(f"{begin}{SAVE}\x1b[{size.lines}H{PLAIN}{ERASE_LINE}{text}{RESTORE}")
+        self._write(f"{begin}{SAVE}\x1b[{size.lines}H{RESET_STYLE}{ERASE_LINE}{text}{RESTORE}")
 
     def close(self) -> None:
         """Give the line back, empty. Raises: OSError."""
         if self._size is not None:
-            self._write(f"{SAVE}{ALL_LINES_SCROLL}\x1b[{self._size.lines}H{PLAIN}{ERASE_LINE}{RESTORE}")
+            self._write(f"{SAVE}{ALL_LINES_SCROLL}\x1b[{self._size.lines}H{RESET_STYLE}{ERASE_LINE}{RESTORE}")
             self._size = None
 
     @staticmethod
@@ -71,7 +71,7 @@ class Painter:
         self._next = 0.0  # when a line is due
 
     def draw(self, seconds: float) -> None:
-        """Draw what is so after *seconds*. Raises: OSError."""
+        """Draw the progress after *seconds*. Raises: OSError."""
         phase = self._account.progress.phase
         account = phase.account or self._account
         title = f"{self._name}: {phase.name}" if phase.name else self._name
@@ -83,15 +83,15 @@ class Painter:
         if _is_in_background():
             self.close()
             return
-        done, total = how_much(account)
+        position, total = how_much(account)
         if self._bar is None or (self._bar.title, self._bar.ends) != (title, total is not None):
             self._bar = Bar(title, ends=total is not None, are_jobs=account.progress.jobs.total > 0)
         width = os.get_terminal_size(2).columns - 1  # in the last column, some terminals begin a new line
         left = clock_time(seconds_left(account.progress.jobs, seconds))
-        self._line.draw(self._bar.text(done, total, counts_in_words(account, seconds), width, left))
+        self._line.draw(self._bar.text(position, total, counts_in_words(account, seconds), width, left))
 
     def close(self) -> None:
-        """Take away what is drawn. Raises: OSError."""
+        """Erase the drawing. Raises: OSError."""
         if self._line is not None:
             self._line.close()
 
@@ -111,19 +111,19 @@ class Bar:
             return TextColumn(template, markup=False, table_column=Column(no_wrap=True))
 
         bar = [BarColumn(10)] if ends else []
-        left = [text("{task.fields[left]}") if are_jobs else TimeRemainingColumn(compact=True)] if ends else []
+        time_column = [text("{task.fields[left]}") if are_jobs else TimeRemainingColumn(compact=True)] if ends else []
         self.title = title
         self.ends = ends
         self._console = Console(stderr=True)
         self._progress = Progress(
-            text("{task.description}"), *bar, text("{task.fields[counts]}"), *left, console=self._console
+            text("{task.description}"), *bar, text("{task.fields[counts]}"), *time_column, console=self._console
         )
         self._task = self._progress.add_task(title, total=None, counts="", left="")
 
-    def text(self, done: int, total: int | None, words: str, width: int, left: str = "") -> str:
-        """Return the line for *done* of *total*, with *words*: at most *width* characters. *left* is the time left."""
+    def text(self, position: int, total: int | None, words: str, width: int, left: str = "") -> str:
+        """Return the line for *position* of *total*, with *words*: at most *width* characters. *left*: time to go."""
         self._console.width = width
-        self._progress.update(self._task, completed=done, total=total, counts=words, left=left)
+        self._progress.update(self._task, completed=position, total=total, counts=words, left=left)
         with self._console.capture() as captured:
             self._console.print(self._progress.get_renderable())
         return captured.get().partition("\n")[0]
@@ -161,8 +161,9 @@ def counts_in_words(account: Account, seconds: float) -> str:
         return all_objects(account)
     if progress.jobs.total:
         jobs = progress.jobs
-        left = max(0, jobs.total - jobs.skipped - jobs.done - jobs.failed - jobs.running)
-        return f"{_done(jobs)}, {jobs.running:,} running, {jobs.failed:,} failed, {left:,} left{_pace(jobs, seconds)}"
+        waiting_jobs = max(0, jobs.total - jobs.skipped - jobs.done - jobs.failed - jobs.running)
+        unfinished = f"{jobs.running:,} running, {jobs.failed:,} failed, {waiting_jobs:,} left"
+        return f"{_done(jobs)}, {unfinished}{_pace(jobs, seconds)}"
     text, size = several(account.samples_in, "sample"), in_units(account.bytes_in)
     if phase.total is not None:
         text = f"{phase.done():,} of {several(phase.total, 'sample')}"
@@ -177,14 +178,14 @@ def counts_in_words(account: Account, seconds: float) -> str:
     return f"{text}{size}, {in_units(account.bytes_in / max(seconds, 1e-6))}/s"
 
 
-def _of(part: str, whole: str) -> str:
-    """Return "*part* of *whole*", with the unit once if it is the same.
+def _of(part: str, total: str) -> str:
+    """Return "*part* of *total*", with the unit once if it is the same.
 
     >>> _of("2.1 GB", "2.3 GB"), _of("999 B", "2.3 GB")
     ('2.1 of 2.3 GB', '999 B of 2.3 GB')
     """
     number, _, unit = part.partition(" ")
-    return f"{number if whole.endswith(f' {unit}') else part} of {whole}"
+    return f"{number if total.endswith(f' {unit}') else part} of {total}"
 
 
 def all_jobs(jobs: Jobs, seconds: float) -> str:
@@ -226,8 +227,8 @@ def _left(jobs: Jobs, seconds: float) -> str:
 
 
 def all_objects(account: Account) -> str:
-    """Return what a listing has found."""
+    """Return the counts of a listing in words."""
     shards = several(account.shards_done, "shard")
-    found = account.progress.objects
-    others = f" among {found:,} objects" if found != account.shards_done else ""
-    return f"{shards}{others}, {in_units(account.bytes_in)}"
+    objects = account.progress.objects
+    objects_note = f" among {objects:,} objects" if objects != account.shards_done else ""
+    return f"{shards}{objects_note}, {in_units(account.bytes_in)}"

@@ -20,35 +20,40 @@ from tartools.cli.completions import BASH, BASH_FIELDS, FISH_FIELDS, ZSH_FIELDS,
 from tartools.cli.declare import Declared
 from tartools.samples.filetypes import ARRAYS, PICTURES, SOUNDS, TEXTS, VIDEOS
 
-PROJECT, PAGE = Path(__file__).parents[2], "man/man7/tartools.7"  # of which one part is generated
+PROJECT, OVERVIEW_PAGE = Path(__file__).parents[2], "man/man7/tartools.7"  # of which one part is generated
 EDITION = "2026-11-20"  # of the man pages; they say nothing about the day on which they were made
-FILES, DIRECTORIES, FIELDS, NOTHING = "files", "directories", "fields", "nothing"
+COMPLETES_FILES, COMPLETES_DIRECTORIES, COMPLETES_FIELDS, COMPLETES_NOTHING = (
+    "files",
+    "directories",
+    "fields",
+    "nothing",
+)
 COMPLETED = {
-    "FILE": FILES,
-    "SCRIPT": FILES,
-    "SHARD": FILES,
-    "PLAN": FILES,
-    "URL": FILES,
-    "PREFIX": FILES,
-    "PATTERN": FILES,
-    "OUTPUT": FILES,
-    "DIR": DIRECTORIES,
-    "SPEC": FIELDS,
-    "NAMES": FIELDS,
-    "FIELD": FIELDS,
+    "FILE": COMPLETES_FILES,
+    "SCRIPT": COMPLETES_FILES,
+    "SHARD": COMPLETES_FILES,
+    "PLAN": COMPLETES_FILES,
+    "URL": COMPLETES_FILES,
+    "PREFIX": COMPLETES_FILES,
+    "PATTERN": COMPLETES_FILES,
+    "OUTPUT": COMPLETES_FILES,
+    "DIR": COMPLETES_DIRECTORIES,
+    "SPEC": COMPLETES_FIELDS,
+    "NAMES": COMPLETES_FIELDS,
+    "FIELD": COMPLETES_FIELDS,
 }
-ENDED = ("130, 141, 143", "Ended by SIGINT, by SIGPIPE (the reader of stdout has ended), by SIGTERM.")
+SIGNAL_STATUSES = ("130, 141, 143", "Ended by SIGINT, by SIGPIPE (the reader of stdout has ended), by SIGTERM.")
 STATUSES = (
     ("0", "Success."),
     ("1", "A failure, or an input that was skipped and reported. One line on stderr says what and where."),
     ("2", "An error in the command line."),
-    ENDED,
+    SIGNAL_STATUSES,
 )
-COMPARED = (
+COMPARED_COMMANDS = (
     ("0", "The data sets are equal; with --digest: success."),
     ("1", "They differ."),
     ("2", "Trouble: a failure, an input that was skipped and reported, or an error in the command line."),
-    ENDED,
+    SIGNAL_STATUSES,
 )
 NOTES = {
     "tarcat": (
@@ -60,37 +65,41 @@ NOTES = {
 
 
 def options(command: Command) -> tuple[list[Declared], list[Declared]]:
-    """Return the arguments and the options of *command*: its own as they are declared, then those it shares."""
+    """Return the arguments and the options of *command*: its own options as declared, then its shared options."""
     every = command.parameters.values()
     return [o for o in every if not o.names], sorted((o for o in every if o.names), key=lambda option: option.shared)
 
 
 def completed(option: Declared) -> str:
-    """Return what the value of *option* is completed with, if it has no choices."""
-    return COMPLETED.get(option.metavar.strip("[].").split(":")[0], NOTHING)
+    """Return the kind of completion for the value of an *option* without choices."""
+    return COMPLETED.get(option.metavar.strip("[].").split(":")[0], COMPLETES_NOTHING)
 
 
 def man_page(command: Command, names: Iterable[str]) -> str:
-    """Return the page of *command* in section 1, in man(7) macros. *names* are those of all commands."""
-    arguments, named = options(command)
+    """Return the page of *command* in section 1, in man(7) macros. *names*: all commands."""
+    arguments, options_of_command = options(command)
     prose, _, examples = command.manual.partition("\nExamples:\n")
     words = [r"[\fIOPTION\fR]...", *(rf"\fI{_roff(argument.metavar)}\fR" for argument in arguments)]
     notes = [".SH NOTES", _roff(NOTES[command.name])] if command.name in NOTES else []
-    own = [option for option in (*arguments, *named) if not option.shared or not option.names]
-    shared = [option for option in named if option.shared]
+    own_options = [option for option in (*arguments, *options_of_command) if not option.shared or not option.names]
+    shared = [option for option in options_of_command if option.shared]
     lines = [
         f'.TH {command.name.upper()} 1 {EDITION} "tartools" "tartools"',
         *(".SH NAME", f"{command.name} \\- {_roff(command.summary.rstrip('.'))}"),
         *(".SH SYNOPSIS", f".B {command.name}", " ".join(words)),
         *(".SH DESCRIPTION", *_prose(prose.partition("\n")[2].strip("\n"))),
-        *(".SH OPTIONS", *_explained((_heading(option), option.help) for option in own)),
+        *(".SH OPTIONS", *_explained((_heading(option), option.help) for option in own_options)),
         *(".SH SHARED OPTIONS", "These mean the same in all commands that have them."),
         *_explained((_heading(option), option.help) for option in shared),
-        *(".SH EXIT STATUS", *_explained(STATUSES if command.trouble == 1 else COMPARED)),
-        *(".SH ENVIRONMENT", *_explained(_environment(named)), ".PP", r"See \fBtartools\fR(7) for more."),
+        *(".SH EXIT STATUS", *_explained(STATUSES if command.trouble == 1 else COMPARED_COMMANDS)),
+        *(".SH ENVIRONMENT", *_explained(_environment(options_of_command)), ".PP", r"See \fBtartools\fR(7) for more."),
         *(".SH EXAMPLES", *_examples(examples)),
         *notes,
-        *(".SH SEE ALSO", *(rf"\fB{other}\fR(1)," for other in names if other != command.name), r"\fBtartools\fR(7)"),
+        *(
+            ".SH SEE ALSO",
+            *(rf"\fB{command_name}\fR(1)," for command_name in names if command_name != command.name),
+            r"\fBtartools\fR(7)",
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -100,20 +109,22 @@ def _heading(option: Declared) -> str:
     return " ".join(filter(None, [spelled, rf"\fI{_roff(option.metavar)}\fR" if option.metavar else ""]))
 
 
-def _environment(named: Sequence[Declared]) -> Iterator[tuple[str, str]]:
+def _environment(options_of_command: Sequence[Declared]) -> Iterator[tuple[str, str]]:
     yield from (
-        (option.option.envvar, f"1 has the effect of {option.names[-1]}.") for option in named if option.option.envvar
+        (option.option.envvar, f"1 has the effect of {option.names[-1]}.")
+        for option in options_of_command
+        if option.option.envvar
     )
     yield "TARTOOLS_DEBUG", "1 prints a traceback with each error, for bug reports."
 
 
 def _explained(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
-    for what, text in pairs:
-        yield from (".TP", what, _roff(text))
+    for term, text in pairs:
+        yield from (".TP", term, _roff(text))
 
 
 def _prose(text: str) -> Iterator[str]:
-    """Yield *text* as paragraphs; those with indented lines as they are."""
+    """Yield *text* as paragraphs; a paragraph with indented lines is not filled."""
     for number, paragraph in enumerate(filter(None, re.split(r"\n\n+", text))):
         yield from [".PP"] if number else []
         if re.search(r"^ ", paragraph, re.MULTILINE):
@@ -123,7 +134,7 @@ def _prose(text: str) -> Iterator[str]:
 
 
 def _examples(text: str) -> Iterator[str]:
-    """Yield examples: what each does, at two blanks, and behind it the lines to type, at four."""
+    """Yield examples: the purpose of each, indented by two blanks, then the lines to type, indented by four."""
     for number, example in enumerate(re.split(r"^  (?=\S)", text, flags=re.MULTILINE)[1:]):
         purpose, _, lines = example.partition("\n")
         yield from [".PP"] if number else []
@@ -152,23 +163,23 @@ def _roff(text: str) -> str:
 
 def with_types(page: str) -> str:
     """Return *page* with the suffixes of the fields of each kind between its marks."""
-    head, begin, rest = page.partition('.\\" types of files\n')
+    head, begin, tail = page.partition('.\\" types of files\n')
     end = '.\\" end of types of files\n'
     kinds = ("Pictures", PICTURES), ("Sounds", SOUNDS), ("Videos", VIDEOS), ("Arrays", ARRAYS), ("Text", TEXTS)
     lines = [*_explained((kind, " ".join(sorted(suffixes))) for kind, suffixes in kinds), ".PP"]
-    return head + begin + "\n".join(lines) + "\n" + end + rest.partition(end)[2]
+    return head + begin + "\n".join(lines) + "\n" + end + tail.partition(end)[2]
 
 
 BASH_ACTIONS = {
-    FILES: "return 0",
-    FIELDS: "words=$(_tartools_fields)",
-    DIRECTORIES: "compopt -o dirnames +o default 2>/dev/null; return 0",
-    NOTHING: "words=''",
+    COMPLETES_FILES: "return 0",
+    COMPLETES_FIELDS: "words=$(_tartools_fields)",
+    COMPLETES_DIRECTORIES: "compopt -o dirnames +o default 2>/dev/null; return 0",
+    COMPLETES_NOTHING: "words=''",
 }
 
 
 def bash(command: Command) -> str:
-    """Return the completion of *command* for bash, also for that of macOS (3.2)."""
+    """Return the completion of *command* for bash, also for bash 3.2 of macOS."""
     every = options(command)[1]
     cases: dict[str, list[str]] = {}
     for option in every:
@@ -177,16 +188,21 @@ def bash(command: Command) -> str:
             cases.setdefault(words if option.choices else BASH_ACTIONS[completed(option)], []).extend(option.names)
     values = "".join(f"    {'|'.join(spelled)}) {action} ;;\n" for action, spelled in cases.items())
     listed = shlex.quote(" ".join(name for option in every for name in option.names))
-    of_fields = BASH_FIELDS if FIELDS in map(completed, every) else ""
+    of_fields = BASH_FIELDS if COMPLETES_FIELDS in map(completed, every) else ""
     return BASH.format(name=command.name, values=values, options=listed, of_fields=of_fields)
 
 
 def zsh(command: Command) -> str:
     """Return the completion of *command* for zsh."""
     arguments, every = options(command)
-    actions = {FILES: "_files", DIRECTORIES: "_files -/", FIELDS: "_tartools_fields", NOTHING: " "}
+    actions = {
+        COMPLETES_FILES: "_files",
+        COMPLETES_DIRECTORIES: "_files -/",
+        COMPLETES_FIELDS: "_tartools_fields",
+        COMPLETES_NOTHING: " ",
+    }
     lines = [f"#compdef {command.name}", "# Made by python -m tartools.commands._manual.", "_arguments -s -S \\"]
-    if any(completed(option) == FIELDS for option in every):
+    if any(completed(option) == COMPLETES_FIELDS for option in every):
         lines.insert(2, ZSH_FIELDS)
     for option in every:
         action = f"({' '.join(option.choices)})" if option.choices else actions[completed(option)]
@@ -202,13 +218,13 @@ def fish(command: Command) -> str:
     """Return the completion of *command* for fish."""
     lines = ["# Made by python -m tartools.commands._manual."]
     values = {
-        FILES: "-r -F",
-        DIRECTORIES: "-x -a '(__fish_complete_directories)'",
-        FIELDS: "-x -a '(__tartools_fields)'",
-        NOTHING: "-x",
+        COMPLETES_FILES: "-r -F",
+        COMPLETES_DIRECTORIES: "-x -a '(__fish_complete_directories)'",
+        COMPLETES_FIELDS: "-x -a '(__tartools_fields)'",
+        COMPLETES_NOTHING: "-x",
     }
     every = options(command)[1]
-    if any(completed(option) == FIELDS for option in every):
+    if any(completed(option) == COMPLETES_FIELDS for option in every):
         lines.append(FISH_FIELDS)
     for option in every:
         spelled = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
@@ -225,7 +241,7 @@ def generated(commands: Sequence[Command], own: dict[str, str]) -> dict[str, str
 
     They are those of *commands*, and of `tartools`, which has *own* words, with their summaries.
     """
-    files = {PAGE: with_types((PROJECT / PAGE).read_text())}
+    files = {OVERVIEW_PAGE: with_types((PROJECT / OVERVIEW_PAGE).read_text())}
     summaries = {command.name: command.summary for command in commands}
     for command in commands:
         files[f"man/man1/{command.name}.1"] = man_page(command, summaries)
@@ -236,14 +252,16 @@ def generated(commands: Sequence[Command], own: dict[str, str]) -> dict[str, str
 
 
 def stale(root: Path, files: Mapping[str, str]) -> list[str]:
-    """Return which of the generated *files* below *root* are missing or differ, and which belong to no command."""
-    there = [
-        str(path.relative_to(root)) for place in (PAGE, "man/man1/*.1", "completions/*/*") for path in root.glob(place)
+    """Return the paths below *root* that are missing, differ from the generated *files*, or belong to no command."""
+    existing = [
+        str(path.relative_to(root))
+        for place in (OVERVIEW_PAGE, "man/man1/*.1", "completions/*/*")
+        for path in root.glob(place)
     ]
     differing = [
         name for name, text in files.items() if not (root / name).exists() or (root / name).read_text() != text
     ]
-    return sorted({*differing, *there} - (set(files) - set(differing)))
+    return sorted({*differing, *existing} - (set(files) - set(differing)))
 
 
 def main(arguments: Sequence[str], files: Mapping[str, str]) -> int:

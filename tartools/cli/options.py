@@ -8,7 +8,7 @@ from tartools import storage
 from tartools.cli.declare import Group, Option
 from tartools.errors import UsageError, byte_size
 from tartools.storage.local import identity
-from tartools.storage.outputformats import SHARD, OutputFormat
+from tartools.storage.outputformats import SHARD_FORMAT, OutputFormat
 
 if TYPE_CHECKING:
     from tartools.shards.reading import Reading
@@ -75,7 +75,7 @@ class Inputs(Group, shared=True):
 
 
 class DescribedInputs(Inputs, shared=True):
-    """The inputs of a command whose description says what each word is."""
+    """The inputs of a command whose description explains each argument."""
 
     inputs: Annotated[list[str] | None, Option("[SHARD]...", "What to read: see above; - is stdin.")] = None
 
@@ -96,7 +96,7 @@ class Output(Group, shared=True):
 
     @property
     def destination(self) -> "Destination":
-        """What `shards.writing` takes."""
+        """The destination for `shards.writing`."""
         from tartools.shards.writing import Destination
 
         return Destination(self.url, self.force, self.gzip)
@@ -139,18 +139,18 @@ class Means(Group):
 
 
 def check_outputs(
-    given: Mapping[str, str | None], force: bool, inputs: Sequence[str], forms: Mapping[str, OutputFormat] = {}
+    outputs: Mapping[str, str | None], force: bool, inputs: Sequence[str], forms: Mapping[str, OutputFormat] = {}
 ) -> None:
-    """Check the outputs *given*, by option, before anything is read: samples, or what *forms* says by option.
+    """Check the outputs *outputs*, by option, before anything is read: samples, or what *forms* says by option.
 
     Raises: UsageError if two are one file, unless that is /dev/null; as `check_output`.
     """
-    seen: dict[str, str] = {}
-    for option, url in given.items():
+    earlier_urls: dict[str, str] = {}
+    for option, url in outputs.items():
         if url is None:
             continue
-        storage.check_output(url, force, inputs, form=forms.get(option, SHARD))
-        for other, taken in seen.items():
-            if identity(taken) == identity(url) and url != "/dev/null":
-                raise UsageError(f"{other} and {option} are one file", url=url)
-        seen[option] = url
+        storage.check_output(url, force, inputs, form=forms.get(option, SHARD_FORMAT))
+        for earlier_option, earlier_url in earlier_urls.items():
+            if identity(earlier_url) == identity(url) and url != "/dev/null":
+                raise UsageError(f"{earlier_option} and {option} are one file", url=url)
+        earlier_urls[option] = url

@@ -12,7 +12,7 @@ from typing import NoReturn
 from tartools import errors
 
 SIGNALLED = 128  # what a status is above this stands for a signal
-PULSE = 1.0  # seconds
+SIGNAL_POLL_SECONDS = 1.0  # seconds
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 came: list[int] = []  # signals; Python swallows what is raised in a finalizer, and the run then goes on to its end
@@ -51,7 +51,7 @@ def run(main: Callable[[], int]) -> NoReturn:
     ticking = not has_alarm()
     if ticking:
         signal.signal(signal.SIGALRM, lambda *_: None)
-        signal.setitimer(signal.ITIMER_REAL, PULSE, PULSE)
+        signal.setitimer(signal.ITIMER_REAL, SIGNAL_POLL_SECONDS, SIGNAL_POLL_SECONDS)
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # we would not see how what we start ends
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in SIGNALS:
@@ -78,7 +78,7 @@ def run(main: Callable[[], int]) -> NoReturn:
 
 
 def print_now(text: str) -> None:
-    """Print *text* on stdout, before what others print there. Raises: OSError."""
+    """Print *text* on stdout at once. Raises: OSError."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -111,14 +111,14 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
             threading.Timer(0.001, os.kill, (os.getpid(), number)).start()
             return
         frame = frame.f_back
-    for other in SIGNALS:
-        signal.signal(other, signal.SIG_IGN)  # what is being cleaned up is cleaned up
+    for ending_signal in SIGNALS:
+        signal.signal(ending_signal, signal.SIG_IGN)  # what is being cleaned up is cleaned up
     came.append(number)
     raise Interrupted(number)
 
 
 def _let_go_of_standard_streams() -> None:
-    """Flush stdout and stderr. Drop what can't be written: the interpreter would change the exit status for it."""
+    """Flush stdout and stderr; drop output that can't be written, for which Python would change the exit status."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from tartools.cli.drawing import Painter
 
-FIRST_SIGN = 1.0  # seconds; what is done by then needs no progress
-STEP = 0.25  # seconds between two drawings
-BUSY = (__name__, "tartools.cli.drawing")  # what is not to be interrupted by a drawing
+FIRST_DRAW_SECONDS = 1.0  # seconds; what is done by then needs no progress
+DRAW_SECONDS = 0.25  # seconds between two drawings
+UNINTERRUPTED_MODULES = (__name__, "tartools.cli.drawing")  # what is not to be interrupted by a drawing
 
 
 def say(name: str, text: str) -> None:
@@ -52,11 +52,11 @@ def is_wanted(output: str) -> bool:
         return output != "-"
 
 
-def _is_read_at_once(found: os.stat_result) -> bool:
-    """Tell whether *found* is a pipe or a terminal."""
-    mode = found.st_mode
+def _is_read_at_once(file_status: os.stat_result) -> bool:
+    """Tell whether *file_status* is a pipe or a terminal."""
+    mode = file_status.st_mode
     if stat.S_ISCHR(mode):
-        return found.st_rdev != os.stat(os.devnull).st_rdev
+        return file_status.st_rdev != os.stat(os.devnull).st_rdev
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
@@ -80,7 +80,10 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
 
     def tick(_number: int, frame: FrameType | None) -> None:
         while frame is not None:  # what is interrupted may be an import, or write to the terminal itself
-            if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_globals.get("__name__") in BUSY:
+            if (
+                frame.f_code.co_filename.startswith("<frozen importlib")
+                or frame.f_globals.get("__name__") in UNINTERRUPTED_MODULES
+            ):
                 return
             frame = frame.f_back
         try:
@@ -93,7 +96,7 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
             signal.signal(signal.SIGALRM, lambda *_: None)  # the ticks go on, which others need
 
     before = signal.signal(signal.SIGALRM, tick)
-    timer = signal.setitimer(signal.ITIMER_REAL, FIRST_SIGN, STEP)
+    timer = signal.setitimer(signal.ITIMER_REAL, FIRST_DRAW_SECONDS, DRAW_SECONDS)
     try:
         yield
     finally:
@@ -105,7 +108,7 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
 
 
 def summary(name: str, account: Account, seconds: float) -> None:
-    """Print the account of a run that took *seconds*: samples in and where they went, bytes, rate; what was listed."""
+    """Print the account of a run that took *seconds*: samples in and out, bytes, rate; for a listing its counts."""
     watched = account.progress
     if watched.objects is not None or watched.jobs.total:
         from tartools.cli import drawing
@@ -120,10 +123,10 @@ def summary(name: str, account: Account, seconds: float) -> None:
     if watched.written is not None:
         parts[0] += f" ({watched.written} written)"
     counts = ("left out", account.left_out), ("joined", account.joined), ("left out and reported", account.dropped)
-    for what, count in counts:
+    for outcome, count in counts:
         if count:
-            parts.append(f"{count} {what}")
-    if cached := storage.cached():
+            parts.append(f"{count} {outcome}")
+    if cached := storage.cache_report():
         say(name, cached)
     size = account.bytes_out or account.bytes_in
     say(name, f"{', '.join(parts)}, {in_units(size)}, {in_units(size / max(seconds, 1e-6))}/s")

@@ -13,17 +13,17 @@ from typer.core import TyperCommand
 from tartools.cli.declare import REQUIRED, Declared
 
 
-def help_text(name: str, manual: str, every: Iterable[Declared]) -> str:
-    """Return the help of the command *name*, which has the options *every*: usage, *manual*, and what options say."""
+def help_text(name: str, manual: str, declarations: Iterable[Declared]) -> str:
+    """Return the help of the command *name* with these *declarations*: usage, *manual*, and the help of each option."""
 
     def nothing(**_: Any) -> None: ...
 
-    every = sorted(every, key=lambda one: one.shared)
-    parameters = [_parameter(one) for one in every if one.name != "help" and not one.option.behind]
+    declarations = sorted(declarations, key=lambda option: option.shared)
+    parameters = [_parameter(option) for option in declarations if option.name != "help" and not option.option.behind]
     nothing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     nothing.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     application = typer.Typer(add_completion=False, rich_markup_mode=None)
-    usage = [one.metavar for one in every if one.option.behind]
+    usage = [option.metavar for option in declarations if option.option.behind]
     settings = {"help_option_names": ["-h", "--help"], "obj": usage}
     # Typer fills paragraphs, but for those behind a \b
     paragraphs = ("\b\n" + p if re.search(r"^ ", p, re.MULTILINE) else p for p in manual.split("\n\n"))
@@ -32,18 +32,18 @@ def help_text(name: str, manual: str, every: Iterable[Declared]) -> str:
     return command.get_help(command.make_context(name, [], resilient_parsing=True))
 
 
-def _parameter(one: Declared) -> inspect.Parameter:
-    """Return the parameter that declares *one* to Typer."""
+def _parameter(option: Declared) -> inspect.Parameter:
+    """Return the parameter that declares *option* to Typer."""
     declaration: Any
-    if one.names:
-        metavar = None if one.flag else one.metavar
-        declaration = typer.Option(*one.names, help=one.help, metavar=metavar, show_default=False)
+    if option.names:
+        metavar = None if option.flag else option.metavar
+        declaration = typer.Option(*option.names, help=option.help, metavar=metavar, show_default=False)
     else:
-        declaration = typer.Argument(help=one.help, metavar=one.metavar)
-    kind: Any = bool if one.flag else list[str] | None if one.repeats else str | None
-    default = inspect.Parameter.empty if one.default is REQUIRED else False if one.flag else None
+        declaration = typer.Argument(help=option.help, metavar=option.metavar)
+    kind: Any = bool if option.flag else list[str] | None if option.repeats else str | None
+    default = inspect.Parameter.empty if option.default is REQUIRED else False if option.flag else None
     annotation = Annotated[kind, declaration]
-    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 class _Application(TyperCommand):

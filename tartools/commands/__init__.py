@@ -1,4 +1,4 @@
-"""The commands, one file each. What two of them share is in a file that begins with `_`.
+"""The commands, one file each. Code of several commands is in files that begin with `_`.
 
 A command's docstring is its help and man page; its function is a pipeline that reads from top to bottom. Begin reading
 at `tarcat`.
@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # as in typing, which takes 3 ms to import
 if TYPE_CHECKING:
     from tartools.cli import Command
 
-TASKS = {  # what a person may want to do -> commands
+COMMANDS_BY_TASK = {  # what a person may want to do -> commands
     "look at samples": ("tarshow", "tarls", "tarstat", "tarfirst"),
     "find what is wrong": ("tarcheck", "tardedup", "tardiff"),
     "make shards": ("tarcreate", "tarindex"),
@@ -26,7 +26,7 @@ TASKS = {  # what a person may want to do -> commands
     "keep what servers sent": ("cache",),
     "begin": ("demo", "completion"),
 }
-OWN = {  # what `tartools` does besides
+BUILTINS = {  # what `tartools` does besides
     "cache": "List what is kept of remote objects in the folder that TARTOOLS_CACHE names, or remove it.",
     "demo": "Make a small data set and run the commands on it, line by line.",
     "completion": "Print what to add to a start file of bash, zsh or fish so that Tab completes.",
@@ -44,8 +44,8 @@ def load(name: str) -> Command:
     """Import the command *name*."""
     from importlib import import_module
 
-    found: Command = getattr(import_module(f"tartools.commands.{name}"), name)
-    return found
+    command: Command = getattr(import_module(f"tartools.commands.{name}"), name)
+    return command
 
 
 def _is_started_as_a_command() -> bool:

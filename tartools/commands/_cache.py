@@ -1,4 +1,4 @@
-"""`tartools cache`: what the cache of remote objects holds, and removing it."""
+"""`tartools cache`: show the contents of the cache of remote objects, and remove it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime
 from tartools.cli.process import print_now
 from tartools.errors import in_units, printable, shown
 
-USAGE = """\
+CACHE_USAGE = """\
 usage: tartools cache [--clear [URL]]
 
 List the objects in the cache that TARTOOLS_CACHE names: bytes kept, bytes of the object, last use, URL. With --clear,
@@ -22,7 +22,7 @@ def main(words: Sequence[str]) -> int:
     """Run the command; return its exit status."""
     text = os.environ.get("TARTOOLS_CACHE", "")
     if words and (words[0] != "--clear" or len(words) > 2):
-        sys.stderr.write(USAGE)
+        sys.stderr.write(CACHE_USAGE)
         return 0 if words[0] in ("-h", "--help") else 2
     if not text:
         sys.stderr.write(
@@ -39,7 +39,9 @@ def main(words: Sequence[str]) -> int:
     entries = sorted(cache.entries(), key=lambda entry: -entry.used)
     for entry in entries:
         used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M") if entry.used else "never"
-        print_now(f"{in_units(entry.kept):>9} {in_units(entry.size):>9}  {used}  {shown(entry.url)}\n")
-    held = sum(entry.kept for entry in entries)
-    sys.stderr.write(f"tartools cache: {in_units(held)} of {in_units(cache.budget)} in {printable(cache.folder)}\n")
+        print_now(f"{in_units(entry.stored_size):>9} {in_units(entry.size):>9}  {used}  {shown(entry.url)}\n")
+    cached_bytes = sum(entry.stored_size for entry in entries)
+    sys.stderr.write(
+        f"tartools cache: {in_units(cached_bytes)} of {in_units(cache.budget)} in {printable(cache.folder)}\n"
+    )
     return 0

@@ -1,4 +1,4 @@
-"""What tarcat does, and tarpcat under another name: which samples, in which order, under which keys."""
+"""The work of tarcat and tarpcat: select samples, order them, and give them keys."""
 
 from collections.abc import Callable, Iterator
 from typing import Annotated, TypeVar
@@ -62,12 +62,12 @@ def cat(
     account: Account,
     source: cli.Inputs,
     output: cli.Output,
-    wanted: cli.Fields,
+    field_choice: cli.Fields,
     choice: SampleChoice,
     ahead: Ahead,
     parallel: int | None,
 ) -> None:
-    """Write the samples of the shards of *source* that are *wanted* to *output*.
+    """Write the samples of the shards of *source* that are *field_choice* to *output*.
 
     So many shards are read in *parallel*; None: each in its turn.
     """
@@ -81,16 +81,18 @@ def cat(
 
         Random(choice.seed).shuffle(urls)
     storage.check_output(output.url, output.force, urls)
-    whole = choice == SampleChoice(seed=choice.seed) and not (wanted.fields or wanted.exclude)  # all, as they come
+    is_plain_copy = choice == SampleChoice(seed=choice.seed) and not (
+        field_choice.fields or field_choice.exclude
+    )  # all, as they come
     reading = source.reading._replace(tmpdir=ahead.tmpdir)
     in_turns = parallel is None and not ahead.unordered
     if in_turns:
-        reading = reading._replace(forks=True, ranges=whole, listed=not whole)
+        reading = reading._replace(forks=True, ranges=is_plain_copy, listed=not is_plain_copy)
     data = DataSet(urls, account, reading, cli.workers(0))
-    new = {"-f": wanted.fields, "-x": wanted.exclude, "--rekey": choice.rekey}
+    new = {"-f": field_choice.fields, "-x": field_choice.exclude, "--rekey": choice.rekey}
     sink = data.sink(output.url, output.force, output.gzip, new)
     if data.lists:
-        if whole:
+        if is_plain_copy:
             write_batches(counted(data.batches(), account), sink, account)
         else:
             numbers = in_turn(data.numbers(apart=bool(choice.interleave)), choice)
@@ -98,11 +100,11 @@ def cat(
         return
     shards = data.shards() if in_turns else shards_ahead(data, ahead, cli.workers(parallel or 0))
     with closing_upstream(shards):
-        if whole:
+        if is_plain_copy:
             write_batches(counted(one_by_one(shards), account), sink, account)
         else:
             samples = in_turn((each(batches, account) for batches in shards), choice)
-            write_samples(selected(samples, choice, wanted, account), sink, account)
+            write_samples(selected(samples, choice, field_choice, account), sink, account)
 
 
 def shards_ahead(data: DataSet, ahead: Ahead, workers: int) -> Iterator[Iterator[Batch]]:
@@ -124,24 +126,28 @@ def in_turn(shards: Iterator[Iterator[Item]], choice: SampleChoice) -> Iterator[
     return shuffle.interleave(shards, choice.interleave)
 
 
-def selected(samples: Iterator[Sample], choice: SampleChoice, wanted: cli.Fields, account: Account) -> Iterator[Sample]:
-    """Return the stages that *choice* and *wanted* ask for, one behind the other."""
+def selected(
+    samples: Iterator[Sample], choice: SampleChoice, field_choice: cli.Fields, account: Account
+) -> Iterator[Sample]:
+    """Return the stages that *choice* and *field_choice* ask for, one behind the other."""
     from tartools.stages import select
 
     samples = items_at(samples, choice, account)
-    samples = select.by_specs(samples, wanted.fields, wanted.exclude, account, verbatim=wanted.verbatim)
+    samples = select.by_specs(
+        samples, field_choice.fields, field_choice.exclude, account, verbatim=field_choice.verbatim
+    )
     samples = shuffled_items(samples, choice, account, Sample.own)
     if choice.rekey is not None:
-        samples = select.rekey(samples, choice.rekey, verbatim=wanted.verbatim)
+        samples = select.rekey(samples, choice.rekey, verbatim=field_choice.verbatim)
     return samples
 
 
 def items_at(items: Iterator[Item], choice: SampleChoice, account: Account) -> Iterator[Item]:
-    """Return those of *items*, samples or rows, whose numbers *choice* names."""
+    """Return the *items*, samples or rows, with the numbers of *choice*."""
     from tartools.stages import select
 
     if choice.skip or choice.part:
-        return select.sliced(items, choice.part or slice(choice.skip, None), account)
+        return select.take_slice(items, choice.part or slice(choice.skip, None), account)
     return items
 
 
@@ -154,6 +160,6 @@ def shuffled_items(
     if choice.shuffle:
         items = shuffle.shuffle_buffer(map(own, items) if own else items, choice.shuffle, choice.seed, account)
     if choice.first is not None:
-        items = select.count(items, choice.first)
+        items = select.take_first(items, choice.first)
         account.progress.phase = Phase("", choice.first, lambda: account.samples_out)
     return items

@@ -1,4 +1,4 @@
-"""What the commands share that write samples to one file of another format."""
+"""Code of the commands that write samples to one file of another format."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ class ExportOutput(cli.Group, shared=True):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person looks at what is written."""
+        """True if the output is a terminal."""
         return self.url == "-" and os.isatty(1)
 
 
@@ -54,9 +54,9 @@ def export(
     Raises: UsageError for what is not written to a terminal, or compressed inside and named otherwise; as
     `readable_back`; what they raise.
     """
-    whole = Url(output.url)
-    if not form.is_packed and whole.scheme != "pipe" and (bare := split_packed(whole.name)[0]) != whole.name:
-        raise UsageError(f"a {form.name} file is compressed inside: call it {bare}, not {whole.name}")
+    full_url = Url(output.url)
+    if not form.is_packed and full_url.scheme != "pipe" and (bare := split_packed(full_url.name)[0]) != full_url.name:
+        raise UsageError(f"a {form.name} file is compressed inside: call it {bare}, not {full_url.name}")
     urls = source.urls()
     storage.check_output(output.url, output.force, urls, form=form)
     if form != JSON_LINES and output.is_terminal:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 
 from tartools.cli import manual
-from tartools.commands import OWN, load, names
+from tartools.commands import BUILTINS, load, names
 
 
 def generated_here() -> dict[str, str]:
     """Return every generated file: its path in the project, and its text."""
-    return manual.generated(list(map(load, names())), OWN)
+    return manual.generated(list(map(load, names())), BUILTINS)
 
 
 if __name__ == "__main__":

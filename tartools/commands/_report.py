@@ -1,4 +1,4 @@
-"""What tarstat, tarcheck and tarbench print."""
+"""Printing the facts of tarstat, tarcheck and tarbench."""
 
 import os
 from types import ModuleType
@@ -17,7 +17,7 @@ def print_facts(facts: dict[str, Any], as_json: bool, report: ModuleType) -> Non
 
         written = json.dumps(facts, indent=2) + "\n"
     elif os.isatty(1):
-        written = drawn_report(report.parts(facts), terminal.screen(terminal.NONE))
+        written = drawn_report(report.parts(facts), terminal.screen(terminal.NO_PROTOCOL))
     else:
         written = "".join(f"{line}\n" for line in report.plain_lines(facts))
     with storage.writing("-") as sink:

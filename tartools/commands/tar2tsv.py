@@ -42,9 +42,9 @@ from tartools.errors import UsageError
 from tartools.formats import packed, textwrite
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
-from tartools.samples.values import INDEX
+from tartools.samples.values import INDEX_NAME
 from tartools.shards.reading import closing_upstream
-from tartools.shards.workers import WORKERS, gather
+from tartools.shards.workers import DEFAULT_WORKERS, gather
 from tartools.storage.outputformats import CSV, JSON_LINES, TSV
 from tartools.tables.listed import column_names
 
@@ -52,7 +52,7 @@ TEXT_FORMATS = {"tsv": TSV, "csv": CSV, "jsonl": JSON_LINES}
 
 
 class TableOptions(cli.Group):
-    """What the table looks like."""
+    """Options for the format of the table."""
 
     fields: Annotated[
         list[str] | None,
@@ -93,9 +93,9 @@ def tar2tsv(
     urls = source.urls()
     storage.check_output(output.url, output.force, urls, form=TEXT_FORMATS[form])
     listed = () if table.verbatim else column_names(columns)
-    one_by_one = first is not None or any(INDEX in column.choices for column in columns)
+    one_by_one = first is not None or any(INDEX_NAME in column.choices for column in columns)
     reading = source.reading._replace(alike=not one_by_one, forks=True, columns=listed)
-    most = 1 if one_by_one else min(cli.workers(0), WORKERS)
+    max_workers = 1 if one_by_one else min(cli.workers(0), DEFAULT_WORKERS)
 
     def rows(batches: Iterator[Batch], _number: int, _forked: bool) -> textwrite.TableLines:
         with closing_upstream(batches):
@@ -104,7 +104,7 @@ def tar2tsv(
     if first is not None:
         account.progress.phase = Phase("", first, lambda: account.samples_out)
     empty: list[textwrite.EmptyColumns] = []
-    parts = gather(urls, account, reading, rows, empty.append, most=most)
+    parts = gather(urls, account, reading, rows, empty.append, max_workers=max_workers)
     with closing_upstream(parts), packed.writing_packed(output.url, output.force) as sink:
         write_readable(textwrite.table_lines(parts, shape), sink, output)
         textwrite.check_columns(shape, empty)

@@ -82,15 +82,15 @@ from tartools.storage.local import path_of
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table
 
-SAMPLES, BYTES = 1000, 256 << 20
-LOOSE, ZIP, TAR, TABLE = "loose", "zip", "tar", "table"
-ROWS = {  # form and order
-    "loose files": (LOOSE, "shuffled"),
-    "zip": (ZIP, "shuffled"),
-    "tar, in order": (TAR, "in order"),
-    "table, in order": (TABLE, "in order"),
-    "table, blocks": (TABLE, "blocks"),
-    "table, shuffled": (TABLE, "shuffled"),
+DEFAULT_SAMPLES, DEFAULT_SAMPLE_BYTES = 1000, 256 << 20
+LOOSE_FORM, ZIP_FORM, TAR_FORM, TABLE_FORM = "loose", "zip", "tar", "table"
+FORM_ORDERS = {  # form and order
+    "loose files": (LOOSE_FORM, "shuffled"),
+    "zip": (ZIP_FORM, "shuffled"),
+    "tar, in order": (TAR_FORM, "in order"),
+    "table, in order": (TABLE_FORM, "in order"),
+    "table, blocks": (TABLE_FORM, "blocks"),
+    "table, shuffled": (TABLE_FORM, "shuffled"),
 }
 MOST_WORKERS = 4  # by default
 
@@ -104,12 +104,12 @@ def worker_list(text: str) -> str:
 
 
 class Data(cli.Group):
-    """What to measure."""
+    """Options for the data to measure."""
 
-    count: Annotated[int, Option("-c --count N", "Take the first N samples.", minimum=1)] = SAMPLES
+    count: Annotated[int, Option("-c --count N", "Take the first N samples.", minimum=1)] = DEFAULT_SAMPLES
     size: Annotated[
         int, Option("--bytes BYTES", "Take at most this many bytes.", parser=errors.byte_size, default="256M")
-    ] = BYTES
+    ] = DEFAULT_SAMPLE_BYTES
     tmpdir: cli.TmpDir = None
 
 
@@ -156,7 +156,7 @@ def tarbench(
 
 
 class BenchPlace(NamedTuple):
-    """Where samples are, in one *form*: at *urls*; the local *files* that hold them; so many *samples*."""
+    """Samples in one *form*: their *urls*, the local *files* that hold them, and the number of *samples*."""
 
     form: str
     urls: list[str]
@@ -171,41 +171,41 @@ Taken = dict[str, Any]  # what is measured: samples, bytes, fields
 def bench_facts(
     urls: Sequence[str], account: Account, reading: Reading, data: Data, ways: Ways, folder: Path
 ) -> dict[str, Any]:
-    """Return what was measured of *urls*, in the shape of --json."""
+    """Return the measurements of *urls* as facts of --json."""
     kind, origins = form_of_all(urls), Origins()
     if is_on_server(urls[0], kind):
-        taken, places = places_on_server(urls, kind, account, data, folder)
+        data_facts, places = places_on_server(urls, kind, account, data, folder)
     else:
-        taken, places, origins = places_of_copies(urls, kind, account, reading, data, folder, ways.dry_run)
+        data_facts, places, origins = places_of_copies(urls, kind, account, reading, data, folder, ways.dry_run)
     workers = [*map(int, ways.workers.split())] if ways.workers else [0, min(cli.workers(0), MOST_WORKERS)]
-    asked: list[tuple[BenchPlace, dict[str, Any]]] = [
+    planned: list[tuple[BenchPlace, dict[str, Any]]] = [
         (place, {"name": name, "form": form, "order": order, "workers": number})
         for place in places
-        for name, (form, order) in ROWS.items()
+        for name, (form, order) in FORM_ORDERS.items()
         if form == place.form
         for number in workers
     ]
     facts: dict[str, Any] = {
         "source": [errors.redacted(url) for url in urls],
-        **taken,
+        **data_facts,
         "batch": ways.batch,
         "seconds": ways.seconds,
         "passes": ways.passes,
         "cores": cli.workers(0),
         "others": None,
-        "rows": [row for _, row in asked],
+        "rows": [row for _, row in planned],
         "advice": [],
     }
     if ways.dry_run:
         return facts
-    from tartools.train.bench import BenchRow, measured
+    from tartools.train.bench import BenchRow, measure_row
 
     before = others_seconds()
-    for number, (place, row) in enumerate(asked, 1):
-        account.progress.phase = Phase(f"row {number} of {len(asked)}")
+    for number, (place, row) in enumerate(planned, 1):
+        account.progress.phase = Phase(f"row {number} of {len(planned)}")
         how = (ways.batch, ways.seconds, ways.passes, ways.cold)
         try:
-            row |= measured(BenchRow(*place, row["order"], row["workers"], *how))
+            row |= measure_row(BenchRow(*place, row["order"], row["workers"], *how))
         except TarToolsError as error:
             raise error_in_source(error, origins) from None
     if before and (after := others_seconds()):
@@ -218,37 +218,37 @@ def form_of_all(urls: Sequence[str]) -> str:
     """Return the form that all of *urls* have. Raises: UsageError if they differ; StorageError if one is not there."""
     kinds = set()
     for url in urls:
-        known = Url(url)
-        if known.name.endswith("/") or storage.is_directory(url):
-            kinds.add(LOOSE)
-        elif known.name.lower().endswith(".zip"):
-            kinds.add(ZIP)
+        parsed = Url(url)
+        if parsed.name.endswith("/") or storage.is_directory(url):
+            kinds.add(LOOSE_FORM)
+        elif parsed.name.lower().endswith(".zip"):
+            kinds.add(ZIP_FORM)
         else:
             storage.check_inputs([url])
-            kinds.add(TABLE if storage.is_repeatable(url) and is_table(url) else TAR)
+            kinds.add(TABLE_FORM if storage.is_repeatable(url) and is_table(url) else TAR_FORM)
     if len(kinds) > 1:
         raise UsageError("these are of several kinds: give folders, or zip files, or shards, or tables")
-    if LOOSE in kinds and len(urls) > 1:
+    if LOOSE_FORM in kinds and len(urls) > 1:
         raise UsageError("give one folder, or one prefix")
     return kinds.pop()
 
 
 def is_on_server(url: str, kind: str) -> bool:
     """Tell whether the samples of *url*, which is of this *kind*, are on a server; a table's first ones."""
-    if kind != TABLE:
+    if kind != TABLE_FORM:
         return storage.is_far(url)
     from tartools.tables import source
     from tartools.tables.rowplaces import Listing
 
     listing = Listing(url)
-    with source.opened(url) as table:
-        for rows in islice(table.batches(source.NEEDED, SAMPLES), 1):
-            listing.piece(rows, 0)
-    return any(listing.far)
+    with source.open_table(url) as table:
+        for rows in islice(table.batches(source.NEEDED, DEFAULT_SAMPLES), 1):
+            listing.extents(rows, 0)
+    return any(listing.is_remote)
 
 
 def others_seconds() -> tuple[float, float] | None:
-    """Return the seconds that processors have worked for other programs, and what they could have; None if unknown."""
+    """Return the processor seconds of other programs, and the seconds of all processors; None if unknown."""
     try:
         ticks = [int(word) for word in storage.content("/proc/stat").split()[1:9]]  # proc(5)
     except StorageError:
@@ -261,7 +261,7 @@ def others_seconds() -> tuple[float, float] | None:
 def places_of_copies(
     urls: Sequence[str], kind: str, account: Account, reading: Reading, data: Data, folder: Path, dry: bool
 ) -> tuple[Taken, list[BenchPlace], Origins]:
-    """Return what was taken of *urls*, its copies in *folder*, whose keys are numbers, and what those stand for.
+    """Copy samples of *urls* to *folder*, with numbers as keys; return facts, places of copies, and original keys.
 
     For a *dry* run only a shard is made. Raises: what reading raises.
     """
@@ -272,7 +272,7 @@ def places_of_copies(
 
     def numbered(samples: Iterable[Sample]) -> Iterator[Sample]:
         nonlocal size
-        for sample in select.count(samples, data.count):
+        for sample in select.take_first(samples, data.count):
             account.samples_out += 1
             size += sum(member.size for member in sample.members)
             origins.append((sample.key, sample.shard))
@@ -282,10 +282,10 @@ def places_of_copies(
                 return
 
     loose, zipped, shard, table = (str(folder / name) for name in ("loose", "data.zip", "data.tar", "data.parquet"))
-    found = source_samples(urls, kind, account, reading)
-    with closing_upstream(found):
-        write_samples(select.rekey(numbered(found), "{index:08d}"), Destination(shard), Account())
-    taken = {"samples": len(origins), "bytes": size, "fields": list(fields)}
+    originals = source_samples(urls, kind, account, reading)
+    with closing_upstream(originals):
+        write_samples(select.rekey(numbered(originals), "{index:08d}"), Destination(shard), Account())
+    data_facts = {"samples": len(origins), "bytes": size, "fields": list(fields)}
     files: list[str] = []
     if origins and not dry:
         write_rows(row_inputs([shard], Account(), Indexing(Reading(), 1)), table)
@@ -294,17 +294,22 @@ def places_of_copies(
         with ZipFile(zipped) as archive:
             archive.extractall(loose)
         files = [entry.path for entry in os.scandir(loose)]
-    forms = {LOOSE: (f"{loose}/", files), ZIP: (zipped, [zipped]), TAR: (shard, [shard]), TABLE: (table, [shard])}
-    places = [BenchPlace(form, [url], held, len(origins)) for form, (url, held) in forms.items() if origins]
-    return taken, places, origins
+    forms = {
+        LOOSE_FORM: (f"{loose}/", files),
+        ZIP_FORM: (zipped, [zipped]),
+        TAR_FORM: (shard, [shard]),
+        TABLE_FORM: (table, [shard]),
+    }
+    places = [BenchPlace(form, [url], payloads, len(origins)) for form, (url, payloads) in forms.items() if origins]
+    return data_facts, places, origins
 
 
 def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Reading) -> Iterator[Sample]:
-    """Return the samples of *urls*, which are of this *kind*; of files, those of one key are a sample."""
-    if kind == ZIP:
+    """Return the samples of *urls*, of this *kind*; files with one key are a sample."""
+    if kind == ZIP_FORM:
         storage.check_inputs(urls)
         return zipfiles.samples(urls, account, None, reading.skip_special)
-    if kind != LOOSE:
+    if kind != LOOSE_FORM:
         return read_samples(urls, account, reading)
     from tartools.formats.folder import Folder, from_folder
 
@@ -314,35 +319,35 @@ def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Re
 def places_on_server(
     urls: Sequence[str], kind: str, account: Account, data: Data, folder: Path
 ) -> tuple[Taken, list[BenchPlace]]:
-    """Return what is taken of *urls*, and where it can be read as it is; a table of it is made in *folder*."""
+    """Choose samples of *urls* on a server; return facts and places; writes a table of them to *folder*."""
     from tartools.train.bench import bench_dataset
     from tartools.train.tabledataset import table_of
 
     account.progress.phase = Phase("listing")
-    some, room = [], data.size
+    chosen_urls, room = [], data.size
     for url in urls:
-        some.append(url)
-        room -= (next(ls(url)).size or 0) if kind == TAR else 0
+        chosen_urls.append(url)
+        room -= (next(ls(url)).size or 0) if kind == TAR_FORM else 0
         if room <= 0:  # the first shards, up to these bytes
             break
-    if kind in (LOOSE, ZIP):
-        count = min(data.count, len(bench_dataset(kind, some)))
-        places = [BenchPlace(kind, some, [], count)]
+    if kind in (LOOSE_FORM, ZIP_FORM):
+        count = min(data.count, len(bench_dataset(kind, chosen_urls)))
+        places = [BenchPlace(kind, chosen_urls, [], count)]
     else:
-        rows, table = table_of(some), str(folder / "data.parquet")
+        rows, table = table_of(chosen_urls), str(folder / "data.parquet")
         count = min(data.count, len(rows))
         rows.take(slice(count)).write(table)
-        places = [BenchPlace(TABLE, [table], [], count)]
-        if kind == TAR:
-            places.append(BenchPlace(TAR, some, [], len(rows)))
+        places = [BenchPlace(TABLE_FORM, [table], [], count)]
+        if kind == TAR_FORM:
+            places.append(BenchPlace(TAR_FORM, chosen_urls, [], len(rows)))
     account.samples_in = account.samples_out = count
     return {"samples": count, "bytes": None, "fields": None}, places
 
 
 def error_in_source(error: TarToolsError, origins: Origins) -> TarToolsError:
     """Return *error*, which a row met in our copies, with the key and the shard that its sample has in the source."""
-    found = match(r"sample '(\d{8})'", error.message)
-    if found is None or not origins:
+    key_match = match(r"sample '(\d{8})'", error.message)
+    if key_match is None or not origins:
         return error
-    key, shard = origins[int(found[1])]
-    return SampleError(f"sample {key!r}{error.message[found.end() :]}", url=shard)
+    key, shard = origins[int(key_match[1])]
+    return SampleError(f"sample {key!r}{error.message[key_match.end() :]}", url=shard)

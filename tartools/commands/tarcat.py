@@ -40,11 +40,11 @@ def tarcat(
     account: Account,
     source: cli.Inputs,
     output: cli.Output,
-    wanted: cli.Fields,
+    field_choice: cli.Fields,
     choice: _cat.SampleChoice,
     *,
     workers: _cat.Workers = None,
     ahead: _cat.Ahead,
 ) -> None:
     """Run the command."""
-    _cat.cat(account, source, output, wanted, choice, ahead, workers)
+    _cat.cat(account, source, output, field_choice, choice, ahead, workers)

@@ -81,11 +81,11 @@ from tartools.cli import Option
 from tartools.commands._report import print_facts
 from tartools.errors import UsageError
 from tartools.samples.account import Account
-from tartools.shards.workers import WORKERS
+from tartools.shards.workers import DEFAULT_WORKERS
 from tartools.show import checkreport
 from tartools.stages import select
 from tartools.stages.checking.across import compare_fields, note_payloads, note_shards
-from tartools.stages.checking.checked import Checking, checked_shards
+from tartools.stages.checking.checked import Checking, inputs_to_check
 from tartools.stages.checking.codes import CODES, WEIGHTS
 from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
 from tartools.stages.checking.samples import Decode
@@ -97,7 +97,7 @@ MANUAL = __doc__ or ""
 for weight in WEIGHTS:
     listed = (
         textwrap.fill(
-            about.means + (KEPT_BY_FIX if about.kept else ""),
+            about.means + (KEPT_BY_FIX if about.is_saved else ""),
             79,
             initial_indent=f"  {code:25}",
             subsequent_indent=" " * 27,
@@ -109,7 +109,7 @@ for weight in WEIGHTS:
 
 
 class CheckOptions(cli.Group):
-    """What to look for, and how to print it."""
+    """Options for the checks and their report."""
 
     expect: Annotated[
         list[str] | None, Option("--expect NAMES", "Fields that each sample must have: 'jpg;png cls'.")
@@ -124,7 +124,7 @@ class CheckOptions(cli.Group):
 
 
 class FixOptions(cli.Group):
-    """What to write."""
+    """Options for the repaired output."""
 
     fix: Annotated[bool, Option("--fix", "Write the samples that can be saved to OUTPUT.")] = False
     output: Annotated[
@@ -137,39 +137,41 @@ class FixOptions(cli.Group):
 
 
 @cli.command(MANUAL)
-def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: FixOptions, means: cli.Means) -> int:
+def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed: FixOptions, means: cli.Means) -> int:
     """Run the command."""
-    expect = select.choices_of(wanted.expect, "--expect")
-    ignored = frozenset((wanted.ignore or "").replace(",", " ").split())
+    expect = select.choices_of(options.expect, "--expect")
+    ignored = frozenset((options.ignore or "").replace(",", " ").split())
     for code in sorted(ignored - CODES.keys()):
-        what = f"{code!r} is not one (tarcheck --help)"
-        raise UsageError(f"--ignore takes codes of findings, such as suffix-lies; {what}")
+        message = f"{code!r} is not one (tarcheck --help)"
+        raise UsageError(f"--ignore takes codes of findings, such as suffix-lies; {message}")
     if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
         raise UsageError("--fix goes with -o OUTPUT, and so does --drop-duplicates (see tarcheck --help)")
     urls = list(dict.fromkeys(source.urls()))
     reading = source.reading._replace(ranges=True, tmpdir=means.tmpdir, forks=True, torn=True)
-    shards = checked_shards(urls, reading)
+    shards = inputs_to_check(urls, reading)
     places = destinations(fixed.output, fixed.force, shards) if fixed.output else None
-    checking = Checking(shards, account, payload_decoder(wanted), means.parallel or min(cli.workers(0), WORKERS))
+    checking = Checking(
+        shards, account, payload_decoder(options), means.parallel or min(cli.workers(0), DEFAULT_WORKERS)
+    )
     sort = partial(external_sort, memory=means.memory, tmpdir=means.tmpdir)
     doings = actions_of(checking.repeats(sort))
     pending = PendingSamples(sort(doings)) if places else None
     for _ in doings:
         pass  # without --fix, nobody else takes them
     account.check()
-    found = checking.summary
-    words = compare_fields(found, expect)
-    note_payloads(found)
-    note_shards(found, checking.sizes)
+    summary = checking.summary
+    words = compare_fields(summary, expect)
+    note_payloads(summary)
+    note_shards(summary, checking.sizes)
     for code in ignored:
-        found.findings.pop(code, None)
-    account.samples_in = account.samples_out = found.samples
-    facts = checkreport.check_facts(found, shards.count, shards.where, words, wanted.decode)
-    print_facts(facts, wanted.json, checkreport)
-    if wanted.decode:
+        summary.findings.pop(code, None)
+    account.samples_in = account.samples_out = summary.samples
+    facts = checkreport.check_facts(summary, shards.count, shards.shard_place, words, options.decode)
+    print_facts(facts, options.json, checkreport)
+    if options.decode:
         from tartools.samples.decoding import simplejpeg_hint
 
-        if hint := simplejpeg_hint(found.fields):
+        if hint := simplejpeg_hint(summary.fields):
             account.warn(hint)
     if places and pending:
         account.samples_in = account.samples_out = 0
@@ -179,9 +181,9 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
     return int(facts["errors"] + facts["warnings"] > 0)
 
 
-def payload_decoder(wanted: CheckOptions) -> Decode | None:
+def payload_decoder(options: CheckOptions) -> Decode | None:
     """Return the function that decodes payloads, if --decode is given."""
-    if not wanted.decode:
+    if not options.decode:
         return None
     from tartools.show.broken import decode_payload
 

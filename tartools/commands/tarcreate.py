@@ -112,7 +112,7 @@ from tartools.errors import SampleError, StorageError, TarToolsError, UsageError
 from tartools.formats import packed, plan
 from tartools.formats.encodings import recoded
 from tartools.formats.plan import PlannedMember, PlannedSample, PlanOrigin
-from tartools.samples.account import FIRST, Account
+from tartools.samples.account import MAX_KEYS_REMEMBERED, Account
 from tartools.samples.filetypes import type_of_file
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.unicodeforms import nfc
@@ -122,11 +122,11 @@ from tartools.storage.expand import expand
 from tartools.storage.local import path_of
 from tartools.storage.url import Url
 
-KEYS = "{:09d}"
+DEFAULT_KEY_TEMPLATE = "{:09d}"
 
 
 class PlanOptions(cli.Group):
-    """What samples are made from."""
+    """Options for the source of samples."""
 
     plan: Annotated[str | None, Option("[PLAN]", "The plan; without it, or for -, stdin.")] = None
     form: Annotated[
@@ -139,7 +139,7 @@ class PlanOptions(cli.Group):
             "--key-template TEMPLATE",
             "Make keys from the row's number, if there is no __key__.",
             aliases="--key",
-            default=KEYS,
+            default=DEFAULT_KEY_TEMPLATE,
         ),
     ] = None
     base: Annotated[str, Option("-C --directory DIR", "Directory of relative paths.", default="the current one")] = ""
@@ -185,81 +185,81 @@ class PlanOptions(cli.Group):
 
 
 @cli.command(__doc__)
-def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None:
+def tarcreate(account: Account, options: PlanOptions, output: cli.Output) -> None:
     """Run the command."""
-    checked_source(wanted).write(wanted, account, output)
+    checked_source(options).write(options, account, output)
 
 
-def write_plan(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
+def write_plan(options: PlanOptions, account: Account, output: cli.Output) -> None:
     """Write the samples of a table, of JSON lines, or of a recipe."""
-    name = wanted.plan or "-"
-    inside = os.path.join(wanted.base, name)  # one that is not here may be in the directory of -C
-    if Url(name).scheme == "" and wanted.base and not os.path.lexists(name) and os.path.lexists(inside):
+    name = options.plan or "-"
+    inside = os.path.join(options.base, name)  # one that is not here may be in the directory of -C
+    if Url(name).scheme == "" and options.base and not os.path.lexists(name) and os.path.lexists(inside):
         name = inside
     if Url(name).is_local and storage.is_directory(name):
-        what = f"is a directory, not a plan: tarcreate --folder {shlex.quote(name)} makes samples of its files"
-        raise StorageError(what, url=name)
+        message = f"is a directory, not a plan: tarcreate --folder {shlex.quote(name)} makes samples of its files"
+        raise StorageError(message, url=name)
     storage.check_inputs([name])
     storage.check_output(output.url, output.force, [name])
-    origin = PlanOrigin(name, wanted.base, wanted.allow_pipe)
-    form = wanted.form or plan.format_of(name)
+    origin = PlanOrigin(name, options.base, options.allow_pipe)
+    form = options.form or plan.format_of(name)
     if form == "jsonl":
-        write_objects(wanted, account, output, origin)
+        write_objects(options, account, output, origin)
         return
-    if form == "recipe" and wanted.template is not None:
+    if form == "recipe" and options.template is not None:
         raise UsageError("--key-template is for tables; in a recipe, names hold the keys")
     with packed.opened_packed(name) as file:
-        check_plan(file.peek(MAX_MAGIC_BYTES), name)
-        text = recoded(file, wanted.encoding, name)
-        samples = plan.samples(text, form, origin, wanted.template or KEYS)
+        check_plan(file.peek(FILE_HEAD_BYTES), name)
+        text = recoded(file, options.encoding, name)
+        samples = plan.samples(text, form, origin, options.template or DEFAULT_KEY_TEMPLATE)
         write_planned(samples, account, output, origin)
 
 
 def check_plan(head: bytes, name: str) -> None:
     """Raise SampleError if the file *name*, which begins with *head*, is no plan, but samples or a payload."""
-    if option := MAGIC.get(head[:4]):
+    if option := MAGIC_OPTIONS.get(head[:4]):
         raise SampleError(f"this is not a plan; tarcreate {option} FILE makes samples of it", url=name)
     if head[TAR_MAGIC] == b"ustar":
         raise SampleError("this is a tar archive, not a plan: tarcat reads it", url=name)
     kind = type_of_file(head)
     if kind is not None and b"\0" in head:  # some types begin with letters, as text may
-        what = f"this is {kind.what}, not a plan: tarcreate --folder DIR makes samples of the files in a folder"
-        raise SampleError(f"{what}, and a line of a recipe, NAME.SUFFIX PATH, a sample of one file", url=name)
+        message = f"this is {kind.what}, not a plan: tarcreate --folder DIR makes samples of the files in a folder"
+        raise SampleError(f"{message}, and a line of a recipe, NAME.SUFFIX PATH, a sample of one file", url=name)
 
 
-def write_folder(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
+def write_folder(options: PlanOptions, account: Account, output: cli.Output) -> None:
     """Write the samples of the files in a folder."""
     from tartools.formats.folder import Folder, from_folder
 
-    path = os.path.join(wanted.base, wanted.folder or "")
-    folder = Folder(path, wanted.class_field, wanted.exclude or (), wanted.dots, wanted.follow)
-    write_planned(from_folder(folder, account, wanted.skip_special), account, output, PlanOrigin(path))
+    path = os.path.join(options.base, options.folder or "")
+    folder = Folder(path, options.class_field, options.exclude or (), options.dots, options.follow)
+    write_planned(from_folder(folder, account, options.skip_special), account, output, PlanOrigin(path))
 
 
-def write_files(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
+def write_files(options: PlanOptions, account: Account, output: cli.Output) -> None:
     """Write the samples of zip files, Parquet files or TFRecord files."""
-    urls = expand(wanted.zips or wanted.parquets or wanted.tfrecords or [])
+    urls = expand(options.zips or options.parquets or options.tfrecords or [])
     storage.check_inputs(urls)
     storage.check_output(output.url, output.force, urls)
-    words = None if wanted.fields is None else select.parse_words(wanted.fields)
-    template = wanted.template or KEYS
-    if wanted.zips:
+    words = None if options.fields is None else select.parse_words(options.fields)
+    template = options.template or DEFAULT_KEY_TEMPLATE
+    if options.zips:
         from tartools.formats import zipfiles
 
-        samples = zipfiles.samples(urls, account, wanted.class_field, wanted.skip_special, wanted.encoding)
-    elif wanted.parquets:
+        samples = zipfiles.samples(urls, account, options.class_field, options.skip_special, options.encoding)
+    elif options.parquets:
         from tartools.formats import parquetread
 
-        samples = parquetread.samples(urls, account, words, template, wanted.dots)
+        samples = parquetread.samples(urls, account, words, template, options.dots)
     else:
         from tartools.formats import tfrecord
 
-        samples = tfrecord.samples(urls, account, words, template, wanted.dots)
+        samples = tfrecord.samples(urls, account, words, template, options.dots)
     write_samples(told_of_other_forms(samples, account), output.destination, account)
 
 
 class PlanSource(NamedTuple):
-    """What samples are made from: the argument or option that *name*s it, the options that it *takes*, and its work."""
+    """A kind of source: its argument or option *name*, the other options that it *takes*, and its function."""
 
     name: str
     takes: tuple[str, ...]
@@ -273,65 +273,65 @@ SOURCES = (
     PlanSource("--parquet", ("--key-template", "-f", "--dots"), write_files),
     PlanSource("--tfrecord", ("--key-template", "-f", "--dots"), write_files),
 )
-MAX_MAGIC_BYTES = 512  # of a file, by which its type is known
+FILE_HEAD_BYTES = 512  # of a file, by which its type is known
 TAR_MAGIC = slice(257, 262)
-MAGIC = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # how files begin that are no plans -> the option for them
+MAGIC_OPTIONS = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # how files begin that are no plans -> the option for them
 
 
-def checked_source(wanted: PlanOptions) -> PlanSource:
-    """Return what samples are made from: a plan, if nothing else is named.
+def checked_source(options: PlanOptions) -> PlanSource:
+    """Return the kind of source: a plan by default.
 
     Raises: UsageError for two of them, for options that do not go with it, for a template of keys or a field that can
     be none.
     """
-    named = wanted.plan, wanted.folder, wanted.zips, wanted.parquets, wanted.tfrecords
-    given = [source for source, value in zip(SOURCES, named, strict=True) if value is not None]
-    if len(given) > 1:
-        raise UsageError(f"{given[0].name} and {given[1].name} exclude each other")
-    source = given[0] if given else SOURCES[0]
+    values = options.plan, options.folder, options.zips, options.parquets, options.tfrecords
+    sources = [source for source, value in zip(SOURCES, values, strict=True) if value is not None]
+    if len(sources) > 1:
+        raise UsageError(f"{sources[0].name} and {sources[1].name} exclude each other")
+    source = sources[0] if sources else SOURCES[0]
     for name, value in {
-        "--format": wanted.form,
-        "--key-template": wanted.template,
-        "-f": wanted.fields,
-        "--allow-pipe": wanted.allow_pipe or None,
-        "-C": wanted.base or None,
-        "--class": wanted.class_field,
-        "--exclude-files": wanted.exclude,
-        "--dots": wanted.dots,
-        "--skip-special": wanted.skip_special or None,
-        "--follow": wanted.follow or None,
-        "--encoding": wanted.encoding,
+        "--format": options.form,
+        "--key-template": options.template,
+        "-f": options.fields,
+        "--allow-pipe": options.allow_pipe or None,
+        "-C": options.base or None,
+        "--class": options.class_field,
+        "--exclude-files": options.exclude,
+        "--dots": options.dots,
+        "--skip-special": options.skip_special or None,
+        "--follow": options.follow or None,
+        "--encoding": options.encoding,
     }.items():
         if value is not None and name not in source.takes:
             raise UsageError(f"{name} needs {' or '.join(one.name for one in SOURCES if name in one.takes)}")
-    template = wanted.template or KEYS
+    template = options.template or DEFAULT_KEY_TEMPLATE
     try:
         template.format(0, index=0)
-        checked_path("key", wanted.class_field or "cls")
+        checked_path("key", options.class_field or "cls")
     except (KeyError, IndexError, ValueError, AttributeError):
         raise UsageError(f"not a template for keys: {template!r}; write '{{:09d}}' or 'name-{{index}}'") from None
     except SampleError:
-        raise UsageError(f"not a name for a field: {wanted.class_field!r}") from None
+        raise UsageError(f"not a name for a field: {options.class_field!r}") from None
     return source
 
 
-def write_objects(wanted: PlanOptions, account: Account, output: cli.Output, origin: PlanOrigin) -> None:
+def write_objects(options: PlanOptions, account: Account, output: cli.Output, origin: PlanOrigin) -> None:
     """Write the samples that the JSON lines *origin* plan, which are read twice: first for their sources."""
     from tartools.formats import jsonl
 
     with packed.seekable_packed(origin.name) as file:
-        check_sources(jsonl.sources(recoded(file, wanted.encoding, origin.name), origin), output, origin)
+        check_sources(jsonl.sources(recoded(file, options.encoding, origin.name), origin), output, origin)
         file.seek(0)
-        text = recoded(file, wanted.encoding, origin.name)
-        write_planned(jsonl.samples(text, origin, wanted.template or KEYS), account, output, origin)
+        text = recoded(file, options.encoding, origin.name)
+        write_planned(jsonl.samples(text, origin, options.template or DEFAULT_KEY_TEMPLATE), account, output, origin)
 
 
 def write_planned(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: PlanOrigin) -> None:
     """Write the samples that *origin* plans. If they are a list, all their sources are looked at before."""
     if isinstance(samples, list):
         check_sources((part for sample in samples for part in sample.parts), output, origin)
-    told = plan.told_of_file_names(samples, account, origin.name)
-    built = plan.build_samples(told, account, origin.name)
+    checked_samples = plan.told_of_file_names(samples, account, origin.name)
+    built = plan.build_samples(checked_samples, account, origin.name)
     write_samples(told_of_other_forms(built, account), output.destination, account)
 
 
@@ -341,21 +341,21 @@ def told_of_other_forms(samples: Iterable[Sample], account: Account) -> Iterator
     Holds: the first 10,000 keys that are not ASCII.
     """
     keys: dict[bytes, bytes] = {}  # by their form NFC
-    told = False
+    is_reported = False
     for sample in samples:
         key = sample.raw_key
-        if not key.isascii() and not told and len(keys) < FIRST:
-            other = keys.setdefault(nfc(key), key)
-            if told := other != key:
+        if not key.isascii() and not is_reported and len(keys) < MAX_KEYS_REMEMBERED:
+            first_form = keys.setdefault(nfc(key), key)
+            if is_reported := first_form != key:
                 account.warn(
-                    f"the keys {other.decode()!a} and {key.decode()!a} look the same, but one is in another "
+                    f"the keys {first_form.decode()!a} and {key.decode()!a} look the same, but one is in another "
                     "Unicode form (macOS has NFD, others NFC), so these are two samples"
                 )
         yield sample
 
 
 def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: PlanOrigin) -> None:
-    """Check what the *parts* that *origin* plans are read from, and that *output* is none of it."""
+    """Check the inputs of *parts*, planned by *origin*, and that *output* is not one of them."""
     sources: dict[str, PlannedMember] = {}  # URLs, each with the first part that names it
     listed: list[str] = []  # by a folder, which names each file once
     for part in parts:
@@ -376,7 +376,7 @@ def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: Pl
 
 
 def directory_advice(url: str, origin: PlanOrigin) -> str:
-    """Return what to say of -C if the file *url*, which *origin* names by a relative path, does not exist."""
+    """Return advice about -C if the file *url*, a relative path in *origin*, does not exist."""
     if not Url(url).is_local or storage.exists(url):
         return ""
     path = path_of(url)

@@ -65,18 +65,20 @@ from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import Picked, deliver_flags
 from tartools.stages import select
 from tartools.stages.duplicates import AGAINST, INPUT
-from tartools.stages.duplicates.comparison import Comparison, DedupSide, find, pair_of, write_report
+from tartools.stages.duplicates.comparison import Comparison, DedupSide, find_duplicates, pair_of, write_report
 from tartools.stages.externalsort import Spool, external_sort
 from tartools.storage.expand import expand
 from tartools.storage.outputformats import HTML, TSV
 
-FARTHEST = 15  # bits; from 16 on, bands that differ in 4 bits would have to be looked up, which are 2,517: see `near`
+MAX_DISTANCE_BITS = (
+    15  # bits; from 16 on, bands that differ in 4 bits would have to be looked up, which are 2,517: see `near`
+)
 
 
 def bits_apart(text: str) -> int:
     """Return the distance *text*. Raises: ValueError."""
-    if not text.isascii() or not text.isdecimal() or int(text) > FARTHEST:
-        raise ValueError(f"not a number of bits from 0 to {FARTHEST}: {text!r}")
+    if not text.isascii() or not text.isdecimal() or int(text) > MAX_DISTANCE_BITS:
+        raise ValueError(f"not a number of bits from 0 to {MAX_DISTANCE_BITS}: {text!r}")
     return int(text)
 
 
@@ -99,7 +101,7 @@ class AlikeOptions(cli.Group):
 
 
 class DedupOutputs(cli.Group):
-    """What is written besides the kept samples."""
+    """Options for outputs besides the kept samples."""
 
     rest: Annotated[str | None, Option("--rest URL", "Write the samples left out to this file or URL.")] = None
     report: Annotated[
@@ -120,79 +122,88 @@ class DedupMeans(cli.Group):
 def tardedup(
     account: Account,
     source: cli.Inputs,
-    alike: AlikeOptions,
+    criteria: AlikeOptions,
     output: cli.Output,
-    others: DedupOutputs,
+    extra_outputs: DedupOutputs,
     means: DedupMeans,
 ) -> None:
     """Run the command."""
-    comparison = the_comparison(alike)
+    comparison = the_comparison(criteria)
     urls = source.urls()
-    against = expand(alike.against, [], "\n") if alike.against is not None else []
+    against = expand(criteria.against, [], "\n") if criteria.against is not None else []
     if "-" in against and "-" in urls:
         raise UsageError("stdin can be read only once: it is --against and input too")
-    given = {"-o": output.url, "--rest": others.rest, "--report": others.report, "--html": others.page}
-    cli.check_outputs(given, output.force, [*urls, *against], {"--report": TSV, "--html": HTML})
+    outputs = {
+        "-o": output.url,
+        "--rest": extra_outputs.rest,
+        "--report": extra_outputs.report,
+        "--html": extra_outputs.page,
+    }
+    cli.check_outputs(outputs, output.force, [*urls, *against], {"--report": TSV, "--html": HTML})
 
-    asked = ("__key__", *comparison.columns) if comparison.columns else ()
-    reading = source.reading._replace(tmpdir=means.tmpdir, forks=True, columns=asked)
-    most = cli.workers(means.parallel)
-    sides = [DedupSide(INPUT, DataSet(urls, account, reading, most))]
+    columns = ("__key__", *comparison.columns) if comparison.columns else ()
+    reading = source.reading._replace(tmpdir=means.tmpdir, forks=True, columns=columns)
+    max_workers = cli.workers(means.parallel)
+    sides = [DedupSide(INPUT, DataSet(urls, account, reading, max_workers))]
     if against:
-        told = Account(account.say, account.quiet)
-        sides.insert(0, DedupSide(AGAINST, DataSet(against, told, reading, most)))
+        silent_account = Account(account.say, account.quiet)
+        sides.insert(0, DedupSide(AGAINST, DataSet(against, silent_account, reading, max_workers)))
     part = means.memory // 4
-    for side in sides if others.report is not None else ():
+    for side in sides if extra_outputs.report is not None else ():
         side.names = Spool(part // 2, means.tmpdir)
     chosen = sides[-1].data.sink(output.url, output.force, output.gzip)
-    rest = None if others.rest is None else sides[-1].data.sink(others.rest, output.force, output.gzip)
+    rest_sink = (
+        None if extra_outputs.rest is None else sides[-1].data.sink(extra_outputs.rest, output.force, output.gzip)
+    )
     sort = partial(external_sort, memory=part, tmpdir=means.tmpdir)
     pairs = Spool(part, means.tmpdir)
-    for record in find(sides, comparison, account, sort):
+    for record in find_duplicates(sides, comparison, account, sort):
         pairs.add(record)
-    if others.report is not None:
+    if extra_outputs.report is not None:
         names = {side.number: side.names or () for side in sides}
-        write_report(pairs, [names.get(number, ()) for number in (AGAINST, INPUT)], others.report, output.force, sort)
-    if others.page is not None:
+        write_report(
+            pairs, [names.get(number, ()) for number in (AGAINST, INPUT)], extra_outputs.report, output.force, sort
+        )
+    if extra_outputs.page is not None:
         from tartools.show.html.page import write_pairs
 
         workers = min(cli.workers(0), 4)
-        write_pairs(pairs, sides, comparison, others.page, force=output.force, workers=workers)
+        write_pairs(pairs, sides, comparison, extra_outputs.page, force=output.force, workers=workers)
     data, compared = sides[-1].data, sides[-1].samples
     account.progress.phase = Phase("writing", compared, lambda: account.settled)
-    kept = Picked((pair_of(record).position for record in pairs), False)
+    selection = Picked((pair_of(record).position for record in pairs), False)
     plainly = reading._replace(ranges=True, listed=False, columns=("__key__",))
-    deliver_flags(data.answered(kept.of, kept.of, plainly), chosen, rest, account)
+    deliver_flags(data.answered(selection.of, selection.of, plainly), chosen, rest_sink, account)
     say_left_out(sides, pairs, account)
 
 
-def the_comparison(alike: AlikeOptions) -> Comparison:
-    """Return what is to be compared. Raises: UsageError."""
-    if alike.by is not None and alike.near is not None:
+def the_comparison(criteria: AlikeOptions) -> Comparison:
+    """Return the comparison of the options. Raises: UsageError."""
+    if criteria.by is not None and criteria.near is not None:
         raise UsageError("--equal and --near exclude each other: pictures that are equal are near, too")
-    if alike.near is None and alike.distance is not None:
+    if criteria.near is None and criteria.distance is not None:
         raise UsageError("--distance needs --near")
-    if alike.missing and alike.by is None and alike.near is None:
+    if criteria.missing and criteria.by is None and criteria.near is None:
         raise UsageError("--keep-uncompared needs --equal or --near")
-    words = select.parse_words([alike.by or alike.near or ""])
-    if any(word.new for word in words) or (not words and (alike.by, alike.near) != (None, None)):
+    words = select.parse_words([criteria.by or criteria.near or ""])
+    if any(word.new for word in words) or (not words and (criteria.by, criteria.near) != (None, None)):
         raise UsageError(
             "--equal takes names of fields, in quotes: 'jpg txt', or 'jpg;png' for either; --near takes one"
         )
     choices = [word.choices for word in words]
-    if alike.near is not None and len(choices) > 1:
+    if criteria.near is not None and len(choices) > 1:
         raise UsageError("--near takes one field; 'jpg;png' is the first of these that a sample has")
-    near = choices[0] if alike.near is not None else None
-    distance = 6 if alike.distance is None else alike.distance
-    return Comparison(() if near else choices, near, distance, alike.keep == "largest", alike.missing)
+    near_field = choices[0] if criteria.near is not None else None
+    distance = 6 if criteria.distance is None else criteria.distance
+    return Comparison(() if near_field else choices, near_field, distance, criteria.keep == "largest", criteria.missing)
 
 
 def say_left_out(sides: Sequence[DedupSide], pairs: Iterable[bytes], account: Account) -> None:
     """Say how many samples were left out, and how many could not be compared."""
-    found = [pair_of(record).side for record in pairs]
-    if found:
-        leaked = f", {found.count(AGAINST):,} of them of samples of --against" if sides[1:] else ""
-        account.warn(f"{several(len(found), 'duplicate')} among {several(sides[-1].samples, 'sample')}{leaked}")
+    pair_sides = [pair_of(record).side for record in pairs]
+    if pair_sides:
+        leaked = f", {pair_sides.count(AGAINST):,} of them of samples of --against" if sides[1:] else ""
+        account.warn(f"{several(len(pair_sides), 'duplicate')} among {several(sides[-1].samples, 'sample')}{leaked}")
     for side in sides:
         if side.without:
             where = "of --against " if side.number == AGAINST else ""

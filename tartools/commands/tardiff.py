@@ -67,19 +67,19 @@ from tartools.samples.sortkeys import text_of_key
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_flags
 from tartools.shards.reading import check_shards
-from tartools.shards.workers import WORKERS
+from tartools.shards.workers import DEFAULT_WORKERS
 from tartools.stages import comparing
 from tartools.stages.comparing import ADDED, CHANGED, EQUAL, REMOVED, REORDERED, REPEATED, DiffSide, changes, reordered
 from tartools.stages.externalsort import Spool, external_sort
 from tartools.storage.expand import expand
 from tartools.storage.streams import Sink
 
-PAIRS = 4  # parts of the memory: two that sort, two that wait
-MARKS = {ADDED: "+", REMOVED: "-", CHANGED: "~", REORDERED: ">"}
+MEMORY_SHARES = 4  # parts of the memory: two that sort, two that wait
+CHANGE_MARKS = {ADDED: "+", REMOVED: "-", CHANGED: "~", REORDERED: ">"}
 
 
 class DiffOptions(cli.Group):
-    """What to print, and what to write."""
+    """Options for the report and the output."""
 
     digest: Annotated[bool, Option("--digest", "Print the digest of one data set: any number of SHARDs.")] = False
     list_keys: Annotated[bool, Option("--list-keys", "List the keys of the samples that differ.")] = False
@@ -92,85 +92,87 @@ class DiffOptions(cli.Group):
 
 
 @cli.command(__doc__, trouble=2)
-def tardiff(account: Account, source: cli.DescribedInputs, wanted: DiffOptions, means: cli.Means) -> int:
+def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions, means: cli.Means) -> int:
     """Run the command."""
-    most = means.parallel or min(cli.workers(0), WORKERS)
+    max_workers = means.parallel or min(cli.workers(0), DEFAULT_WORKERS)
     reading = source.reading._replace(tmpdir=means.tmpdir, forks=True)
-    check_options(wanted, source)
-    if wanted.digest:
-        found = comparing.digest(source.urls(), account, reading, most)
+    check_options(options, source)
+    if options.digest:
+        digest = comparing.digest(source.urls(), account, reading, max_workers)
         with storage.writing("-") as sink:
-            sink.write(b"%064x\n" % found)
+            sink.write(b"%064x\n" % digest)
         return 0
-    a, b = (DiffSide(expand([word]), reading, most, []) for word in source.inputs or ())
+    a, b = (DiffSide(expand([word]), reading, max_workers, []) for word in source.inputs or ())
     check_shards([*a.urls, *b.urls], account)
-    new = Spool(means.memory // PAIRS, means.tmpdir)
-    if wanted.output is None:
-        return int(compared(a, b, account, new, wanted, means))
-    storage.check_output(wanted.output, wanted.force, [*a.urls, *b.urls])
-    data = DataSet(b.urls, Account(lambda _: None), reading, most)  # all is said when they are compared
-    destination = data.sink(wanted.output, wanted.force)
+    new = Spool(means.memory // MEMORY_SHARES, means.tmpdir)
+    if options.output is None:
+        return int(compared(a, b, account, new, options, means))
+    storage.check_output(options.output, options.force, [*a.urls, *b.urls])
+    data = DataSet(b.urls, Account(lambda _: None), reading, max_workers)  # all is said when they are compared
+    destination = data.sink(options.output, options.force)
     if once := [url for url in b.urls if not storage.is_repeatable(url)]:
-        what = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
-        raise UsageError(what, url=once[0])
+        message = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
+        raise UsageError(message, url=once[0])
     data.keep()
-    differ = compared(a, b, account, new, wanted, means)
-    records = external_sort(new, means.memory // PAIRS, means.tmpdir)
-    deliver_flags(comparing.wanted_flags(data, b.counts, records), destination, None, data.account)
+    differ = compared(a, b, account, new, options, means)
+    records = external_sort(new, means.memory // MEMORY_SHARES, means.tmpdir)
+    deliver_flags(comparing.selection_flags(data, b.counts, records), destination, None, data.account)
     account.bytes_out += data.account.bytes_out
     return int(differ)
 
 
-def check_options(wanted: DiffOptions, source: cli.DescribedInputs) -> None:
+def check_options(options: DiffOptions, source: cli.DescribedInputs) -> None:
     """Raise UsageError if options do not go together, or if there are not two sides."""
-    given = [
+    used_options = [
         f"--{name.replace('_', '-')}"
         for name in ("list_keys", "json", "unordered", "output")
-        if getattr(wanted, name) not in (None, False)
+        if getattr(options, name) not in (None, False)
     ]
-    if wanted.digest:
-        if given:
-            raise UsageError(f"--digest reads one data set, and does not go with {given[0]} (see tardiff --help)")
+    if options.digest:
+        if used_options:
+            raise UsageError(
+                f"--digest reads one data set, and does not go with {used_options[0]} (see tardiff --help)"
+            )
         return
     if source.files_from or len(source.inputs or ()) != 2:
         raise UsageError(
             "two data sets are compared, each one word: tardiff A B; put patterns in quotes (see tardiff --help)"
         )
-    if wanted.list_keys and wanted.json:
+    if options.list_keys and options.json:
         raise UsageError("--list-keys and --json exclude each other (see tardiff --help)")
-    if wanted.output == "-" and (wanted.list_keys or wanted.json):
-        raise UsageError(f"-o - and {given[0]} both write to stdout (see tardiff --help)")
+    if options.output == "-" and (options.list_keys or options.json):
+        raise UsageError(f"-o - and {used_options[0]} both write to stdout (see tardiff --help)")
 
 
-def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, wanted: DiffOptions, means: cli.Means) -> bool:
-    """Return whether *a* and *b* differ, and print what is *wanted*; *new* gets the samples to be written."""
-    sort = partial(external_sort, memory=means.memory // PAIRS, tmpdir=means.tmpdir)
+def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, options: DiffOptions, means: cli.Means) -> bool:
+    """Print the differences of *a* and *b*; return True if there are any. *new* gets the samples to write."""
+    sort = partial(external_sort, memory=means.memory // MEMORY_SHARES, tmpdir=means.tmpdir)
     counts, fields = Counter[str](), Counter[str]()
-    pairs = None if wanted.unordered else Spool(means.memory // PAIRS, means.tmpdir)
-    found = changes(sort(a.contents(account)), sort(b.contents(account)), counts)
+    pairs = None if options.unordered else Spool(means.memory // MEMORY_SHARES, means.tmpdir)
+    differences = changes(sort(a.contents(account)), sort(b.contents(account)), counts)
     moved = reordered(pairs, sort) if pairs is not None else ()  # once the others are known
-    with storage.writing("-") if wanted.list_keys else nullcontext() as listed:
-        for change in chain(found, moved):
+    with storage.writing("-") if options.list_keys else nullcontext() as listed:
+        for change in chain(differences, moved):
             counts[change.kind] += 1
             if pairs is not None and change.kind in (EQUAL, CHANGED):
                 pairs.add(change.before + change.position + change.key)
             if change.kind == EQUAL:
                 continue
             fields.update(change.fields)
-            if wanted.output is not None and change.kind in (ADDED, CHANGED):
+            if options.output is not None and change.kind in (ADDED, CHANGED):
                 new.add(change.position + text_of_key(change.key))
             if listed is not None:
                 key = printable(text_of_key(change.key).decode("utf-8", "surrogateescape"))
-                which = f"\t{printable(' '.join(change.fields))}" if change.fields else ""
-                listed.write(f"{MARKS[change.kind]} {key}{which}\n".encode())
+                field_words = f"\t{printable(' '.join(change.fields))}" if change.fields else ""
+                listed.write(f"{CHANGE_MARKS[change.kind]} {key}{field_words}\n".encode())
     facts: dict[str, Any] = {"a": sum(a.counts), "b": sum(b.counts)}
     facts |= {name: counts[name] for name in (EQUAL, ADDED, REMOVED, CHANGED)}
-    facts |= {"fields": dict(sorted(fields.items())), REORDERED: None if wanted.unordered else counts[REORDERED]}
+    facts |= {"fields": dict(sorted(fields.items())), REORDERED: None if options.unordered else counts[REORDERED]}
     facts |= {name: counts[name] for name in REPEATED}
-    if not wanted.list_keys and wanted.output != "-":
+    if not options.list_keys and options.output != "-":
         with storage.writing("-") as sink:
-            print_summary(sink, facts, wanted.json)
-    return any(counts[kind] for kind in MARKS)
+            print_summary(sink, facts, options.json)
+    return any(counts[kind] for kind in CHANGE_MARKS)
 
 
 def print_summary(sink: Sink, facts: dict[str, Any], as_json: bool) -> None:
@@ -180,15 +182,15 @@ def print_summary(sink: Sink, facts: dict[str, Any], as_json: bool) -> None:
 
         sink.write((json.dumps(facts, indent=2) + "\n").encode())
         return
-    named: list[tuple[str, int]] = []
+    counts_by_name: list[tuple[str, int]] = []
     for name, value in facts.items():
         if isinstance(value, dict):
-            named += [(f"changed {printable(field)}", count) for field, count in value.items()]
+            counts_by_name += [(f"changed {printable(field)}", count) for field, count in value.items()]
         elif value is not None and (value or not name.startswith("repeated")):
-            named.append((name.replace("_", " "), value))
+            counts_by_name.append((name.replace("_", " "), value))
     if os.isatty(1):
-        wide, high = max(len(name) for name, _ in named), max(len(f"{value:,}") for _, value in named)
-        lines = [f"{name:{wide}}  {value:{high},}\n" for name, value in named]
+        wide, high = max(len(name) for name, _ in counts_by_name), max(len(f"{value:,}") for _, value in counts_by_name)
+        lines = [f"{name:{wide}}  {value:{high},}\n" for name, value in counts_by_name]
     else:
-        lines = [f"{name}: {value}\n" for name, value in named]
+        lines = [f"{name}: {value}\n" for name, value in counts_by_name]
     sink.write("".join(lines).encode())

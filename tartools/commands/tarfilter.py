@@ -93,8 +93,8 @@ class FilterConditions(cli.Group):
 
 def the_filter(conditions: FilterConditions) -> Filter:
     """Return the filter that *conditions* ask for. Raises: UsageError; StorageError for a list that can't be read."""
-    given = (conditions.expression, conditions.keys, conditions.present, conditions.sample, conditions.hash)
-    if all(each is None for each in given):
+    key_conditions = (conditions.expression, conditions.keys, conditions.present, conditions.sample, conditions.hash)
+    if all(each is None for each in key_conditions):
         raise UsageError("no condition: give -S, --keys, --fields-present, --sample or --share")
     numbers: list[tuple[Callable[[bytes], int], range]] = []
     if conditions.hash is not None:
@@ -140,18 +140,18 @@ def tarfilter(
     tmpdir: cli.TmpDir = None,
 ) -> None:
     """Run the command."""
-    wanted = the_filter(conditions)
+    sample_filter = the_filter(conditions)
     urls = source.urls()
     cli.check_outputs({"-o": output.url, "--rest": rest}, output.force, [*urls, *filter(None, [conditions.keys])])
     reading = source.reading._replace(
-        ranges=not wanted.reads,
-        listed=not wanted.by_key,
+        ranges=not sample_filter.reads,
+        listed=not sample_filter.by_key,
         tmpdir=tmpdir,
         forks=True,
-        columns=wanted.columns(conditions.verbatim),
+        columns=sample_filter.columns(conditions.verbatim),
     )
     data = DataSet(urls, account, reading, cli.workers(0))
     sinks = [data.sink(url, output.force, output.gzip) for url in (output.url, rest) if url is not None]
-    flagged = data.answered(wanted.flags, wanted.of_keys if wanted.by_key else None)
+    flagged = data.answered(sample_filter.flags, sample_filter.of_keys if sample_filter.by_key else None)
     deliver_flags(flagged, sinks[0], sinks[1] if rest is not None else None, account)
-    wanted.warn(account)
+    sample_filter.warn(account)

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Annotated
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import SampleError, UsageError, shown
-from tartools.samples.account import TOGETHER, Account
+from tartools.samples.account import SORT_HINT, Account
 from tartools.samples.sample import Sample
 from tartools.samples.values import field_list
 from tartools.shards.reading import Reading, check_shards, closing_upstream, read_samples
@@ -48,7 +48,7 @@ from tartools.tables.schema import is_table
 if TYPE_CHECKING:
     from tartools.stages.filtering.expression import Expression
 
-CONTROL = "[^\t-\r -~\xa0-\U0010ffff]"  # control characters but for tabs and ends of lines and pages
+CONTROL_CHARACTER = "[^\t-\r -~\xa0-\U0010ffff]"  # control characters but for tabs and ends of lines and pages
 
 
 class FirstConditions(cli.Group):
@@ -101,7 +101,7 @@ def numbered_samples(
 
         check_shards(urls, account)
         if all(map(is_table, urls)):
-            yield from tablesamples.chosen(urls, account, conditions.place, conditions.key)
+            yield from tablesamples.find_samples(urls, account, conditions.place, conditions.key)
             return
     samples = read_samples(urls, account, reading)
     with closing_upstream(samples):
@@ -121,8 +121,8 @@ def first_match(
     """
     for index, sample in samples:
         if conditions.place in (None, index) and conditions.key in (None, sample.key):
-            found = (sample.member(name, verbatim=conditions.verbatim) for name in field)
-            member = next(filter(None, found), None) if field else sample.members[0]
+            members = (sample.member(name, verbatim=conditions.verbatim) for name in field)
+            member = next(filter(None, members), None) if field else sample.members[0]
             if member is None:
                 lacking.update(dict.fromkeys(sample.fields))
             elif expression is None or expression.matches(sample, index):
@@ -143,7 +143,7 @@ def check_text(file: io.BufferedReader) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         while chunk := file.read(1 << 20):
-            if re.search(CONTROL, decoder.decode(chunk)):
+            if re.search(CONTROL_CHARACTER, decoder.decode(chunk)):
                 raise ValueError
         decoder.decode(b"", final=True)
     except ValueError:
@@ -154,10 +154,10 @@ def check_text(file: io.BufferedReader) -> None:
 
 
 def nothing(read: int, expression: "Expression | None", field: Iterable[str], lacking: Iterable[str]) -> str:
-    """Return what to say when none of the samples *read* matched, of which some had not *field* but those *lacking*."""
+    """Return the message when no sample of those read matched; *lacking*: fields of samples without *field*."""
     text = f"none of {read} samples matches"
     if expression and expression.unseen:
-        text += f"; none had {' '.join(expression.unseen)}, the fields were: {field_list(expression.seen)}"
+        text += f"; none had {' '.join(expression.unseen)}, the fields were: {field_list(expression.fields_seen)}"
     elif expression and expression.hint():
         text += expression.hint()
     elif lacking:
@@ -166,9 +166,9 @@ def nothing(read: int, expression: "Expression | None", field: Iterable[str], la
 
 
 def torn(account: Account, key: str | None) -> str:
-    """Return what to add if a key that was read, or *key* if one is asked for, comes back in its shard."""
+    """Return the end of the message if *key*, or any key that was read, returns later in its shard."""
     for raw, shard in account.torn.items():
         name = raw.decode("utf-8", "surrogateescape")
         if key in (None, name):
-            return f"; the key {name!r} comes back in {shown(shard)}, so its members are apart: {TOGETHER}"
+            return f"; the key {name!r} comes back in {shown(shard)}, so its members are apart: {SORT_HINT}"
     return ""

@@ -104,7 +104,7 @@ from tartools.tables.tablewriter import RowBatch
 
 
 class TableOutput(cli.Group):
-    """What to write."""
+    """Options for the output."""
 
     url: Annotated[str, Option("-o --output TABLE", "File or URL to write; with --for, a directory.")] = ""
     force: cli.Force = False
@@ -115,7 +115,7 @@ class TableOutput(cli.Group):
 
 
 class ColumnOptions(cli.Group):
-    """What the table says of each sample."""
+    """Options for the columns of the table."""
 
     fields: Annotated[
         list[str] | None, Option("-f --fields SPEC", "Columns of values, in quotes: 'cls json:score'.")
@@ -132,10 +132,10 @@ class ColumnOptions(cli.Group):
         """Whether there are some."""
         return bool(self.fields or self.pictures or self.decode or self.hashed or self.likened)
 
-    def wanted(self) -> facts.WantedFacts:
-        """What is wanted. Raises: UsageError."""
-        found = facts.wanted_facts(self.fields or (), self.hashed or (), self.likened or ())
-        return found._replace(pictures=self.pictures or self.decode, decoded=self.decode)
+    def wanted(self) -> facts.TableFacts:
+        """Return the facts for columns. Raises: UsageError."""
+        table_facts = facts.parse_facts(self.fields or (), self.hashed or (), self.likened or ())
+        return table_facts._replace(pictures=self.pictures or self.decode, decoded=self.decode)
 
 
 @cli.command(__doc__)
@@ -167,7 +167,7 @@ def tarindex(
     if not output.url:
         raise UsageError("-o TABLE is required")
     storage.check_output(output.url, output.force, urls, form=PARQUET)
-    indexing = indexing._replace(wanted=columns.wanted())
+    indexing = indexing._replace(facts=columns.wanted())
     if old:
         inputs, batches = updated_table(urls if source.inputs or source.files_from else [], old, account, indexing)
     else:
@@ -182,10 +182,10 @@ def updated_table(
     urls: Sequence[str], old: str, account: Account, indexing: shardrows.Indexing
 ) -> tuple[RowInputs, Iterator[RowBatch]]:
     """Return the rows of the table *old*, made anew from *urls*, in batches; say how much of it is as it was."""
-    found = shardrows.updated_rows(urls, old, account, indexing)
-    account.warn(f"{shown(old)}: shards taken over: {found.taken}, read: {found.read}, dropped: {found.dropped}")
-    if lost := shardrows.empty_columns(found):
+    update = shardrows.updated_rows(urls, old, account, indexing)
+    account.warn(f"{shown(old)}: shards taken over: {update.taken}, read: {update.read}, dropped: {update.dropped}")
+    if lost := shardrows.empty_columns(update):
         account.warn(
             f"{shown(old)}: no option names these columns, which are null in shards read now: {' '.join(lost)}"
         )
-    return found.inputs, shardrows.rows_at(found.inputs, found.rows, indexing.reading.tmpdir)
+    return update.inputs, shardrows.rows_at(update.inputs, update.rows, indexing.reading.tmpdir)

@@ -70,8 +70,8 @@ from tartools.samples.account import Account, Jobs
 from tartools.storage.expand import expand
 from tartools.storage.url import Url
 
-LONGEST = 1_000_000  # seconds; poll(2) takes 24 days
-DAMAGE = r"\.t(?:ar|gz)\S*: at byte \d+: (?!this is not|the input is empty)"  # what commands say of a shard
+MAX_TIMEOUT_SECONDS = 1_000_000  # seconds; poll(2) takes 24 days
+DAMAGE_PATTERN = r"\.t(?:ar|gz)\S*: at byte \d+: (?!this is not|the input is empty)"  # what commands say of a shard
 
 
 class Items(cli.Group):
@@ -89,7 +89,7 @@ class Items(cli.Group):
 
 
 class Policy(cli.Group):
-    """When an item is done, and what happens to those that are not."""
+    """Options for the test that an item is done, and for failed items."""
 
     output: Annotated[str, Option("-o --output PATTERN", "An item is done if this exists; {} stands for the item.")] = (
         ""
@@ -163,7 +163,7 @@ def tarjob(
         account.warn(
             f"nothing to do: {several(len(every), 'item was', 'items were')} done before (--redo does them again)"
         )
-    log = storage.appended(policy.log)
+    log = storage.open_append(policy.log)
     if logged and not logged.endswith(b"\n"):
         log.write(b"\n")  # ends a line that was cut
     if policy.log:
@@ -183,8 +183,8 @@ def tarjob(
             goes_on = "; the same command line does the rest" if policy.output else ""
             account.warn(f"{jobs.skipped + jobs.done} of {several(len(every), 'item')} done{goes_on}")
         raise
-    if left := len(todo) - jobs.done - jobs.failed:
-        account.omit(f"{several(left, 'item was', 'items were')} not begun, because of --fail-fast")
+    if remaining := len(todo) - jobs.done - jobs.failed:
+        account.omit(f"{several(remaining, 'item was', 'items were')} not begun, because of --fail-fast")
 
 
 def print_report(name: str, account: Account) -> None:
@@ -201,8 +201,8 @@ def checked_command(words: Sequence[str], items: Items, policy: Policy, resource
         raise UsageError("no items given: use -s ('{000..147}', 's3://bucket/in-*.tar') or -T FILE")
     if not words:
         raise UsageError("no command given: put it after the options, or after --")
-    if policy.timeout is not None and policy.timeout > LONGEST:
-        raise UsageError(f"--timeout {policy.timeout:g} is not a number of seconds up to {LONGEST:,}")
+    if policy.timeout is not None and policy.timeout > MAX_TIMEOUT_SECONDS:
+        raise UsageError(f"--timeout {policy.timeout:g} is not a number of seconds up to {MAX_TIMEOUT_SECONDS:,}")
     if resources.address == "":
         raise UsageError("--address is empty (a variable of the shell may not be set)")
     if resources.engine == "local" and (resources.address or resources.cpus):
@@ -236,9 +236,11 @@ def run_todo(
 
         cpus = resources.cpus or (1 if cores is None else cores)
         with ray.on_nodes(account, resources.address, cpus, policy.retries, policy.timeout) as (engine, room):
-            most = min(resources.jobs or ray.IN_FLIGHT, ray.IN_FLIGHT)  # Ray runs all that it gets, if it can
-            jobs, at_once = account.progress.jobs, min(most, room)
-            yield from localjobs.run_tasks(todo, engine, at_once, jobs, fail_fast=policy.fail_fast, window=most)
+            max_jobs = min(
+                resources.jobs or ray.MAX_TASKS_IN_FLIGHT, ray.MAX_TASKS_IN_FLIGHT
+            )  # Ray runs all that it gets, if it can
+            jobs, at_once = account.progress.jobs, min(max_jobs, room)
+            yield from localjobs.run_tasks(todo, engine, at_once, jobs, fail_fast=policy.fail_fast, window=max_jobs)
         return
     if not tasks.PLACEHOLDER.search(command[0]):
         localjobs.check_program(command[0])
@@ -249,16 +251,18 @@ def run_todo(
 
 def items_at_once(jobs: int | None, cores: int | None, count: int, account: Account) -> int:
     """Return how many of *count* items run at a time: *jobs*, else as many as fit if each takes *cores* (0: all)."""
-    each = 1 if cores is None else cli.workers(cores)
-    wanted = min(max(1, cli.workers(0) // each) if jobs is None else cli.workers(jobs), count)
-    allowed = min(wanted, localjobs.most_at_once())
-    if allowed < wanted:
-        account.warn(f"the limit of open files (ulimit -n) allows {several(allowed, 'item')} at a time, not {wanted}")
+    workers_per_item = 1 if cores is None else cli.workers(cores)
+    item_limit = min(max(1, cli.workers(0) // workers_per_item) if jobs is None else cli.workers(jobs), count)
+    allowed = min(item_limit, localjobs.most_at_once())
+    if allowed < item_limit:
+        account.warn(
+            f"the limit of open files (ulimit -n) allows {several(allowed, 'item')} at a time, not {item_limit}"
+        )
     return allowed
 
 
 def print_results(results: localjobs.Results, account: Account, policy: Policy, record: localjobs.OnRetry) -> None:
-    """Print what the commands printed, and record, count and report each of *results*."""
+    """Print the output of commands, and record, count and report each of *results*."""
     with closing(results), storage.writing("-") as sink:
         for task, result in results:
             if result.stdout:
@@ -270,10 +274,10 @@ def print_results(results: localjobs.Results, account: Account, policy: Policy, 
                 continue
             tries = f" after {result.tries} tries" if result.tries > 1 else ""
             last_line = f": {result.last_line}" if result.last_line else ""
-            if re.search(DAMAGE, last_line):
+            if re.search(DAMAGE_PATTERN, last_line):
                 last_line += " (tarcheck --fix recovers the intact samples)"
-            kept = ""
+            output_note = ""
             if not policy.log and task.output and storage.exists(task.output):
                 output = printable(tasks.without_signatures(task.output, task))
-                kept = f" (its output exists; without --log, the next run will take it for done: {output})"
-            account.omit(f"{shown(task.item)}: {result.failure}{tries}{last_line}{kept}")
+                output_note = f" (its output exists; without --log, the next run will take it for done: {output})"
+            account.omit(f"{shown(task.item)}: {result.failure}{tries}{last_line}{output_note}")

@@ -67,11 +67,13 @@ from tartools.storage.expand import expand
 from tartools.storage.url import Url
 from tartools.tables.listed import keys_of
 
-WORDS = "two data sets are joined, each one word: tarjoin A B; put patterns in quotes, or name B by --with (see --help)"
+TWO_INPUTS_HINT = (
+    "two data sets are joined, each one word: tarjoin A B; put patterns in quotes, or name B by --with (see --help)"
+)
 
 
 class JoinOptions(cli.Group):
-    """What is added to which samples."""
+    """Options for the fields to add, and the samples that get them."""
 
     second: Annotated[
         str | None, Option("--with B", "The data set that has the fields to add; then all words are shards of A.")
@@ -107,31 +109,31 @@ class JoinOptions(cli.Group):
 def tarjoin(
     account: Account,
     source: cli.DescribedInputs,
-    wanted: JoinOptions,
+    options: JoinOptions,
     output: cli.Output,
     memory: cli.Memory = 256 << 20,
     tmpdir: cli.TmpDir = None,
 ) -> None:
     """Run the command."""
-    words = words_of_fields(wanted)
+    words = words_of_fields(options)
     adds = words is None or bool(words)
     if adds:
         check_shard_name(output.url, "--anti, or -f '', adds nothing")
-    a, b = urls_of_sides(source, wanted)
+    a, b = urls_of_sides(source, options)
     storage.check_output(output.url, output.force, [*a, *b])
     storage.check_inputs([*a, *b])
     check_no_rows(a)
     reading = source.reading._replace(tmpdir=tmpdir, forks=True)
-    chosen = ChosenColumns(words, " ".join(wanted.exclude or ()).split(), str if wanted.verbatim else str.lower)
-    rows = RowOptions(wanted.form, wanted.key, wanted.dots, wanted.encoding)
+    chosen = ChosenColumns(words, " ".join(options.exclude or ()).split(), str if options.verbatim else str.lower)
+    rows = RowOptions(options.form, options.key, options.dots, options.encoding)
     partners = read_second(b, rows, chosen, account, reading, memory)
     if adds:
-        from tartools.stages.adding import Adding, joined
+        from tartools.stages.adding import Adding, join_batches
 
-        b_fields, raw_fold = partners.second, bytes if wanted.verbatim else bytes.lower
-        how = Adding(b_fields.members, b_fields.single, wanted.left, wanted.prefer, raw_fold)
+        b_fields, raw_fold = partners.second, bytes if options.verbatim else bytes.lower
+        how = Adding(b_fields.members, b_fields.single, options.left, options.prefer, raw_fold)
         batches = counted(read_batches(a, account, reading), account)
-        write_batches(partners.checked(joined(batches, partners.find, how, account)), output.destination, account)
+        write_batches(partners.checked(join_batches(batches, partners.find, how, account)), output.destination, account)
     else:
         from tartools.shards.dataset import DataSet
         from tartools.shards.delivery import deliver_flags
@@ -141,36 +143,36 @@ def tarjoin(
         sink = data.sink(output.url, output.force, output.gzip)
 
         def flags(keys: Sequence[bytes]) -> list[bool]:
-            return [(value is None) is wanted.anti for value in partners.find(keys)]
+            return [(value is None) is options.anti for value in partners.find(keys)]
 
         deliver_flags(data.answered(lambda batch: flags(keys_of(batch)), flags), sink, None, account)
-    if not wanted.anti:
-        partners.tell(account, left_out=not wanted.left)
+    if not options.anti:
+        partners.tell(account, left_out=not options.left)
 
 
-def words_of_fields(wanted: JoinOptions) -> list[select.Word] | None:
+def words_of_fields(options: JoinOptions) -> list[select.Word] | None:
     """Return the words of -f, None for all fields. Raises: UsageError for options that do not go together."""
-    if wanted.anti:
-        given = {"--left": wanted.left, "-f": wanted.fields, "-x": wanted.exclude, "--prefer": wanted.prefer}
-        for name, value in given.items():
+    if options.anti:
+        used_options = {"--left": options.left, "-f": options.fields, "-x": options.exclude, "--prefer": options.prefer}
+        for name, value in used_options.items():
             if value:
                 raise UsageError(f"--anti adds nothing, so {name} does not go with it")
         return []
-    if wanted.fields is None:
+    if options.fields is None:
         return None
-    words = select.parse_words(wanted.fields)
-    if not words and wanted.left:
+    words = select.parse_words(options.fields)
+    if not words and options.left:
         raise UsageError("--left with nothing to add passes on all of A: tarcat does that")
     return words
 
 
-def urls_of_sides(source: cli.DescribedInputs, wanted: JoinOptions) -> tuple[list[Url], list[Url]]:
+def urls_of_sides(source: cli.DescribedInputs, options: JoinOptions) -> tuple[list[Url], list[Url]]:
     """Return the URLs of A and of B. Raises: UsageError if it is not clear which are which; as `expand`."""
     patterns, lists, separator, trusted = source.named
-    second = wanted.second
+    second = options.second
     if second is None:
         if len(patterns) != (1 if lists else 2):
-            raise UsageError(WORDS)
+            raise UsageError(TWO_INPUTS_HINT)
         *patterns, second = patterns
     a, b = expand(patterns, lists, separator, trusted), expand([second])
     if (*a, *b, *lists).count("-") > 1:

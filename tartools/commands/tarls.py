@@ -45,7 +45,7 @@ from tartools.tar import compression
 
 
 class Prefixes(cli.Group):
-    """What to list."""
+    """Options for the prefixes to list."""
 
     urls: Annotated[
         list[str] | None,
@@ -61,7 +61,7 @@ class Prefixes(cli.Group):
 
     @property
     def end(self) -> str:
-        """What a name ends with."""
+        """The byte after each name."""
         return "\0" if self.null else "\n"
 
 
@@ -99,22 +99,24 @@ def shards_at(url: str, every: bool, account: Account) -> Iterator[ListedObject]
             account.bytes_in += entry.size or 0
             yield entry
     if progress.objects == before:
-        what = "nothing is" if every else "no shard is"
-        raise StorageError(f"{what} listed under this{'' if every else '; --all lists every object'}", url=url or ".")
+        subject = "nothing is" if every else "no shard is"
+        raise StorageError(
+            f"{subject} listed under this{'' if every else '; --all lists every object'}", url=url or "."
+        )
 
 
 def written_entries(entries: Iterator[ListedObject], form: Form, end: str, account: Account) -> Iterator[str]:
-    """Yield what is written of *entries*, each piece with its *end*. Names that can't be told from two are omitted."""
+    """Yield the text of each of *entries*, with *end* after it; omit names that contain it."""
     if form.json:
         for url, size, modified, _ in entries:
             yield json.dumps({"url": url, "size": size, "modified": moment(modified)}) + end
         return
-    whole = (entry for entry in entries if is_one_line(entry.url, end, account))
+    one_line_entries = (entry for entry in entries if is_one_line(entry.url, end, account))
     if form.long:
-        for url, size, modified, _ in whole:
+        for url, size, modified, _ in one_line_entries:
             yield f"{'-' if size is None else size:>15}  {moment(modified) or '-':20}  {url}{end}"
         return
-    urls = (quoted(entry.url) for entry in whole)
+    urls = (quoted(entry.url) for entry in one_line_entries)
     for text in folded(urls, is_literal) if form.brace else urls:
         yield text + end
 

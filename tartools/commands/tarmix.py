@@ -59,11 +59,11 @@ from tartools.stages.mixing import MixedSource, Mixing, Stop
 from tartools.storage.expand import expand, with_lists
 from tartools.storage.url import Url
 
-NUMBER = r"[+-]?(?:(\d+)\.?(\d*)|\.(\d+))(?:e([+-]?\d{1,3}))?"
+SHARE_PATTERN = r"[+-]?(?:(\d+)\.?(\d*)|\.(\d+))(?:e([+-]?\d{1,3}))?"
 NO_NUMBER = r"[+-]?(?:nan|inf|infinity)"
-DIGITS = 18  # behind the point
-LEAST = 10**9  # no share is less than one of so many
-HOW = "such as tarmix 0.7 a.tar 0.3 b.tar"
+SHARE_DECIMALS = 18  # behind the point
+SHARE_DENOMINATOR = 10**9  # no share is less than one of so many
+USAGE_HINT = "such as tarmix 0.7 a.tar 0.3 b.tar"
 LITERAL = "a file whose name is a number is written ./0.7"
 
 
@@ -98,12 +98,16 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wa
     sink = data.sink(output.url, output.force, output.gzip, {"--rekey": wanted.rekey})
     spans = data.rows_apart(groups) if data.lists else []
     plainly = how._replace(ranges=True, listed=False, columns=("__key__",), sources=len(groups))
-    made = partial(MixedSource, account=account, needed=wanted.stop == "longest", rows=data.lists)
+    make_source = partial(MixedSource, account=account, needed=wanted.stop == "longest", rows=data.lists)
     sources: list[MixedSource[Any]]
     if data.lists:
-        sources = [made(each, partial(iter, (span,))) for each, span in zip(groups, spans, strict=True)]
+        sources = [
+            make_source(mixed_source, partial(iter, (span,))) for mixed_source, span in zip(groups, spans, strict=True)
+        ]
     else:
-        sources = [made(each, partial(read_source, each, account, plainly)) for each in groups]
+        sources = [
+            make_source(mixed_source, partial(read_source, mixed_source, account, plainly)) for mixed_source in groups
+        ]
         expected = storage.check_inputs(urls)
         if wanted.stop == "all" and wanted.total is None:  # otherwise it is not known how much is read
             account.progress.expected = expected
@@ -115,14 +119,14 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wa
     try:
         if data.lists:
             rows = in_order_of(data, (row for row, _, _ in mixing), account)
-            write_batches(mixing.written(rows, lambda batch: batch.keys), sink, account)
+            write_batches(mixing.warn_of_repeats(rows, lambda batch: batch.keys), sink, account)
         else:
             write_samples(
-                mixing.written(rekeyed(mixing, wanted.rekey), lambda sample: (sample.raw_key,)), sink, account
+                mixing.warn_of_repeats(rekeyed(mixing, wanted.rekey), lambda sample: (sample.raw_key,)), sink, account
             )
     finally:
-        for each in sources:
-            each.close()
+        for mixed_source in sources:
+            mixed_source.close()
 
 
 def share_in(word: str) -> int | None:
@@ -133,14 +137,14 @@ def share_in(word: str) -> int | None:
     >>> share_in("0.7") == 7 * share_in("1e-1"), share_in("a.tar")
     (True, None)
     """
-    found = re.fullmatch(NUMBER, word, re.ASCII | re.IGNORECASE)
-    if found is None and not re.fullmatch(NO_NUMBER, word, re.IGNORECASE):
+    match = re.fullmatch(SHARE_PATTERN, word, re.ASCII | re.IGNORECASE)
+    if match is None and not re.fullmatch(NO_NUMBER, word, re.IGNORECASE):
         return None
-    if found is not None and word[0] != "-":
-        whole, part = found[1] or "", found[2] or found[3] or ""
-        shift = DIGITS - len(part) + int(found[4] or 0)
-        if len(whole + part) <= DIGITS and 0 <= shift <= 2 * DIGITS and int(whole + part):
-            return int(whole + part) * 10**shift  # type: ignore[no-any-return]
+    if match is not None and word[0] != "-":
+        integer_part, part = match[1] or "", match[2] or match[3] or ""
+        shift = SHARE_DECIMALS - len(part) + int(match[4] or 0)
+        if len(integer_part + part) <= SHARE_DECIMALS and 0 <= shift <= 2 * SHARE_DECIMALS and int(integer_part + part):
+            return int(integer_part + part) * 10**shift  # type: ignore[no-any-return]
     raise UsageError(f"{word} is not a share: that is a number above 0, of up to 18 digits; {LITERAL}")
 
 
@@ -155,18 +159,18 @@ def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
         if share is not None:
             groups.append((word, share, []))
         elif not groups:
-            raise UsageError(f"the first word must be a share, and {printable(word)!r} is not a number: {HOW}")
+            raise UsageError(f"the first word must be a share, and {printable(word)!r} is not a number: {USAGE_HINT}")
         else:
             groups[-1][2].append(word)
     if not groups:
-        raise UsageError(f"no source: name shares and shards, {HOW}")
+        raise UsageError(f"no source: name shares and shards, {USAGE_HINT}")
     for word, _, names in groups:
         if not names and len(groups) > 1:
-            raise UsageError(f"no shard follows the share {word}: {HOW}; {LITERAL}")
+            raise UsageError(f"no shard follows the share {word}: {USAGE_HINT}; {LITERAL}")
     total = sum(share for _, share, _ in groups)
     for word, share, _ in groups:
-        if share * LEAST < total:
-            raise UsageError(f"the share {word} is less than one of {LEAST:,} samples")
+        if share * SHARE_DENOMINATOR < total:
+            raise UsageError(f"the share {word} is less than one of {SHARE_DENOMINATOR:,} samples")
     return [(share, expand(names)) for _, share, names in groups]
 
 
@@ -183,5 +187,5 @@ def rekeyed(mixing: Iterable[tuple[Sample, int, int]], template: str | None) -> 
     from tartools.stages import select
 
     make = select.keyer(template, ("source", "round"))
-    for index, (sample, source, again) in enumerate(mixing):
-        yield make(sample, index=index, source=source, round=again)
+    for index, (sample, source, repetition) in enumerate(mixing):
+        yield make(sample, index=index, source=source, round=repetition)

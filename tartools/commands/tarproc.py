@@ -53,8 +53,8 @@ from tartools.storage.outputformats import TSV
 from tartools.storage.pool import Threads, windowed
 
 SHELL = "bash"
-LONGEST = 1_000_000  # seconds; poll(2) takes 24 days
-WINDOW = 1000  # samples whose command runs, or has ended and waits for one before
+MAX_COMMAND_SECONDS = 1_000_000  # seconds; poll(2) takes 24 days
+MAX_SAMPLES_UNDER_WAY = 1000  # samples whose command runs, or has ended and waits for one before
 
 
 class Work(cli.Group):
@@ -104,7 +104,7 @@ def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work
     cli.check_outputs({"-o": output.url, "--report": work.report}, output.force, urls, {"--report": TSV})
     samples = read_samples(urls, account, source.reading)
     if work.first is not None:
-        samples = select.count(samples, work.first)
+        samples = select.take_first(samples, work.first)
         account.progress.phase = Phase("", work.first, lambda: account.settled)
     written = Account() if directory.subdirs else account  # with -S, samples out are inputs that gave any
     with closing(SampleDirectories(options, directory.tmpdir)) as folders:
@@ -146,11 +146,11 @@ def processed(
     account: Account,
     on_failure: OnFailure,
 ) -> Generator[Sample, None, None]:
-    """Yield what the shell command *arguments* makes of *samples* in *folders*, in their order unless --unordered."""
+    """Yield the results of the shell command *arguments* for *samples* in *folders*, in order unless --unordered."""
     workers = cli.workers(work.parallel)
     with closing(Shells(arguments, folders, keyed=workers > 1, timeout=work.timeout)) as shells:
         tasks, threads = folders.write(samples), Threads(workers, runner(shells, work), shells.stop)
-        window = max(WINDOW, workers)
+        window = max(MAX_SAMPLES_UNDER_WAY, workers)
         with closing(windowed(tasks, threads, window, ordered=not work.unordered, busy=2 * workers)) as run:
             yield from collect_samples(((task, outcome()) for task, outcome in run), folders, account, on_failure)
     if 0 < account.samples_in == account.left_out:
@@ -162,7 +162,7 @@ def processed(
 
 
 def command_line(work: Work) -> str | None:
-    """Return what a shell is to run, None for a script. Words behind `--` are quoted. Raises: UsageError."""
+    """Return the shell command line, None for a script. Words after `--` are quoted. Raises: UsageError."""
     if work.words is None:
         return work.line
     if not work.words:
@@ -189,10 +189,10 @@ def runner(shells: Shells, work: Work) -> Callable[[SampleTask], Outcome]:
     def run(task: SampleTask) -> Outcome:
         if failed and task.number > min(failed):
             return Outcome("was not run")
-        done = Outcome(task.failure) if task.failure else shells.run(task)
-        if done.failure and stops:
+        outcome = Outcome(task.failure) if task.failure else shells.run(task)
+        if outcome.failure and stops:
             failed.append(task.number)
-        return done
+        return outcome
 
     return run
 
@@ -207,8 +207,8 @@ def directory_options(work: Work, directory: Directory) -> DirectoryOptions:
         raise UsageError(f"--base {directory.base!r} can't be the name of a file")
     if directory.log is not None and (not directory.log or directory.log.endswith((".", "/")) or "/" in directory.log):
         raise UsageError(f"--add-log {directory.log!r} can't be the name of a field")
-    if work.timeout is not None and work.timeout > LONGEST:
-        raise UsageError(f"--timeout {work.timeout:g} is not a number of seconds up to {LONGEST:,}")
+    if work.timeout is not None and work.timeout > MAX_COMMAND_SECONDS:
+        raise UsageError(f"--timeout {work.timeout:g} is not a number of seconds up to {MAX_COMMAND_SECONDS:,}")
     log = os.fsencode(directory.log) if directory.log else None
     base, is_reported = os.fsencode(directory.base), work.report is not None
     return DirectoryOptions(base, work.errors, directory.subdirs, log, directory.keep, is_reported)

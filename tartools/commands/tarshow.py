@@ -52,14 +52,14 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.show import pager, sheet, terminal
-from tartools.show.sections import LISTED
+from tartools.show.sections import MAX_PLACES_LISTED
 from tartools.show.statreport import flaws
 from tartools.stages import select, shuffle
 from tartools.stages.summary import Summary
 from tartools.storage.outputformats import HTML
 
-WORKERS = 4  # threads that decode pictures, two of them each
-QUICKLY = 64 << 20  # bytes of local files that are read to count their samples
+DECODING_THREADS = 4  # threads that decode pictures, two of them each
+MAX_COUNTED_BYTES = 64 << 20  # bytes of local files that are read to count their samples
 
 
 class Sheet(cli.Group):
@@ -76,7 +76,7 @@ class Sheet(cli.Group):
 def tarshow(
     account: Account,
     source: cli.Inputs,
-    wanted: cli.Fields,
+    field_choice: cli.Fields,
     contact: Sheet,
     first: cli.Count = None,
     pictures: Annotated[
@@ -95,9 +95,11 @@ def tarshow(
 
     def read(account: Account, reading: Reading) -> Iterator[Sample]:
         samples = read_samples(urls, account, reading)
-        samples = select.by_specs(samples, wanted.fields, wanted.exclude, account, verbatim=wanted.verbatim)
+        samples = select.by_specs(
+            samples, field_choice.fields, field_choice.exclude, account, verbatim=field_choice.verbatim
+        )
         if first is not None and contact.url is None:
-            samples = select.count(samples, first)
+            samples = select.take_first(samples, first)
         if contact.drawn is not None and contact.url is None:
             samples = shuffle.draw(samples, contact.drawn, contact.seed, account)
         return samples
@@ -118,9 +120,13 @@ def tarshow(
             screen = terminal.screen(pictures)
             two_screens = os.isatty(1) and first is None and contact.drawn is None
             if print_samples(samples, screen, account, 2 * screen.rows - 2 if two_screens else sys.maxsize):
-                left, account.left_out = total(), account.samples_in - account.samples_out
-                more = "there are more samples" if left is None else several(left - account.samples_out, "more sample")
-                account.warn(f"{more}: see them with -c N, -i or --html FILE")
+                total_left, account.left_out = total(), account.samples_in - account.samples_out
+                message = (
+                    "there are more samples"
+                    if total_left is None
+                    else several(total_left - account.samples_out, "more sample")
+                )
+                account.warn(f"{message}: see them with -c N, -i or --html FILE")
 
 
 def check_usage(contact: Sheet, pictures: str, interactive: bool) -> None:
@@ -140,47 +146,47 @@ def check_usage(contact: Sheet, pictures: str, interactive: bool) -> None:
 def page_of_samples(
     samples: Iterator[Sample], url: str, contact: Sheet, title: str, first: int | None, account: Account
 ) -> None:
-    """Write a page of HTML to *url*, of *samples* as *contact* and *first* choose them; say what it does not show."""
+    """Write an HTML page of the *samples* that *contact* and *first* choose to *url*; warn of samples left out."""
     from tartools.show.html import page
 
-    drawn = page.SHOWN if first is None and contact.drawn is None else contact.drawn
+    drawn = page.DEFAULT_SAMPLES_ON_PAGE if first is None and contact.drawn is None else contact.drawn
     choice = page.Choice(first, drawn, contact.seed)
-    side = page.LARGE if contact.large else page.SMALL
+    side = page.LARGE_VIEW_PIXELS if contact.large else page.TILE_PIXELS
     with storage.writing(url, contact.force) as sink:
-        found = page.write_page(samples, sink, title, choice, side, min(cli.workers(0), WORKERS), account)
+        overview = page.write_page(samples, sink, title, choice, side, min(cli.workers(0), DECODING_THREADS), account)
         account.check()
-    if found.shown < found.counts.samples or found.more:
-        account.warn(f"{shown(url)}: {found.chosen} (--random N or -c N for others)")
-    if found.broken.count:
-        what = several(found.broken.count, "broken picture or sound", "broken pictures or sounds")
-        account.warn(f"{shown(url)}: {what}, listed on the page, the first in {found.broken.first[0]}")
+    if overview.shown < overview.counts.samples or overview.more:
+        account.warn(f"{shown(url)}: {overview.chosen} (--random N or -c N for others)")
+    if overview.broken.count:
+        noun = several(overview.broken.count, "broken picture or sound", "broken pictures or sounds")
+        account.warn(f"{shown(url)}: {noun}, listed on the page, the first in {overview.broken.first[0]}")
 
 
-def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: Account, most: int) -> bool:
-    """Write *samples* to stdout as *screen* shows them, one row at a time; stop before there are *most* lines.
+def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: Account, max_count: int) -> bool:
+    """Write *samples* to stdout as *screen* shows them, one row at a time; stop before there are *max_count* lines.
 
     Return whether there are more samples. The first row is written in any case. Then say which samples have flaws.
     """
-    printed, more, found = 0, False, Summary(LISTED)
+    printed, has_more, summary = 0, False, Summary(MAX_PLACES_LISTED)
 
     def note(sample: Sample, broken: bool) -> None:
-        found.combined("/".join(sample.fields), 1, [(found.samples, sample.key)])
-        found.samples += 1
+        summary.add_combination("/".join(sample.fields), 1, [(summary.samples, sample.key)])
+        summary.samples += 1
         if broken:
-            found.note("broken", sample.key)
+            summary.note("broken", sample.key)
 
     with storage.writing("-") as sink:
         for drawn, count, lines in sheet.rows_of_pictures(samples, screen, note):
             printed += lines
-            more = account.samples_out > 0 and printed > most
-            if more:
+            has_more = account.samples_out > 0 and printed > max_count
+            if has_more:
                 break
             sink.write(drawn.encode())
             account.samples_out += count
     account.check()
-    for line in flaws(found):
+    for line in flaws(summary):
         account.warn(line)
-    return more
+    return has_more
 
 
 def count_quickly(urls: Sequence[str], read: Callable[[Account], Iterator[Sample]]) -> int | None:
@@ -192,7 +198,7 @@ def count_quickly(urls: Sequence[str], read: Callable[[Account], Iterator[Sample
         with closing_upstream(samples := read(account)):
             for _ in samples:
                 number += 1
-                if account.unpacked > QUICKLY:
+                if account.unpacked > MAX_COUNTED_BYTES:
                     return None
     except TarToolsError:
         return None  # whoever reads on raises this again

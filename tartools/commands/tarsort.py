@@ -47,27 +47,27 @@ from tartools.errors import UsageError
 from tartools.samples import sortkeys
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
-from tartools.samples.values import NUMBERS, parse_column
+from tartools.samples.values import NUMERIC_NAMES, parse_column
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import counted
-from tartools.shards.workers import WORKERS, gather
+from tartools.shards.workers import DEFAULT_WORKERS, gather
 from tartools.shards.writing import Destination, write_batches
 from tartools.stages import externalsort, sort
 from tartools.stages.samplefiles import Identities, SampleFiles
 
-LEAST = 1 << 16  # bytes; with less, sorting does little but merging
+MIN_MEMORY_BYTES = 1 << 16  # bytes; with less, sorting does little but merging
 
 
 def memory_size(text: str) -> int:
     """Return the number of bytes *text*. Raises: ValueError for less than 64K."""
     size = cli.byte_size(text)
-    if size < LEAST:
+    if size < MIN_MEMORY_BYTES:
         raise ValueError(f"{text} is too little to sort with; 64K is the least")
     return size
 
 
 class Sorting(cli.Group):
-    """The options that say in which order, and what sorting may use."""
+    """Options for the order, and for memory and temporary files."""
 
     sortkey: Annotated[
         str, Option("-s --sort-key FIELD", "Sort by this field, such as cls or meta.json:width.", aliases="--sortkey")
@@ -94,32 +94,32 @@ class Sorting(cli.Group):
             parser=memory_size,
             default="256M",
         ),
-    ] = sort.MEMORY
+    ] = sort.DEFAULT_SORT_MEMORY
     tmpdir: cli.TmpDir = None
 
 
 @cli.command(__doc__)
-def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: Sorting) -> None:
+def tarsort(account: Account, source: cli.Inputs, output: cli.Output, sorting: Sorting) -> None:
     """Run the command."""
-    order = ordered(wanted)
+    order = ordered(sorting)
     urls = source.urls()
     storage.check_output(output.url, output.force, urls)
-    plainly = source.reading._replace(tmpdir=wanted.tmpdir)
+    plainly = source.reading._replace(tmpdir=sorting.tmpdir)
     data = DataSet(urls, account, plainly, cli.workers(0))
     sink = data.sink(output.url, output.force, output.gzip)
-    if (data.lists or data.are_tables) and by_rows(data, sink, order, account, wanted.memory):
+    if (data.lists or data.are_tables) and by_rows(data, sink, order, account, sorting.memory):
         return
-    known = sortkeys.key_encoder(order) is not None  # else values are read
-    reading = plainly._replace(ranges=known, forks=True, torn=order.by_key)
-    files = SampleFiles(wanted.tmpdir, urls)
-    most = 1 if order.by_position else min(cli.workers(0), WORKERS)
+    is_from_keys = sortkeys.key_encoder(order) is not None  # else values are read
+    reading = plainly._replace(ranges=is_from_keys, forks=True, torn=order.by_key)
+    files = SampleFiles(sorting.tmpdir, urls)
+    max_workers = 1 if order.by_position else min(cli.workers(0), DEFAULT_WORKERS)
 
     def work(batches: Iterator[Batch], number: int, forked: bool) -> Generator[bytes, None, Identities]:
         return sort.index_blocks(counted(batches, account), order, files, number, forked)
 
-    blocks = gather(urls, account, reading, work, files.add_identities, most=most, plain=True)
+    blocks = gather(urls, account, reading, work, files.add_identities, max_workers=max_workers, plain=True)
     records = externalsort.records_of(with_phases(blocks, account))
-    batches = sort.sorted_batches(records, order, account, files, memory=wanted.memory, tmpdir=wanted.tmpdir)
+    batches = sort.sorted_batches(records, order, account, files, memory=sorting.memory, tmpdir=sorting.tmpdir)
     write_batches(batches, sink, account)
 
 
@@ -136,7 +136,7 @@ def by_rows(data: DataSet, sink: Destination, order: sortkeys.Order, account: Ac
         if rows is None:
             return False
         deliver_order(data, rows, sink, account)
-    except sort.UntoldError:  # before anything is written
+    except sort.UnsortableRowsError:  # before anything is written
         if data.lists:
             raise
         return False
@@ -152,12 +152,14 @@ def with_phases(blocks: Generator[bytes, None, None], account: Account) -> Gener
     account.progress.phase = Phase("writing", account.samples_in, lambda: account.settled)
 
 
-def ordered(wanted: Sorting) -> sortkeys.Order:
-    """Return the order that is *wanted*. Raises: UsageError for options that exclude each other."""
-    kind, key = wanted.sorttype, wanted.sortkey
-    if kind == "shuffle" and (key != "__key__" or wanted.unique or wanted.missing):
+def ordered(sorting: Sorting) -> sortkeys.Order:
+    """Return the order that is *sorting*. Raises: UsageError for options that exclude each other."""
+    kind, key = sorting.sorttype, sorting.sortkey
+    if kind == "shuffle" and (key != "__key__" or sorting.unique or sorting.missing):
         raise UsageError("-S shuffle does not look into samples: leave out -s, -u and --missing")
     column = parse_column(key)
     if kind is None:
-        kind = "int" if column.choices[0] in NUMBERS else "text"
-    return sortkeys.Order(column, kind, wanted.reverse, wanted.unique, wanted.missing, wanted.seed, wanted.verbatim)
+        kind = "int" if column.choices[0] in NUMERIC_NAMES else "text"
+    return sortkeys.Order(
+        column, kind, sorting.reverse, sorting.unique, sorting.missing, sorting.seed, sorting.verbatim
+    )

@@ -71,7 +71,7 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.samples.account import Account
-from tartools.samples.values import INDEX, Column, parse_column
+from tartools.samples.values import INDEX_NAME, Column, parse_column
 from tartools.shards import numbering
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import allow_open_files, deliver_labels
@@ -105,7 +105,7 @@ class Partition(cli.Group):
 
 
 class ShardOptions(cli.Group):
-    """Which shards are made, and what becomes of each."""
+    """Options for the size of shards, and for a command for each of them."""
 
     samples: Annotated[int | None, Option("-n --samples N", "Put at most N samples in a shard.", minimum=1)] = None
     size: Annotated[
@@ -135,76 +135,84 @@ class ShardOptions(cli.Group):
 
 
 @cli.command(__doc__)
-def tarsplit(account: Account, source: cli.Inputs, output: Pattern, partition: Partition, wanted: ShardOptions) -> None:
+def tarsplit(
+    account: Account, source: cli.Inputs, output: Pattern, partition: Partition, shard_options: ShardOptions
+) -> None:
     """Run the command."""
-    from tartools.stages.parting import MOST, labelled
+    from tartools.stages.parting import MAX_PART_VALUES, label_samples
 
-    if wanted.remove and not wanted.post:
+    if shard_options.remove and not shard_options.post:
         raise UsageError("--remove needs a --post that copies the shards elsewhere first")
-    if wanted.remove and not Url(output).is_local:
+    if shard_options.remove and not Url(output).is_local:
         raise UsageError("--remove removes files, and OUTPUT is not a file", url=output)
-    if wanted.even and (wanted.samples or wanted.size):
+    if shard_options.even and (shard_options.samples or shard_options.size):
         raise UsageError("--shards sets the size of shards; it excludes -n and -s")
-    column = part_column(partition, wanted.most)
+    column = part_column(partition, shard_options.most)
     by = column if partition.by is not None else None
     word = by.name if by is not None else "part" if partition.parts else None
     with storage.one_commit(output):
-        names = numbering.PartNames(output, word, wanted.gzip)
-        limits = limits_of_shards(wanted, names)
+        names = numbering.PartNames(output, word, shard_options.gzip)
+        limits = limits_of_shards(shard_options, names)
         example = names.of("x").name(0)
-        codec_for(example, wanted.gzip)
+        codec_for(example, shard_options.gzip)
         columns = ["__key__", *(column_names([column]) if column else [])] if word else []
         reading = source.reading._replace(ranges=column is None, listed=column is not None, columns=columns)
-        data = DataSet(source.urls(), account, reading._replace(tmpdir=wanted.tmpdir, forks=True), cli.workers(0))
-        outputs = PartOutputs(names, limits, wanted.even, wanted.start, wanted.force, wanted.gzip)
+        data = DataSet(
+            source.urls(), account, reading._replace(tmpdir=shard_options.tmpdir, forks=True), cli.workers(0)
+        )
+        outputs = PartOutputs(
+            names, limits, shard_options.even, shard_options.start, shard_options.force, shard_options.gzip
+        )
         shards = PartShards(outputs, [part.name for part in partition.parts or ()] if word else [""], data)
         if by is not None:
-            allow_open_files(MOST + OTHER_FILES)
-        data.sink(example, wanted.force, wanted.gzip)
-        found = labelled(data, partition.parts or (), column, names.check, shards.spread if wanted.even else None)
-        if wanted.most != 0:
-            finished(deliver_labels(found, shards.begin), wanted)
+            allow_open_files(MAX_PART_VALUES + OTHER_FILES)
+        data.sink(example, shard_options.force, shard_options.gzip)
+        parts = label_samples(
+            data, partition.parts or (), column, names.check, shards.spread if shard_options.even else None
+        )
+        if shard_options.most != 0:
+            finished(deliver_labels(parts, shards.begin), shard_options)
             shards.settle(f"values of {by.name}" if by is not None else "parts")
 
 
-def limits_of_shards(wanted: ShardOptions, names: numbering.PartNames) -> Limits:
+def limits_of_shards(shard_options: ShardOptions, names: numbering.PartNames) -> Limits:
     """Return when shards are full. Raises: UsageError for options about shards if each part is one."""
     if names.single:
-        if wanted.samples or wanted.size or wanted.even or wanted.start:
+        if shard_options.samples or shard_options.size or shard_options.even or shard_options.start:
             raise UsageError("OUTPUT has no number, so each part is one shard; write {shard:06d} in it for more")
         return Limits()
-    size = wanted.size if wanted.samples or wanted.size or wanted.even else DEFAULT_SIZE
-    return Limits(lambda _: wanted.samples, size, wanted.most)
+    size = shard_options.size if shard_options.samples or shard_options.size or shard_options.even else DEFAULT_SIZE
+    return Limits(lambda _: shard_options.samples, size, shard_options.most)
 
 
-def part_column(partition: Partition, most: int | None) -> Column | None:
+def part_column(partition: Partition, max_parts: int | None) -> Column | None:
     """Return the column by whose values samples are apart. Raises: UsageError, also if options exclude each other."""
     if partition.by is not None and (partition.parts or partition.stratify is not None):
         raise UsageError("--by makes a part of each value; it excludes --parts and --stratify")
     if partition.stratify is not None and not partition.parts:
         raise UsageError("--stratify needs --parts")
-    if most is not None and (partition.by is not None or partition.parts):
+    if max_parts is not None and (partition.by is not None or partition.parts):
         raise UsageError(
             "--max-shards stops reading, and the parts would be cut anywhere; it excludes --parts and --by"
         )
     text = partition.stratify if partition.by is None else partition.by
-    found = None if text is None else parse_column(text)
-    if found is not None and INDEX in found.choices:
-        raise UsageError(f"{INDEX} is not a value of a sample: it depends on the order")
-    return found
+    column = None if text is None else parse_column(text)
+    if column is not None and INDEX_NAME in column.choices:
+        raise UsageError(f"{INDEX_NAME} is not a value of a sample: it depends on the order")
+    return column
 
 
-def finished(shards: Iterator[str], wanted: ShardOptions) -> None:
+def finished(shards: Iterator[str], shard_options: ShardOptions) -> None:
     """Run the command of --post for each of *shards* once it is complete, remove it with --remove, print its name.
 
     Raises: StorageError, and what *shards* raises.
     """
     with storage.writing("-") as printed:
         for url in shards:
-            if wanted.post:
+            if shard_options.post:
                 from tartools.storage import pipe  # only when needed: subprocess costs 5 ms
 
-                pipe.run_template(wanted.post, url)
-            if wanted.remove:
+                pipe.run_template(shard_options.post, url)
+            if shard_options.remove:
                 storage.remove(url)
             printed.write(os.fsencode(url) + b"\n")

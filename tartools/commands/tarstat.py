@@ -68,16 +68,16 @@ from tartools.samples import decoding
 from tartools.samples.account import Account
 from tartools.samples.filetypes import is_picture_field
 from tartools.samples.values import no_sample_has
-from tartools.shards.workers import WORKERS, gather, to_the_end, without_output
+from tartools.shards.workers import DEFAULT_WORKERS, drain, gather, without_output
 from tartools.show import sections, statreport
 from tartools.show.statreport import facts_of
 from tartools.stages.statistics import FieldKinds, classes_in, columns_of_tables, summarize
-from tartools.stages.summary import LISTED, Summary
+from tartools.stages.summary import MAX_REMEMBERED_KEYS, Summary
 from tartools.tables.schema import is_table
 
 
 class Looks(cli.Group):
-    """What to count, and how to print it."""
+    """Options for the counts and their report."""
 
     classes: Annotated[
         str | None, Option("--classes NAMES", "Count the values of these fields too, in quotes: 'label split'.")
@@ -90,31 +90,41 @@ class Looks(cli.Group):
 def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Workers = 0) -> None:
     """Run the command."""
     urls = source.urls()
-    named = (looks.classes or "").split()
-    kinds = FieldKinds(classes_in(named), is_picture_field, partial(decoding.facts, decode=looks.decode))
-    columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, named, kinds, account)
+    class_fields = (looks.classes or "").split()
+    kinds = FieldKinds(classes_in(class_fields), is_picture_field, partial(decoding.facts, decode=looks.decode))
+    columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, class_fields, kinds, account)
     reading = source.reading._replace(ranges=True, alike=True, forks=True, columns=columns)
-    listed = LISTED if looks.json else sections.LISTED
-    found = Summary(listed)
+    listed = MAX_REMEMBERED_KEYS if looks.json else sections.MAX_PLACES_LISTED
+    summary = Summary(listed)
 
     work = without_output(partial(summarize, kinds=kinds, listed=listed, fields=fields, account=account))
-    most = parallel or min(cli.workers(0), WORKERS)
-    parts = gather(urls, account, reading, work, lambda part: found.add(part, found.samples), most=most, remote=True)
-    to_the_end(parts)
-    unseen = {name.lower() for name in named} - {field.lower() for field in found.fields}
-    if unseen and found.samples and not found.many_fields:
-        raise no_sample_has(" ".join(name for name in named if name.lower() in unseen), found.fields)
-    if looks.decode and (hint := decoding.simplejpeg_hint(found.fields)):
+    max_workers = parallel or min(cli.workers(0), DEFAULT_WORKERS)
+    parts = gather(
+        urls,
+        account,
+        reading,
+        work,
+        lambda part: summary.add(part, summary.samples),
+        max_workers=max_workers,
+        remote=True,
+    )
+    drain(parts)
+    unseen = {name.lower() for name in class_fields} - {field.lower() for field in summary.fields}
+    if unseen and summary.samples and not summary.many_fields:
+        raise no_sample_has(" ".join(name for name in class_fields if name.lower() in unseen), summary.fields)
+    if looks.decode and (hint := decoding.simplejpeg_hint(summary.fields)):
         account.warn(hint)
     if columns:
-        account.unpacked = found.stored
-    print_facts(facts_of(found, shards_of(urls, found.shards), account.unpacked, account.torn), looks.json, statreport)
+        account.unpacked = summary.stored
+    print_facts(
+        facts_of(summary, shards_of(urls, summary.shards), account.unpacked, account.torn), looks.json, statreport
+    )
 
 
-def shards_of(urls: Sequence[str], found: Collection[str]) -> Sequence[str]:
-    """Return the URLs of shards: *urls*, and in place of tables among these the shards *found* that they list."""
-    listed = [url for url in found if url not in urls]
+def shards_of(urls: Sequence[str], shard_urls: Collection[str]) -> Sequence[str]:
+    """Return the URLs of shards: *urls*, and in place of tables among these the shards *shard_urls* that they list."""
+    listed = [url for url in shard_urls if url not in urls]
     if not listed:
         return urls
-    read = [url for url in urls if url in found or (storage.is_repeatable(url) and not is_table(url))]
+    read = [url for url in urls if url in shard_urls or (storage.is_repeatable(url) and not is_table(url))]
     return [*read, *listed]

@@ -72,9 +72,7 @@ def _common_share(data: bytes, candidate: _Candidate) -> float:
     if candidate.name == "cp1252" and ascii_share < 0.5:
         return 0.0
     encoded = [char.encode(candidate.name) for char in text if not char.isascii()]
-    common = [
-        one for one in encoded if len(one) == 1 + candidate.double and any(one[0] in span for span in candidate.common)
-    ]
+    common = [c for c in encoded if len(c) == 1 + candidate.double and any(c[0] in span for span in candidate.common)]
     return len(common) / max(len(encoded), 1)
 
 
@@ -96,7 +94,7 @@ class Recoded(io.RawIOBase):
         return True
 
     def readinto(self, view: memoryview, /) -> int:  # type: ignore[override]
-        """Fill *view* with what comes next; return the count of bytes, 0 at the end."""
+        """Fill *view* with the next bytes; return their count, 0 at the end."""
         while not self._data and not self._ended:
             data = self._file.read(READ_BYTES)
             self._ended = not data
@@ -136,7 +134,7 @@ def utf16_advice(head: bytes) -> str:
 
 
 def encoding_advice(texts: Iterable[bytes]) -> str:
-    r"""Return which --encoding may read *texts*, which are not UTF-8.
+    r"""Return advice: the --encoding that may read *texts*, which are not UTF-8.
 
     >>> encoding_advice([b"caf\xe9"])
     '--encoding cp1252 reads it as such'

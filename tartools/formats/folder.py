@@ -1,4 +1,4 @@
-"""A folder of files as planned samples: which files, and which of them are one sample."""
+"""A folder of files as planned samples: chooses the files, and groups them to samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tartools.formats.plan import PlannedMember, PlannedSample, grouped_parts
 from tartools.samples.account import Account
 from tartools.samples.encoding import text_payload, without_codec
 from tartools.samples.filekeys import Dots, ended_at_last_dot
-from tartools.samples.filetypes import NUMBERS, suffix_of
+from tartools.samples.filetypes import NUMBER_SUFFIXES, suffix_of
 from tartools.storage.names import local_url
 from tartools.storage.url import Url
 from tartools.tar import join_path, split_path
@@ -24,7 +24,7 @@ SYSTEM_FOLDERS = (b"@eadir", b"#recycle", b"__macosx", b"$recycle.bin", b"system
 
 
 class Folder(NamedTuple):
-    """What to take of the folder *path*.
+    """The folder *path*, with the choice of its files.
 
     Files and folders that match a glob of *exclude* are left out. *dots*: a key ends at the first or the last dot of a
     file name; None is first, with a warning where that looks wrong. With *class_field*, the class of a sample, its
@@ -39,10 +39,10 @@ class Folder(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """The *files* below a folder, links and special files as (path, kind), and what was left out of both."""
+    """The *files* below a folder, its links and special files as (path, kind), and the paths that were left out."""
 
     files: list[bytes]
-    others: list[tuple[str, str]]
+    specials: list[tuple[str, str]]
     left_out: list[bytes]
 
 
@@ -58,7 +58,7 @@ def from_folder(folder: Folder, account: Account, skip_special: bool) -> list[Pl
     """
     tree = list_tree(folder, account)
     left_out = [os.fsdecode(path) for path in sorted(tree.left_out)]
-    report(printable(folder.path), left_out, [] if skip_special else tree.others, "files", account)
+    report(printable(folder.path), left_out, [] if skip_special else tree.specials, "files", account)
     names = dict(zip(tree.files, tree.files, strict=True))
     if folder.dots == "last":
         names = {path: ended_at_last_dot(path) for path in tree.files}
@@ -72,10 +72,10 @@ def from_folder(folder: Folder, account: Account, skip_special: bool) -> list[Pl
         parts += class_parts(folder.path, folder.class_field, names, account)
     parts.sort(key=lambda part: split_path(part.path))
     samples = list(grouped_parts(parts, folder.path))
-    together = [sample for sample in samples if len(sample.parts) > 1]
-    warn_of_twins([[part.path for part in parts] for _, parts in together], account)
+    joined = [sample for sample in samples if len(sample.parts) > 1]
+    warn_of_twins([[part.path for part in parts] for _, parts in joined], account)
     if folder.dots is None:
-        warn_of_kinds(together, account)
+        warn_of_kinds(joined, account)
     return samples
 
 
@@ -84,9 +84,9 @@ def class_parts(folder: str, field: str, names: dict[bytes, bytes], account: Acc
     top = os.path.basename(os.path.abspath(folder))
     keys = {key for key, field in map(split_path, names.values()) if field}
     if above := [os.fsdecode(path) for path in sorted(names) if b"/" not in path and split_path(names[path])[1]]:
-        more = f" and {len(above) - 1:,} more" if above[1:] else ""
-        what = f"in no class folder: the class is the name of the whole folder, {top!r}"
-        account.warn(f"{above[0]!r}{more} {what}")
+        suffix = f" and {len(above) - 1:,} more" if above[1:] else ""
+        reason = f"in no class folder: the class is the name of the whole folder, {top!r}"
+        account.warn(f"{above[0]!r}{suffix} {reason}")
     labels = {key: os.path.basename(os.path.dirname(key)) or os.fsencode(top) for key in keys}
     numbers = number_classes(field, labels.values(), account)
     for key, label in labels.items():
@@ -100,7 +100,7 @@ def number_classes(field: str, labels: Iterable[bytes], account: Account) -> dic
     They count from 0 in the order of the names' bytes. If all names are numbers, they are taken as they are, and
     nothing is said.
     """
-    if suffix_of(without_codec(field)[0]) not in NUMBERS:
+    if suffix_of(without_codec(field)[0]) not in NUMBER_SUFFIXES:
         return {}
     names = sorted(set(labels))
     if all(re.fullmatch(b"0|[1-9][0-9]{0,17}", name) for name in names):
@@ -115,28 +115,28 @@ def class_members(key: bytes, field: str, label: bytes, numbers: dict[bytes, int
 
     With *numbers* its number is *field*, and its name `cls.txt`, if that is cls; else its name is *field*.
     """
-    found = {field: label}
+    texts = {field: label}
     if numbers:
-        found = {field: b"%d" % numbers[label], without_codec(field)[0] + ".txt": label}
-    paths = [(join_path(key, os.fsencode(name)), text) for name, text in found.items()]
+        texts = {field: b"%d" % numbers[label], without_codec(field)[0] + ".txt": label}
+    paths = [(join_path(key, os.fsencode(name)), text) for name, text in texts.items()]
     return [(path, text_payload(path, text)) for path, text in paths]
 
 
-def report(where: str, left_out: Sequence[str], others: Sequence[tuple[str, str]], what: str, account: Account) -> None:
-    """Warn of what is *left_out* of *where*; report the *others*, (name, kind), which are *what* but no plain files."""
+def report(where: str, left_out: Sequence[str], items: Sequence[tuple[str, str]], noun: str, account: Account) -> None:
+    """Warn of files *left_out* of *where*; report *items*, special *noun* as (name, kind), as an omission."""
     if left_out:
-        more = f" and {len(left_out) - 1:,} more" if len(left_out) > 1 else ""
-        account.warn(f"{where}: left out {printable(left_out[0])}{more}")
-    if others:
-        name, kind = others[0]
-        more = f"; nor are {len(others) - 1} more such {what}" if len(others) > 1 else ""
-        advice = "--follow reads the files that links name, " if kind == LINK and what == "files" else ""
+        end = f" and {len(left_out) - 1:,} more" if len(left_out) > 1 else ""
+        account.warn(f"{where}: left out {printable(left_out[0])}{end}")
+    if items:
+        name, kind = items[0]
+        end = f"; nor are {len(items) - 1} more such {noun}" if len(items) > 1 else ""
+        advice = "--follow reads the files that links name, " if kind == SYMBOLIC_LINK and noun == "files" else ""
         account.omit(
-            f"{printable(name)}: a {kind} is not followed and not stored{more} ({advice}--skip-special accepts that)"
+            f"{printable(name)}: a {kind} is not followed and not stored{end} ({advice}--skip-special accepts that)"
         )
 
 
-LINK = "symbolic link"
+SYMBOLIC_LINK = "symbolic link"
 
 
 class _Pending(NamedTuple):
@@ -147,7 +147,7 @@ class _Pending(NamedTuple):
 
 
 def list_tree(folder: Folder, account: Account) -> Tree:
-    """Return what is below *folder*: files relative to it, in no order, the others by path.
+    """Return the tree below *folder*: files by relative path, unordered; links and special files sorted by path.
 
     Raises: StorageError for a directory that cannot be read.
     """
@@ -165,7 +165,7 @@ def list_tree(folder: Folder, account: Account) -> Tree:
             if folder.follow:
                 status = os.stat(where)
                 if (status.st_dev, status.st_ino) in above:
-                    tree.others.append((os.fsdecode(where), "link to a folder above it"))
+                    tree.specials.append((os.fsdecode(where), "link to a folder above it"))
                     continue
                 above |= {(status.st_dev, status.st_ino)}
             with os.scandir(where) as entries:
@@ -183,19 +183,19 @@ def list_tree(folder: Folder, account: Account) -> Tree:
                     elif entry.is_file(follow_symlinks=follow):
                         tree.files.append(path)
                     else:
-                        tree.others.append((os.fsdecode(entry.path), kind_of_entry(entry, folder.follow)))
+                        tree.specials.append((os.fsdecode(entry.path), kind_of_entry(entry, folder.follow)))
         except OSError as error:
             raise StorageError(error.strerror or str(error), url=os.fsdecode(where)) from error
     for glob in unused:
         account.warn(f"{printable(folder.path)}: nothing matches --exclude-files {glob!r}")
-    tree.others.sort()
+    tree.specials.sort()
     return tree
 
 
 def _fits(glob: str, pattern: re.Pattern[str], path: bytes) -> bool:
-    """Tell whether *glob* fits *path*: with a slash in it all of it, else the name at its end."""
-    whole = "/" in glob.removeprefix("./").rstrip("/")
-    return bool(pattern.match(os.fsdecode(path if whole else os.path.basename(path))))
+    """True if *glob* fits *path*: the whole path if *glob* has a slash, else the name at its end."""
+    is_path_glob = "/" in glob.removeprefix("./").rstrip("/")
+    return bool(pattern.match(os.fsdecode(path if is_path_glob else os.path.basename(path))))
 
 
 def is_left_out(name: bytes, is_folder: bool) -> bool:
@@ -221,7 +221,7 @@ def is_broken_link(entry: os.DirEntry[bytes]) -> bool:
 def kind_of_entry(entry: os.DirEntry[bytes], follow: bool) -> str:
     """Return the kind of a file that is neither regular nor a folder; a link that was to be followed is broken."""
     mode = entry.stat(follow_symlinks=False).st_mode
-    link = "broken symbolic link" if follow else LINK
+    link = "broken symbolic link" if follow else SYMBOLIC_LINK
     kinds = ((stat.S_ISLNK, link), (stat.S_ISFIFO, "fifo"), (stat.S_ISSOCK, "socket"))
     return next((kind for test, kind in kinds if test(mode)), "device")
 
@@ -232,8 +232,8 @@ def check_one_file_each(names: dict[bytes, bytes], folder: str) -> None:
     for path in sorted(names):
         key, field = split_path(names[path])
         stem = path[: len(path) - len(field) - 1] if field else path
-        other, first = stems.setdefault(key, (stem, path))
-        if other != stem:
+        earlier_stem, first = stems.setdefault(key, (stem, path))
+        if earlier_stem != stem:
             both = " and ".join(repr(os.fsdecode(name)) for name in (first, path))
             raise SampleError(
                 f"with --dots last, {both} would both have the key {os.fsdecode(key)!r}; rename one of them", url=folder
@@ -245,35 +245,33 @@ def warn_of_twins(samples: Iterable[Sequence[bytes]], account: Account) -> None:
 
     *samples* are the names of the members of each.
     """
-    found: list[str] = []
+    twins: list[str] = []
     for paths in samples:
         kinds: dict[str, bytes] = {}
         for path in paths:
             suffix = os.fsdecode(split_path(path)[1]).lower()
             first = kinds.setdefault(SPELLINGS.get(suffix, suffix), path)
             if first is not path:
-                found.append(f"{os.fsdecode(first)!r} and {os.fsdecode(path)!r}")
+                twins.append(f"{os.fsdecode(first)!r} and {os.fsdecode(path)!r}")
                 break
-    if found:
-        more = f" ({several(len(found) - 1, 'more sample')} like it)" if len(found) > 1 else ""
-        account.warn(
-            f"{found[0]} become one sample, since only their suffixes differ{more}: rename one if they are two"
-        )
+    if twins:
+        end = f" ({several(len(twins) - 1, 'more sample')} like it)" if len(twins) > 1 else ""
+        account.warn(f"{twins[0]} become one sample, since only their suffixes differ{end}: rename one if they are two")
 
 
 def warn_of_kinds(samples: Sequence[PlannedSample], account: Account) -> None:
     """Warn if a sample has two fields with a dot that end in one suffix: they may be files of different samples."""
-    found: list[tuple[bytes, bytes, bytes]] = []
+    twins: list[tuple[bytes, bytes, bytes]] = []
     for key, parts in samples:
         kinds: dict[bytes, bytes] = {}
         for field in (split_path(part.path)[1] for part in parts):
             if b"." in field and (first := kinds.setdefault(field.rpartition(b".")[2].lower(), field)) != field:
-                found.append((key, first, field))
+                twins.append((key, first, field))
                 break
-    if found:
-        example, *both = map(os.fsdecode, found[0])
-        more = f" ({several(len(found) - 1, 'more sample', 'more samples')} like it)" if len(found) > 1 else ""
+    if twins:
+        example, *both = map(os.fsdecode, twins[0])
+        end = f" ({several(len(twins) - 1, 'more sample', 'more samples')} like it)" if len(twins) > 1 else ""
         account.warn(
-            f"the sample {example!r} gets two fields of one kind, {both[0]!r} and {both[1]!r}{more}: a key ends at the "
+            f"the sample {example!r} gets two fields of one kind, {both[0]!r} and {both[1]!r}{end}: a key ends at the "
             "first dot of the file name (--dots last: at the last one; --dots first accepts this)"
         )

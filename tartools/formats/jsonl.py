@@ -21,8 +21,8 @@ from tartools.samples.sample import Sample, checked_path, failure_of, field_name
 from tartools.samples.values import PSEUDO, checked_key
 from tartools.tar import Member
 
-BASE64 = "@base64"  # the name in an object that stands for a payload
-URL = "@url"  # that of a range of a file, which is no longer read
+BASE64_NAME = "@base64"  # the name in an object that stands for a payload
+URL_NAME = "@url"  # that of a range of a file, which is no longer read
 
 # Lines that may name something to read: a name that begins with @, as it is or escaped, and is not @base64.
 may_read = re.compile(rb'"(?:@|\\u0040)(?!base64")').search
@@ -35,12 +35,12 @@ def samples(file: Iterable[bytes], plan: PlanOrigin, template: str) -> Iterator[
     """
     last: tuple[str, bool] | None = None
     last_line = 0
-    for index, (line, found) in enumerate(objects(file, plan.name, "plan", exact=True)):
+    for index, (line, values) in enumerate(objects(file, plan.name, "plan", exact=True)):
         try:
-            key = checked_key(_key(found, template, index))
+            key = checked_key(_key(values, template, index))
         except SampleError as error:
             raise plan.failure(line, error.message, "__key__") from None
-        parts = tuple(_parts(key, found, plan, line))
+        parts = tuple(_parts(key, values, plan, line))
         if not parts:
             raise plan.failure(line, f"the sample {key!r} has no field, so an archive cannot hold it")
         raw = key.encode()
@@ -48,33 +48,33 @@ def samples(file: Iterable[bytes], plan: PlanOrigin, template: str) -> Iterator[
         if len(parts) > 1 and any(part.path == raw for part in parts):
             raise plan.failure(line, "a member without a field is a sample of its own, and this has other fields", "")
         if grouped and (key, True) == last:
-            what = f"the key {key!r} is that of line {last_line} too, and readers would take both for one sample"
-            raise plan.failure(line, what, "__key__")
+            reason = f"the key {key!r} is that of line {last_line} too, and readers would take both for one sample"
+            raise plan.failure(line, reason, "__key__")
         last, last_line = (key, grouped), line
         yield PlannedSample(raw, parts)
 
 
 def sources(file: Iterable[bytes], plan: PlanOrigin) -> Iterator[PlannedMember]:
-    """Yield what the JSON lines in *file* name to be read. Raises: as `samples`, but only for lines that name some."""
-    for line, found in objects(file, plan.name, "plan", exact=True, wanted=may_read):
-        for part in _parts("key", found, plan, line):
+    """Yield the members whose URLs the JSON lines in *file* name. Raises: as `samples`, for such lines only."""
+    for line, values in objects(file, plan.name, "plan", exact=True, wanted=may_read):
+        for part in _parts("key", values, plan, line):
             if part.url is not None:
                 yield part
 
 
-def _key(found: dict[str, Any], template: str, index: int) -> str:
-    if "__key__" not in found:
+def _key(values: dict[str, Any], template: str, index: int) -> str:
+    if "__key__" not in values:
         return template.format(index, index=index)
-    key = found["__key__"]
+    key = values["__key__"]
     if not isinstance(key, str):
         raise SampleError(f"the key is {compact(key)}, and must be text or a number")
     _encoded(key)
     return key
 
 
-def _parts(key: str, found: dict[str, Any], plan: PlanOrigin, line: int) -> Iterator[PlannedMember]:
+def _parts(key: str, values: dict[str, Any], plan: PlanOrigin, line: int) -> Iterator[PlannedMember]:
     fields: set[str] = set()
-    for name, value in found.items():
+    for name, value in values.items():
         if value is None or name in PSEUDO:
             continue
         field, reads = titled(name, "jsonl")
@@ -92,11 +92,13 @@ def _parts(key: str, found: dict[str, Any], plan: PlanOrigin, line: int) -> Iter
 
 
 def _part(path: bytes, name: str, value: Any, reads: bool, plan: PlanOrigin, line: int) -> PlannedMember:
-    if isinstance(value, dict) and URL in value:
+    if isinstance(value, dict) and URL_NAME in value:
         raise SampleError('a range of a file, {"@url": ...}, is not read: a table that tarindex makes lists samples so')
     if not reads:
         data = payload_of_json(value)
-        return PlannedMember(path, data if isinstance(value, dict) and BASE64 in value else text_payload(path, data))
+        return PlannedMember(
+            path, data if isinstance(value, dict) and BASE64_NAME in value else text_payload(path, data)
+        )
     if not isinstance(value, str) or isinstance(value, Number):
         raise SampleError("the value must be a path or a URL, as text")
     _encoded(value)
@@ -107,10 +109,10 @@ def payload_of_json(value: Any) -> bytes:
     """Return the payload that *value* stands for: text, bytes in base64, or JSON. Raises: SampleError."""
     if isinstance(value, str):
         return _encoded(value)
-    if isinstance(value, dict) and BASE64 in value:
+    if isinstance(value, dict) and BASE64_NAME in value:
         from binascii import Error, a2b_base64
 
-        text = value[BASE64]
+        text = value[BASE64_NAME]
         try:
             if len(value) > 1 or type(text) is not str:
                 raise SampleError('bytes are {"@base64": TEXT}, with nothing else in the object')
@@ -136,10 +138,10 @@ def compact(value: Any, ascii: bool = False) -> str:
     if isinstance(value, Number):
         return str(value)
     if isinstance(value, dict):
-        members = (f"{compact(name, ascii)}:{compact(each, ascii)}" for name, each in value.items())
+        members = (f"{compact(name, ascii)}:{compact(item, ascii)}" for name, item in value.items())
         return "{" + ",".join(members) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(compact(each, ascii) for each in value) + "]"
+        return "[" + ",".join(compact(item, ascii) for item in value) + "]"
     return json.dumps(value, ensure_ascii=ascii)
 
 
@@ -166,12 +168,12 @@ def json_lines(samples: Iterable[Sample], account: Account) -> Iterator[bytes]:
 def json_line(sample: Sample) -> bytes:
     """Return *sample* as a JSON object on a line. Raises: SampleError; see `json_lines`."""
     parts = [b'{"__key__": ', _quoted(sample, sample.key)]
-    seen: set[str] = set()
+    fields: set[str] = set()
     for member in sample.members:
         field = field_name(member)
-        if field in seen:
+        if field in fields:
             raise SampleError(f"the sample {sample.key!r} has the field {field!r} twice", url=sample.shard)
-        seen.add(field)
+        fields.add(field)
         parts += b", ", _quoted(sample, title(field, "jsonl")), b": ", *_value(member)
     parts.append(b"}\n")
     return b"".join(parts)
@@ -190,4 +192,4 @@ def _value(member: Member) -> tuple[bytes, ...]:
     if without_codec(field_name(member))[1] is None:  # a string for txt.gz would be compressed when it is read back
         with suppress(UnicodeDecodeError):
             return (json.dumps(payload.decode(), ensure_ascii=False).encode(),)
-    return b'{"%s": "' % BASE64.encode(), b2a_base64(payload, newline=False), b'"}'
+    return b'{"%s": "' % BASE64_NAME.encode(), b2a_base64(payload, newline=False), b'"}'

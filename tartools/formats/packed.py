@@ -11,13 +11,13 @@ from tartools import storage
 from tartools.storage.scratch import copied
 from tartools.storage.streams import Input, Sink, Stream, stream_file
 from tartools.storage.url import Url
-from tartools.tar.compression import MAGIC, CompressedSink, Decompressed, codec_of, split_packed
+from tartools.tar.compression import MAX_COMPRESSION_MAGIC_BYTES, CompressedSink, Decompressed, codec_of, split_packed
 
 
 def opened_packed(url: str) -> io.BufferedReader:
     """Return the bytes of *url* as a file, decompressed. Raises: as `compression.decompressed`, where it is read."""
     file = stream_file(storage.open_read(url), url)
-    codec = codec_of(file.peek(MAGIC)[:MAGIC])
+    codec = codec_of(file.peek(MAX_COMPRESSION_MAGIC_BYTES)[:MAX_COMPRESSION_MAGIC_BYTES])
     if codec is None:
         return file
     return stream_file(cast(Input, Decompressed(cast(Stream, file), codec, url)), url, file.close)
@@ -28,7 +28,7 @@ def seekable_packed(url: str) -> io.BufferedReader:
     from tartools.storage import seekable
 
     file = seekable.seekable(url)
-    codec = codec_of(file.peek(MAGIC)[:MAGIC])
+    codec = codec_of(file.peek(MAX_COMPRESSION_MAGIC_BYTES)[:MAX_COMPRESSION_MAGIC_BYTES])
     if codec is None:
         return file
     with file:

@@ -21,7 +21,7 @@ from tartools.formats.parquetvalues import (
     plain_column,
 )
 from tartools.samples import columnfields
-from tartools.samples.account import Account, FirstKeys
+from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.columnfields import ChosenColumns, EmptyRows, RowFormat, Words, packed_row, with_key_column
 from tartools.samples.encoding import text_payload, without_codec
 from tartools.samples.filekeys import Dots, sample_key
@@ -29,13 +29,16 @@ from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import blanks, field_list
 from tartools.storage import seekable
 from tartools.tables import schema
-from tartools.tables.source import NEEDED, ParquetSource, opened_any
+from tartools.tables.schema import KEY_COLUMN
+from tartools.tables.source import NEEDED, ParquetSource, open_parquet
 from tartools.tar.keys import field_from_ending, join_path
 
-KEY = schema.KEY
-WHAT = "Parquet file"
-HELD, MOST_ROWS = 4 << 20, 1 << 12  # bytes and rows of a batch, by the average of its row group
-BUFFER, FAR = 1 << 20, 4 << 20  # bytes of a column that are read at once; from servers, where each is a request
+FILE_KIND = "Parquet file"
+BATCH_BYTES, BATCH_ROWS = 4 << 20, 1 << 12  # bytes and rows of a batch, by the average of its row group
+COLUMN_READ_BYTES, REMOTE_COLUMN_READ_BYTES = (
+    1 << 20,
+    4 << 20,
+)  # bytes of a column that are read at once; from servers, where each is a request
 
 
 def samples(
@@ -55,9 +58,9 @@ def samples(
     index, empty = 0, EmptyRows("row")
     for url in urls:
         begin = index
-        with opened_any(url, seekable.seekable(url), WHAT, buffer_of(url)) as table:
+        with open_parquet(url, seekable.seekable(url), FILE_KIND, buffer_of(url)) as table:
             rows = PayloadRows(table, words, dots)
-            keys = FirstKeys(lambda key, url=url: account.comes_back(key, url))  # type: ignore[misc]
+            keys = RepeatedKeyDetector(lambda key, url=url: account.comes_back(key, url))  # type: ignore[misc]
             for sample in rows.samples(template, index):
                 account.bytes_in += sum(member.size for member in sample.members)
                 account.samples_in += 1
@@ -74,7 +77,7 @@ def samples(
 
 def buffer_of(url: str) -> int:
     """Return how many bytes of a column of the Parquet file *url* are read at once."""
-    return FAR if storage.is_far(url) else BUFFER
+    return REMOTE_COLUMN_READ_BYTES if storage.is_far(url) else COLUMN_READ_BYTES
 
 
 def small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator[Any]:
@@ -85,14 +88,14 @@ def small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator[Any]
     rows = 0
     for group, _, count in table.groups():
         size = table.parquet.metadata.row_group(group).total_byte_size  # to ask for a column may end the process
-        yield from table.batches(columns, max(1, min(MOST_ROWS, HELD * count // max(size, 1))), [group])
+        yield from table.batches(columns, max(1, min(BATCH_ROWS, BATCH_BYTES * count // max(size, 1))), [group])
         rows += count
     if rows != table.rows:
         raise table.failure(f"it has {rows} of {table.rows} rows")
 
 
 class PayloadRows:
-    """The rows of the Parquet file *table*. Raises: SampleError if its columns are not those that are wanted."""
+    """The rows of the Parquet file *table* as samples. Raises: SampleError if its columns can't be fields."""
 
     def __init__(self, table: ParquetSource, words: Words | None, dots: Dots) -> None:
         self._table, self._dots = table, dots
@@ -107,9 +110,9 @@ class PayloadRows:
             raise SampleError(error.message, url=table.url) from None
         self._check(not self._fields, f"has no column for a field; its columns are: {field_list(names)}")
 
-    def _check(self, wrong: bool, what: str) -> None:
-        if wrong:
-            raise SampleError(f"this {WHAT} {what}", url=self._table.url)
+    def _check(self, is_wrong: bool, fault: str) -> None:
+        if is_wrong:
+            raise SampleError(f"this {FILE_KIND} {fault}", url=self._table.url)
 
     def samples(self, template: str, index: int) -> Iterator[Sample]:
         """Yield the samples; the first is number *index* of all. Raises: SampleError; TarFormatError."""
@@ -124,31 +127,31 @@ class PayloadRows:
         The byte of a failure is up to where the file was read: where the columns of a damaged file begin can't be
         asked, because pyarrow may end the process.
         """
-        wanted = list(dict.fromkeys([*filter(None, [self._key]), *(name for name, _ in self._fields)]))
-        done = 0
+        columns = list(dict.fromkeys([*filter(None, [self._key]), *(name for name, _ in self._fields)]))
+        count = 0
         try:
-            for batch in small_batches(self._table, wanted):
+            for batch in small_batches(self._table, columns):
                 yield batch
-                done += len(batch)
+                count += len(batch)
         except TarFormatError as error:
-            what = f"in what was read up to this byte, after row {done}: {error.message}"
-            raise TarFormatError(what, url=self._table.url, offset=self._table.file.tell()) from error
+            message = f"in what was read up to this byte, after row {count}: {error.message}"
+            raise TarFormatError(message, url=self._table.url, offset=self._table.file.tell()) from error
 
     def _of_batch(self, batch: Any, template: str, index: int, row: int) -> Iterator[Sample]:
         """Yield the samples of *batch*. The first is number *row* of the file, from 1, and *index* of all."""
         at = 0
         try:
-            found = [(ending, self._payloads(batch[name], name, row, ending)) for name, ending in self._fields]
+            columns = [(ending, self._payloads(batch[name], name, row, ending)) for name, ending in self._fields]
             keys = None if self._key is None else bytes_of(batch[self._key], self._key)
             for at in range(len(batch)):
                 name = template.format(index + at, index=index + at).encode() if keys is None else keys[at]
                 key = sample_key(name, self._dots)
                 members = []
-                for ending, values in found:
+                for ending, values in columns:
                     payload = values[at]
                     if type(payload) is list:
                         files = [(file.field(os.fsdecode(field_from_ending(ending))), file.payload) for file in payload]
-                        members += [tar.new_member(join_path(key, os.fsencode(field)), one) for field, one in files]
+                        members += [tar.new_member(join_path(key, os.fsencode(field)), data) for field, data in files]
                     elif payload is not None:
                         members.append(tar.new_member(key + ending, payload))
                 yield Sample(key, members, self._table.url)
@@ -159,35 +162,37 @@ class PayloadRows:
     def _payloads(self, column: Any, name: str, row: int, ending: bytes) -> Sequence[Any]:
         """Return the payloads of *column* for fields with this *ending*; text is compressed if that says so."""
         column = plain_column(column)
-        found = column_payloads(column, name, row)
+        payloads = column_payloads(column, name, row)
         field = os.fsdecode(field_from_ending(ending))
         if without_codec(field)[1] is None or has_bytes(column.type):
-            return found
-        return [None if value is None else text_payload(field, value) for value in found]
+            return payloads
+        return [None if value is None else text_payload(field, value) for value in payloads]
 
 
 def _columns(names: Sequence[str], words: Words | None) -> tuple[str | None, list[tuple[str, bytes]]]:
-    """Return the column that has the keys, if there is one, and those that are fields, as *words* choose.
+    """Return the key column, if there is one, and the field columns that *words* choose.
 
-    With each field comes what stands behind the key in the path of a member. Raises: SampleError.
+    Each field column comes with the ending of its members' paths, after the key. Raises: SampleError.
     """
     fold = str if words is None else str.lower
-    hidden = [name for name in names if words is None and name.startswith("__") and name.endswith("__") and name != KEY]
+    hidden = [
+        name for name in names if words is None and name.startswith("__") and name.endswith("__") and name != KEY_COLUMN
+    ]
     if lost := " ".join(ChosenColumns(words, (), fold).lost(names)):
         raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {field_list(names)}")
     chosen = ChosenColumns(with_key_column(words, names), hidden, fold, hidden=False)
-    key, found = None, []
+    key, fields = None, []
     for place, field in chosen.of({name: place for place, name in enumerate(names)}):
         try:
-            if field == KEY:
+            if field == KEY_COLUMN:
                 key = names[place]
             else:
-                found.append((names[place], checked_path("k", field or "/")[1:]))
+                fields.append((names[place], checked_path("k", field or "/")[1:]))
         except SampleError:
             raise SampleError(
                 f"the column {field!r} can't be a field: -f names the columns to take, 'new=old' renames one"
             ) from None
-    return key, found
+    return key, fields
 
 
 # ---- rows as fields that are added to samples ----
@@ -209,15 +214,15 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
         twice = next(name for name in table.names if table.names.count(name) > 1)
         raise SampleError(f"two columns are called {twice!r}", url=url)
     try:
-        taken = [(table.names[place], field) for place, field in rows.chosen.of(columns)]
+        chosen = [(table.names[place], field) for place, field in rows.chosen.of(columns)]
     except SampleError as error:
         raise SampleError(error.message, url=url) from None
     first = 1
-    for batch in small_batches(table, list(dict.fromkeys([key, *(name for name, _ in taken)]))):
-        found = {name: batch.column(number) for number, name in enumerate(batch.schema.names)}
-        fields = [(field, _field_values(found[name], name, url, first)) for name, field in taken]
+    for batch in small_batches(table, list(dict.fromkeys([key, *(name for name, _ in chosen)]))):
+        arrays = {name: batch.column(number) for number, name in enumerate(batch.schema.names)}
+        fields = [(field, _field_values(arrays[name], name, url, first)) for name, field in chosen]
         keys, values = [], []
-        for number, name in enumerate(_field_values(found[key], key, url, first)):
+        for number, name in enumerate(_field_values(arrays[key], key, url, first)):
             try:
                 packed = packed_row(name, _row_fields(fields, number), rows.dots)
             except SampleError as error:

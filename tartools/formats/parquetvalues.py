@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tartools.errors import SampleError
-from tartools.samples.filetypes import BY_SUFFIX, FIRST, suffix_of, type_of_file
+from tartools.samples.filetypes import BY_SUFFIX, MAGIC_BYTES, suffix_of, type_of_file
 from tartools.samples.values import as_text
 from tartools.tables import schema
 
@@ -20,7 +20,7 @@ class FileInList(NamedTuple):
     number: int
 
     def field(self, name: str) -> str:
-        """Return the field for this file of the column *name*: its number, and a suffix, which may be that of *name*.
+        """Return the field for this file of the column *name*: with its number, and a suffix of *name* or the file.
 
         >>> FileInList(b"GIF89a", b"d/a.PNG", 1).field("images"), FileInList(b"GIF89a", None, 0).field("images")
         ('images.1.png', 'images.0.gif')
@@ -31,7 +31,7 @@ class FileInList(NamedTuple):
         if suffix.lower() in BY_SUFFIX:
             return f"{stem}{dot}{self.number}.{suffix}"
         by_path = suffix_of(os.fsdecode(self.path or b""))
-        kind = type_of_file(self.payload[:FIRST])
+        kind = type_of_file(self.payload[:MAGIC_BYTES])
         suffixes = (by_path,) if by_path in BY_SUFFIX else kind.suffixes if kind else ()
         return ".".join((name, str(self.number), *suffixes[:1]))
 
@@ -40,7 +40,7 @@ FileList = list[FileInList]
 
 
 def plain_column(column: Any) -> Any:
-    """Return *column* as an array of what it stores, without an extension type or a dictionary."""
+    """Return *column* as an array of its stored values, without an extension type or a dictionary."""
     pa = schema.arrow()
     column = column.storage if isinstance(column, pa.ExtensionArray) else column
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
@@ -86,7 +86,7 @@ def column_payloads(column: Any, name: str, row: int) -> Sequence[Any]:
         lists = enumerate(column.to_pylist(), row)
         return [None if files is None else _numbered(files, name, number) for number, files in lists]
     if is_file_type(kind):
-        parts = {one.name: bytes_of(part, name) for one, part in zip(kind, column.flatten(), strict=True)}
+        parts = {part_type.name: bytes_of(part, name) for part_type, part in zip(kind, column.flatten(), strict=True)}
         pairs = enumerate(zip(parts["bytes"], parts["path"], strict=True), row)
         return [checked_file(payload, path, name, number) for number, (payload, path) in pairs]
     return bytes_of(column, name)
@@ -94,21 +94,21 @@ def column_payloads(column: Any, name: str, row: int) -> Sequence[Any]:
 
 def _numbered(files: Sequence[Any], name: str, row: int) -> FileList:
     """Return the files of a list; null is none."""
-    found = []
+    listed = []
     for number, file in enumerate(files):
         payload, path = (file["bytes"], file["path"]) if isinstance(file, dict) else (file, None)
         raw = path.encode() if isinstance(path, str) else path
         if checked_file(payload, raw, name, row) is not None:
-            found.append(FileInList(payload, raw, number))
-    return found
+            listed.append(FileInList(payload, raw, number))
+    return listed
 
 
 def checked_file(payload: bytes | None, path: bytes | None, name: str, row: int) -> bytes | None:
     """Return the *payload* of a picture or sound in the column *name*. Raises: SampleError if it is only a path."""
     if payload is None and path is not None:
         where = path.decode("utf-8", "replace")
-        what = f"the column {name!r} has only the path {where!r}, not the bytes of that file"
-        raise SampleError(f"{what}; a TSV with a column @{name} has tarcreate read files", offset=row)
+        reason = f"the column {name!r} has only the path {where!r}, not the bytes of that file"
+        raise SampleError(f"{reason}; a TSV with a column @{name} has tarcreate read files", offset=row)
     return payload
 
 
@@ -120,7 +120,7 @@ def bytes_of(column: Any, name: str) -> Sequence[bytes | None]:
     column = plain_column(column)
     is_a, kind = schema.arrow().types, column.type
     if is_bytes_type(kind) or is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind):
-        return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
+        return schema.as_bytes(column).to_pylist()  # type: ignore[no-any-return]
     check_no_bytes(kind, name)
     return [None if value is None else as_text(value).encode() for value in schema.plain_values(column)]
 
@@ -128,5 +128,5 @@ def bytes_of(column: Any, name: str) -> Sequence[bytes | None]:
 def check_no_bytes(kind: Any, name: str) -> None:
     """Raise SampleError for a column that has bytes inside of lists or objects, which JSON can't hold."""
     if has_bytes(kind):
-        what = f"the column {name!r} has bytes inside of lists or objects, which JSON can't hold"
-        raise SampleError(f"{what}; -f chooses other columns ({kind})")
+        reason = f"the column {name!r} has bytes inside of lists or objects, which JSON can't hold"
+        raise SampleError(f"{reason}; -f chooses other columns ({kind})")

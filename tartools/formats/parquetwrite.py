@@ -13,17 +13,19 @@ from tartools.samples.sample import Sample, failure_of, field_name
 from tartools.samples.values import blanks, field_list, no_sample_has
 from tartools.storage.streams import Sink
 from tartools.tables import schema
+from tartools.tables.schema import KEY_COLUMN
 from tartools.tables.tablewriter import SinkFile
 from tartools.tar import Member
 
 GROUP_BYTES, GROUP_ROWS = 32 << 20, 1 << 16  # of a row group, which ends with the sample that reaches one of them
 PAGE_ROWS = 16  # after which pyarrow looks whether a page is full
-LARGEST = (1 << 31) - (64 << 20)  # bytes of a payload; in a row group and a page, places are numbers of 31 bits
-KEY = schema.KEY
+MAX_PAYLOAD_BYTES = (1 << 31) - (
+    64 << 20
+)  # bytes of a payload; in a row group and a page, places are numbers of 31 bits
 
 
 class ParquetLayout(NamedTuple):
-    """Which fields become columns, and of which type.
+    """The columns of a Parquet file, and their types.
 
     *words* are (choices, new name or None), as a field specification has them; None for all fields. *binary* are
     columns of bytes, whatever they are called. Names compare without case unless *verbatim*.
@@ -35,14 +37,14 @@ class ParquetLayout(NamedTuple):
 
 
 def kind_of(names: Iterable[str]) -> str:
-    """Return what a column is that has the payloads of fields with these *names*: Image, Audio, string or binary.
+    """Return the kind of a column for fields with these *names*: Image, Audio, string or binary.
 
     >>> kind_of(["seg.PNG"]), kind_of(["jpg", "png"]), kind_of(["cls"]), kind_of(["jpg", "txt"])
     ('Image', 'Image', 'string', 'binary')
     """
     suffixes = set(map(suffix_of, names))
-    for kind, known in (("Image", PICTURES), ("Audio", SOUNDS), ("string", TEXTS)):
-        if suffixes <= known:
+    for kind, kind_suffixes in (("Image", PICTURES), ("Audio", SOUNDS), ("string", TEXTS)):
+        if suffixes <= kind_suffixes:
             return kind
     return "binary"
 
@@ -82,7 +84,7 @@ def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layou
 
 
 class PayloadColumn(NamedTuple):
-    """One column: its *name*, and what it is."""
+    """One column: its *name* and its *kind*."""
 
     name: str
     kind: str
@@ -94,7 +96,7 @@ class PayloadColumn(NamedTuple):
 
     @property
     def feature(self) -> dict[str, str]:
-        """What `datasets` calls its type."""
+        """Its type as a feature of `datasets`."""
         return {"_type": self.kind} if self.is_file else {"dtype": self.kind, "_type": "Value"}
 
     @property
@@ -132,53 +134,53 @@ class PayloadColumns:
         return PayloadColumn(name, "binary" if self._fold(name) in self._binary else kind_of(sources))
 
     def add(self, sample: Sample) -> bool:
-        """Add a row for *sample*; tell whether it has a field for a column. Raises: SampleError."""
+        """Add a row for *sample*; return False if it has no field for a column. Raises: SampleError."""
         try:
             key = sample.raw_key.decode()
         except UnicodeDecodeError:
-            what = ": its key is not UTF-8, which Parquet needs; --rekey of tarcat gives new keys"
-            raise failure_of(sample, what) from None
-        found = self._all_of(sample) if self._layout.words is None else self._chosen_of(sample)
-        row: dict[str, object] = {KEY: key}
-        for column, member in found:
+            reason = ": its key is not UTF-8, which Parquet needs; --rekey of tarcat gives new keys"
+            raise failure_of(sample, reason) from None
+        pairs = self._all_of(sample) if self._layout.words is None else self._chosen_of(sample)
+        row: dict[str, object] = {KEY_COLUMN: key}
+        for column, member in pairs:
             if column.name in row:
                 raise failure_of(sample, f": two members are for the column {column.name!r}; -f 'new=old' renames one")
             payload = self._payload(sample, column, member)
             row[column.name] = {"bytes": payload, "path": _text(sample, member.path)} if column.is_file else payload
             self.size += member.size
-        if found:
+        if pairs:
             self.rows.append(row)
-        return bool(found)
+        return bool(pairs)
 
     def _all_of(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
-        """Return the members of *sample* with their columns. A new column comes behind that of the member before."""
-        found: list[tuple[PayloadColumn, Member]] = []
+        """Return the members of *sample* with their columns. A new column follows the column of the previous member."""
+        pairs: list[tuple[PayloadColumn, Member]] = []
         for member in sample.members:
             name = _text(sample, member.path[len(sample.raw_key) + 1 :])
             if name not in self._columns:
                 self._check_new(sample, name)
                 order = list(self._columns)
-                order.insert(order.index(found[-1][0].name) + 1 if found else 0, name)
-                known = self._columns | {name: self._column(name, [name])}
-                self._columns = {each: known[each] for each in order}
-            found.append((self._columns[name], member))
-        return found
+                order.insert(order.index(pairs[-1][0].name) + 1 if pairs else 0, name)
+                columns = self._columns | {name: self._column(name, [name])}
+                self._columns = {column: columns[column] for column in order}
+            pairs.append((self._columns[name], member))
+        return pairs
 
     def _check_new(self, sample: Sample, name: str) -> None:
         """Raise SampleError if there can be no column *name* for a field of *sample*."""
         if not name:
-            what = ": its name has no dot, so it has no field, and no column; -f names the fields to write"
-            raise failure_of(sample, what)
+            fault = ": its name has no dot, so it has no field, and no column; -f names the fields to write"
+            raise failure_of(sample, fault)
         if self._settled:
             every = " ".join([*self._columns, name])
-            what = (
+            fault = (
                 f": it has the field {name!r}, which none of the {self._written:,} samples of the first row groups has"
             )
-            raise failure_of(sample, f"{what}, and no column can be added now: name all of them, as -f '{every}'")
+            raise failure_of(sample, f"{fault}, and no column can be added now: name all of them, as -f '{every}'")
 
     def _chosen_of(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
         """Return the members that the words choose, with their columns, in the order of the words."""
-        found = []
+        pairs = []
         if self._unseen:
             self._seen.update(dict.fromkeys(map(field_name, sample.members)))
         for number, (choices, new) in enumerate(self._layout.words or ()):
@@ -186,15 +188,17 @@ class PayloadColumns:
                 member = sample.member(choice, verbatim=self._layout.verbatim)
                 if member is not None:
                     self._unseen.pop(number, None)
-                    found.append((self._columns[new or choice], member))
+                    pairs.append((self._columns[new or choice], member))
                     break
-        return found
+        return pairs
 
     def _payload(self, sample: Sample, column: PayloadColumn, member: Member) -> bytes:
         """Return the payload of *member* for *column*. Raises: SampleError."""
-        if member.size > LARGEST:
-            what = f"{member.name!r} has {in_units(member.size)}"
-            raise failure_of(sample, f": {what}, and a value of a Parquet file at most {in_units(LARGEST)}")
+        if member.size > MAX_PAYLOAD_BYTES:
+            size_text = f"{member.name!r} has {in_units(member.size)}"
+            raise failure_of(
+                sample, f": {size_text}, and a value of a Parquet file at most {in_units(MAX_PAYLOAD_BYTES)}"
+            )
         payload = member.read()
         if column.kind == "string":
             try:
@@ -205,7 +209,7 @@ class PayloadColumns:
         return payload
 
     def writer(self, file: Any) -> Any:
-        """Return what writes row groups of these columns to *file*. No column can be added after that."""
+        """Return a writer of row groups of these columns to *file*. No column can be added after that."""
         import json
 
         pa = schema.arrow()
@@ -213,24 +217,22 @@ class PayloadColumns:
         columns = self._columns.values()
         lost = " ".join(name for name in self._binary if name not in map(self._fold, self._columns))
         if lost and columns:
-            known = field_list(self._columns)
-            raise SampleError(f"--binary: there is no column {lost}{blanks(lost)}; the columns are: {known}")
-        features = {KEY: {"dtype": "string", "_type": "Value"}} | {each.name: each.feature for each in columns}
-        texts = [each.name for each in columns if each.kind == "string"]
-        packed = {KEY: "zstd"}
-        for each in columns:
-            packed |= (
-                {f"{each.name}.bytes": "none", f"{each.name}.path": "zstd"} if each.is_file else {each.name: "zstd"}
-            )
+            names = field_list(self._columns)
+            raise SampleError(f"--binary: there is no column {lost}{blanks(lost)}; the columns are: {names}")
+        features = {KEY_COLUMN: {"dtype": "string", "_type": "Value"}} | {c.name: c.feature for c in columns}
+        texts = [c.name for c in columns if c.kind == "string"]
+        packed = {KEY_COLUMN: "zstd"}
+        for c in columns:
+            packed |= {f"{c.name}.bytes": "none", f"{c.name}.path": "zstd"} if c.is_file else {c.name: "zstd"}
         return pa.parquet.ParquetWriter(
             file,
             pa.schema(
-                [(KEY, pa.string()), *((each.name, each.type) for each in columns)],
+                [(KEY_COLUMN, pa.string()), *((c.name, c.type) for c in columns)],
                 metadata={"huggingface": json.dumps({"info": {"features": features}}, ensure_ascii=False)},
             ),
             compression=packed,
             use_dictionary=texts,
-            write_statistics=[KEY, *texts],
+            write_statistics=[KEY_COLUMN, *texts],
             write_page_checksum=True,
             write_batch_size=PAGE_ROWS,
         )
@@ -238,11 +240,11 @@ class PayloadColumns:
     def taken(self) -> Any:
         """Return the rows that are held as a table of Arrow, and drop them."""
         pa = schema.arrow()
-        types = [(KEY, pa.string()), *((each.name, each.type) for each in self._columns.values())]
-        found = pa.Table.from_pylist(self.rows, pa.schema(types))
+        types = [(KEY_COLUMN, pa.string()), *((column.name, column.type) for column in self._columns.values())]
+        table = pa.Table.from_pylist(self.rows, pa.schema(types))
         self._written += len(self.rows)
         self.rows, self.size = [], 0
-        return found
+        return table
 
     def check(self, account: Account) -> None:
         """Raise SampleError if there were samples, and none of them had a field for one of the words."""

@@ -1,6 +1,6 @@
-"""Plans of tarcreate: which samples to make, as a table or a recipe says, and the samples that are made of them.
+"""Plans of tarcreate: tables and recipes of the samples to make, and the samples that are made of them.
 
-`samples` gives those of a table or a recipe, `jsonl.samples` those of JSON lines, `folder.from_folder` those of a
+`samples` plans those of a table or a recipe, `jsonl.samples` those of JSON lines, `folder.from_folder` those of a
 folder; `build_samples` reads the files and URLs that they name. That is no stage, because stages open nothing.
 """
 
@@ -33,7 +33,7 @@ from tartools.storage.url import Url
 from tartools.tar import Member, split_path
 from tartools.tar.compression import split_packed
 
-TEXT = "text:"
+TEXT_PREFIX = "text:"
 
 
 class PlanOrigin(NamedTuple):
@@ -47,9 +47,9 @@ class PlanOrigin(NamedTuple):
     base: str = ""
     allow_pipe: bool = False
 
-    def failure(self, line: int, what: str, column: str = "") -> SampleError:
+    def failure(self, line: int, reason: str, column: str = "") -> SampleError:
         """Return the failure of *line*, in *column* if it has one."""
-        return SampleError(f"{place(line, column)}: {what}", url=self.name)
+        return SampleError(f"{place(line, column)}: {reason}", url=self.name)
 
     def source(self, text: str, line: int, column: str = "") -> str:
         """Return the URL that *text*, of a recipe or in a *column* of a table, names; paths are relative to the base.
@@ -76,13 +76,13 @@ class PlanOrigin(NamedTuple):
         """
         url = self.source(text, line, column)
         if not self.allow_pipe and Url(url).is_local and _is_special(url):
-            what = f"{shown(text)} is not a regular file, and is not read without --allow-pipe"
-            raise self.failure(line, what, column)
+            reason = f"{shown(text)} is not a regular file, and is not read without --allow-pipe"
+            raise self.failure(line, reason, column)
         return url
 
 
 def _is_special(url: str) -> bool:
-    """Tell whether the local file *url* exists, and is neither a regular file nor a directory."""
+    """True if the local file *url* exists, and is neither a regular file nor a directory."""
     try:
         mode = os.stat(path_of(url)).st_mode
     except (OSError, ValueError):
@@ -90,18 +90,18 @@ def _is_special(url: str) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-SUFFIXES = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
+PLAN_SUFFIXES = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
 
 
 def format_of(name: str) -> str:
-    """Return the format of the plan *name*: by its suffix; that of stdin is TSV.
+    """Return the format of the plan *name* by its suffix; TSV for stdin.
 
     >>> [format_of(name) for name in ("a?.CSV", "-", "https://host/a.jsonl?sig=x.y", "a.jsonl.gz")]
     ['csv', 'tsv', 'jsonl', 'jsonl']
     """
     if name == "-":
         return "tsv"
-    return SUFFIXES.get(split_packed(Url(name).name)[0].rpartition(".")[2].lower(), "recipe")
+    return PLAN_SUFFIXES.get(split_packed(Url(name).name)[0].rpartition(".")[2].lower(), "recipe")
 
 
 def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, template: str) -> Iterable[PlannedSample]:
@@ -111,10 +111,10 @@ def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, template: str)
     """
     if form == "recipe":
         textrows.check_no_utf16(file, plan.name)
-        found = list(grouped_parts(recipe_parts(textrows.text_lines(file, "\n"), plan), plan.name))
-        if not found:
+        parsed = list(grouped_parts(recipe_parts(textrows.text_lines(file, "\n"), plan), plan.name))
+        if not parsed:
             raise SampleError("the plan is empty: it names no member", url=plan.name)
-        return found
+        return parsed
     line, header, below = textrows.read_table(file, form, plan.name, "plan")
     columns = columns_of_header(header, plan, line)
     key_at = header.index("__key__") if "__key__" in header else None
@@ -202,8 +202,8 @@ def from_table(
         except SampleError as error:
             raise error if error.url else plan.failure(line, error.message, key_column) from None
         if key == last_key:
-            what = f"the key {key!r} is that of line {last_line} too, and readers would take both for one sample"
-            raise plan.failure(line, what, key_column)
+            reason = f"the key {key!r} is that of line {last_line} too, and readers would take both for one sample"
+            raise plan.failure(line, reason, key_column)
         last_key, last_line = key, line
         if not parts:
             raise plan.failure(line, f"the sample {key!r} has no field, so an archive cannot hold it")
@@ -228,8 +228,8 @@ def recipe_parts(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMemb
         line = line.removesuffix("\n").removesuffix("\r").lstrip(" \t")
         if not line:
             continue
-        name, *rest = re.split(r"[ \t]+", line, maxsplit=1)
-        source = rest[0] if rest else ""
+        name, *sources = re.split(r"[ \t]+", line, maxsplit=1)
+        source = sources[0] if sources else ""
         if not source:
             raise plan.failure(number, f"a line of a recipe is NAME SOURCE; SOURCE is missing: {line!r}")
         if name.endswith("/") or "\0" in name:
@@ -238,9 +238,9 @@ def recipe_parts(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMemb
             checked_key(name)
         except SampleError as error:
             raise plan.failure(number, error.message) from None
-        if source.startswith(TEXT):
+        if source.startswith(TEXT_PREFIX):
             textrows.check_utf8(_bytes(source), f"line {number}", plan.name)
-            yield PlannedMember(_bytes(name), text_payload(_bytes(name), _bytes(source.removeprefix(TEXT))))
+            yield PlannedMember(_bytes(name), text_payload(_bytes(name), _bytes(source.removeprefix(TEXT_PREFIX))))
         else:
             yield PlannedMember(_bytes(name), url=plan.source(source, number), line=number)
 
@@ -254,16 +254,16 @@ def grouped_parts(parts: Iterable[PlannedMember], name: str) -> Iterator[Planned
     Raises: SampleError if two members have one name.
     """
     last, joins = b"", False  # key of the open sample, and whether another part can join it
-    held: list[PlannedMember] = []
+    group: list[PlannedMember] = []
     for part in parts:
         key, field = split_path(part.path)
-        if held and not (joins and field and key == last):
-            yield _planned_sample(last, held, name)
-            held = []
-        held.append(part)
+        if group and not (joins and field and key == last):
+            yield _planned_sample(last, group, name)
+            group = []
+        group.append(part)
         last, joins = key, bool(field)
-    if held:
-        yield _planned_sample(last, held, name)
+    if group:
+        yield _planned_sample(last, group, name)
 
 
 def _planned_sample(key: bytes, parts: list[PlannedMember], name: str) -> PlannedSample:
@@ -285,8 +285,8 @@ def _text(data: bytes) -> str:
 
 
 MAX_READ_BYTES = 1 << 20  # of a local file that is read into memory
-MAX_NAME_BYTES = 4096  # of a path, or of a URL in a cell
-LARGE = 16 << 20  # bytes; larger payloads of other URLs go to a scratch file
+MAX_URL_BYTES = 4096  # of a path, or of a URL in a cell
+MAX_PAYLOAD_IN_MEMORY = 16 << 20  # bytes; larger payloads of other URLs go to a scratch file
 
 
 class PlannedMember(NamedTuple):
@@ -310,7 +310,7 @@ class PlannedSample(NamedTuple):
 
 
 def place(line: int, column: str) -> str:
-    """Return where something is in a plan: its line, and its column if there are some."""
+    """Return the place in a plan for messages: its line, and its column if there are columns."""
     return f"line {line}, column {column}" if column else f"line {line}"
 
 
@@ -329,8 +329,8 @@ def told_of_file_names(planned: Iterable[PlannedSample], account: Account, name:
             for part in sample.parts:
                 if suffix := _suffix_of_file_name(part.payload):
                     field = _text(split_path(part.path)[1])
-                    what = f"no column is read from files, but {field!r} has names of files: {_text(part.payload)!r}"
-                    account.warn(f"{shown(name)}: {what}; call it '@{suffix}' to read them")
+                    reason = f"no column is read from files, but {field!r} has names of files: {_text(part.payload)!r}"
+                    account.warn(f"{shown(name)}: {reason}; call it '@{suffix}' to read them")
                     break
         first = False
         yield sample
@@ -340,7 +340,7 @@ def _suffix_of_file_name(text: bytes) -> str:
     """Return the suffix of a picture, sound or the like if *text* is the name of one, else an empty string."""
     _, dot, suffix = text.rpartition(b".")
     name = _text(suffix).lower()
-    return name if dot and name in BY_SUFFIX and b"\n" not in text and len(text) < MAX_NAME_BYTES else ""
+    return name if dot and name in BY_SUFFIX and b"\n" not in text and len(text) < MAX_URL_BYTES else ""
 
 
 def build_samples(planned: Iterable[PlannedSample], account: Account, name: str = "") -> Iterator[Sample]:
@@ -383,12 +383,12 @@ def _large_member(part: PlannedMember, url: str) -> Member:
 
 def held_bytes(chunks: Iterable[bytes | memoryview]) -> bytearray | io.FileIO:
     """Return the bytes of *chunks*: in memory, or in a scratch file if they are more than 16 MiB."""
-    held, scratch = bytearray(), None
+    buffer, scratch = bytearray(), None
     for chunk in chunks:
-        held += chunk
-        if scratch is None and len(held) > LARGE:
+        buffer += chunk
+        if scratch is None and len(buffer) > MAX_PAYLOAD_IN_MEMORY:
             scratch = scratch_file()
         if scratch is not None:
-            scratch.write(held)
-            held.clear()
-    return held if scratch is None else scratch
+            scratch.write(buffer)
+            buffer.clear()
+    return buffer if scratch is None else scratch

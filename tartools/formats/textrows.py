@@ -28,7 +28,7 @@ from tartools.samples.columnfields import (
 )
 from tartools.samples.encoding import text_payload, without_codec
 
-CHUNK = 1 << 18  # bytes of rows that are handed on together, or a row
+ROWS_CHUNK_BYTES = 1 << 18  # bytes of rows that are handed on together, or a row
 BOM = b"\xef\xbb\xbf"
 
 _ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\"})
@@ -61,8 +61,8 @@ def check_utf8(text: bytes, place: str, url: str) -> None:
     try:
         text.decode()
     except UnicodeDecodeError as error:
-        what = f"not UTF-8 text (byte {error.start}); {encoding_advice([text])}"
-        raise SampleError(f"{place}: {what}", url=url) from None
+        reason = f"not UTF-8 text (byte {error.start}); {encoding_advice([text])}"
+        raise SampleError(f"{place}: {reason}", url=url) from None
 
 
 def check_no_utf16(file: io.BufferedReader, url: str) -> None:
@@ -94,15 +94,15 @@ def unescape(cell: bytes) -> bytes:
     return re.sub(rb"\\[^\x80-\xbf]?[\x80-\xbf]*", _unescaped, cell) if b"\\" in cell else cell
 
 
-def _unescaped(found: re.Match[bytes]) -> bytes:
-    if found[0] not in _UNESCAPES:
-        escape = found[0].decode("utf-8", "surrogateescape")
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    if match[0] not in _UNESCAPES:
+        escape = match[0].decode("utf-8", "surrogateescape")
         raise ValueError(f"unknown escape {escape!r}; the escapes are \\t \\n \\r, and \\\\ for a backslash")
-    return _UNESCAPES[found[0]]
+    return _UNESCAPES[match[0]]
 
 
 def title(field: str, form: str = "tsv") -> str:
-    r"""Return what *field* is called in a table of *form*.
+    r"""Return the title of the column for *field* in a table of *form*.
 
     For tarcreate, a column @NAME holds paths of files to read: so the field @NAME is called \@NAME, \@NAME is \\@NAME.
     In JSON lines it is the same with names that begin with two underscores, of which __key__ is the key.
@@ -125,11 +125,11 @@ def titled(title: str, form: str = "tsv") -> tuple[str, bool]:
 
 
 def read_table(
-    file: io.BufferedReader, form: str, name: str, what: str = "table"
+    file: io.BufferedReader, form: str, name: str, noun: str = "table"
 ) -> tuple[int, list[str], Iterator[TextRows]]:
     r"""Return line and cells of the header of the table in *file*, of *form* tsv or csv, and the rows below it.
 
-    Messages call it *what*. Lines may end with CR LF, and a byte order mark is ignored. Empty lines are skipped, unless
+    Messages call it *noun*. Lines may end with CR LF, and a byte order mark is ignored. Empty lines are skipped, unless
     the table is a TSV of one column. Cells are bytes; those of the header are text, with surrogates for what is not
     UTF-8.
 
@@ -141,19 +141,19 @@ def read_table(
     [1, 1, 1]
     """
     check_no_utf16(file, name)
-    found = _of_one_width((_csv if form == "csv" else _tsv)(file, name), form, name)
-    first = next(found, None)
+    batches = _of_one_width((_csv if form == "csv" else _tsv)(file, name), form, name)
+    first = next(batches, None)
     if first is None:
-        raise SampleError(f"the {what} is empty: a table has a header", url=name)
+        raise SampleError(f"the {noun} is empty: a table has a header", url=name)
     header = [cell.decode("utf-8", "surrogateescape") for cell in first.cells[0]]
     below = TextRows(first.lines[1:], first.cells[1:], first.is_utf8)
-    return first.lines[0], header, chain([below] if below.cells else [], found)
+    return first.lines[0], header, chain([below] if below.cells else [], batches)
 
 
-def _of_one_width(found: Iterable[TextRows], form: str, name: str) -> Iterator[TextRows]:
-    """Yield the rows that are *found*, without those of empty lines. Raises: SampleError; see `read_table`."""
+def _of_one_width(batches: Iterable[TextRows], form: str, name: str) -> Iterator[TextRows]:
+    """Yield the rows of *batches*, except empty lines. Raises: SampleError for another number of cells."""
     width = 0
-    for batch in found:
+    for batch in batches:
         if {width} == set(map(len, batch.cells)):
             yield batch
             continue
@@ -175,19 +175,19 @@ def _of_one_width(found: Iterable[TextRows], form: str, name: str) -> Iterator[T
 
 def _check_width(row: Sequence[bytes], width: int, line: int, form: str, name: str) -> None:
     """Raise SampleError if *row* has not *width* cells, or, where it is the first, if no tabs separate them."""
-    alone = row[0].strip() if len(row) == 1 and form == "tsv" else b""
+    only_cell = row[0].strip() if len(row) == 1 and form == "tsv" else b""
     if len(row) != width:
-        advice = "; tabs separate the columns, and this line has blanks" if b" " in alone else ""
+        advice = "; tabs separate the columns, and this line has blanks" if b" " in only_cell else ""
         raise SampleError(f"line {line}: the header has {width} cells, this row has {len(row)}{advice}", url=name)
-    if b" " in alone or b"," in alone:
-        other = "blanks" if b" " in alone else "commas (--format csv reads those)"
-        raise SampleError(f"line {line}: in a TSV, tabs separate the columns; this header has {other}", url=name)
+    if b" " in only_cell or b"," in only_cell:
+        separators = "blanks" if b" " in only_cell else "commas (--format csv reads those)"
+        raise SampleError(f"line {line}: in a TSV, tabs separate the columns; this header has {separators}", url=name)
 
 
 def _tsv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
     """Yield the rows of a TSV; an empty line is a row of one empty cell. Raises: SampleError, for a bad escape."""
     first = 1
-    while data := file.read(CHUNK):
+    while data := file.read(ROWS_CHUNK_BYTES):
         data += file.readline()
         data = data.removeprefix(BOM) if first == 1 else data
         is_utf8 = _is_utf8(data)
@@ -216,16 +216,16 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _unescaped_row(cells: Sequence[bytes], line: int, name: str) -> list[bytes]:
-    found: list[bytes] = []
+    texts: list[bytes] = []
     try:
-        found.extend(map(unescape, cells))
+        texts.extend(map(unescape, cells))
     except ValueError as error:
-        raise SampleError(f"line {line}, column {len(found) + 1}: {error}", url=name) from None
-    return found
+        raise SampleError(f"line {line}, column {len(texts) + 1}: {error}", url=name) from None
+    return texts
 
 
 def _csv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
-    """Yield the rows of a CSV; an empty line is a row without cells. Raises: SampleError, for what is no CSV."""
+    """Yield the rows of a CSV; an empty line is a row without cells. Raises: SampleError for text that is no CSV."""
     import csv
 
     csv.field_size_limit(sys.maxsize)
@@ -235,9 +235,9 @@ def _csv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
 
     def text_by_line() -> Iterator[str]:
         nonlocal is_utf8
-        while found := text.readlines(CHUNK):
-            is_utf8 = is_utf8 and not _has_surrogates(found)
-            waiting.extend(found)
+        while lines_read := text.readlines(ROWS_CHUNK_BYTES):
+            is_utf8 = is_utf8 and not _has_surrogates(lines_read)
+            waiting.extend(lines_read)
             while waiting:
                 yield waiting.popleft()
 
@@ -277,14 +277,14 @@ def text_lines(file: IO[bytes], newline: str) -> io.TextIOWrapper:
 def objects(
     file: Iterable[bytes],
     name: str,
-    what: str = "table",
+    noun: str = "table",
     *,
     exact: bool = False,
     wanted: Callable[[bytes], object] | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the JSON objects in *file*, one on each line, with the numbers of the lines; empty lines are skipped.
 
-    Only those of lines that are *wanted*, if it is given. If *exact*, numbers are `Number`. Messages call it *what*.
+    With *wanted*, only lines for which that is true. If *exact*, numbers are `Number`. Messages call it *noun*.
 
     Raises: SampleError, naming *name* and line, for what is not a JSON object, for a name twice in one, and for a file
     without any line.
@@ -302,25 +302,25 @@ def objects(
         except SampleError as error:
             raise SampleError(f"line {line}: {error.message}", url=name) from None
     if not line:
-        raise SampleError(f"the {what} is empty: it has no line", url=name)
+        raise SampleError(f"the {noun} is empty: it has no line", url=name)
 
 
 def parsed_object(text: bytes, *, exact: bool) -> dict[str, Any]:
     """Return the JSON object *text*; if *exact*, with numbers as `Number`. Raises: SampleError for anything else."""
     try:
-        found = _decoder(exact).decode(text.decode())
+        value = _decoder(exact).decode(text.decode())
     except UnicodeDecodeError as error:
-        what = f"not UTF-8 text (byte {error.start} of the line); {encoding_advice([text])}"
-        raise SampleError(what) from None
+        reason = f"not UTF-8 text (byte {error.start} of the line); {encoding_advice([text])}"
+        raise SampleError(reason) from None
     except json.JSONDecodeError as error:
         raise SampleError(f"not JSON: {error.msg} (character {error.pos + 1})") from None
     except ValueError as error:  # a number of very many digits
         raise SampleError(f"not JSON: {error}") from None
     except RecursionError:
         raise SampleError("not JSON that can be read: brackets are nested too deeply") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise SampleError("not a JSON object, with a name for each value")
-    return found
+    return value
 
 
 @functools.cache
@@ -330,12 +330,12 @@ def _decoder(exact: bool) -> json.JSONDecoder:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    items = dict(pairs)
+    if len(items) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise SampleError(f"the name {twice!r} occurs twice in one object")
-    return found
+    return items
 
 
 # ---- rows that add fields to samples that exist ----
@@ -359,7 +359,7 @@ def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) 
     names = [name_of_field(field) for _, field in columns]
     compressed = any(without_codec(field)[1] for _, field in columns)
     places = range(len(columns)) if compressed else [place for place, _ in columns]
-    rows.single = names[0] if rows.alone and len(places) == 1 else None
+    rows.single = names[0] if rows.is_only_file and len(places) == 1 else None
     texts = {place: titles[place] for place, _ in columns}
     for batch in below:
         lines, cells, _ = batch
@@ -380,7 +380,7 @@ def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) 
 
 
 def _header(titles: list[str], url: str, line: int, rows: RowFormat) -> tuple[int, list[tuple[int, str]]]:
-    """Return which column has the keys, and which columns are for which fields. Raises: SampleError."""
+    """Return the index of the key column, and the other columns with their fields. Raises: SampleError."""
     try:
         key_at = key_column(titles, rows.key, "")
         fields = [titled(title) for title in titles]
@@ -389,41 +389,41 @@ def _header(titles: list[str], url: str, line: int, rows: RowFormat) -> tuple[in
             if place != key_at and columns.setdefault(field, place) != place:
                 raise SampleError(f"two columns are for the field {field!r}")
         check_words(list(columns), rows, "")
-        found = rows.chosen.of(columns)
-        for place, field in found:
+        chosen = rows.chosen.of(columns)
+        for place, field in chosen:
             if fields[place][1]:
                 raise SampleError(f"the column @{field} has paths of files to read; tarcreate makes samples of these")
             name_of_field(field)
     except SampleError as error:
         raise SampleError(f"line {line}: {error.message}", url=url) from None
-    return key_at, found
+    return key_at, chosen
 
 
 def _objects(file: io.BufferedReader, name: str, rows: RowFormat) -> Iterator[PackedRows]:
     columns: dict[tuple[str, ...], tuple[str, list[tuple[str, str]]]] = {}  # of objects with these names
-    seen: dict[str, None] = {}
+    titles: dict[str, None] = {}
     keys: list[bytes] = []
     values: list[bytes] = []
     size = 0
-    for line, found in objects(file, name):
+    for line, values_by_name in objects(file, name):
         try:
-            names = tuple(found)
+            names = tuple(values_by_name)
             if names not in columns:
-                seen.update(dict.fromkeys(names))
+                titles.update(dict.fromkeys(names))
                 key_at = key_column(names, rows.key, "")
                 places = {title: place for place, title in enumerate(names) if place != key_at}
                 columns[names] = names[key_at], [(names[at], field) for at, field in rows.chosen.of(places)]
             key_name, chosen = columns[names]
-            key, packed = packed_row(found[key_name], ((f, found[n]) for n, f in chosen), rows.dots)
+            key, packed = packed_row(values_by_name[key_name], ((f, values_by_name[n]) for n, f in chosen), rows.dots)
         except SampleError as error:
             raise SampleError(f"line {line}: {error.message}", url=name) from None
         keys.append(key)
         values.append(packed)
         size += len(key) + len(packed)
-        if size >= CHUNK:
+        if size >= ROWS_CHUNK_BYTES:
             yield keys, values
             keys, values, size = [], [], 0
     if keys:
         yield keys, values
-    if seen:
-        check_words(list(seen), rows, name)
+    if titles:
+        check_words(list(titles), rows, name)

@@ -11,13 +11,21 @@ from typing import Any, NamedTuple
 from tartools import storage
 from tartools.errors import SampleError, TarToolsError, UsageError
 from tartools.formats.textrows import escape, title
-from tartools.samples.account import FIRST, TOGETHER, Account
+from tartools.samples.account import MAX_KEYS_REMEMBERED, SORT_HINT, Account
 from tartools.samples.sample import Batch, Sample, behind_key, failure_of
 from tartools.samples.values import PSEUDO, Column, blanks, field_list, getter, parse_column
 from tartools.storage.streams import Sink
-from tartools.tables.listed import ABSENT, ListedBatch, TableColumns, column_answers, first_answer, json_getter, told_by
+from tartools.tables.listed import (
+    ABSENT_VALUE,
+    ListedBatch,
+    TableColumns,
+    column_answers,
+    first_answer,
+    json_getter,
+    values_in_columns,
+)
 
-CHUNK = 1 << 16  # bytes collected before they are written
+WRITE_CHUNK_BYTES = 1 << 16  # bytes collected before they are written
 FILL = "(--fill STR writes STR instead)"
 
 
@@ -62,27 +70,27 @@ class EmptyColumns(NamedTuple):
 TableLines = Generator[bytes, None, EmptyColumns]
 
 
-def tsv_rows(batches: Iterable[Batch], table: TableFormat, account: Account, most: int | None = None) -> TableLines:
+def tsv_rows(batches: Iterable[Batch], table: TableFormat, account: Account, max_rows: int | None = None) -> TableLines:
     """Yield lines, one for each sample of *batches*, counted in *account*; return the columns that stayed empty.
 
     A value that a sample lacks is written as the *missing* of *table*. Values are text; in jsonl, values inside JSON
-    fields keep their type. After *most* rows reading stops, and no column counts as empty.
+    fields keep their type. After *max_rows* rows reading stops, and no column counts as empty.
 
     Holds: one batch. Raises: SampleError, naming sample and column, for a value that is not UTF-8, or is missing if
     *missing* is None.
     """
     names, form, missing = table.names, table.form, table.missing
     unseen = set(names)
-    seen: dict[str, None] = {}
-    if most == 0:
+    fields: dict[str, None] = {}
+    if max_rows == 0:
         return EmptyColumns([], [])
     make = line_maker(form, names)
-    nothing = ABSENT if form == "jsonl" else None  # in JSON, None is a value
-    together = None
-    if form == "tsv" and most is None:
-        together = partial(joined_lines, columns=table.columns, verbatim=table.verbatim)
-    found = values_of_samples(batches, table.columns, form == "jsonl", table.verbatim, account, together)
-    for index, (cells, sample) in enumerate(found):
+    nothing = ABSENT_VALUE if form == "jsonl" else None  # in JSON, None is a value
+    join = None
+    if form == "tsv" and max_rows is None:
+        join = partial(joined_lines, columns=table.columns, verbatim=table.verbatim)
+    values = values_of_samples(batches, table.columns, form == "jsonl", table.verbatim, account, join)
+    for index, (cells, sample) in enumerate(values):
         if isinstance(sample, Batch):  # its samples have all values
             unseen.clear()
             account.samples_out += len(sample)
@@ -93,9 +101,9 @@ def tsv_rows(batches: Iterable[Batch], table: TableFormat, account: Account, mos
             if absent and missing is None:
                 if isinstance(sample, ListedRow):
                     raise sample.lacks(absent[0])
-                raise _lacks(sample, absent[0], _is_torn(sample, found, account))
+                raise _lacks(sample, absent[0], _key_returns_later(sample, values, account))
             unseen.intersection_update(absent)
-            seen.update(dict.fromkeys(sample.fields) if unseen else ())
+            fields.update(dict.fromkeys(sample.fields) if unseen else ())
             cells = [missing if value is nothing else value for value in cells]
         try:
             line = make(cells).encode()
@@ -103,9 +111,9 @@ def tsv_rows(batches: Iterable[Batch], table: TableFormat, account: Account, mos
             raise _unwritable(sample, names, cells) from None
         account.samples_out += 1
         yield line
-        if index + 1 == most:  # later samples might have the other columns
+        if index + 1 == max_rows:  # later samples might have the other columns
             return EmptyColumns([], [])
-    return EmptyColumns([name for name in names if name in unseen], list(seen))
+    return EmptyColumns([name for name in names if name in unseen], list(fields))
 
 
 def joined_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> bytes | None:
@@ -124,8 +132,8 @@ def joined_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> byt
         name, endings = column.choices[0], groups.alike.endings
         if column.path or name in PSEUDO or endings.count(behind_key(name)) != 1:
             return None
-        found = groups.alike.payloads(groups.source, endings.index(behind_key(name)))
-        cells.append(found if verbatim else [payload.removesuffix(b"\n") for payload in found])
+        payloads = groups.alike.payloads(groups.source, endings.index(behind_key(name)))
+        cells.append(payloads if verbatim else [payload.removesuffix(b"\n") for payload in payloads])
     lines = b"\n".join(map(b"\t".join, zip(*cells, strict=True))) + b"\n"
     tabs = (len(cells) - 1) * len(batch)
     if lines.count(b"\n") != len(batch) or lines.count(b"\t") != tabs or b"\\" in lines or b"\r" in lines:
@@ -152,10 +160,10 @@ def check_columns(table: TableFormat, parts: Sequence[EmptyColumns]) -> None:
         raise SampleError(f"no sample had a value for {lost}{blanks(lost)}; the fields were: {field_list(fields)}")
 
 
-def _is_torn(
+def _key_returns_later(
     sample: Sample, following: "Iterable[tuple[object, Sample | ListedRow | Batch]]", account: Account
 ) -> bool:
-    """Return whether the key of *sample* is known to come back in its shard.
+    """True if another sample with this key follows in the same shard.
 
     Of a plain file, up to 10,000 *following* samples are read to find out; elsewhere that could take any time.
     """
@@ -165,7 +173,7 @@ def _is_torn(
         return False
     try:
         batches = (later if isinstance(later, Batch) else [later] for _, later in following)
-        for later in islice(chain.from_iterable(batches), FIRST):
+        for later in islice(chain.from_iterable(batches), MAX_KEYS_REMEMBERED):
             if later.shard != sample.shard or later.key == sample.key:
                 return later.shard == sample.shard
     except TarToolsError:  # the missing value is what is reported
@@ -174,9 +182,9 @@ def _is_torn(
 
 
 def _lacks(sample: Sample, name: str, torn: bool) -> SampleError:
-    more = f"; other members of this key are elsewhere in the shard: {TOGETHER}" if torn else f" {FILL}"
-    what = f" has no value for {name!r}{blanks(name)}; its fields are: {field_list(sample.fields)}"
-    return failure_of(sample, what + more)
+    advice = f"; other members of this key are elsewhere in the shard: {SORT_HINT}" if torn else f" {FILL}"
+    reason = f" has no value for {name!r}{blanks(name)}; its fields are: {field_list(sample.fields)}"
+    return failure_of(sample, reason + advice)
 
 
 def _unwritable(sample: "Sample | ListedRow", names: Sequence[str], values: Sequence[object]) -> SampleError:
@@ -211,12 +219,12 @@ def line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[object]], 
 
 
 def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
-    """Write *parts* to *sink*, 64 KiB or more at a time. If *parts* fails, what came before is still written."""
+    """Write *parts* to *sink*, 64 KiB or more at a time. If *parts* fails, the parts before are still written."""
     pending = bytearray()
     try:
         for part in parts:
             pending += part
-            if len(pending) >= CHUNK:
+            if len(pending) >= WRITE_CHUNK_BYTES:
                 full, pending = pending, bytearray()
                 sink.write(full)
     finally:
@@ -271,14 +279,14 @@ def values_of_samples(
     Of samples that a table lists, values come from its columns where it has them, and what it has in full is not read.
     Where *together* makes lines of a whole batch, these and the batch come instead. Holds: a batch.
     """
-    of = json_getter if typed else getter
-    getters = [of(column, verbatim=verbatim) for column in columns]
+    make_getter = json_getter if typed else getter
+    getters = [make_getter(column, verbatim=verbatim) for column in columns]
     index = 0
     for batch in batches:
         if isinstance(batch, ListedBatch):
-            for found in _of_listed(batch, columns, typed, index):
+            for row in _of_listed(batch, columns, typed, index):
                 account.samples_in += 1
-                yield found
+                yield row
             index += len(batch)
             continue
         if together is not None and (lines := together(batch)) is not None:
@@ -295,13 +303,13 @@ def values_of_samples(
 def _of_listed(
     batch: ListedBatch, columns: Sequence[Column], typed: bool, index: int
 ) -> Iterator[tuple[list[Any], Sample | ListedRow]]:
-    nothing = ABSENT if typed else None
+    nothing = ABSENT_VALUE if typed else None
     listed = batch.columns
     answers = [column_answers(column, listed, typed, range(index, index + len(batch))) for column in columns]
-    told = [told_by(each, nothing) for each in answers]
-    if None not in told:
-        for number, row in enumerate(zip(*told, strict=True)):
+    columns_told = [values_in_columns(answer, nothing) for answer in answers]
+    if None not in columns_told:
+        for number, row in enumerate(zip(*columns_told, strict=True)):
             yield list(row), ListedRow(listed, number)
         return
     for number, sample in enumerate(batch):
-        yield [first_answer(each, number, sample, index + number, nothing) for each in answers], sample
+        yield [first_answer(answer, number, sample, index + number, nothing) for answer in answers], sample

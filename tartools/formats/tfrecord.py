@@ -27,11 +27,11 @@ from tartools.storage.streams import Input, Stream, check_whole, stream_file
 from tartools.tar.compression import Codec, Decompressed, Decompressor, Pushed, codec_of, first_bytes
 
 LENGTH, CRC = struct.Struct("<Q"), struct.Struct("<I")
-HEAD = LENGTH.size + CRC.size  # bytes before a record
-MOST = (1 << 31) - 1  # bytes of a message of protobuf
-BYTES, FLOATS = "bytes_list", "float_list"  # kinds of a feature
-KEY = "__key__"  # the feature that has the key
-LONGEST, FRAME = 4, 64  # bytes at most: of a character in UTF-8, and around a name and a payload
+FRAME_HEAD_BYTES = LENGTH.size + CRC.size  # bytes before a record
+MAX_MESSAGE_BYTES = (1 << 31) - 1  # bytes of a message of protobuf
+BYTES_FEATURE, FLOATS_FEATURE = "bytes_list", "float_list"  # kinds of a feature
+KEY_FEATURE = "__key__"  # the feature that has the key
+MAX_UTF8_BYTES, FRAME_OVERHEAD_BYTES = 4, 64  # bytes at most: of a character in UTF-8, and around a name and a payload
 
 
 def _zlib_reader() -> Decompressor:
@@ -40,8 +40,8 @@ def _zlib_reader() -> Decompressor:
     return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_ZLIB)
 
 
-MAGIC = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # of zlib with a window of 32 KiB: RFC 1950, 2.2
-ZLIB = Codec("zlib", MAGIC, (), _zlib_reader, zlib.compressobj, begins=lambda data: len(data) > 1)
+ZLIB_MAGICS = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # of zlib with a window of 32 KiB: RFC 1950, 2.2
+ZLIB = Codec("zlib", ZLIB_MAGICS, (), _zlib_reader, zlib.compressobj, begins=lambda data: len(data) > 1)
 
 
 def samples(
@@ -75,10 +75,10 @@ def samples(
             check_whole(stream, url)
         account.shards_done += 1
     if examples.empty:
-        said = several(
+        message = several(
             examples.empty, "feature without a value is not a field", "features without a value are not fields"
         )
-        account.warn(f"{said} (the first: {examples.first_empty})")
+        account.warn(f"{message} (the first: {examples.first_empty})")
     empty_rows.report(account)
     examples.check_words()
 
@@ -88,13 +88,13 @@ def plain_records(stream: Stream, url: str) -> io.BufferedReader:
 
     The first length and its checksum tell, because a length may begin as compressed data do.
     """
-    head = first_bytes(stream, HEAD)
-    whole: Stream = Pushed(stream, head)
+    head = first_bytes(stream, FRAME_HEAD_BYTES)
+    records: Stream = Pushed(stream, head)
     if head[LENGTH.size :] != masked_crc(head[: LENGTH.size]):
-        codec = ZLIB if head.startswith(MAGIC) else codec_of(head)
+        codec = ZLIB if head.startswith(ZLIB_MAGICS) else codec_of(head)
         if codec is not None:
-            whole = Decompressed(whole, codec, url)
-    return stream_file(cast(Input, whole), url, lambda: None)
+            records = Decompressed(records, codec, url)
+    return stream_file(cast(Input, records), url, lambda: None)
 
 
 def records_in(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]:
@@ -103,25 +103,25 @@ def records_in(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]
     Raises: TarFormatError, naming *url* and byte, if a checksum differs, or the file ends in a record, or is empty.
     """
     at = 0
-    while head := file.read(HEAD):
-        if len(head) < HEAD:
+    while head := file.read(FRAME_HEAD_BYTES):
+        if len(head) < FRAME_HEAD_BYTES:
             raise TruncatedError("ends in the length of a record", url=url, offset=at + len(head))
         if head[LENGTH.size :] != masked_crc(head[: LENGTH.size]):
-            what = (
+            reason = (
                 "the checksum of a record's length differs" if at else "this is not a TFRecord file, or it is damaged"
             )
-            raise TarFormatError(what, url=url, offset=at)
+            raise TarFormatError(reason, url=url, offset=at)
         (length,) = LENGTH.unpack_from(head)
-        if length > MOST:
+        if length > MAX_MESSAGE_BYTES:
             raise TarFormatError(f"a record of {length:,} bytes; an Example has at most 2 GiB", url=url, offset=at)
         record, crc = file.read(length), file.read(CRC.size)
         if len(crc) < CRC.size:
-            end = at + HEAD + len(record) + len(crc)
+            end = at + FRAME_HEAD_BYTES + len(record) + len(crc)
             raise TruncatedError(f"ends in a record of {length:,} bytes", url=url, offset=end)
         if crc != masked_crc(record):
             raise TarFormatError(f"the checksum of a record of {length:,} bytes differs", url=url, offset=at)
         yield at, record
-        at += HEAD + length + CRC.size
+        at += FRAME_HEAD_BYTES + length + CRC.size
     if not at:
         raise TruncatedError("is empty: a TFRecord file has a record", url=url, offset=0)
 
@@ -153,8 +153,8 @@ class Examples:
         Raises: SampleError if it is none.
         """
         self._index += 1
-        found = self._fields(self._features(record), url)
-        names = tuple(found)
+        values = self._fields(self._features(record), url)
+        names = tuple(values)
         if names not in self._chosen:
             self._seen.update(dict.fromkeys(names))
             chosen = ChosenColumns(with_key_column(self._words, names), (), self._fold, hidden=False)
@@ -162,10 +162,10 @@ class Examples:
         key = self._template.format(self._index, index=self._index)
         fields: dict[str, bytes] = {}
         for place, name in self._chosen[names]:
-            if name == KEY:
-                key = sample_key(found[names[place]], self._dots).decode("utf-8", "surrogateescape")
+            if name == KEY_FEATURE:
+                key = sample_key(values[names[place]], self._dots).decode("utf-8", "surrogateescape")
             else:
-                fields[name] = found[names[place]]
+                fields[name] = values[names[place]]
         if len(fields) > 1 and "" in fields:
             raise SampleError(f"the sample {key!r} has a feature without a name, and others")
         if not fields:
@@ -185,7 +185,7 @@ class Examples:
 
     def _fields(self, features: Any, url: str) -> dict[str, bytes]:
         """Return the payloads of *features* by field, sorted. Raises: SampleError if two are one field."""
-        found: dict[str, bytes] = {}
+        values_by_field: dict[str, bytes] = {}
         for name in sorted(features):
             feature = features[name]
             kind = feature.WhichOneof("kind")
@@ -195,10 +195,10 @@ class Examples:
                 self.first_empty = self.first_empty or f"{name!r} of record {self._index + 1} ({shown(url)})"
                 continue
             for field, payload in payloads(name.replace("/", "."), kind, values):
-                if field in found:
+                if field in values_by_field:
                     raise SampleError(f"two features are for the field {field!r}")
-                found[field] = payload
-        return found
+                values_by_field[field] = payload
+        return values_by_field
 
     def check_words(self) -> None:
         """Raise SampleError if no record had a feature for a word."""
@@ -212,16 +212,16 @@ def payloads(field: str, kind: str, values: Any) -> Iterator[tuple[str, bytes]]:
     One value is the payload: bytes as they are, a number as text. Several bytes are FIELD.0, FIELD.1 and so on; several
     numbers are a JSON list. A float is written with as many digits as tell it from others of 32 bits.
     """
-    if kind == BYTES:
+    if kind == BYTES_FEATURE:
         for number, value in enumerate(values):
             yield f"{field}.{number}" if len(values) > 1 else field, value
         return
-    texts = list(map(_float_text, values) if kind == FLOATS else map(str, values))
+    texts = list(map(_float_text, values) if kind == FLOATS_FEATURE else map(str, values))
     yield field, (texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]").encode()
 
 
 def _float_text(value: float) -> str:
-    """Return *value*, of 32 bits, as text; what is no number as Python's JSON writes it.
+    """Return *value*, of 32 bits, as text; NaN and infinities as Python's JSON writes them.
 
     >>> _float_text(0.10000000149011612), _float_text(float("-inf"))
     ('0.1', '-Infinity')
@@ -247,51 +247,56 @@ def frames(samples: Iterable[Sample], account: Account, chosen: ChosenColumns) -
     """
     message = example_class()
     names: dict[tuple[str, ...], list[tuple[int, str]]] = {}  # of samples with these fields
-    seen: dict[str, None] = {}
+    all_fields: dict[str, None] = {}
     for sample in samples:
         fields = sample.fields
         try:
             if fields not in names:
                 names[fields] = features_of(fields, chosen)
-                seen.update(dict.fromkeys(fields))
-            found = names[fields]
-            if not found:
+                all_fields.update(dict.fromkeys(fields))
+            features = names[fields]
+            if not features:
                 account.left_out += 1
                 continue
-            record = example(sample, found, message())
+            record = example(sample, features, message())
         except SampleError as error:
             raise failure_of(sample, f": {error.message}") from None
         account.samples_out += 1
         account.bytes_out += len(record)
         length = LENGTH.pack(len(record))
         yield from (length, masked_crc(length), record, masked_crc(record))
-    if seen and (lost := " ".join(chosen.lost(seen))):
-        raise no_sample_has(lost, seen)
+    if all_fields and (lost := " ".join(chosen.lost(all_fields))):
+        raise no_sample_has(lost, all_fields)
 
 
 def features_of(fields: Sequence[str], chosen: ChosenColumns) -> list[tuple[int, str]]:
-    """Return which of the *fields* of a sample are features, and their names. Raises: SampleError for a bad name."""
+    """Return the indexes of the *fields* that are features, with their names. Raises: SampleError for a bad name."""
     places = {field: number for number, field in enumerate(fields)}
     if len(places) < len(fields):
         twice = next(field for field in fields if fields.count(field) > 1)
         raise SampleError(f"it has the field {twice!r} twice")
-    found = chosen.of(places)
-    for _, name in found:
-        if name == KEY:
-            raise SampleError(f"a feature can't be called {KEY!r}, which is that of the key: -f 'new=old' renames")
+    features = chosen.of(places)
+    for _, name in features:
+        if name == KEY_FEATURE:
+            raise SampleError(
+                f"a feature can't be called {KEY_FEATURE!r}, which is that of the key: -f 'new=old' renames"
+            )
         try:
             name.encode()
         except UnicodeEncodeError:
             raise SampleError(f"the name of a feature is UTF-8, and {name!r} is not: -f 'new=old' renames") from None
-    return found
+    return features
 
 
 def example(sample: Sample, features: Iterable[tuple[int, str]], message: Any) -> bytes:
     """Return *sample* as the bytes of a `tf.train.Example`, whose empty *message* is given. Raises: SampleError."""
     members = [(sample.members[place], name) for place, name in features]
     feature = message.features.feature
-    feature[KEY].bytes_list.value.append(sample.raw_key)
-    if sum(member.size + len(name) * LONGEST + FRAME for member, name in members) > MOST:
+    feature[KEY_FEATURE].bytes_list.value.append(sample.raw_key)
+    if (
+        sum(member.size + len(name) * MAX_UTF8_BYTES + FRAME_OVERHEAD_BYTES for member, name in members)
+        > MAX_MESSAGE_BYTES
+    ):
         raise SampleError("it has more than 2 GiB, and a tf.train.Example can't")
     for member, name in members:
         feature[name].bytes_list.value.append(member.read())
@@ -306,10 +311,10 @@ def check_protobuf() -> None:
     from importlib.util import find_spec
 
     try:
-        found = find_spec("google.protobuf") and find_spec("google_crc32c")
+        spec = find_spec("google.protobuf") and find_spec("google_crc32c")
     except ModuleNotFoundError:  # there is no google at all
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         advice = how_to_install("protobuf", "google-crc32c")
         raise StorageError(f"TFRecord files need protobuf and google-crc32c: {advice}")
 

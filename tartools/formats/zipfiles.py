@@ -16,21 +16,35 @@ from tartools.errors import SampleError, StorageError, TarFormatError, Truncated
 from tartools.formats.folder import class_members, is_left_out, number_classes, report, warn_of_twins
 from tartools.formats.plan import held_bytes
 from tartools.formats.zipnames import UNIX, ZipNames, path_of_member, raw_name
-from tartools.samples.account import Account, FirstKeys
+from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.sample import Sample
 from tartools.samples.values import checked_key
 from tartools.storage.scratch import reread, scratch_file
 from tartools.storage.streams import Sink
 from tartools.tar import Member, split_path
 
-BEGIN, END = b"PK\3\4", b"PK\5\6"  # of the header of a member, and so of most files; of the record at the end
+MEMBER_MAGIC, DIRECTORY_END_MAGIC = (
+    b"PK\3\4",
+    b"PK\5\6",
+)  # of the header of a member, and so of most files; of the record at the end
 LOCAL = struct.Struct("<26x2H")  # that header: the lengths of the name and of the extra fields behind it
-RECORD = struct.Struct("<4s6xH8xH")  # that record: how many members, and the length of the comment behind it
-GAP = 0xFFFF + 24  # bytes of extra fields of a member, and of the sizes behind its payload
-DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, ValueError, OverflowError, NotImplementedError, OSError)
-ENCRYPTED = 1  # flag
-METHODS = {1: "shrink", 6: "implode", 9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "zstd", 95: "xz", 98: "PPMd"}
-READ = 1 << 18  # bytes
+DIRECTORY_END_RECORD = struct.Struct(
+    "<4s6xH8xH"
+)  # that record: how many members, and the length of the comment behind it
+MAX_MEMBER_GAP_BYTES = 0xFFFF + 24  # bytes of extra fields of a member, and of the sizes behind its payload
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, ValueError, OverflowError, NotImplementedError, OSError)
+ENCRYPTED_FLAG = 1  # flag
+COMPRESSION_METHODS = {
+    1: "shrink",
+    6: "implode",
+    9: "deflate64",
+    12: "bzip2",
+    14: "LZMA",
+    93: "zstd",
+    95: "xz",
+    98: "PPMd",
+}
+READ_CHUNK_BYTES = 1 << 18  # bytes
 
 
 def samples(
@@ -74,8 +88,8 @@ def opened_zip(urls: Iterable[str], encoding: str | None = None) -> Iterator[tup
 def _labels(urls: list[str], field: str, encoding: str | None) -> Iterator[bytes]:
     """Yield the class of each sample of zip files. Raises: UsageError for stdin if *field* is one of numbers."""
     if "-" in urls:
-        what = f"this is read once, and --class {field} numbers all classes first: name a file, or --class label.txt"
-        raise UsageError(what, url="-")
+        reason = f"this is read once, and --class {field} numbers all classes first: name a file, or --class label.txt"
+        raise UsageError(reason, url="-")
     for _, zipped in opened_zip(urls, encoding):
         for number in range(len(zipped)):
             key, inner = split_path(path_of_member(zipped[number][0]))
@@ -97,10 +111,10 @@ def with_class(sample: Sample, field: str, numbers: dict[bytes, int]) -> Sample:
         return sample
     if not label:
         raise SampleError(f"the sample {sample.key!r} is in no directory, so it has no {field!r}", url=sample.shard)
-    found = class_members(sample.raw_key, field, label, numbers)
-    if {path for path, _ in found} & {member.path for member in sample.members}:
+    class_parts = class_members(sample.raw_key, field, label, numbers)
+    if {path for path, _ in class_parts} & {member.path for member in sample.members}:
         raise SampleError(f"the sample {sample.key!r} would have the field {field!r} twice", url=sample.shard)
-    return sample.with_members((*sample.members, *(tar.new_member(*one) for one in found)))
+    return sample.with_members((*sample.members, *(tar.new_member(*part) for part in class_parts)))
 
 
 class ZipSamples:
@@ -125,22 +139,22 @@ class ZipSamples:
         try:
             with zipfile.ZipFile(file) as archive:
                 infos, self.start, comment = archive.infolist(), archive.start_dir, len(archive.comment)
-        except DAMAGE as error:
+        except ZIP_ERRORS as error:
             self._refuse(file, error)
         self._check_end(file, infos, comment)
         self._check_places(file, infos)
         self.names.read(infos)
         self._sort(infos)
 
-    def failure(self, what: str, at: int) -> TarFormatError:
-        """Return the failure of what is at byte *at*."""
-        return TarFormatError(what, url=self.url, offset=at)
+    def failure(self, message: str, at: int) -> TarFormatError:
+        """Return the error with this message and the offset *at*, in bytes."""
+        return TarFormatError(message, url=self.url, offset=at)
 
     def _refuse(self, file: BinaryIO, error: Exception) -> NoReturn:
-        """Raise what says why `zipfile` has raised *error*."""
-        for found in (error, error.__context__):
-            if isinstance(found, OSError) and found.errno != errno.EINVAL:  # that is a seek to a place there is not
-                raise found
+        """Raise the error that explains *error* of `zipfile`: I/O, damage, truncated, or no zip file."""
+        for cause in (error, error.__context__):
+            if isinstance(cause, OSError) and cause.errno != errno.EINVAL:  # that is a seek to a place there is not
+                raise cause
         at = file.tell()
         length = file.seek(0, io.SEEK_END)
         if "not a zip file" not in str(error):
@@ -150,11 +164,11 @@ class ZipSamples:
         raise self.failure("this is not a zip file: it neither begins nor ends as one", 0)
 
     def _check_end(self, file: BinaryIO, infos: list[zipfile.ZipInfo], comment: int) -> None:
-        """Raise TarFormatError unless the last bytes say what was found, with *comment* bytes behind them."""
-        end = file.seek(0, io.SEEK_END) - RECORD.size - comment
+        """Raise TarFormatError unless the end record agrees with the directory; *comment*: bytes behind it."""
+        end = file.seek(0, io.SEEK_END) - DIRECTORY_END_RECORD.size - comment
         file.seek(end)
-        signature, count, told = RECORD.unpack(file.read(RECORD.size))
-        if signature != END or told != comment:
+        signature, count, comment_size = DIRECTORY_END_RECORD.unpack(file.read(DIRECTORY_END_RECORD.size))
+        if signature != DIRECTORY_END_MAGIC or comment_size != comment:
             raise self.failure("the end of this zip file is damaged, or other bytes follow it", end)
         if count not in (0xFFFF, len(infos) & 0xFFFF):  # the first: there is a 64-bit end
             raise self.failure(f"the directory lists {len(infos)} members, and its end says {count}", end)
@@ -169,23 +183,23 @@ class ZipSamples:
             at = info.header_offset + LOCAL.size + len(info.orig_filename) + info.compress_size
         if at > self.start:
             raise self.failure("the directory is damaged: members reach into it", self.start)
-        if (gap or self.start - at > (GAP if infos else 0)) and _begins(file):
-            what = "the directory is damaged: there are members that it does not list"
-            raise self.failure(what, 0 if gap else at)
+        if (gap or self.start - at > (MAX_MEMBER_GAP_BYTES if infos else 0)) and _begins(file):
+            reason = "the directory is damaged: there are members that it does not list"
+            raise self.failure(reason, 0 if gap else at)
 
     def _sort(self, infos: list[zipfile.ZipInfo]) -> None:
         """Find the samples among the members *infos*."""
-        seen: set[bytes] = set()
-        first_keys = FirstKeys(self.returned.append)
+        paths: set[bytes] = set()
+        first_keys = RepeatedKeyDetector(self.returned.append)
         last: bytes | None = None
         for info in infos:
             path = path_of_member(info)
             if not self._is_member(info, path):
                 continue
             self._checked(info, path)
-            if path in seen:
+            if path in paths:
                 raise SampleError(f"two members are called {path.decode()!r}", url=self.url)
-            seen.add(path)
+            paths.add(path)
             key, field = split_path(path)
             if not field or key != last:
                 self._samples.append([])
@@ -195,7 +209,7 @@ class ZipSamples:
             self._samples[-1].append(info)
 
     def _is_member(self, info: zipfile.ZipInfo, path: bytes) -> bool:
-        """Tell whether *info*, with this *path*, is a member of a sample; note what else it is."""
+        """True if *info*, with this *path*, is a member of a sample; else note links, special and system files."""
         kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system in UNIX else 0
         if path.endswith(b"/"):
             if info.file_size:
@@ -221,12 +235,12 @@ class ZipSamples:
         return Sample(split_path(members[0].path)[0], members, self.url)
 
     def report(self, account: Account, skip_special: bool) -> None:
-        """Report what does not become part of a sample."""
+        """Report names, left out members, special members and repeated keys."""
         where = shown(self.url)
-        for said in self.names.warnings():
-            account.warn(said)
-        others = [] if skip_special else [(f"{where}: {name}", kind) for name, kind in self.others]
-        report(where, self.left_out, others, "members", account)
+        for warning in self.names.warnings():
+            account.warn(warning)
+        specials = [] if skip_special else [(f"{where}: {name}", kind) for name, kind in self.others]
+        report(where, self.left_out, specials, "members", account)
         for key in self.returned[:1]:
             account.comes_back(key, self.url)
         warn_of_twins((list(map(path_of_member, self[number])) for number in range(len(self))), account)
@@ -238,10 +252,10 @@ class ZipSamples:
             checked_key(name)
             if "\0" in name:
                 raise SampleError(f"not a member name: {name!r}")
-            if info.flag_bits & ENCRYPTED:
+            if info.flag_bits & ENCRYPTED_FLAG:
                 raise SampleError(f"the member {name!r} is encrypted: unpack the file with its password")
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                method = METHODS.get(info.compress_type, f"method {info.compress_type}")
+                method = COMPRESSION_METHODS.get(info.compress_type, f"method {info.compress_type}")
                 raise SampleError(
                     f"the member {name!r} is compressed by {method}: only stored and deflated ones are read "
                     "(7z x FILE -oDIR unpacks others, and tarcreate --folder DIR makes samples of that)"
@@ -250,27 +264,27 @@ class ZipSamples:
             raise SampleError(error.message, url=self.url) from None
 
     def chunks(self, file: BinaryIO, info: zipfile.ZipInfo) -> Iterator[bytes]:
-        """Yield the payload of *info*, in pieces. Raises: TarFormatError if it is not what the directory says."""
-        left, what = info.file_size, ""
+        """Yield the payload of *info* in chunks. Raises: TarFormatError if it differs from the directory."""
+        remaining, fault = info.file_size, ""
         file.seek(info.header_offset)
         head = file.read(LOCAL.size)
-        named, extra = LOCAL.unpack(head.ljust(LOCAL.size))
-        if not head.startswith(BEGIN) or file.read(named + extra)[:named] != raw_name(info):
-            what = "the header before it differs from the directory"
+        name_size, extra = LOCAL.unpack(head.ljust(LOCAL.size))
+        if not head.startswith(MEMBER_MAGIC) or file.read(name_size + extra)[:name_size] != raw_name(info):
+            fault = "the header before it differs from the directory"
         try:
             with zipfile.ZipExtFile(cast("Any", file), "r", info) as payload:
-                while not what and (chunk := payload.read(READ)):
-                    left -= len(chunk)
+                while not fault and (chunk := payload.read(READ_CHUNK_BYTES)):
+                    remaining -= len(chunk)
                     yield chunk
         except zipfile.BadZipFile:
-            what = "its checksum (CRC) differs"
+            fault = "its checksum (CRC) differs"
         except zlib.error:
-            what = "it does not unpack"
+            fault = "it does not unpack"
         except EOFError:
             raise TruncatedError("the file ends in a payload", url=self.url, offset=info.header_offset) from None
-        if what or left:
-            what = what or "it is not as long as the directory says"
-            raise self.failure(f"the member {path_of_member(info).decode()!r} is damaged: {what}", info.header_offset)
+        if fault or remaining:
+            fault = fault or "it is not as long as the directory says"
+            raise self.failure(f"the member {path_of_member(info).decode()!r} is damaged: {fault}", info.header_offset)
 
     def member(self, file: BinaryIO, info: zipfile.ZipInfo) -> Member:
         """Return *info* as the member of an archive: mode 0644, owner and time 0.
@@ -283,17 +297,17 @@ class ZipSamples:
 
 def _begins(file: BinaryIO) -> bool:
     file.seek(0)
-    return file.read(len(BEGIN)) == BEGIN
+    return file.read(len(MEMBER_MAGIC)) == MEMBER_MAGIC
 
 
 # ---- samples to a zip file ----
 
 
-LARGE = 16 << 20  # bytes; larger members go to a scratch file
-COPIED = 1 << 20  # bytes
-LONGEST = 0xFFFF  # bytes of a name
+MAX_MEMBER_IN_MEMORY = 16 << 20  # bytes; larger members go to a scratch file
+COPY_BYTES = 1 << 20  # bytes
+MAX_ZIP_NAME_BYTES = 0xFFFF  # bytes of a name
 DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can hold
-MODE = 0o100644  # a regular file
+REGULAR_FILE_MODE = 0o100644  # a regular file
 
 
 def write_zip(samples: Iterable[Sample], sink: Sink, account: Account, deflate: bool = False) -> None:
@@ -305,43 +319,43 @@ def write_zip(samples: Iterable[Sample], sink: Sink, account: Account, deflate: 
     Raises: SampleError if two members have one name, or for a name that a zip file can't hold; what *samples* raises;
     StorageError.
     """
-    held: Any = _Held(sink)
+    buffer: Any = _Held(sink)
     method = zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED
-    archive = zipfile.ZipFile(held, "w", method)  # not closed after an error: no end then
+    archive = zipfile.ZipFile(buffer, "w", method)  # not closed after an error: no end then
     try:
         for sample in samples:
             for member in sample.members:
                 _write(archive, member, sample)
-                held.flush_member()
+                buffer.flush_member()
             account.samples_out += 1
         archive.close()
-        held.flush_member()
+        buffer.flush_member()
     except BaseException:
         archive.fp = None  # or it would write the end of the file when it is garbage-collected
         raise
-    account.bytes_out += held.tell()
+    account.bytes_out += buffer.tell()
 
 
 def _write(archive: zipfile.ZipFile, member: Member, sample: Sample) -> None:
     info = zipfile.ZipInfo(_name(archive, member, sample), DATE)
     info.compress_type = archive.compression
     info.create_system = 3  # Unix
-    info.external_attr = MODE << 16
+    info.external_attr = REGULAR_FILE_MODE << 16
     info.file_size = member.size  # says whether it needs 64 bits
     with archive.open(info, "w") as target:
-        if member.size <= COPIED:
+        if member.size <= COPY_BYTES:
             target.write(member.read())
             return
         with member.open() as payload:
-            while chunk := payload.read(COPIED):
+            while chunk := payload.read(COPY_BYTES):
                 target.write(chunk)
 
 
 def _name(archive: zipfile.ZipFile, member: Member, sample: Sample) -> str:
     """Return the name of *member* for *archive*. Raises: SampleError if it is there already, or can't be a name."""
     wrong = ""
-    if len(member.path) > LONGEST:
-        wrong = f"a name in a zip file has at most {LONGEST:,} bytes, and this has {len(member.path):,}"
+    if len(member.path) > MAX_ZIP_NAME_BYTES:
+        wrong = f"a name in a zip file has at most {MAX_ZIP_NAME_BYTES:,} bytes, and this has {len(member.path):,}"
     try:
         name = member.path.decode()
     except UnicodeDecodeError:
@@ -359,7 +373,7 @@ def _name(archive: zipfile.ZipFile, member: Member, sample: Sample) -> str:
 
 
 class _Held:
-    """What zipfile writes to. The current member is held, because zipfile writes its header again at its end."""
+    """The file that zipfile writes to. It holds the current member, because zipfile rewrites its header at its end."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -368,7 +382,7 @@ class _Held:
 
     def write(self, data: bytes) -> int:
         """Add *data*."""
-        if isinstance(self._file, io.BytesIO) and self._file.tell() + len(data) > LARGE:
+        if isinstance(self._file, io.BytesIO) and self._file.tell() + len(data) > MAX_MEMBER_IN_MEMORY:
             scratch = scratch_file()
             scratch.write(self._file.getbuffer())
             self._file = scratch
@@ -389,13 +403,13 @@ class _Held:
         """Do nothing: `flush_member` does."""
 
     def flush_member(self) -> None:
-        """Write what is held to the sink."""
+        """Write the held member to the sink."""
         size = self._file.seek(0, io.SEEK_END)
         if isinstance(self._file, io.BytesIO):
             self._sink.write(self._file.getvalue())
         else:
             with self._file, reread(self._file) as held:
-                while chunk := held.read(COPIED):
+                while chunk := held.read(COPY_BYTES):
                     self._sink.write(chunk)
         self._before += size
         self._file = io.BytesIO()

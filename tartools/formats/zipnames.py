@@ -59,28 +59,28 @@ class ZipNames:
             return raw.decode(self._encoding or "utf-8")
         except UnicodeDecodeError:
             if self._encoding:
-                what = f"the name {info.orig_filename!r} is not {self._encoding}"
-                raise SampleError(what, url=self._url) from None
+                reason = f"the name {info.orig_filename!r} is not {self._encoding}"
+                raise SampleError(reason, url=self._url) from None
         if len(self.guessed) < MAX_GUESSED_NAMES:
             self.guessed.append(raw)
         return info.orig_filename
 
     def warnings(self) -> list[str]:
-        """Return what to say about the names."""
-        where, said = shown(self._url), []
+        """Return warnings about the names."""
+        where, lines = shown(self._url), []
         likely = likely_encodings(self.guessed) if self.guessed else []
         if self.guessed and likely[:1] != ["cp437"]:
             names = [name for name in likely if name != "cp437"][:2]
             first = self.guessed[0]
-            others = ", ".join(f"--encoding {name} reads {first.decode(name)!r}" for name in names)
-            said.append(
+            advice = ", ".join(f"--encoding {name} reads {first.decode(name)!r}" for name in names)
+            lines.append(
                 f"{where}: {first.decode('cp437')!r} is not UTF-8, and is read as code page 437: "
-                f"{others or '--encoding NAME reads another'}"
+                f"{advice or '--encoding NAME reads another'}"
             )
         if self.backslashes:
-            more = f", as in {several(len(self.backslashes) - 1, 'more name')}" if self.backslashes[1:] else ""
-            said.append(f"{where}: backslashes in {self.backslashes[0]!r} separate folders{more}")
-        return said
+            suffix = f", as in {several(len(self.backslashes) - 1, 'more name')}" if self.backslashes[1:] else ""
+            lines.append(f"{where}: backslashes in {self.backslashes[0]!r} separate folders{suffix}")
+        return lines
 
 
 def unicode_path(extra: bytes, raw: bytes) -> str:

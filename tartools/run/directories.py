@@ -22,9 +22,9 @@ from tartools.tar import Member, Writer, copy_range, join_path, split_path
 
 Errors = Literal["abort", "skip", "ignore"]  # what happens to the run and the sample when a command fails
 
-KEY = b"__key__"
+KEY_FILE = b"__key__"
 LOG = ".log"  # behind the name of a directory: the file with what the command printed
-RAW = b".tar"  # likewise: the sample as it was read
+RAW_SUFFIX = b".tar"  # likewise: the sample as it was read
 MOST_USED = 16  # directories that wait for other samples
 BAD_NAME = (errno.EEXIST, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)  # of files; other errors end the run
 
@@ -99,15 +99,15 @@ class SampleDirectories:
         self.options = options
         self._emptied: list[bytes] = []  # directories to be removed
         self._used: list[bytes] = []  # empty directories for other samples
-        made: list[Callable[[], object]] = []
+        undo_steps: list[Callable[[], object]] = []
         try:
             with deferred_signals():  # until the guard runs
                 self.folder = os.path.realpath(os.fsencode(scratch.private_directory(tmpdir)))
-                made.append(partial(scratch.remove_tree, self.folder))
+                undo_steps.append(partial(scratch.remove_tree, self.folder))
                 self.guard = Guard(self.folder, keep=options.keep, tmpdir=tmpdir)
-                made.append(self.guard.close)
+                undo_steps.append(self.guard.close)
         except BaseException:  # a signal too, that came meanwhile
-            for undo in made:
+            for undo in undo_steps:
                 undo()
             raise
 
@@ -124,15 +124,15 @@ class SampleDirectories:
         """
         for number, sample in enumerate(samples):
             folder = b"%b/%06d" % (self.folder, number)
-            raw = folder + RAW if self.options.errors == "ignore" else None
+            raw = folder + RAW_SUFFIX if self.options.errors == "ignore" else None
             log = folder + LOG.encode() if self.options.is_logged else None
-            failure, made = "", scratch.Identity()
+            failure, identity = "", scratch.Identity()
             try:
                 if self._used:
                     os.rename(self._used.pop(), folder)
                 else:
                     os.mkdir(folder, 0o700)
-                made = scratch.identity_of_file(folder)
+                identity = scratch.identity_of_file(folder)
                 if raw:
                     with scratch.create_file(raw) as sink:
                         writer = Writer(sink)
@@ -147,12 +147,12 @@ class SampleDirectories:
                     url=os.fsdecode(self.folder),
                 ) from error
             bare = tuple(Member(m.path, b"", 0, 0, m.size, m.header) for m in sample.members)
-            yield SampleTask(folder, number, sample.raw_key, sample.shard, bare, failure, log, raw, made)
+            yield SampleTask(folder, number, sample.raw_key, sample.shard, bare, failure, log, raw, identity)
 
-    def remove(self, task: SampleTask, files: Iterable[bytes], *, again: bool = False) -> None:
-        """Remove what *task* has on disk; of kept directories only the copy of the sample. *files* are in it.
+    def remove(self, task: SampleTask, files: Iterable[bytes], *, reuse: bool = False) -> None:
+        """Remove the directory of *task* and its *files*; if directories are kept, only the copy of the sample.
 
-        The directory itself is removed by the next call of `sweep`. But with *again* it becomes another sample's, if it
+        The directory itself is removed by the next call of `sweep`. But with *reuse* it becomes another sample's, if it
         is the one that was made for the task. It has nothing but *files* then, and nobody works in it.
         """
         if task.raw:
@@ -162,7 +162,7 @@ class SampleDirectories:
         if task.log:
             scratch.remove_tree(task.log)
         emptied = scratch.remove_files(files)
-        if again and emptied and len(self._used) < MOST_USED and scratch.identity_of_file(task.folder) == task.made:
+        if reuse and emptied and len(self._used) < MOST_USED and scratch.identity_of_file(task.folder) == task.made:
             self._used.append(task.folder)
         else:
             self._emptied.append(task.folder)
@@ -183,7 +183,7 @@ class SampleDirectories:
 def _write_files(sample: Sample, folder: bytes, base: bytes) -> None:
     if b"\0" in sample.raw_key:
         raise SampleFailedError("its key contains a NUL, which no file and no environment can")
-    _write_file(folder, base + b"." + KEY, Member(b"", sample.raw_key, 0, 0, len(sample.raw_key)))
+    _write_file(folder, base + b"." + KEY_FILE, Member(b"", sample.raw_key, 0, 0, len(sample.raw_key)))
     for member in sample.members:
         _write_file(folder, join_path(base, split_path(member.path)[1]), member)
 

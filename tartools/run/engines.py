@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 Work = Callable[[Item], Generator[Any, None, None]]  # called for an item, it yields the results
 Answer = list[Any] | bytes  # results as they are, or a message
 
-PATIENCE = 5.0  # seconds in which a process ends that was told to
+EXIT_SECONDS = 5.0  # seconds in which a process ends that was told to
 STARTED = b""  # what a process says when it is ready
 
 
@@ -39,7 +39,7 @@ class InPlace(Generic[Item, Result]):
         self._work = work
 
     def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], Result]:
-        """Return what calls *work* for *item*."""
+        """Return a function that calls *work* for *item*."""
         ended()
         return partial(self._work, item)
 
@@ -104,7 +104,7 @@ class Processes(Generic[Item]):
         return self._threads.submit(item, ended)
 
     def stop(self) -> None:
-        """End all processes, whatever they are at, and the threads."""
+        """End all processes, busy or idle, and the threads."""
         self._threads.stop()
         for process in list(self._all):
             self._end(process)
@@ -123,7 +123,7 @@ class Processes(Generic[Item]):
         raise RuntimeError(f"{item}: {_ending(status)} while a worker was at it, {self._retries + 1} times")
 
     def _terminate(self) -> None:
-        """Have all processes end, so that those who wait for them go on."""
+        """Terminate all processes, so that the threads that wait for them continue."""
         with self._lock:
             self._stopped = True
             for process in self._all:
@@ -174,7 +174,7 @@ class _Process:
 
     def end(self) -> int | None:
         """Have it end; return its exit status."""
-        self._process.join(PATIENCE)
+        self._process.join(EXIT_SECONDS)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
@@ -183,7 +183,7 @@ class _Process:
 
 
 def _live(pipe: Connection) -> None:
-    """Answer what comes by *pipe*, until nobody asks any more."""
+    """Answer the requests from *pipe* until its other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the program ends its workers
     with suppress(EOFError, OSError):
         begin = pipe.recv_bytes()
@@ -216,34 +216,34 @@ class Failure:
 
 
 def held(work: Work[Item], item: Item, stopped: Callable[[], object]) -> list[Any]:
-    """Return what *work* yields for *item*; no more once it is *stopped*."""
-    found: list[Any] = []
+    """Return the values that *work* yields for *item*, up to the moment when *stopped* is true."""
+    values: list[Any] = []
     if stopped():
-        return found
+        return values
     try:
-        for one in work(item):
-            found.append(one)
+        for value in work(item):
+            values.append(value)
             if stopped():
                 break
     except (Exception, SystemExit) as error:
-        found.append(Failure(error))
-    return found
+        values.append(Failure(error))
+    return values
 
 
 def message_of(work: Work[Item], item: Item, pickler: Callable[[io.BytesIO], pickle.Pickler]) -> bytes:
-    """Return what *work* yields for *item* as a message: pickles by *pickler*, one behind the other.
+    """Return the values that *work* yields for *item* as a message: their pickles, one after the other.
 
-    What can't be pickled is raised in *work*, which may say what it was made of.
+    An error about a value that can't be pickled is raised in *work*, which may add a note.
     """
     message, end = io.BytesIO(), 0
-    found = work(item)
+    values = work(item)
     try:
-        for one in found:
+        for value in values:
             try:
-                pickler(message).dump(one)
+                pickler(message).dump(value)
             except Exception as error:
-                error.add_note(f"a result of type {type(one).__name__} can't be sent from a worker")
-                found.throw(error)
+                error.add_note(f"a result of type {type(value).__name__} can't be sent from a worker")
+                values.throw(error)
             end = message.tell()
     except (Exception, SystemExit) as error:
         message.truncate(end)
@@ -254,10 +254,10 @@ def message_of(work: Work[Item], item: Item, pickler: Callable[[io.BytesIO], pic
 
 def results(answer: Answer) -> Iterator[Any]:
     """Yield the results in *answer*, of `held` or `message_of`. Raises: the error that ended the call, after them."""
-    for one in answer if isinstance(answer, list) else _unpacked(answer):
-        if isinstance(one, Failure):
-            raise one.error
-        yield one
+    for value in answer if isinstance(answer, list) else _unpacked(answer):
+        if isinstance(value, Failure):
+            raise value.error
+        yield value
 
 
 def _unpacked(message: bytes) -> Iterator[Any]:
@@ -269,12 +269,12 @@ def _unpacked(message: bytes) -> Iterator[Any]:
 def portable(error: BaseException) -> BaseException:
     """Return *error*, or an error that says the same if it can't be pickled, with its traceback as a note."""
     text = "".join(traceback.format_exception(error)).rstrip()
-    found = error
+    portable_error = error
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
     except Exception:
-        found = RuntimeError(f"{type(error).__name__}: {error}")
+        portable_error = RuntimeError(f"{type(error).__name__}: {error}")
         for note in getattr(error, "__notes__", ()):
-            found.add_note(note)
-    found.add_note(f"in a worker:\n{text}")
-    return found
+            portable_error.add_note(note)
+    portable_error.add_note(f"in a worker:\n{text}")
+    return portable_error

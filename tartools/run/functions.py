@@ -32,10 +32,10 @@ OfSample = Callable[[Sample], Made | Iterable[Made] | None]
 OnError = Callable[[Sample, Exception], Made | Iterable[Made] | None]
 OfShard = Callable[[Source, str], object]
 
-WINDOW = 4  # samples for each worker that are under way, or done and waiting for those before them
-MOST, MORE = 32, 4  # threads; more threads than cores: what a ThreadPoolExecutor has
-UNKNOWN = 16  # assumed workers of an executor that does not say how many it has
-NAMED = 3  # outputs named in a message
+SAMPLES_PER_WORKER = 4  # samples for each worker that are under way, or done and waiting for those before them
+MAX_THREADS, MAX_EXTRA_THREADS = 32, 4  # threads; more threads than cores: what a ThreadPoolExecutor has
+DEFAULT_EXECUTOR_WORKERS = 16  # assumed workers of an executor that does not say how many it has
+MAX_OUTPUTS_NAMED = 3  # outputs named in a message
 
 
 def map_samples(
@@ -139,7 +139,7 @@ def map_shards(
             _note_failures(windowed(todo, calls, window, ordered=False), failed)
     if failed:
         names = [shown(output) for _, output in todo if output in failed]
-        listed = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+        listed = ", ".join(names[:MAX_OUTPUTS_NAMED]) + (", ..." if len(names) > MAX_OUTPUTS_NAMED else "")
         errors = {id(failed[output]): failed[output] for _, output in todo if output in failed}  # a broken pool has one
         raise ExceptionGroup(f"{len(failed)} of {len(todo)} shards failed: {listed}", list(errors.values()))
     return [output for _, output in todo]
@@ -157,10 +157,12 @@ def _mapped(
             yield from one_by_one(_made(function, sample) for sample in samples)
             return
         # No copies (`own`): the samples under way are adjacent, so they keep few read buffers alive.
-        threads = getattr(workers, "_max_workers", UNKNOWN) if isinstance(workers, Executor) else workers
+        threads = (
+            getattr(workers, "_max_workers", DEFAULT_EXECUTOR_WORKERS) if isinstance(workers, Executor) else workers
+        )
         engine = _engine(partial(_all_made, function), workers)
-        with closing(windowed(samples, engine, WINDOW * threads)) as made:
-            for sample, answer in made:
+        with closing(windowed(samples, engine, SAMPLES_PER_WORKER * threads)) as answers:
+            for sample, answer in answers:
                 try:
                     results = answer()
                 except Exception as error:
@@ -175,18 +177,18 @@ def _call_on_error(on_error: OnError, error: Exception, sample: Sample) -> Made 
 
 
 def _made(function: OfSample, sample: Sample) -> Iterator[Sample]:
-    """Yield what *function* makes of *sample*. Raises: what it raises, with a note; TypeError."""
+    """Yield the results of *function* for *sample*. Raises: the errors of *function*, with a note; TypeError."""
     try:
-        made = function(sample)
-        alone = isinstance(made, (Sample, Mapping)) or not isinstance(made, Iterable)
-        for one in () if made is None else (made,) if alone else made:
-            if isinstance(one, Sample):
-                yield one
-            elif isinstance(one, Mapping):
-                yield build(one)
+        returned = function(sample)
+        is_single = isinstance(returned, (Sample, Mapping)) or not isinstance(returned, Iterable)
+        for result in () if returned is None else (returned,) if is_single else returned:
+            if isinstance(result, Sample):
+                yield result
+            elif isinstance(result, Mapping):
+                yield build(result)
             else:
                 raise TypeError(
-                    f"the function returned {type(one).__name__}: "
+                    f"the function returned {type(result).__name__}: "
                     "it must return None, a sample, a mapping with '__key__', or an iterable of these"
                 )
     except Exception as error:
@@ -195,7 +197,7 @@ def _made(function: OfSample, sample: Sample) -> Iterator[Sample]:
 
 
 def _all_made(function: OfSample, sample: Sample) -> list[Sample]:
-    """Return what `_made` yields, as a list, which can be sent to another process."""
+    """Return the results of `_made` as a list, which can be sent to another process."""
     return list(_made(function, sample))
 
 
@@ -203,7 +205,7 @@ def _all_made(function: OfSample, sample: Sample) -> list[Sample]:
 
 
 def _missing(pairs: list[tuple[Source, str]], redo: bool) -> list[tuple[Source, str]]:
-    """Return those of *pairs* whose output is missing, or all with *redo*. Raises: ValueError; StorageError."""
+    """Return the *pairs* whose output is missing, or all with *redo*. Raises: ValueError; StorageError."""
     outputs: set[str] = set()
     for _, output in pairs:
         if output in outputs:
@@ -211,8 +213,8 @@ def _missing(pairs: list[tuple[Source, str]], redo: bool) -> list[tuple[Source, 
         outputs.add(output)
     from tartools.storage.listing import existing
 
-    there = set() if redo else existing([output for _, output in pairs])
-    return [pair for pair in pairs if pair[1] not in there or storage.is_directory(pair[1])]
+    existing_outputs = set() if redo else existing([output for _, output in pairs])
+    return [pair for pair in pairs if pair[1] not in existing_outputs or storage.is_directory(pair[1])]
 
 
 def _make(function: OfShard[Source], redo: bool, pair: tuple[Source, str]) -> None:
@@ -238,7 +240,7 @@ def _calling(
     address: str | None,
     cpus: float,
 ) -> Iterator[tuple[Engine[tuple[Source, str], None], int]]:
-    """Give what calls *function* for *count* pairs, and how many it gets at a time."""
+    """Give an engine that calls *function* for *count* pairs, and the number of pairs under way at a time."""
     make = partial(_make, function, redo)
     if engine == "local":
         yield _engine(make, workers), count
@@ -254,7 +256,10 @@ def _calling(
     with cluster.connected(address) as ray:
         assert not isinstance(workers, Executor)
         cpus = cluster.cores_for(ray, cpus, Account())
-        yield cluster.Tasks(ray, work_on_node, cpus), min(workers or cluster.IN_FLIGHT, cluster.IN_FLIGHT)
+        yield (
+            cluster.Tasks(ray, work_on_node, cpus),
+            min(workers or cluster.MAX_TASKS_IN_FLIGHT, cluster.MAX_TASKS_IN_FLIGHT),
+        )
 
 
 def _note_failures(
@@ -274,9 +279,9 @@ def _note_failures(
 
 
 def _engine(work: Callable[[Item], Result], workers: int | Executor | None) -> Engine[Item, Result]:
-    """Return what calls *work*: the caller's executor, its thread, or *workers* threads."""
+    """Return an engine that calls *work*: in the caller's executor, in its thread, or in *workers* threads."""
     if isinstance(workers, Executor):
         return Executed(workers, work)
     if workers == 1:
         return InPlace(work)
-    return Threads(workers or min(MOST, (os.cpu_count() or 1) + MORE), work)
+    return Threads(workers or min(MAX_THREADS, (os.cpu_count() or 1) + MAX_EXTRA_THREADS), work)

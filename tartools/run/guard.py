@@ -30,13 +30,16 @@ from tartools.storage.children import Child, environment, how_it_ended, processe
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.scratch import scratch_file
 
-MARKS = "TARTOOLS_GUARDED"  # the variable with the marks of all guards that a process has, as /1-2//3-4/
-PAGE, SOME = 4096, 200  # bytes of a part of the list, which is written at once; so many numbers take half of it
+GUARD_VARIABLE = "TARTOOLS_GUARDED"  # the variable with the marks of all guards that a process has, as /1-2//3-4/
+LIST_PART_BYTES, PIDS_IN_PART = (
+    4096,
+    200,
+)  # bytes of a part of the list, which is written at once; so many numbers take half of it
 
 # $1: a pattern of variables with our mark. $2: the directory. $3: a pattern of what is in it. $4: "keep" or empty.
 # Its stdout is the list of sessions, its stderr a pipe that ends when the guard does. It needs /proc for all but the
 # process groups of the sessions.
-PROGRAM = r"""
+GUARD_SCRIPT = r"""
 exec 3<&1 4<&0 5>&2 >/dev/null 2>&1
 marks=$1 folder=$2 inside=$3 keep=$4
 export LC_ALL=C  # names of any bytes are lines of text
@@ -81,7 +84,7 @@ rm -rf -- "$folder" || { sleep 1; chmod -R u+rwX -- "$folder"; rm -rf -- "$folde
 class Guard:
     """Watches this process until `close`. If it dies before, ends its commands and removes *folder* unless *keep*.
 
-    What this process starts from now on inherits a mark. Threads may share a guard. Holds: two file descriptors.
+    Processes that this one starts from now on inherit a mark. Threads may share a guard. Holds: two file descriptors.
     Raises: StorageError if the list can't be made in *tmpdir*, or if no `sh` can be started.
     """
 
@@ -90,13 +93,13 @@ class Guard:
         self._pages = 0  # of the list
         self._running: set[Child] = set()
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
-        self._marks_before = os.environ.get(MARKS)
+        self._marks_before = os.environ.get(GUARD_VARIABLE)
         self._list = scratch_file(tmpdir)
         with deferred_signals():
             inside = re.sub(rb"([][?*\\])", rb"\\\1", folder) + b"/*"
-            words: list[str | bytes] = [f"^{MARKS}=.*/{self._mark}/", folder, inside, "keep" if keep else ""]
-            self._process = self._started(["sh", "-c", PROGRAM, "tartools-guard", *words])
-            os.environ[MARKS] = f"{self._marks_before or ''}/{self._mark}/"
+            words: list[str | bytes] = [f"^{GUARD_VARIABLE}=.*/{self._mark}/", folder, inside, "keep" if keep else ""]
+            self._process = self._started(["sh", "-c", GUARD_SCRIPT, "tartools-guard", *words])
+            os.environ[GUARD_VARIABLE] = f"{self._marks_before or ''}/{self._mark}/"
 
     def _started(self, words: list[str | bytes]) -> subprocess.Popen[bytes]:
         """Return the ended parent of the guard, with the pipes of the guard. Raises: StorageError."""
@@ -108,7 +111,7 @@ class Guard:
                 stdout=self._list,
                 stderr=subprocess.PIPE,
                 cwd="/",
-                env={name: value for name, value in os.environb.items() if name != os.fsencode(MARKS)},
+                env={name: value for name, value in os.environb.items() if name != os.fsencode(GUARD_VARIABLE)},
                 start_new_session=True,  # so that it gets no signals of the terminal
             )
         except OSError as error:
@@ -129,7 +132,7 @@ class Guard:
         Raises: OSError, also if the disk is full, and ValueError, before anything was started.
         """
         with self._lock:
-            self._pages = max(self._pages, len(self._running) // SOME + 1)
+            self._pages = max(self._pages, len(self._running) // PIDS_IN_PART + 1)
             self._write_list()  # which takes the room for one more
         child = Child(words, **options)
         with self._lock:
@@ -139,7 +142,7 @@ class Guard:
 
     @property
     def running(self) -> list[Child]:
-        """What was started and not released."""
+        """The children that were started and not released."""
         with self._lock:
             return list(self._running)
 
@@ -150,12 +153,12 @@ class Guard:
             self._write_list()
 
     def _write_list(self) -> None:
-        """Write the numbers of what runs, and blanks behind them. Raises: OSError."""
+        """Write the pids of running children, padded with blanks. Raises: OSError."""
         numbers = b"".join(b"%d\n" % child.pid for child in self._running)
-        os.pwrite(self._list.fileno(), numbers.ljust(self._pages * PAGE), 0)
+        os.pwrite(self._list.fileno(), numbers.ljust(self._pages * LIST_PART_BYTES), 0)
 
     def marked(self, sessions: Set[int] | None = None) -> set[int]:
-        """Return the numbers of the processes in *sessions* that have our mark: what we have started, and so on.
+        """Return the pids in *sessions* that have our mark: children, their children, and so on.
 
         By default in all sessions but that of this process.
         """
@@ -164,7 +167,7 @@ class Guard:
             process.number
             for process in processes()
             if (process.session != ours if sessions is None else process.session in sessions)
-            and any(v.startswith(os.fsencode(MARKS + "=")) and mark in v for v in environment(process.number))
+            and any(v.startswith(os.fsencode(GUARD_VARIABLE + "=")) and mark in v for v in environment(process.number))
         }
 
     def close(self) -> None:
@@ -172,9 +175,9 @@ class Guard:
         assert self._process.stdin is not None
         assert self._process.stderr is not None
         if self._marks_before is None:
-            os.environ.pop(MARKS, None)
+            os.environ.pop(GUARD_VARIABLE, None)
         else:
-            os.environ[MARKS] = self._marks_before
+            os.environ[GUARD_VARIABLE] = self._marks_before
         with contextlib.suppress(OSError):  # it was killed
             self._process.stdin.write(b"done\n")
             self._process.stdin.close()

@@ -12,27 +12,29 @@ from collections.abc import Callable, Iterable
 from tartools.errors import printable
 from tartools.storage.streams import wait_until_ready
 
-LONGEST = 1 << 16  # bytes of a line
-PULSE = 0.1  # seconds
+MAX_LINE_BYTES = 1 << 16  # bytes of a line
+LINE_POLL_SECONDS = 0.1  # seconds
 Stopped = Callable[[], bool]
 _lock = threading.Lock()
 
 
 def print_lines(key: bytes, lines: Iterable[bytes], stopped: Stopped) -> None:
-    """Write *lines* to stderr, each behind *key*, and nothing between them. What can't be written is dropped.
+    """Write *lines* to stderr, each after *key*, without other output between them. Unwritable lines are dropped.
 
-    Once *stopped*, so is what nobody reads: no signal comes to this thread, which would wait for ever.
+    Once *stopped*, unread output is dropped too: no signal comes to this thread, which would wait for ever.
     """
     begin = printable(key.decode("utf-8", "surrogateescape")).encode()
     data = b"".join(b"%b: %b\n" % (begin, line) for line in lines)
     at = 0
     with _lock, contextlib.suppress(OSError):
         while at < len(data):
-            over = stopped()
-            if wait_until_ready(2, writing=True, seconds=0 if over else PULSE):  # for so much at once, and not more
+            is_stopped = stopped()
+            if wait_until_ready(
+                2, writing=True, seconds=0 if is_stopped else LINE_POLL_SECONDS
+            ):  # for so much at once, and not more
                 end = data.rfind(b"\n", at, at + select.PIPE_BUF) + 1 or at + select.PIPE_BUF
                 at += os.write(2, data[at:end])
-            elif over:
+            elif is_stopped:
                 return
 
 
@@ -48,8 +50,8 @@ class KeyedLines:
     def until(self, fd: int, key: bytes, seconds: float | None) -> bool:
         """Print lines behind *key* as they come until *fd* can be read; return False after *seconds*."""
         poll = select.poll()
-        for each in (fd, self._ours):
-            poll.register(each, select.POLLIN)
+        for descriptor in (fd, self._ours):
+            poll.register(descriptor, select.POLLIN)
         end = None if seconds is None else time.monotonic() + seconds
         while ready := poll.poll(None if end is None else max(0.0, end - time.monotonic()) * 1000):
             if any(number == fd for number, _ in ready):
@@ -58,7 +60,7 @@ class KeyedLines:
         return False
 
     def end(self, key: bytes) -> None:
-        """Print what is left, the last line too if it is not ended."""
+        """Print the remaining output, also an unfinished last line."""
         while self._relay(key):
             pass
         if self._rest:
@@ -66,12 +68,12 @@ class KeyedLines:
             self._rest = b""
 
     def _relay(self, key: bytes) -> bool:
-        """Print the whole lines of what is there; tell whether anything was."""
+        """Print the complete lines in the pipe; return True if there was any output."""
         try:
-            *lines, self._rest = (self._rest + os.read(self._ours, LONGEST)).split(b"\n")
+            *lines, self._rest = (self._rest + os.read(self._ours, MAX_LINE_BYTES)).split(b"\n")
         except BlockingIOError:
             return False
-        if len(self._rest) > LONGEST:
+        if len(self._rest) > MAX_LINE_BYTES:
             lines.append(self._rest)
             self._rest = b""
         if lines:

@@ -30,47 +30,47 @@ from tartools.storage.scratch import scratch_file
 Results = Generator[tuple[Task, TaskResult], None, None]
 OnRetry = Callable[[Task, TaskResult], object]
 HOST = os.uname().nodename
-WINDOW = 1000  # tasks that wait, run, or have ended and wait to be taken
-STDERR = 2048  # bytes of stderr that are kept, the last ones
-STDOUT = 16 << 20  # bytes of stdout that are passed on
-LOOK = 0.2  # seconds between two looks at how much a command has printed
-PATIENCE = 3.0  # seconds between SIGTERM and SIGKILL; tartools need less to end what they have started themselves
-FILES, OTHERS = 6, 40  # open files that a command needs while it starts, and all of them together
+MAX_TASKS_UNDER_WAY = 1000  # tasks that wait, run, or have ended and wait to be taken
+MAX_STDERR_BYTES = 2048  # bytes of stderr that are kept, the last ones
+MAX_STDOUT_BYTES = 16 << 20  # bytes of stdout that are passed on
+OUTPUT_POLL_SECONDS = 0.2  # seconds between two looks at how much a command has printed
+KILL_DELAY = 3.0  # seconds between SIGTERM and SIGKILL; tartools need less to end what they have started themselves
+STARTING_FILES, OTHER_OPEN_FILES = 6, 40  # open files that a command needs while it starts, and all of them together
 
 
 def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]], *, redo: bool) -> list[Task]:
-    """Return those of *tasks* that have no output yet, or that failed by *records* of a log; with *redo* all of them.
+    """Return the *tasks* without an output, and those that failed by the *records* of a log; with *redo* all tasks.
 
     A failed task replaces its output. A directory does not count as an output, because it does not appear whole. Nor
     does a file without bytes: it is what a crash of the machine leaves of an output that was not on the disk yet.
     Raises: StorageError if the existence of an output can't be determined.
     """
-    failed = {which for which, entry in records.items() if entry["status"] == FAILED}
+    failed = {key for key, entry in records.items() if entry["status"] == FAILED}
     from tartools.storage.listing import existing
 
     present = set() if redo else existing([task.output for task in tasks if task.output])
     present = {url for url in present if not storage.is_directory(url)}
-    whole = {url for url in present if storage.plain_size(url) != 0}
+    complete = {url for url in present if storage.plain_size(url) != 0}
     return [
         task._replace(force=task.force or task.output in present)
         for task in tasks
-        if task.output not in whole or (failed and record_key(task) in failed)
+        if task.output not in complete or (failed and record_key(task) in failed)
     ]
 
 
 def run_with_retries(task: Task, sessions: Sessions, retries: int = 0, on_retry: OnRetry | None = None) -> TaskResult:
-    """Return how *task* ended after up to 1 + *retries* tries.
+    """Return the result of *task* after up to 1 + *retries* tries.
 
     Calls *on_retry* with the result of each try that failed before the next one begins.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     tries = 1
     while True:
-        found = sessions.run(task.words, task.environment)
-        failure = without_signatures(found.failure or _missing_output(task), task)
-        stderr = without_signatures(found.stderr, task, cut=len(found.stderr.encode()) >= STDERR)
-        stdout = b"" if failure else found.stdout
-        result = TaskResult(found.status, failure, time.monotonic() - begun, tries, HOST, stderr, stdout)
+        run_result = sessions.run(task.words, task.environment)
+        failure = without_signatures(run_result.failure or _missing_output(task), task)
+        stderr = without_signatures(run_result.stderr, task, cut=len(run_result.stderr.encode()) >= MAX_STDERR_BYTES)
+        stdout = b"" if failure else run_result.stdout
+        result = TaskResult(run_result.status, failure, time.monotonic() - start, tries, HOST, stderr, stdout)
         if not failure or tries > retries or sessions.stopped:
             return result
         if on_retry:
@@ -110,7 +110,7 @@ def run_tasks(
     jobs: Jobs,
     *,
     fail_fast: bool,
-    window: int = WINDOW,
+    window: int = MAX_TASKS_UNDER_WAY,
 ) -> Results:
     """Have *engine* run *tasks*, *at_once* at a time, and yield each with its result when it has ended.
 
@@ -158,7 +158,7 @@ class Sessions:
         self._environment = dict(os.environb)
 
     def close(self) -> None:
-        """End what runs; then nothing runs any more."""
+        """End all running commands."""
         self.stop()
         self._guard.close()
 
@@ -181,12 +181,12 @@ class Sessions:
                     if self.stopped:  # by now, and `stop` may not know of it
                         child.end(signal.SIGKILL)
                     status, failure, printed = self._wait(child, stdout)
-                    end = _end_of(stderr, STDERR).decode("utf-8", "replace")
+                    end = _end_of(stderr, MAX_STDERR_BYTES).decode("utf-8", "replace")
                     return TaskResult(status, failure, stderr=end, stdout=printed)
                 finally:
                     if child is not None:
                         if child.running:  # waiting for it was interrupted
-                            end_all([child], patience=PATIENCE)
+                            end_all([child], patience=KILL_DELAY)
                         self._guard.release(child)
         except (OSError, ValueError, StorageError) as error:
             if child is not None:
@@ -195,26 +195,26 @@ class Sessions:
             return TaskResult(None, f"can't be run: {why}")
 
     def stop(self) -> None:
-        """End what runs, by SIGTERM, after three seconds by SIGKILL; nothing is started any more.
+        """End running commands by SIGTERM, after three seconds by SIGKILL; start no more.
 
         If something runs, what earlier commands have left in sessions of their own is killed too.
         """
         try:
             self.stopped = True
             if live := self._guard.running:
-                end_all(live, patience=PATIENCE, others=self._guard.marked)
+                end_all(live, patience=KILL_DELAY, others=self._guard.marked)
         finally:
             self._over.set()
 
     def _wait(self, child: Child, stdout: io.FileIO) -> tuple[int | None, str, bytes]:
-        """Wait for *child*, which writes to *stdout*; return its status, how it failed, and what it wrote if not."""
+        """Wait for *child*, which writes to *stdout*; return its status, failure, and output if it succeeded."""
         until = math.inf if self._timeout is None else time.monotonic() + self._timeout
         ended = too_much = False
-        while not ended and not too_much and (left := until - time.monotonic()) > 0:
-            ended = child.has_ended(min(left, LOOK))
-            too_much = not ended and os.fstat(stdout.fileno()).st_size > STDOUT
+        while not ended and not too_much and (remaining := until - time.monotonic()) > 0:
+            ended = child.has_ended(min(remaining, OUTPUT_POLL_SECONDS))
+            too_much = not ended and os.fstat(stdout.fileno()).st_size > MAX_STDOUT_BYTES
         if not ended:
-            end_all([child], patience=PATIENCE)
+            end_all([child], patience=KILL_DELAY)
         elif self.stopped:
             self._over.wait()  # `stop` may still be ending what is left of it
         status = child.wait()
@@ -225,26 +225,26 @@ class Sessions:
         if status and ended:
             return status, how_it_ended(status), b""
         # What it left in its process group may have printed more, until it was killed.
-        if too_much or len(printed := _end_of(stdout, STDOUT + 1)) > STDOUT:
-            why = f"printed more than {STDOUT:,} bytes, which is the limit: have it write a file (-o)"
+        if too_much or len(printed := _end_of(stdout, MAX_STDOUT_BYTES + 1)) > MAX_STDOUT_BYTES:
+            why = f"printed more than {MAX_STDOUT_BYTES:,} bytes, which is the limit: have it write a file (-o)"
             return status if ended else None, why, b""
         return status, "", printed
 
 
 def check_program(word: str) -> None:
-    """Raise UsageError if *word* can't be run, neither as a path nor as a name in PATH."""
+    """Raise UsageError unless *word* can be run as a path or as a name in PATH."""
     if shutil.which(word) is None:
-        what = "this is not executable" if os.path.exists(word) else "there is no such program"
-        raise UsageError(f"{what}; if the shell has expanded SPEC, quote it", url=word)
+        reason = "this is not executable" if os.path.exists(word) else "there is no such program"
+        raise UsageError(f"{reason}; if the shell has expanded SPEC, quote it", url=word)
 
 
 def most_at_once() -> int:
     """Return how many commands can run at a time with the files that this process may open."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, (limit - OTHERS) // FILES)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, (limit - OTHER_OPEN_FILES) // STARTING_FILES)
 
 
-def _end_of(file: io.FileIO, most: int) -> bytes:
-    """Return the last bytes of the open *file*, up to *most*."""
+def _end_of(file: io.FileIO, max_bytes: int) -> bytes:
+    """Return the last bytes of the open *file*, up to *max_bytes*."""
     size = os.fstat(file.fileno()).st_size
-    return os.pread(file.fileno(), most, max(0, size - most)) if size else b""
+    return os.pread(file.fileno(), max_bytes, max(0, size - max_bytes)) if size else b""

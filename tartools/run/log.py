@@ -14,32 +14,32 @@ from tartools.run.tasks import Task, TaskResult, without_signatures
 from tartools.storage.names import folded
 
 DONE, FAILED, WAITING = "done", "failed", "waiting"
-BEGIN = b'{"item": "'  # of a record
-LONGEST = 1e12  # seconds
-SLOWEST = 3  # items that a report names
+RECORD_START = b'{"item": "'  # of a record
+MAX_TASK_SECONDS = 1e12  # seconds
+SLOWEST_SHOWN = 3  # items that a report names
 MAX_LINES_NOT_DONE = 20  # of a report; items that count up are one line
-DIGITS = 16  # of a digest
+ITEM_DIGEST_DIGITS = 16  # of a digest
 
 Key = tuple[str, str, str]
 
 
 def record_key(task: Task) -> Key:
-    """Return what tells the records of *task* from others: item and output without queries, and a digest of these."""
+    """Return the key of the records of *task*: item and output without queries, and a digest if there were queries."""
     item, output = redacted(task.item), without_signatures(task.output, task)
     if (item, output) == (task.item, task.output):
         return item, output, ""
     from hashlib import sha256
 
     secret = f"{task.item}\0{task.output}".encode("utf-8", "surrogatepass")
-    return item, output, sha256(secret).hexdigest()[:DIGITS]
+    return item, output, sha256(secret).hexdigest()[:ITEM_DIGEST_DIGITS]
 
 
 def first_records(
     tasks: Iterable[Task], todo: Sequence[Task], records: Mapping[Key, Mapping[str, Any]], time: float
 ) -> bytes:
-    """Return the lines that a run begins with, given the *records* so far: of those of *tasks* that it has *todo*.
+    """Return the first lines of a run: tasks that wait, and tasks done since the *records* so far.
 
-    What has been waiting in the log, and is not to be done any more, is done.
+    A task that waits in the log, and is not in *todo* any more, is done.
     """
     waiting = {record_key(task) for task in todo}
     lines = []
@@ -88,7 +88,7 @@ def last_records(log: bytes, name: str) -> dict[Key, dict[str, Any]]:
         try:
             entry = json.loads(line)
         except ValueError:
-            if line.startswith(BEGIN) or BEGIN.startswith(line):
+            if line.startswith(RECORD_START) or RECORD_START.startswith(line):
                 continue
             entry = None
         if not _is_record(entry):
@@ -100,7 +100,7 @@ def last_records(log: bytes, name: str) -> dict[Key, dict[str, Any]]:
 
 
 def _is_record(entry: object) -> bool:
-    """Tell whether *entry* has what a report needs."""
+    """True if *entry* has the values that a report needs."""
     if not isinstance(entry, dict):
         return False
     texts = [entry.get("item"), entry.get("output"), entry.get("status"), entry.get("query", "")]
@@ -111,32 +111,35 @@ def _is_record(entry: object) -> bool:
     return (
         all(isinstance(text, str) for text in texts)
         and isinstance(seconds, (int, float))
-        and abs(seconds) < LONGEST  # false for NaN
+        and abs(seconds) < MAX_TASK_SECONDS  # false for NaN
         and isinstance(tries, int)
     )
 
 
 def report_of_log(records: Collection[dict[str, Any]]) -> list[str]:
-    """Return what *records* say as lines: numbers, times, hosts, the slowest items, those that failed or wait."""
-    waiting = [each for each in records if each["status"] == WAITING]
-    failed = [each for each in records if each["status"] not in (DONE, WAITING)]
-    seen = [each for each in records if each["status"] != WAITING and each["tries"]]  # how they ended
-    items, tries = several(len(records), "item"), several(sum(each["tries"] for each in seen), "try", "tries")
-    done = len(records) - len(failed) - len(waiting)
-    left = f", {len(waiting)} not done" if waiting else ""
-    lines = [f"{items}: {done} done, {len(failed)} failed{left}, {tries}"]
-    if seen:
-        seconds = sorted(each["seconds"] for each in seen)
-        middle, last = seconds[len(seconds) // 2], seconds[-1]
-        hosts = Counter(each["host"] for each in seen).most_common()
-        lines.append(f"{sum(seconds):.1f} s in all; an item {middle:.1f} s (median), {last:.1f} s at most")
+    """Return the report of *records* as lines: counts, times, hosts, slowest items, failed and waiting items."""
+    waiting_records = [record for record in records if record["status"] == WAITING]
+    failed_records = [record for record in records if record["status"] not in (DONE, WAITING)]
+    ended_records = [record for record in records if record["status"] != WAITING and record["tries"]]  # how they ended
+    items, tries = (
+        several(len(records), "item"),
+        several(sum(record["tries"] for record in ended_records), "try", "tries"),
+    )
+    done_count = len(records) - len(failed_records) - len(waiting_records)
+    waiting_note = f", {len(waiting_records)} not done" if waiting_records else ""
+    lines = [f"{items}: {done_count} done, {len(failed_records)} failed{waiting_note}, {tries}"]
+    if ended_records:
+        seconds = sorted(record["seconds"] for record in ended_records)
+        median, longest = seconds[len(seconds) // 2], seconds[-1]
+        hosts = Counter(record["host"] for record in ended_records).most_common()
+        lines.append(f"{sum(seconds):.1f} s in all; an item {median:.1f} s (median), {longest:.1f} s at most")
         lines.append("hosts: " + ", ".join(f"{host} {count}" for host, count in hosts))
-        slowest = sorted(seen, key=lambda each: -each["seconds"])[:SLOWEST]
-        lines += [f"slowest: {shown(each['item'])}: {each['seconds']:.1f} s" for each in slowest]
-    for each in failed:
-        last_line = TaskResult(None, stderr=each["stderr"]).last_line
-        lines.append(f"failed: {shown(each['item'])}: {each['failure']}{': ' if last_line else ''}{last_line}")
-    left_items = [*folded(shown(each["item"]) for each in waiting)]
+        slowest = sorted(ended_records, key=lambda record: -record["seconds"])[:SLOWEST_SHOWN]
+        lines += [f"slowest: {shown(record['item'])}: {record['seconds']:.1f} s" for record in slowest]
+    for record in failed_records:
+        last_line = TaskResult(None, stderr=record["stderr"]).last_line
+        lines.append(f"failed: {shown(record['item'])}: {record['failure']}{': ' if last_line else ''}{last_line}")
+    left_items = [*folded(shown(record["item"]) for record in waiting_records)]
     lines += [f"not done: {items}" for items in left_items[:MAX_LINES_NOT_DONE]]
     if len(left_items) > MAX_LINES_NOT_DONE:
         lines.append(f"not done: {len(left_items) - MAX_LINES_NOT_DONE:,} more lines; the log has all")

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-IN_FLIGHT = 1000  # tasks submitted at a time; more take memory of Ray and gain nothing
-PATIENCE = 8.0  # seconds in which cancelled tasks end what they run
-PULSE = 0.1  # seconds until a task notices that it was cancelled
-TRIES = ("RAY_NUM_REDIS_GET_RETRIES", "3")  # to reach a cluster, a second or more each
+MAX_TASKS_IN_FLIGHT = 1000  # tasks submitted at a time; more take memory of Ray and gain nothing
+CANCEL_SECONDS = 8.0  # seconds in which cancelled tasks end what they run
+CANCEL_POLL_SECONDS = 0.1  # seconds until a task notices that it was cancelled
+CONNECT_RETRIES = ("RAY_NUM_REDIS_GET_RETRIES", "3")  # to reach a cluster, a second or more each
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def connected(address: str | None) -> Iterator[ModuleType]:
     Keeps an existing connection. Raises: UsageError without Ray; StorageError if the cluster can't be reached or
     refuses the token.
     """
-    os.environ.setdefault(*TRIES)  # read when Ray is loaded
+    os.environ.setdefault(*CONNECT_RETRIES)  # read when Ray is loaded
     try:
         import ray
     except ImportError:
@@ -74,10 +74,10 @@ def connected(address: str | None) -> Iterator[ModuleType]:
     if ray.is_initialized():
         yield ray
         return
-    where = address or os.environ.get("RAY_ADDRESS") or "this machine"
-    found = re.fullmatch(r"(?:ray://)?(?:\[([^/\]]+)\]|([^/:]+)):(\d+)", where)  # [::1]:6379 too
-    if found and os.environ.get("RAY_USE_TLS", "0") == "0":
-        storage.check_connection(found[1] or found[2], int(found[3]), where)  # Ray would try for minutes
+    place = address or os.environ.get("RAY_ADDRESS") or "this machine"
+    match = re.fullmatch(r"(?:ray://)?(?:\[([^/\]]+)\]|([^/:]+)):(\d+)", place)  # [::1]:6379 too
+    if match and os.environ.get("RAY_USE_TLS", "0") == "0":
+        storage.check_connection(match[1] or match[2], int(match[3]), place)  # Ray would try for minutes
     try:
         with deferred_signals(), silent():  # Ray swallows what our handlers raise, and sets others
             ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
@@ -88,7 +88,7 @@ def connected(address: str | None) -> Iterator[ModuleType]:
             )
         else:
             message = f"cannot connect to this Ray cluster (--address or RAY_ADDRESS): {_first_line(error)}"
-        raise StorageError(message, url=where) from error
+        raise StorageError(message, url=place) from error
     try:
         yield ray
     finally:
@@ -97,7 +97,7 @@ def connected(address: str | None) -> Iterator[ModuleType]:
 
 
 def cores_for(ray: ModuleType, cpus: float, account: Account) -> float:
-    """Return the cores that an item requests: *cpus*, or those of the largest node if *cpus* is 0 or more than it has.
+    """Return the cores that an item requests: *cpus*, but no more than the largest node has; all its cores if 0.
 
     Warns through *account* in the latter case.
     """
@@ -165,14 +165,14 @@ class Tasks(Generic[Item, Result]):
         return result
 
     def stop(self) -> None:
-        """Cancel all tasks. What does not end soon is killed with its worker."""
+        """Cancel all tasks. A task that does not end soon is killed with its worker."""
         with self._lock:
             self._stopped = True
-            flying = dict(self._flying)
-        for ref in flying.values():
+            running = dict(self._flying)
+        for ref in running.values():
             self._ray.cancel(ref)
-        for future in wait(flying, PATIENCE).not_done:
-            self._ray.cancel(flying[future], force=True)
+        for future in wait(running, CANCEL_SECONDS).not_done:
+            self._ray.cancel(running[future], force=True)
 
 
 def packing_tasks(ray: ModuleType, work: Work[Item], workers: int, cpus: float, retries: int) -> Engine[Item, bytes]:
@@ -217,7 +217,7 @@ def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> 
         try:
             running = thread.submit(run_with_retries, task, sessions, retries)
             while not running.done():
-                wait([running], PULSE)
+                wait([running], CANCEL_POLL_SECONDS)
         finally:
             sessions.stop()
         if running.result().status == -signal.SIGKILL:
@@ -230,13 +230,13 @@ def _stay_lost(node: int) -> None:
 
     A worker whose node was lost kills its commands before it ends. That is no failure of theirs: Ray runs them again.
     """
-    time.sleep(PULSE)  # until the system says so
+    time.sleep(CANCEL_POLL_SECONDS)  # until the system says so
     if os.getppid() != node:
-        time.sleep(PATIENCE)  # Ray ends this process meanwhile
+        time.sleep(CANCEL_SECONDS)  # Ray ends this process meanwhile
 
 
 def begin_on_node(folder: str, output: str) -> None:
-    """Let Ray cancel what this process does, and change to *folder* if this node has it.
+    """Let Ray cancel the work of this process, and change to *folder* if this node has it.
 
     Ray may have been started where SIGINT is ignored. Commands would inherit that; a signal that is handled here is the
     default one in them. Raises: StorageError if the node has no *folder*, and *output* is relative to it.

@@ -8,16 +8,24 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tartools import tar
 from tartools.errors import CommandError
-from tartools.run.directories import KEY, Errors, Outcome, SampleDirectories, SampleFailedError, SampleTask, path_text
+from tartools.run.directories import (
+    KEY_FILE,
+    Errors,
+    Outcome,
+    SampleDirectories,
+    SampleFailedError,
+    SampleTask,
+    path_text,
+)
 from tartools.samples.account import Account
 from tartools.samples.encoding import text_payload, without_codec
 from tartools.samples.sample import Sample
 from tartools.storage import scratch
 from tartools.tar import Member, Source, copy_range, join_path, split_path
 
-SMALL = 1 << 20  # bytes; a file up to this size is read into memory, a larger one stays a file
-HELD = 16 << 20  # bytes of one result in memory
-OPENED = 64  # large files of one result that are kept open; any more are copied into one
+MAX_FILE_IN_MEMORY = 1 << 20  # bytes; a file up to this size is read into memory, a larger one stays a file
+MAX_RESULT_IN_MEMORY = 16 << 20  # bytes of one result in memory
+MAX_FILES_OPEN = 64  # large files of one result that are kept open; any more are copied into one
 LONGEST_KEY = 1 << 16  # bytes
 MAX_LAST_LINE_BYTES = 1 << 12  # of the end of what a command printed
 
@@ -31,7 +39,7 @@ def collect_samples(
     account: Account,
     on_failure: OnFailure = lambda task, why: None,
 ) -> Iterator[Sample]:
-    """Yield the samples that the commands of *finished* tasks left; beside a task is how it went.
+    """Yield the samples that the commands of *finished* tasks left; each task comes with its outcome.
 
     A sample of which nothing is left is left out. A failed one ends the run, is left out, or is yielded as it was
     read, depending on the options; *on_failure* gets it before. With subdirectories, `account.samples_out` counts the
@@ -41,15 +49,15 @@ def collect_samples(
     is requested. Raises: CommandError naming shard and sample.
     """
     options = directories.options
-    for task, done in finished:
+    for task, outcome in finished:
         reader = _ResultReader(task, options.base, account)
-        again = False
+        reuse = False
         try:
             try:
-                if done.failure:
-                    raise SampleFailedError(done.failure)
+                if outcome.failure:
+                    raise SampleFailedError(outcome.failure)
                 results = _results(reader, task, options.subdirs, options.log)
-                again = done.alone and reader.plain and not options.subdirs
+                reuse = outcome.alone and reader.plain and not options.subdirs
                 account.left_out += not results
             except SampleFailedError as error:
                 on_failure(task, str(error))
@@ -57,19 +65,19 @@ def collect_samples(
             account.samples_out += bool(results) and options.subdirs
             yield from results
         finally:
-            directories.remove(task, reader.files, again=again)
+            directories.remove(task, reader.files, reuse=reuse)
 
 
 def _after_failure(task: SampleTask, why: str, errors: Errors, account: Account) -> list[Sample]:
     """Report *task*, which failed, and return the samples that are passed on. Raises: CommandError to end the run."""
-    what = f"sample {path_text(task.key)!r}: {why}"
+    description = f"sample {path_text(task.key)!r}: {why}"
     if errors == "abort":
-        raise CommandError(f"{what} (-e skip leaves such samples out, -e ignore passes them on)", url=task.shard)
+        raise CommandError(f"{description} (-e skip leaves such samples out, -e ignore passes them on)", url=task.shard)
     if errors == "skip":
         account.dropped += 1
-        account.omit(str(CommandError(f"{what}; it is left out", url=task.shard)))
+        account.omit(str(CommandError(f"{description}; it is left out", url=task.shard)))
         return []
-    account.omit(str(CommandError(f"{what}; it is passed on unchanged", url=task.shard)))
+    account.omit(str(CommandError(f"{description}; it is passed on unchanged", url=task.shard)))
     assert task.raw
     file = scratch.open_file(task.raw)
     assert file
@@ -91,12 +99,12 @@ def _results(reader: _ResultReader, task: SampleTask, subdirs: bool, log: bytes 
     """Return the samples that the command of *task* left. Raises: SampleFailedError."""
     try:
         if not subdirs:
-            found = [reader.sample(task.folder, task.key)]
+            collected = [reader.sample(task.folder, task.key)]
         else:
             with os.scandir(task.folder) as entries:
                 names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-            found = [reader.sample(task.folder + b"/" + name, task.key + b"/" + name) for name in names]
-        samples = [sample for sample in found if sample]
+            collected = [reader.sample(task.folder + b"/" + name, task.key + b"/" + name) for name in names]
+        samples = [sample for sample in collected if sample]
         return [reader.with_log(sample, log) for sample in samples] if log else samples
     except OSError as error:
         name = path_text(os.path.basename(os.fsencode(error.filename or b"its directory")))
@@ -121,7 +129,7 @@ class _ResultReader:
     def sample(self, folder: bytes, default: bytes) -> Sample | None:
         """Return the sample in *folder*, whose key is *default* unless a file there gives another; None if empty."""
         paths = self._fields(folder)
-        key_file = paths.pop(KEY, None)
+        key_file = paths.pop(KEY_FILE, None)
         if not paths:
             return None
         key = self._key(key_file, default) if key_file else default
@@ -135,7 +143,7 @@ class _ResultReader:
         return Sample(key, tuple(members), self._task.shard)
 
     def with_log(self, sample: Sample, field: bytes) -> Sample:
-        """Return *sample* with what the command printed as *field*."""
+        """Return *sample* with the output of the command as *field*."""
         assert self._task.log
         if any(field == split_path(member.path)[1] for member in sample.members):
             raise SampleFailedError(f"it has a field {path_text(field)!r} already, which --add-log would add")
@@ -161,7 +169,7 @@ class _ResultReader:
                     self.files.append(entry.path)
                 else:
                     self.plain = False
-                    if (field or bare) and field != KEY:
+                    if (field or bare) and field != KEY_FILE:
                         path = self._inside(entry.path)
                 if (field or bare) and path:
                     paths[field] = path
@@ -214,14 +222,14 @@ class _ResultReader:
 
     def _content(self, path: bytes) -> tuple[Source, int, int]:
         """Return the content of the file *path* as (source, offset, size)."""
-        file = scratch.read_file(path, min(SMALL, HELD - self._held))
+        file = scratch.read_file(path, min(MAX_FILE_IN_MEMORY, MAX_RESULT_IN_MEMORY - self._held))
         if file is None:
             raise SampleFailedError(f"{path_text(os.path.basename(path))!r} is not a file any more")
         if isinstance(file, bytes):
             self._held += len(file)
             return file, 0, len(file)
         size = os.fstat(file.fileno()).st_size
-        if size > SMALL and self._opened < OPENED:
+        if size > MAX_FILE_IN_MEMORY and self._opened < MAX_FILES_OPEN:
             self._opened += 1
             return file, 0, size
         if self._common is None:

@@ -1,4 +1,4 @@
-"""Runs one command in many directories, each time as if in a new shell, of which nothing is left running.
+"""Runs one command in many directories, each time as if in a new shell; no process that it started survives.
 
 Where possible, a run is a fork of a long-lived shell (`warmshell`). `Shells` starts and ends shells; the `guard` ends
 them should this process be killed.
@@ -21,7 +21,7 @@ from tartools import storage
 from tartools.errors import CommandError, StorageError
 from tartools.run import warmshell
 from tartools.run.directories import Outcome, SampleDirectories, SampleTask
-from tartools.run.keyedlines import LONGEST, KeyedLines, Stopped, print_lines
+from tartools.run.keyedlines import MAX_LINE_BYTES, KeyedLines, Stopped, print_lines
 from tartools.run.warmshell import WarmShell
 from tartools.storage.children import Child, end_all, how_it_ended
 from tartools.storage.scratch import create_file, open_file
@@ -76,7 +76,7 @@ class Shells:
         self._check = warmshell.check(arguments, self._environment)
 
     def close(self) -> None:
-        """End all shells, and kill what they have left."""
+        """End all shells, and kill the processes that they have left."""
         self.stop()
         end_all([shell.child for shell in self._idle], signal.SIGKILL)
         for shell in self._idle:
@@ -86,7 +86,7 @@ class Shells:
             self._check.wait()
 
     def run(self, task: SampleTask) -> Outcome:
-        """Run in the directory of *task*; return how that went.
+        """Run in the directory of *task*; return the outcome.
 
         Its log is copied to stderr if the run fails, or if no field stores it. What the shell leaves running is killed
         when it ends.
@@ -96,20 +96,20 @@ class Shells:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the command inherits it
         try:
             run = self._run_in_warm_shell if self._check and not self._check.wait() else self._run_in_new_shell
-            done = run(task)
+            outcome = run(task)
         except (OSError, ValueError) as error:
             return Outcome(f"could not be started: {getattr(error, 'strerror', None) or error}")
-        if task.log and (done.failure or self._folders.options.log is None):
+        if task.log and (outcome.failure or self._folders.options.log is None):
             _print_log(task.log, task.key, lambda: self._stopped)
-        return done
+        return outcome
 
     def stop(self) -> None:
-        """Kill what runs, and run nothing more. Calls of `run` then return soon."""
+        """Kill all running commands, and run no more. Calls of `run` then return soon."""
         self._stopped = True
         end_all({*self._guard.running} - {shell.child for shell in self._idle}, signal.SIGKILL)
 
     def _kill_left(self) -> None:
-        """Kill what shells that have ended left in process groups of their own, as timeout(1) makes them."""
+        """Kill processes of ended shells in process groups of their own, as timeout(1) makes them."""
         with self._lock:
             ended, self._ended = self._ended, set()
         if ended:
@@ -167,8 +167,8 @@ class Shells:
                 status = _status(child, printed, task.key, self._timeout)
                 if status is None:
                     return Outcome(f"took longer than {self._timeout:g} seconds and was killed")
-                told = 128 - status if status < 0 else status  # as a long-lived shell tells it
-                return Outcome(how_it_ended(told) if told else "")
+                shell_status = 128 - status if status < 0 else status  # as a long-lived shell tells it
+                return Outcome(how_it_ended(shell_status) if shell_status else "")
             finally:
                 child.end(signal.SIGKILL)  # if it runs still
                 self._guard.release(child)
@@ -188,7 +188,7 @@ class Shells:
 
 
 def _status(child: Child, printed: KeyedLines | None, key: bytes, timeout: float | None) -> int | None:
-    """Return the status of *child*, None after *timeout* seconds; meanwhile print what it has *printed*."""
+    """Return the status of *child*, None after *timeout* seconds; meanwhile print its output lines."""
     if printed is None:
         return child.wait(timeout)
     fd = os.pidfd_open(child.pid)
@@ -203,5 +203,5 @@ def _print_log(log: bytes, key: bytes, stopped: Stopped) -> None:
     with contextlib.suppress(OSError):
         if file := open_file(log):
             with io.BufferedReader(file) as reader:
-                while lines := reader.readlines(LONGEST):
+                while lines := reader.readlines(MAX_LINE_BYTES):
                     print_lines(key, [line.removesuffix(b"\n") for line in lines], stopped)

@@ -31,7 +31,7 @@ from typing import NamedTuple
 from tartools.errors import UsageError, concealed, redacted, shown, without_secrets
 
 PLACEHOLDER = re.compile(r"\{/?\.?\}")  # {} {.} {/} {/.}
-PLAIN = re.compile(r"[A-Za-z0-9._/:@%+=,-]+")  # means nothing to any shell
+PLAIN_WORD = re.compile(r"[A-Za-z0-9._/:@%+=,-]+")  # means nothing to any shell
 SHELLS = {
     *("sh", "ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "tcsh", "zsh"),
     *("flock", "runuser", "script", "sg", "su"),  # pass what follows -c to a shell
@@ -96,7 +96,7 @@ def fill_pattern(pattern: str, item: str) -> str:
     base = item.rpartition("/")[2]
     bare, bare_base = (re.sub(r"\.[^/.]+$", "", name) for name in (item, base))
     words = {"{}": item, "{.}": bare, "{/}": base, "{/.}": bare_base}
-    return PLACEHOLDER.sub(lambda found: words[found[0]], pattern)
+    return PLACEHOLDER.sub(lambda match: words[match[0]], pattern)
 
 
 def shell_code(command: Sequence[str]) -> list[str]:
@@ -120,7 +120,7 @@ def shell_code(command: Sequence[str]) -> list[str]:
 
 def check_item(item: str, code: Sequence[str]) -> None:
     """Raise UsageError if *item* can't be put safely into the words *code*, which a shell reads."""
-    if code and not PLAIN.fullmatch(item):
+    if code and not PLAIN_WORD.fullmatch(item):
         before, pipe, command = code[0].partition("pipe:")
         line = concealed(before) + (shown(pipe + command) if pipe else "")
         raise UsageError(
@@ -160,8 +160,12 @@ def _check_outputs(tasks: Sequence[Task]) -> None:
     items: dict[str, str] = {}  # by output
     for task in tasks:
         if task.output in items:
-            other = items[task.output]
-            both = f"{shown(task.item)!r} and {shown(other)!r}" if other != task.item else f"{shown(other)!r}, twice,"
+            other_item = items[task.output]
+            both = (
+                f"{shown(task.item)!r} and {shown(other_item)!r}"
+                if other_item != task.item
+                else f"{shown(other_item)!r}, twice,"
+            )
             raise UsageError(without_signatures(f"{both} would both write {shown(task.output)!r}", task))
         if task.output:
             items[task.output] = task.item
@@ -184,8 +188,8 @@ def output_in(command: Sequence[str]) -> str:
     if program_of(command)[0] == "tarsplit":
         return ""
     for word, following in zip(command, [*command[1:], ""], strict=True):
-        found = OUTPUT.fullmatch(word)
-        pattern = following if OUTPUT_NEXT.fullmatch(word) else found[1] if found else ""
+        match = OUTPUT.fullmatch(word)
+        pattern = following if OUTPUT_NEXT.fullmatch(word) else match[1] if match else ""
         if PLACEHOLDER.search(pattern) and not pattern.startswith("pipe:"):
             return "" if pattern.endswith("/") else pattern
     return ""
@@ -209,9 +213,9 @@ def workers_in(command: Sequence[str], tools: Iterable[str]) -> int | None:
     if name not in tools:
         return None
     for word, following in zip(command, [*command[1:], ""], strict=True):
-        found = PARALLEL.fullmatch(word + following if word.endswith(("p", "--parallel")) else word)
-        if found:
-            return int(found[1])
+        match = PARALLEL.fullmatch(word + following if word.endswith(("p", "--parallel")) else word)
+        if match:
+            return int(match[1])
     return 1
 
 
@@ -257,7 +261,7 @@ def part_of(tasks: Sequence[Task], part: str | None) -> Sequence[Task]:
     """Return the K-th of N parts of *tasks* for *part* "K/N": every N-th task from the K-th on. Raises: UsageError."""
     if part is None:
         return tasks
-    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", part)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", part)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise UsageError(f"--only {part!r} is not K/N with K from 1 to N")
-    return tasks[int(found[1]) - 1 :: int(found[2])]
+    return tasks[int(match[1]) - 1 :: int(match[2])]

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tartools.run.directories import LOG, Outcome
 from tartools.run.keyedlines import KeyedLines
-from tartools.storage.children import Child, adopting, has_children, how_it_ended
+from tartools.storage.children import Child, has_children, how_it_ended, subreaper_hook
 from tartools.storage.streams import wait_until_ready
 
 _CHECK = '[ "$BASH_VERSINFO" -ge 5 ] && exec "$0" -n -c "$1"'  # older ones were not tested
@@ -48,8 +48,8 @@ _LOOP = (
 # Like BASH_ENV, functions and others that begin with BASH, these change how a shell starts; the loop uses REPLY.
 _STARTING = (b"SHELLOPTS", b"POSIXLY_CORRECT", b"ENV", b"REPLY")
 _STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-_LONG = 4096  # characters; with the loop it has to be one word, of up to 128 KiB
-_ANSWER = 4096  # bytes, far more than one has
+_MAX_COMMAND_CHARS = 4096  # characters; with the loop it has to be one word, of up to 128 KiB
+_MAX_REPLY_BYTES = 4096  # bytes, far more than one has
 
 
 def check(arguments: Sequence[str], environment: Mapping[bytes, bytes]) -> subprocess.Popen[bytes] | None:
@@ -59,18 +59,20 @@ def check(arguments: Sequence[str], environment: Mapping[bytes, bytes]) -> subpr
     other shells than bash, for a command that asks for the number of its shell, where *environment* changes how a
     shell starts, and without /proc, in which we find what is to be killed.
     """
-    program, *rest = arguments
+    program, *shell_arguments = arguments
     if (
         os.path.basename(os.path.realpath(program)) != "bash"
-        or rest[0] != "-c"
-        or "$$" in rest[1]
-        or "${$" in rest[1]
+        or shell_arguments[0] != "-c"
+        or "$$" in shell_arguments[1]
+        or "${$" in shell_arguments[1]
         or any(name.startswith(b"BASH") or name in _STARTING for name in environment)
         or not os.path.exists("/proc/self/stat")
     ):
         return None
     quiet = subprocess.DEVNULL
-    return subprocess.Popen([program, "-c", _CHECK, program, rest[1]], stdin=quiet, stdout=quiet, stderr=quiet)
+    return subprocess.Popen(
+        [program, "-c", _CHECK, program, shell_arguments[1]], stdin=quiet, stdout=quiet, stderr=quiet
+    )
 
 
 def loop(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
@@ -80,7 +82,7 @@ def loop(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
     shell does. It is complete, so nothing in it can end our subshell. If an end of file could be a part of it, or one
     line may change how the next is read, it is a string for `eval`; also if it is long.
     """
-    plain = not ("\n" in command or "<<" in command or command.endswith("\\")) and len(command) < _LONG
+    plain = not ("\n" in command or "<<" in command or command.endswith("\\")) and len(command) < _MAX_COMMAND_CHARS
     old = environment.get(b"OLDPWD")
     return _LOOP.format(
         restored=f"export OLDPWD={shlex.quote(os.fsdecode(old))}; " if old and os.path.isdir(old) else "",
@@ -116,7 +118,7 @@ class WarmShell:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._printed.theirs if self._printed else 2,  # even if Python has no stderr
-                preexec_fn=adopting(),
+                preexec_fn=subreaper_hook(),
             )
         except BaseException:
             if self._printed:
@@ -147,7 +149,7 @@ class WarmShell:
         self.reusable = False
         if not self._is_answered(timeout):
             return Outcome(f"took longer than {timeout:g} seconds and was killed")
-        answer = self._answers.read(_ANSWER)
+        answer = self._answers.read(_MAX_REPLY_BYTES)
         if not answer:
             return Outcome(how_it_ended(self.end()))
         group, status = map(int, answer.split())

@@ -1,4 +1,4 @@
-"""The account of one run: how many samples were read, and what became of each.
+"""The account of one run: the number of samples read, and the fate of each.
 
 For every command: samples in = out + left out + joined + dropped. `settle` checks it.
 """
@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 from tartools.errors import option, several, shown
 
-FIRST = 10_000  # samples of a shard whose keys are compared; also the most keys that are remembered to come back
-TOGETHER = "tarsort, or tar --sort=name, brings the members of a key together"
-_LINK = ("carries no sample data", "tar -h --hard-dereference stores files instead")
+MAX_KEYS_REMEMBERED = (
+    10_000  # samples of a shard whose keys are compared; also the most keys that are remembered to come back
+)
+SORT_HINT = "tarsort, or tar --sort=name, brings the members of a key together"
+_LINK_ADVICE = ("carries no sample data", "tar -h --hard-dereference stores files instead")
 SPECIAL_REMEDIES = {  # kind of a special member -> why it is not passed on, and the remedy
-    "hard link": _LINK,
-    "symbolic link": _LINK,
+    "hard link": _LINK_ADVICE,
+    "symbolic link": _LINK_ADVICE,
     "sparse file": ("is stored in pieces, which tools for samples do not read", "unpack and archive it without tar -S"),
     "continuation of another volume": ("is a piece of a file", "unpack and archive it without tar -M"),
 }
@@ -40,9 +42,9 @@ class Jobs:
 
 
 class Progress:
-    """How far a run is, for whoever watches it, and what its report says besides the counts. No output depends on it.
+    """The progress of a run, for displays, and facts for its report besides the counts. No output depends on it.
 
-    *expected* is what `Account.bytes_in` will be at the end, and *shards* the number of input shards, if known. A
+    *expected* is the final value of `Account.bytes_in`, and *shards* the number of input shards, if known. A
     command that runs commands has *jobs*. Of a listing, *objects* is the number of files and objects that it had.
     *totals* are lines about parts of the output. *written* is the number of samples in the output, if that is not
     `samples_out`.
@@ -62,7 +64,7 @@ class Account:
     """Counts of one run.
 
     Each of *samples_in* becomes one of: *samples_out* (passed on to an output), *left_out* (on request), *joined* (part
-    of another sample), *dropped* (reported). *omissions* counts reports of what is missing in an output that is
+    of another sample), *dropped* (reported). *omissions* counts reports of data that are missing in an output that is
     otherwise complete; with any, the exit status is 1. *say* gets one line for each report, and for each warning
     unless *quiet*. *progress* is for whoever watches the run.
     """
@@ -86,15 +88,17 @@ class Account:
         self.progress = Progress()
         self.watched: list[Callable[[], object]] = []  # at the end: they raise what is wrong with inputs and fields
         self.told_empty = False  # that no sample is in an output
-        self.torn: dict[bytes, str] = {}  # keys that come back in a shard -> the first such shard; at most FIRST
+        self.torn: dict[
+            bytes, str
+        ] = {}  # keys that come back in a shard -> the first such shard; at most MAX_KEYS_REMEMBERED
 
     @property
     def settled(self) -> int:
-        """How many samples have become something."""
+        """The number of samples that are accounted for."""
         return self.samples_out + self.left_out + self.joined + self.dropped
 
     def counts(self) -> dict[str, int]:
-        """Return the counts that add up, by name: what another process needs for `add`."""
+        """Return the additive counts by name, for `add` in another process."""
         return {name: getattr(self, name) for name in COUNTS}
 
     def add(self, counts: Mapping[str, int]) -> None:
@@ -109,7 +113,7 @@ class Account:
             setattr(self, name, 0)
 
     def warn(self, text: str) -> None:
-        """Report *text*, which does not change what is written."""
+        """Report *text*, a warning that does not change the output."""
         if not self.quiet:
             self.say(text)
 
@@ -120,20 +124,20 @@ class Account:
         self.told_empty = True
 
     def comes_back(self, key: bytes, shard: str) -> None:
-        """Note that *key* comes back in *shard* after other keys; warn, once a run."""
+        """Note that *key* returns in *shard* after other keys; warn, once a run."""
         if not self.torn:
             name = key.decode("utf-8", "surrogateescape")
             self.warn(
                 f"{shown(shard)}: the key {name!r} comes back after other samples, so its members are read as separate "
-                f"samples; {TOGETHER}"
+                f"samples; {SORT_HINT}"
             )
-        if len(self.torn) < FIRST:
+        if len(self.torn) < MAX_KEYS_REMEMBERED:
             self.torn.setdefault(key, shard)
 
-    def omit(self, what: str) -> None:
-        """Report that *what* was not written, or was written unprocessed."""
+    def omit(self, message: str) -> None:
+        """Report by *message* that data were not written, or were written unprocessed."""
         self.omissions += 1
-        self.say(what)
+        self.say(message)
 
     def special(self, place: str, kind: str) -> None:
         """Report a member that is no regular file: the first at once, the others as a number in `settle`."""
@@ -152,7 +156,7 @@ class Account:
             check()
 
     def settle(self) -> None:
-        """Report what remains to be reported at the end of a successful run, which may be that nothing was chosen.
+        """Report totals and warnings at the end of a successful run, such as that no sample was chosen.
 
         Raises AssertionError if a sample is unaccounted for, which is a bug of ours.
         """
@@ -167,7 +171,7 @@ class Account:
 
 
 class Phase(NamedTuple):
-    """What a run is doing: the *name* of its phase, if it has several, and how many of *total* samples are *done*.
+    """The phase of a run: its *name*, if there are several; *done* returns how many of *total* samples are processed.
 
     Without *total*, bytes show how far it is. *account* has the counts of this phase, if they are not those of the run.
     """
@@ -178,8 +182,8 @@ class Phase(NamedTuple):
     account: Account | None = None
 
 
-class FirstKeys:
-    """The keys of the first 10,000 samples of one shard. *report* gets each that comes back after other keys.
+class RepeatedKeyDetector:
+    """Detects repeated keys among the first 10,000 samples of one shard: *report* gets each that returns after others.
 
     Holds: these keys, until the last of them has come.
     """
@@ -190,21 +194,21 @@ class FirstKeys:
         self._report = report
         self._known: set[bytes] = set()
         self._last = b""
-        self.left = FIRST  # samples that remain to be looked at
+        self.left = MAX_KEYS_REMEMBERED  # samples whose keys are still to be compared
 
     def add(self, keys: Sequence[bytes]) -> None:
-        """Look at the *keys* of the next samples, if they are among the first."""
+        """Compare the *keys* of the next samples with earlier ones, while they are among the first 10,000."""
         keys = keys[: self.left]
         if not keys:
             return
-        known = self._known
-        if len(set(keys)) < len(keys) or not known.isdisjoint(keys):
+        earlier = self._known
+        if len(set(keys)) < len(keys) or not earlier.isdisjoint(keys):
             for before, key in zip((self._last, *keys), keys, strict=False):
-                if key in known and key != before:
+                if key in earlier and key != before:
                     self._report(key)
-                known.add(key)
-        known.update(keys)
+                earlier.add(key)
+        earlier.update(keys)
         self._last = keys[-1]
         self.left -= len(keys)
         if not self.left:
-            known.clear()
+            earlier.clear()

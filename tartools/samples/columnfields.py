@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from tartools.errors import SampleError, several
 from tartools.samples.account import Account
-from tartools.samples.encoding import FORMATS, text_payload
+from tartools.samples.encoding import ENCODERS, text_payload
 from tartools.samples.filekeys import Dots, key_of_file
 from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import checked_path
 from tartools.samples.values import as_text, blanks, field_list
 from tartools.tar import split_path
 
-KEYS = ("__key__", "key")  # the column that has the keys, unless it is named
+KEY_COLUMNS = ("__key__", "key")  # the column that has the keys, unless it is named
 
 
 Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification: choices, and the new name or None
@@ -22,7 +22,7 @@ Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification
 
 @lru_cache(1 << 16)
 def name_of_field(name: str) -> bytes:
-    """Return *name*, of a column, as that of a field in an archive. Raises: SampleError if it can be none."""
+    """Return the field name for the column *name*. Raises: SampleError if it can be none."""
     if not name or not name.isprintable():
         raise SampleError(f"not a name for a field: {name!r}")
     check_nameable(name)
@@ -32,12 +32,12 @@ def name_of_field(name: str) -> bytes:
 def check_nameable(name: str) -> None:
     """Raise SampleError for a column that would become a field that no option can name."""
     if " " in name or ":" in name:
-        what = "blanks separate fields in options, and a colon begins a path in JSON"
-        raise SampleError(f"not a name for a field: {name!r} ({what}); rename the column")
+        reason = "blanks separate fields in options, and a colon begins a path in JSON"
+        raise SampleError(f"not a name for a field: {name!r} ({reason}); rename the column")
 
 
 class ChosenColumns(NamedTuple):
-    """Which columns become which fields.
+    """A choice of columns, and their fields.
 
     *words* are (choices, new name or None), as a field specification has them; if None, all columns are taken, but if
     *hidden* not those whose names begin with two underscores. *dropped* are never taken. *fold* makes the names equal
@@ -50,34 +50,34 @@ class ChosenColumns(NamedTuple):
     hidden: bool = True
 
     def of(self, columns: Mapping[str, int]) -> list[tuple[int, str]]:
-        """Return the places of the columns that are taken, and the fields that they are for.
+        """Return the places of the chosen columns with their fields.
 
-        *columns* are the names and the places of those that may be taken. Raises: SampleError for one field twice.
+        *columns*: places by name, of the columns to choose from. Raises: SampleError for one field twice.
         """
         if self.words is None:
             hidden = "__" if self.hidden else "\0"
-            found = [(place, name) for name, place in columns.items() if not name.startswith(hidden)]
+            chosen = [(place, name) for name, place in columns.items() if not name.startswith(hidden)]
         else:
             folded = {self.fold(name): (place, name) for name, place in reversed(list(columns.items()))}
-            found = []
+            chosen = []
             for choices, new in self.words:
-                known = ((columns[one], one) if one in columns else folded.get(self.fold(one)) for one in choices)
-                place, name = next((each for each in known if each is not None), (-1, ""))
+                pairs = ((columns[c], c) if c in columns else folded.get(self.fold(c)) for c in choices)
+                place, name = next((pair for pair in pairs if pair is not None), (-1, ""))
                 if place >= 0:
-                    found.append((place, new or name))
+                    chosen.append((place, new or name))
         dropped = set(map(self.fold, self.dropped))
         names = {place: name for name, place in columns.items()}
-        found = [(place, field) for place, field in found if self.fold(names[place]) not in dropped]
-        fields = [self.fold(field) for _, field in found]
-        for _, field in found:
+        chosen = [(place, field) for place, field in chosen if self.fold(names[place]) not in dropped]
+        fields = [self.fold(field) for _, field in chosen]
+        for _, field in chosen:
             if fields.count(self.fold(field)) > 1:
                 raise SampleError(f"there are two for the field {field!r} (-f 'new=old' renames one)")
-        return found
+        return chosen
 
     def lost(self, columns: Iterable[str]) -> list[str]:
-        """Return the words for which there is none of *columns*."""
-        known = {self.fold(name) for name in columns}
-        return [";".join(choices) for choices, _ in self.words or () if not any(self.fold(c) in known for c in choices)]
+        """Return the words that name none of *columns*."""
+        names = {self.fold(name) for name in columns}
+        return [";".join(choices) for choices, _ in self.words or () if not any(self.fold(c) in names for c in choices)]
 
 
 def with_key_column(words: Words | None, names: Sequence[str]) -> Words | None:
@@ -130,11 +130,11 @@ def npy(values: object) -> bytes | None:
         return None
     if array.dtype.kind not in "iuf":
         return None
-    return FORMATS["npy"](array)
+    return ENCODERS["npy"](array)
 
 
 class EmptyRows:
-    """Counts the rows of a table without any field, of which no sample is made. *kind* is the word for a row."""
+    """Counts the rows of a table without any field, which become no sample. *kind* is the word for a row."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -151,39 +151,39 @@ class EmptyRows:
         """Report the rows, if there were any, as an omission."""
         if self._count:
             kind = self._kind
-            what = several(
+            rows_text = several(
                 self._count, f"{kind} without a value for a field is", f"{kind}s without a value for a field are"
             )
-            account.omit(f"{what} left out (the first: {self._first})")
+            account.omit(f"{rows_text} left out (the first: {self._first})")
 
 
 class RowFormat:
     """How the rows are to be read: which column has the *key* (None: one of `KEYS`), which columns are *chosen*.
 
-    *alone* tells that all rows are in one file. Keys that are names of files end at a dot, as *dots* says. Who reads it
-    sets *single* if each row has the one field of this name: then its payload is what there is of a row. Else rows are
+    *alone*: all rows are in one file. Keys that are names of files end at a dot, as *dots* says. The reader
+    sets *single* if each row has the one field of this name: then a row is only its payload. Else rows are
     their fields as `packed_row` packs them.
     """
 
-    def __init__(self, key: str | None, chosen: ChosenColumns, alone: bool, dots: Dots = None) -> None:
+    def __init__(self, key: str | None, chosen: ChosenColumns, is_only_file: bool, dots: Dots = None) -> None:
         self.key = key
         self.dots = dots
         self.chosen = chosen
-        self.alone = alone
+        self.is_only_file = is_only_file
         self.single: bytes | None = None
 
 
-def key_column(names: Sequence[str], wanted: str | None, url: str) -> int:
-    """Return which of the columns *names* has the keys. Raises: SampleError if none has, or two have."""
-    for name in (wanted,) if wanted is not None else KEYS:
+def key_column(names: Sequence[str], key: str | None, url: str) -> int:
+    """Return the index of the key column in *names*. Raises: SampleError if there is none, or two."""
+    for name in (key,) if key is not None else KEY_COLUMNS:
         if names.count(name) > 1:
             raise SampleError(f"two columns are called {name!r}", url=url)
         if name in names:
             return names.index(name)
-    what = f"no column {wanted!r}"
-    if wanted is None:
-        what = "no column '__key__' or 'key' (--key-column COLUMN names another)"
-    raise SampleError(f"{what}; the columns are: {field_list(names)}", url=url)
+    reason = f"no column {key!r}"
+    if key is None:
+        reason = "no column '__key__' or 'key' (--key-column COLUMN names another)"
+    raise SampleError(f"{reason}; the columns are: {field_list(names)}", url=url)
 
 
 def check_words(columns: Sequence[str], rows: RowFormat, url: str) -> None:
@@ -196,8 +196,8 @@ def check_keys(keys: Sequence[bytes]) -> None:
     """Raise SampleError if one of *keys* is empty, or has a NUL; its *offset* is the number of that key."""
     if b"" in keys or b"\0" in b"".join(keys):
         number = next(number for number, key in enumerate(keys) if not key or b"\0" in key)
-        what = "has a NUL, which no name in an archive can have" if keys[number] else "is empty"
-        raise SampleError(f"the key {what}", offset=number)
+        fault = "has a NUL, which no name in an archive can have" if keys[number] else "is empty"
+        raise SampleError(f"the key {fault}", offset=number)
 
 
 def keys_of_files(keys: list[bytes], dots: Dots) -> list[bytes]:
@@ -210,17 +210,17 @@ def packed_row(key: object, fields: Iterable[tuple[str, object]], dots: Dots) ->
     if key is None:
         raise SampleError("the key is null")
     name = "key"
-    found = []
+    packed_fields = []
     try:
         raw = field_of("", key)[1]
         for name, value in fields:
             if value is not None:
                 field, payload = field_of(name, value)
-                found.append((name_of_field(field), payload))
+                packed_fields.append((name_of_field(field), payload))
     except UnicodeEncodeError:
         raise SampleError(f"{name!r}: a lone surrogate can't be written as UTF-8") from None
     check_keys([raw])
     raw = key_of_file(raw, dots)
-    if len(dict(found)) < len(found):
+    if len(dict(packed_fields)) < len(packed_fields):
         raise SampleError(f"two columns are for one field (sample {raw.decode('utf-8', 'replace')!r})")
-    return raw, marshal.dumps(found)
+    return raw, marshal.dumps(packed_fields)

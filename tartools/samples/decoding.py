@@ -32,12 +32,12 @@ NO_AVERAGE = ("1", "P", "PA", *DEEP)  # modes whose values cannot be averaged to
 JPEG_MAGIC = b"\xff\xd8\xff"
 BITS_PER_SAMPLE = 258  # a tag of TIFF
 GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
-REFUSED = "strict decoders refuse it: "
-MESSAGE = 100  # characters of an error message
+STRICT_REFUSAL = "strict decoders refuse it: "
+MAX_ERROR_CHARS = 100  # characters of an error message
 MAX_PIXELS = 89_478_485  # of a picture that is decoded: 256 MiB of RGB; above it Pillow warns by default
 MAX_PILLOW_PIXELS = 2 * MAX_PIXELS  # of a picture that Pillow opens by default
 JPEGS = frozenset(BY_SUFFIX["jpg"].suffixes)
-BAND = 1 << 20  # pixels that are converted at once
+BAND_PIXELS = 1 << 20  # pixels that are converted at once
 # colours of a JPEG, and Pillow's mode that is wanted, between which both libraries convert alike
 SAME = {
     *(("YCbCr", "RGB"), ("YCbCr", "RGBA"), ("RGB", "RGB"), ("RGB", "RGBA")),
@@ -70,7 +70,7 @@ class PictureState(NamedTuple):
 
 def picture_header(member: Member) -> PictureHeader:
     """Return the header of the picture *member* without decoding it. Raises: as `decoded`, but for damage behind it."""
-    with _opened(member, whole=False) as opened:
+    with _opened(member, pixels=False) as opened:
         return header_of(opened)
 
 
@@ -88,7 +88,7 @@ def described(member: Member, decode: bool = False, strict: bool = False) -> Pic
 
     header, fits = None, False
     try:
-        with _opened(member, whole=decode) as opened:
+        with _opened(member, pixels=decode) as opened:
             header = header_of(opened)
             fits = decode and reduced(opened, 1)
             if fits:
@@ -96,7 +96,7 @@ def described(member: Member, decode: bool = False, strict: bool = False) -> Pic
                 if refused != "":
                     opened.load()
                 if refused:
-                    return PictureState(header, printable(REFUSED + refused)[:MESSAGE], True)
+                    return PictureState(header, printable(STRICT_REFUSAL + refused)[:MAX_ERROR_CHARS], True)
     except (TarToolsError, MemoryError):
         raise
     except DecompressionBombError:  # WebP's own guard
@@ -145,7 +145,7 @@ def likeness_or_none(member: Member) -> Likeness | None:
 
 
 def likeness(member: Member) -> Likeness:
-    """Return what the picture *member* looks like, as it is stored: it is not rotated as EXIF says.
+    """Return the hash and mean colours of the picture *member*, as it is stored: it is not rotated as EXIF says.
 
     Pillow converts the picture to grey ("L") and resizes it to 9 by 8 pixels (Lanczos). Row by row, from the top left,
     a bit of the hash is 1 if a pixel is darker than its right neighbour; the first bit is the highest. *colours* are
@@ -193,7 +193,7 @@ def decoded(member: Member, width: int, height: int) -> Image:
 
 
 def on_grey(picture: Image) -> Image:
-    """Return *picture*, RGB, grey or RGBA, as RGB, with grey in place of what is transparent."""
+    """Return *picture*, RGB, grey or RGBA, as RGB, with grey in place of transparent parts."""
     from PIL import Image
 
     if picture.mode != "RGBA":
@@ -204,11 +204,11 @@ def on_grey(picture: Image) -> Image:
 
 
 @contextmanager
-def _opened(member: Member, whole: bool = True) -> Iterator[Image]:
-    """Open the picture *member*, whose pixels are not decoded yet; without *whole*, only its header is wanted."""
+def _opened(member: Member, pixels: bool = True) -> Iterator[Image]:
+    """Open the picture *member*, whose pixels are not decoded yet; without *pixels*, only its header can be read."""
     with member.open() as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata
-        with open_picture(file, whole) as picture:
+        with open_picture(file, pixels) as picture:
             yield picture
 
 
@@ -218,7 +218,7 @@ def header_of(opened: Image) -> PictureHeader:
 
 
 def reduced(opened: Image, side: int) -> bool:
-    """Have an *opened* picture decoded no smaller than *side* by *side* pixels; return whether it can be decoded then.
+    """Set up an *opened* picture to be decoded at *side* by *side* pixels or more; True if it has few enough pixels.
 
     A JPEG can be decoded at a half, a quarter, an eighth; a progressive one takes memory for all its pixels.
     """
@@ -261,7 +261,9 @@ def reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "its first bytes are those of no picture"
     text = re.sub(r" <.*>$", "", str(error)) or type(error).__name__
-    return printable(next((plain for start, plain in PLAINER.items() if text.startswith(start)), text))[:MESSAGE]
+    return printable(next((plain for start, plain in PLAINER.items() if text.startswith(start)), text))[
+        :MAX_ERROR_CHARS
+    ]
 
 
 # ---- pictures as they are: to train with them ----
@@ -274,7 +276,7 @@ class TooLargeError(Exception):
 
 
 def too_large(pixels: int) -> TooLargeError:
-    """Return the failure of a picture of so many *pixels*."""
+    """Return the error for a picture of more pixels than are decoded."""
     return TooLargeError(f"its size ({pixels} pixels) exceeds the limit of {MAX_PIXELS} pixels")
 
 
@@ -307,14 +309,14 @@ def decoded_picture(data: bytes, mode: str, refused: Refused = None) -> Image:
     """
     from PIL import Image
 
-    with _checked(data) as found:
-        require_8_bits(found)
+    with _checked(data) as opened:
+        require_8_bits(opened)
         decoded = _by_simplejpeg(data, mode, None, refused)
         if decoded is None:
-            return found.convert(mode)
-        made = Image.fromarray(decoded)
-        made.info = found.info.copy()
-        return made
+            return opened.convert(mode)
+        picture = Image.fromarray(decoded)
+        picture.info = opened.info.copy()
+        return picture
 
 
 def array(
@@ -334,12 +336,12 @@ def array(
     """
     decoded = _by_simplejpeg(data, mode, least, refused)
     if decoded is None:
-        with _checked(data) as found:
-            found.load()
-            if floats and is_16_bit_grey(found):
-                return _fractions(found, mode, first)
-            require_8_bits(found)
-            return _arranged(found, found.size, mode, first, floats)
+        with _checked(data) as opened:
+            opened.load()
+            if floats and is_16_bit_grey(opened):
+                return _fractions(opened, mode, first)
+            require_8_bits(opened)
+            return _arranged(opened, opened.size, mode, first, floats)
     if not first and not floats:
         return decoded
     return _arranged(decoded, decoded.shape[1::-1], mode, first, floats)
@@ -351,32 +353,32 @@ def stored_picture(data: bytes) -> Image:
     A PNG of 2 or 4 bits of grey has its values, which Pillow spreads over 8 bits.
     Raises: as `decoded_picture`; SampleError also for colours of 16 bits, of which Pillow drops the lower 8.
     """
-    with _checked(data) as found:
-        bits, colour_type = data[24:26] if found.format == "PNG" else (8, 0)
-        samples = found.tag_v2.get(BITS_PER_SAMPLE, ()) if hasattr(found, "tag_v2") else ()
+    with _checked(data) as opened:
+        bits, colour_type = data[24:26] if opened.format == "PNG" else (8, 0)
+        samples = opened.tag_v2.get(BITS_PER_SAMPLE, ()) if hasattr(opened, "tag_v2") else ()
         if (bits == 16 and colour_type != 0) or (len(samples) > 1 and max(samples) > 8):
             raise SampleError(
                 "this picture has colours of 16 bits, and Pillow decodes 8 of them: give a function of your own for "
                 "'raw', such as one that calls cv2.imdecode(..., cv2.IMREAD_UNCHANGED)"
             )
-        found.load()
+        opened.load()
         if colour_type == 0 and bits in (2, 4):
             step = 255 // ((1 << bits) - 1)
-            return found.point([value // step for value in range(256)])
-        return found.copy()
+            return opened.point([value // step for value in range(256)])
+        return opened.copy()
 
 
 def is_16_bit_grey(picture: Image) -> bool:
-    """True if *picture* has 16 bits of grey; Pillow before 11.3 gives those of a PNG 32."""
+    """True if *picture* has 16 bits of grey; Pillow before 11.3 opens such a PNG with 32 bits."""
     return picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in ("PNG", "PPM"))
 
 
 def has_16_bit_grey(data: bytes) -> bool:
-    """True if the picture *data* has 16 bits of grey. Raises: SampleError if its header is that of no picture."""
+    """True if the picture *data* has 16 bits of grey. Raises: SampleError if it has no header of a picture."""
     if data.startswith(JPEG_MAGIC):
         return False
-    with _checked(data) as found:
-        return is_16_bit_grey(found)
+    with _checked(data) as opened:
+        return is_16_bit_grey(opened)
 
 
 def require_8_bits(picture: Image) -> None:
@@ -388,42 +390,42 @@ def require_8_bits(picture: Image) -> None:
         )
 
 
-def _fractions(found: Image, mode: str, first: bool) -> Any:
-    """Return the picture *found*, of 16 bits of grey, from 0 to 1 in *mode*, as `array` does."""
+def _fractions(picture: Image, mode: str, first: bool) -> Any:
+    """Return the picture *picture*, of 16 bits of grey, from 0 to 1 in *mode*, as `array` does."""
     import numpy as np
 
-    plane = np.asarray(found).astype(np.float32) / np.float32(65535)
+    plane = np.asarray(picture).astype(np.float32) / np.float32(65535)
     if mode == "L":
         return plane
     planes = [plane] * 3 + [np.ones_like(plane)] * (mode == "RGBA")
     return np.stack(planes, 0 if first else -1)
 
 
-def _arranged(found: Any, size: tuple[int, int], mode: str, first: bool, floats: bool) -> Any:
-    """Return what was *found*, a picture of Pillow of this *size*, or an array, as `array` does."""
+def _arranged(image: Any, size: tuple[int, int], mode: str, first: bool, floats: bool) -> Any:
+    """Return *image*, a picture of Pillow of this *size* or an array, in the layout and type of `array`."""
     import numpy as np
 
     width, height = size
     channels = () if mode == "L" else (len(mode),)
     shape = (*channels, height, width) if first else (height, width, *channels)
-    made = np.empty(shape, np.float32 if floats else np.uint8)
-    rows = np.moveaxis(made, 0, -1) if first and channels else made
-    step = max(BAND // width, 1)
+    result = np.empty(shape, np.float32 if floats else np.uint8)
+    rows = np.moveaxis(result, 0, -1) if first and channels else result
+    step = max(BAND_PIXELS // width, 1)
     for top in range(0, height, step):
-        if isinstance(found, np.ndarray):
-            values = found[top : top + step]
+        if isinstance(image, np.ndarray):
+            values = image[top : top + step]
         else:
-            band = found if step >= height else found.crop((0, top, width, min(top + step, height)))
+            band = image if step >= height else image.crop((0, top, width, min(top + step, height)))
             values = np.asarray(band.convert(mode))
         if floats:
             np.divide(values, np.float32(255), out=rows[top : top + step], dtype=np.float32)
         else:
             rows[top : top + step] = values
-    return made
+    return result
 
 
 def _by_simplejpeg(
-    data: bytes, mode: str, least: Callable[[int, int], tuple[int, int]] | None, refused: Refused
+    data: bytes, mode: str, min_size: Callable[[int, int], tuple[int, int]] | None, refused: Refused
 ) -> Any:
     """Return the JPEG *data* as an array; None if it is none, or if Pillow has to decode it.
 
@@ -441,11 +443,11 @@ def _by_simplejpeg(
             return None
         _check_size(height * width)
         scale: dict[str, int] = {}
-        if least is not None:
-            low, wide = least(height, width)
+        if min_size is not None:
+            low, wide = min_size(height, width)
             scale = {"min_height": low, "min_width": wide, "min_factor": 2}
-        made = simplejpeg.decode_jpeg(data, "GRAY" if mode == "L" else mode, **scale)
-        return made[..., 0] if mode == "L" else made
+        pixels = simplejpeg.decode_jpeg(data, "GRAY" if mode == "L" else mode, **scale)
+        return pixels[..., 0] if mode == "L" else pixels
     except ValueError:
         if refused is not None:
             refused()
@@ -453,13 +455,13 @@ def _by_simplejpeg(
 
 
 def _check_size(pixels: int) -> None:
-    """Raise SampleError if a picture of so many *pixels* is not to be decoded."""
+    """Raise SampleError if a picture has more *pixels* than PIL.Image.MAX_IMAGE_PIXELS."""
     from PIL import Image
 
-    most = Image.MAX_IMAGE_PIXELS
-    if most is not None and pixels > most:
-        what = f"this picture has {pixels:,} pixels, and {most:,} are allowed"
-        raise SampleError(f"{what} (PIL.Image.MAX_IMAGE_PIXELS sets that)")
+    max_pixels = Image.MAX_IMAGE_PIXELS
+    if max_pixels is not None and pixels > max_pixels:
+        message = f"this picture has {pixels:,} pixels, and {max_pixels:,} are allowed"
+        raise SampleError(f"{message} (PIL.Image.MAX_IMAGE_PIXELS sets that)")
 
 
 @contextmanager
@@ -468,12 +470,12 @@ def _checked(data: bytes) -> Iterator[Image]:
     from PIL import UnidentifiedImageError
 
     try:
-        found = open_picture(io.BytesIO(data))
+        opened = open_picture(io.BytesIO(data))
     except UnidentifiedImageError:
         raise SampleError(
             f"this is not a picture that is decoded here ({', '.join(PICTURE_FORMATS)}); for another format, "
             'or for other data, give a function of your own: decode=[handle_extension("jpg", function)]'
         ) from None
-    with found:
-        _check_size(math.prod(found.size))
-        yield found
+    with opened:
+        _check_size(math.prod(opened.size))
+        yield opened

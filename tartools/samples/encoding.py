@@ -1,4 +1,4 @@
-"""From Python values to payloads."""
+"""Encoding of Python values as payloads."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def encode(field: str, value: object) -> bytes:
         return _compressed(codec, encode(inner, value))
     kind = suffix_of(inner)
     try:
-        if kind in FORMATS:
-            return FORMATS[kind](value)
+        if kind in ENCODERS:
+            return ENCODERS[kind](value)
         value = as_python(value)
     except UnicodeEncodeError:
         raise
@@ -51,12 +51,12 @@ def encode(field: str, value: object) -> bytes:
         raise TypeError(f"field {field!r}: cannot write a file, {type(value).__name__}; give its bytes: value.read()")
     raise TypeError(
         f"field {field!r}: cannot write values of type {type(value).__name__}; give bytes, str, a number, an array or "
-        f"a PIL image, or name a field whose suffix takes it: {', '.join(FORMATS)}"
+        f"a PIL image, or name a field whose suffix takes it: {', '.join(ENCODERS)}"
     )
 
 
 def as_python(value: Any) -> Any:
-    """Return tensors as arrays, what has no dimension as a Python value, and anything else as it is.
+    """Return tensors as arrays, arrays without a dimension as a Python value, and anything else as it is.
 
     Raises: TypeError for a tensor of numbers that numpy does not have, such as bfloat16.
     """
@@ -70,12 +70,12 @@ def _off_torch(value: Any) -> Any:
 
 def _plainer(value: Any) -> Any:
     """Return an array or tensor inside of a value as numbers and lists. Raises: TypeError for other things."""
-    found = as_python(value)
-    if hasattr(found, "tolist"):
-        return found.tolist()
-    if found is value:
+    plain = as_python(value)
+    if hasattr(plain, "tolist"):
+        return plain.tolist()
+    if plain is value:
         raise TypeError(f"cannot write values of type {type(value).__name__}")
-    return found
+    return plain
 
 
 def _json(value: object) -> bytes:
@@ -100,9 +100,9 @@ def _npy(value: object) -> bytes:
 def _npz(value: object) -> bytes:
     import numpy as np
 
-    named = value if isinstance(value, Mapping) else {"arr_0": value}
-    arrays: dict[str, Any] = {name: np.asarray(_off_torch(one)) for name, one in named.items()}
-    if objects := [name for name, one in arrays.items() if one.dtype.hasobject]:
+    values = value if isinstance(value, Mapping) else {"arr_0": value}
+    arrays: dict[str, Any] = {name: np.asarray(_off_torch(array)) for name, array in values.items()}
+    if objects := [name for name, array in arrays.items() if array.dtype.hasobject]:
         raise TypeError(f"{objects[0]!r} is an array of objects, which would be pickled")
     file = io.BytesIO()
     np.savez_compressed(file, **arrays)
@@ -125,14 +125,14 @@ def _torch(value: object) -> bytes:
 
 
 def _module(name: str) -> Any:
-    """Return the module *name*, which only who writes such values has. Raises: ModuleNotFoundError, with a hint."""
+    """Import the optional module *name*. Raises: ModuleNotFoundError, with a hint how to install it."""
     try:
         return import_module(name)
     except ModuleNotFoundError:
         raise ModuleNotFoundError(f"writing this needs {name}: {how_to_install(name)}", name=name) from None
 
 
-FORMATS: dict[str, Callable[[object], bytes]] = {  # suffix -> what writes a value so
+ENCODERS: dict[str, Callable[[object], bytes]] = {  # suffix -> what writes a value so
     **dict.fromkeys(("json", "jsn"), _json),
     "npy": _npy,
     "npz": _npz,
@@ -176,14 +176,14 @@ def encode_picture(field: str, kind: str, picture: Any, **options: Any) -> bytes
         hint = "" if isinstance(picture, Image.Image) else "; fields of arrays are npy, npz and ten"
         raise TypeError(f"field {field!r}: Pillow writes no picture format with the suffix {kind!r}{hint}")
     try:
-        made = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
+        image = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
     except TypeError:
-        what = f"an array of {picture.dtype} with the shape {picture.shape}"
-        raise TypeError(f"field {field!r}: {what} is no picture: bytes are, height by width by 3, or without") from None
+        form = f"an array of {picture.dtype} with the shape {picture.shape}"
+        raise TypeError(f"field {field!r}: {form} is no picture: bytes are, height by width by 3, or without") from None
     file = io.BytesIO()
     try:
-        made.save(file, formats["." + kind], **options)
+        image.save(file, formats["." + kind], **options)
     except (OSError, ValueError, SystemError) as error:  # a mode, or a size, that the format does not have
-        advice = "picture.convert('RGB') makes one that can be written" if made.mode not in ("RGB", "L") else ""
+        advice = "picture.convert('RGB') makes one that can be written" if image.mode not in ("RGB", "L") else ""
         raise TypeError(f"field {field!r}: {error}{advice and f' ({advice})'}") from None
     return file.getvalue()

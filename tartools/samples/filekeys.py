@@ -52,8 +52,8 @@ def sample_key(name: bytes | None, dots: Dots = None) -> bytes:
     key = key_of_file(name, dots)
     text = checked_key(key.decode("utf-8", "surrogateescape"))
     if not reads_back(key, b"x"):
-        what = f"the key {text!r} would not read back; its last part may have no dot"
-        raise SampleError(f"{what} (--dots first or last says where the key ends)")
+        reason = f"the key {text!r} would not read back; its last part may have no dot"
+        raise SampleError(f"{reason} (--dots first or last says where the key ends)")
     return key
 
 

@@ -1,16 +1,31 @@
-"""What a payload is, by the suffix of its field and by its first bytes: one table for all commands."""
+"""Types of payloads, by the suffix of the field and by the first bytes: one table for all commands."""
 
 import re
 from typing import NamedTuple
 
 from tartools.tar.compression import CODECS
 
-FIRST = 16  # bytes of a payload that `type_of_file` looks at
+MAGIC_BYTES = 16  # bytes of a payload that `type_of_file` looks at
 
 PICTURE, SOUND, VIDEO, ARRAY, OTHER = "picture", "sound", "video", "array", "other"
 
-NUMBERS = frozenset(("cls", "cls2", "id", "index", "inx"))  # as webdataset and Hugging Face's datasets decode them
-TEXTS = NUMBERS | {"caption", "csv", "html", "json", "jsonl", "label", "md", "text", "tsv", "txt", "xml", "yaml"}
+NUMBER_SUFFIXES = frozenset(
+    ("cls", "cls2", "id", "index", "inx")
+)  # as webdataset and Hugging Face's datasets decode them
+TEXTS = NUMBER_SUFFIXES | {
+    "caption",
+    "csv",
+    "html",
+    "json",
+    "jsonl",
+    "label",
+    "md",
+    "text",
+    "tsv",
+    "txt",
+    "xml",
+    "yaml",
+}
 PICKLES = frozenset(("pickle", "pkl", "pyd"))
 
 
@@ -24,10 +39,10 @@ def suffix_of(field: str) -> str:
 
 
 class FileType(NamedTuple):
-    """A type of files: *what* one is, its *kind*, the *suffixes* of fields that promise it, and its *magics*.
+    """A type of files: its name (*what*) with an article, its *kind*, the *suffixes* of its fields, and its *magics*.
 
     Magics are first bytes, one of which each such file has; RIFF and MPEG-4 have theirs further on, see `type_of_file`.
-    A PICTURE is one that Pillow decodes itself. What tarshow calls one is *brief*.
+    A PICTURE is one that Pillow decodes itself. *brief* is its name in tarshow.
     """
 
     what: str
@@ -38,7 +53,7 @@ class FileType(NamedTuple):
 
     @property
     def brief(self) -> str:
-        """What one is, without an article."""
+        """The name without an article."""
         return self.briefly or re.sub("^an? ", "", self.what)
 
 
@@ -63,7 +78,7 @@ TYPES = (
     FileType("a Matroska video", VIDEO, ("mkv", "webm"), (b"\x1aE\xdf\xa3",), "video, Matroska or WebM"),
     FileType("a Flash video", VIDEO, (), (b"FLV\x01",), "video, Flash"),
     FileType("an MPEG video", VIDEO, (), (b"\0\0\1\xba",), "video, MPEG"),
-    *(FileType(f"{one.name} data", OTHER, (suffix_of(one.suffixes[-1]),), one.magic) for one in CODECS),
+    *(FileType(f"{row.name} data", OTHER, (suffix_of(row.suffixes[-1]),), row.magic) for row in CODECS),
     FileType("a PDF", OTHER, (), (b"%PDF-",)),
     FileType("an HDF5 file", OTHER, (), (b"\x89HDF\r\n\x1a\n",), "HDF5"),
     FileType("a file of tensors", OTHER, (), (b"~TenBin~",), "tensors"),
@@ -86,16 +101,16 @@ BRANDS = {  # brand of an MPEG-4 file, at byte 8 (ISO/IEC 14496-12, 4.3); "" is 
 }
 BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip", b"styp")  # of MPEG-4, at byte 4
 
-BY_SUFFIX = {suffix: one for one in (*TYPES, *RIFFS.values(), *BRANDS.values()) for suffix in one.suffixes}
+BY_SUFFIX = {suffix: row for row in (*TYPES, *RIFFS.values(), *BRANDS.values()) for suffix in row.suffixes}
 PICTURES, SOUNDS, VIDEOS, ARRAYS = (
-    frozenset(suffix for suffix, one in BY_SUFFIX.items() if one.kind == kind)
+    frozenset(suffix for suffix, row in BY_SUFFIX.items() if row.kind == kind)
     for kind in (PICTURE, SOUND, VIDEO, ARRAY)
 )
-_SHORT = tuple(magic for one in TYPES for magic in one.magics if len(magic) < 3 and magic.isalnum())  # text, perhaps
+_SHORT = tuple(magic for row in TYPES for magic in row.magics if len(magic) < 3 and magic.isalnum())  # text, perhaps
 
 
 def is_picture_field(field: str) -> bool:
-    """Tell whether *field* is one of pictures, by its suffix."""
+    """True if *field* holds pictures, by its suffix."""
     return suffix_of(field) in PICTURES
 
 
@@ -109,10 +124,10 @@ def type_of_file(head: bytes) -> FileType | None:
         return BRANDS.get(head[8:12] if head[4:8] == b"ftyp" else b"", BRANDS[b""])
     if head[:4] in (b"RIFF", b"RF64"):
         return RIFFS.get(head[8:12])
-    return next((one for one in TYPES if head.startswith(one.magics)), None)
+    return next((row for row in TYPES if head.startswith(row.magics)), None)
 
 
 def is_picture(suffix: str, head: bytes) -> bool:
-    """Tell whether what begins with *head*, in a field that ends in *suffix*, is a picture, or should be one."""
-    found = type_of_file(head)
-    return suffix in PICTURES or (found is not None and found.kind == PICTURE and not head.startswith(_SHORT))
+    """True if a payload with the first bytes *head*, in a field with this *suffix*, is or should be a picture."""
+    file_type = type_of_file(head)
+    return suffix in PICTURES or (file_type is not None and file_type.kind == PICTURE and not head.startswith(_SHORT))

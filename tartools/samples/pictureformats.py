@@ -1,4 +1,4 @@
-"""Open pictures of the formats that are decoded here, whatever their size and the text in them."""
+"""Open pictures of the formats that are decoded here, of any size and with any text in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
-from tartools.samples.filetypes import FIRST
+from tartools.samples.filetypes import MAGIC_BYTES
 from tartools.samples.pngtext import without_large_text
 
 if TYPE_CHECKING:
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 PICTURE_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000", "TGA", "ICO", "AVIF")
 
 
-def open_picture(file: IO[bytes], whole: bool = True) -> Image:
+def open_picture(file: IO[bytes], with_pixels: bool = True) -> Image:
     """Open the picture in *file*, which is in one of `PICTURE_FORMATS`, whose pixels are not decoded yet.
 
     As `PIL.Image.open`, but of any size, since the guard of that is a global of the process, which is the user's: who
     decodes the picture has to look at its size. A PNG comes without text for which Pillow refuses it.
 
-    whole: text after the pixels is looked at, too, which is read only when they are decoded.
+    with_pixels: text after the pixels is checked, too, which is read only when they are decoded.
 
     Raises: UnidentifiedImageError if it is in none of these formats; what Pillow raises for damage.
     """
     from PIL import Image, UnidentifiedImageError
 
-    file = without_large_text(file, whole)
+    file = without_large_text(file, with_pixels)
     Image.preinit()  # the usual formats
-    prefix = file.read(FIRST)
+    prefix = file.read(MAGIC_BYTES)
     for form in PICTURE_FORMATS:
         if form not in Image.OPEN:
             Image.init()  # all formats

@@ -13,44 +13,44 @@ import io
 import struct
 from typing import IO, NamedTuple
 
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 MAX_CHUNK_BYTES = 1 << 20  # of a decompressed text or profile: Pillow's PngImagePlugin.MAX_TEXT_CHUNK
 MAX_TEXT_BYTES = 64 << 20  # of all text: Pillow's MAX_TEXT_MEMORY
 TEXT_KINDS = (b"tEXt", b"zTXt", b"iTXt")
-_CHUNK = struct.Struct(">I4s")
+_PNG_CHUNK = struct.Struct(">I4s")
 _CRC_BYTES = 4
 
 
 class LargeText(NamedTuple):
-    """The chunks of a PNG for which Pillow refuses it, as (begin, end) in its file, and what they are."""
+    """The chunks of a PNG for which Pillow refuses it, as (begin, end) in its file, and their description."""
 
     chunks: list[tuple[int, int]]
     description: str
 
 
-def find_large_text(file: IO[bytes], whole: bool = True) -> LargeText | None:
+def find_large_text(file: IO[bytes], with_pixels: bool = True) -> LargeText | None:
     """Return the chunks for which Pillow refuses the PNG *file*; None if there are none, or it is no PNG.
 
-    Without *whole*, chunks after the first pixels are not looked at. Leaves *file* at its begin.
+    Without *with_pixels*, chunks after the first pixels are not looked at. Leaves *file* at its begin.
     """
     file.seek(0)
     try:
-        if file.read(len(SIGNATURE)) != SIGNATURE:
+        if file.read(len(PNG_SIGNATURE)) != PNG_SIGNATURE:
             return None
-        return _find(file, whole)
+        return _find(file, with_pixels)
     finally:
         file.seek(0)
 
 
-def _find(file: IO[bytes], whole: bool) -> LargeText | None:
+def _find(file: IO[bytes], with_pixels: bool) -> LargeText | None:
     texts: list[tuple[int, int]] = []
     large: list[tuple[int, int]] = []
     descriptions: list[str] = []
-    text_bytes, begin = 0, len(SIGNATURE)
-    while len(head := file.read(_CHUNK.size)) == _CHUNK.size:
-        length, kind = _CHUNK.unpack(head)
-        end = begin + _CHUNK.size + length + _CRC_BYTES
-        if kind == b"IEND" or (kind == b"IDAT" and not whole):
+    text_bytes, begin = 0, len(PNG_SIGNATURE)
+    while len(head := file.read(_PNG_CHUNK.size)) == _PNG_CHUNK.size:
+        length, kind = _PNG_CHUNK.unpack(head)
+        end = begin + _PNG_CHUNK.size + length + _CRC_BYTES
+        if kind == b"IEND" or (kind == b"IDAT" and not with_pixels):
             break
         if kind in TEXT_KINDS or kind == b"iCCP":
             text, is_compressed = _text_of_chunk(kind, file.read(length) if text_bytes <= MAX_TEXT_BYTES else b"")
@@ -88,14 +88,14 @@ def _unpacked_size(compressed: bytes) -> int:
     return size + bool(unpacker.unconsumed_tail)
 
 
-def without_large_text(file: IO[bytes], whole: bool = True) -> IO[bytes]:
+def without_large_text(file: IO[bytes], with_pixels: bool = True) -> IO[bytes]:
     """Return *file*, or if it is a PNG that Pillow refuses for its text, a copy in memory without that."""
-    large = find_large_text(file, whole)
+    large = find_large_text(file, with_pixels)
     if large is None:
         return file
     data = memoryview(file.read())
-    kept, position = [], 0
+    parts, position = [], 0
     for begin, end in large.chunks:
-        kept.append(data[position:begin])
+        parts.append(data[position:begin])
         position = end
-    return io.BytesIO(b"".join([*kept, data[position:]]))
+    return io.BytesIO(b"".join([*parts, data[position:]]))

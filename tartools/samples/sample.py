@@ -18,10 +18,12 @@ from tartools.tar.keys import reads_back
 
 Label = TypeVar("Label")
 
+DICT_KEY, DICT_URL = "__key__", "__url__"  # names of the key and the shard in a sample that is a dict
 
-def failure_of(sample: Sample, what: str) -> SampleError:
-    """Return the failure of *sample*, in its shard; *what* begins behind its name, as with `: ` or ` has`."""
-    return SampleError(f"sample {sample.key!r}{what}", url=sample.shard)
+
+def failure_of(sample: Sample, message: str) -> SampleError:
+    """Return the error for *sample*, in its shard; *message* follows its name, so it begins with `: ` or ` has`."""
+    return SampleError(f"sample {sample.key!r}{message}", url=sample.shard)
 
 
 class Sample:
@@ -83,8 +85,8 @@ class Sample:
 
         Raises: SampleError if two members match.
         """
-        found = self._find(field, verbatim)
-        return None if found is None else Member._make(found)
+        member = self._find(field, verbatim)
+        return None if member is None else Member._make(member)
 
     def open(self, field: str) -> io.BufferedReader:
         """Return a seekable binary file over the payload of *field*. Large payloads are not held in memory."""
@@ -108,8 +110,8 @@ class Sample:
     def get(self, field: str, default: None = None, *, verbatim: bool = ...) -> bytes | None: ...
     def get(self, field: str, default: bytes | None = None, *, verbatim: bool = False) -> bytes | None:
         """Return the payload of *field*, or *default*. Fields are found as by `member`."""
-        found = self._find(field, verbatim)
-        return default if found is None else read_range(found[1], found[3], found[3] + found[4])
+        member = self._find(field, verbatim)
+        return default if member is None else read_range(member[1], member[3], member[3] + member[4])
 
     def __contains__(self, field: object) -> bool:
         return isinstance(field, str) and self._find(field, False) is not None
@@ -167,14 +169,14 @@ class Sample:
     def _find(self, field: str, verbatim: bool) -> Member | None:
         """Return the member of *field*, possibly as a plain tuple. As `member`."""
         path = self.raw_key + behind_key(field)
-        found = [member for member in self._members or self._raw_members() if member[0] == path]
-        if len(found) == 1:
-            return found[0]
-        if not found and not verbatim:
-            found = [m for m in self.members if field_name(m).lower() == field.lower()]
-        if len(found) > 1:
-            raise SampleError(f"sample {self.key!r} has {len(found)} members for field {field!r}", url=self.shard)
-        return found[0] if found else None
+        matches = [member for member in self._members or self._raw_members() if member[0] == path]
+        if len(matches) == 1:
+            return matches[0]
+        if not matches and not verbatim:
+            matches = [m for m in self.members if field_name(m).lower() == field.lower()]
+        if len(matches) > 1:
+            raise SampleError(f"sample {self.key!r} has {len(matches)} members for field {field!r}", url=self.shard)
+        return matches[0] if matches else None
 
 
 @lru_cache(1000)
@@ -225,18 +227,18 @@ class Batch:
 
     __slots__ = ("_lone", "_shards", "groups", "keys", "offset", "shard")
 
-    def __init__(self, found: ContiguousGroups | ScatteredGroup | Sample, shard: str | Sequence[str]) -> None:
+    def __init__(self, content: ContiguousGroups | ScatteredGroup | Sample, shard: str | Sequence[str]) -> None:
         self.shard = shard if isinstance(shard, str) else ""
         self._shards = None if isinstance(shard, str) else shard
         self.groups: ContiguousGroups | None = None
         self.offset: int | None = None
-        if isinstance(found, ContiguousGroups):
-            self.groups, self.keys = found, found.keys
+        if isinstance(content, ContiguousGroups):
+            self.groups, self.keys = content, content.keys
             return
-        if isinstance(found, ScatteredGroup):
-            self.offset = found.offset
-            found = Sample(found.key, found.members, self.shard)
-        self._lone, self.keys = found, [found.raw_key]
+        if isinstance(content, ScatteredGroup):
+            self.offset = content.offset
+            content = Sample(content.key, content.members, self.shard)
+        self._lone, self.keys = content, [content.raw_key]
 
     @classmethod
     def of(cls, sample: Sample) -> Batch:
@@ -269,7 +271,7 @@ class Batch:
         return (self.shard,) if self._shards is None else self._shards
 
     def fitting(self, first: int, room: int) -> int:
-        """Return how many samples, from number *first* on, fit into *room* bytes of an archive."""
+        """Return the number of samples, from number *first* on, that fit into *room* bytes of an archive."""
         if self.groups is None:
             return int(self[0].size <= room)
         from bisect import bisect_right
@@ -278,13 +280,13 @@ class Batch:
         return bisect_right(starts, starts[first] + room, first) - 1 - first
 
     def weight(self, first: int, last: int) -> int:
-        """Return the bytes that samples *first* to *last* (exclusive) may take in memory."""
+        """Return the bytes of memory that hold samples *first* to *last* (exclusive)."""
         return self[0].size if self.groups is None else self.groups.starts[last] - self.groups.starts[first]
 
     def apart(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
-        """Yield runs of samples with one of *labels*, which has that of each sample, but not of those *skipped*.
+        """Yield (label, batch, first, last) for each run of equal *labels*, except for the label *skipped*.
 
-        A run is the label, a batch, and the numbers of its first sample in that and of the one behind its last.
+        *labels* has one for each sample; a run is samples *first* to *last* (exclusive) of the batch.
         """
         for first, last, label in runs_of_labels(labels):
             if label != skipped:
@@ -332,7 +334,7 @@ def build(fields: Mapping[str, Value]) -> Sample:
 
     if not hasattr(fields, "get"):
         raise TypeError(f"a sample is a dict of __key__ and fields, or one that was read, not {type(fields).__name__}")
-    key = fields.get("__key__")
+    key = fields.get(DICT_KEY)
     if not isinstance(key, str) or not key:
         raise SampleError("a sample needs a '__key__': a string that is not empty")
     members = []
@@ -358,10 +360,10 @@ def _check_case(key: str, fields: Iterable[str]) -> None:
     """Raise SampleError if the names of two *fields* differ only in case: readers, which ignore it, lose one."""
     first: dict[str, str] = {}
     for field in fields:
-        other = first.setdefault(field.lower(), field)
-        if other != field and not field.startswith("__"):
-            what = f"the fields {other!r} and {field!r}, which readers take for one, because they differ only in case"
-            raise SampleError(f"sample {key!r} has {what}")
+        same = first.setdefault(field.lower(), field)
+        if same != field and not field.startswith("__"):
+            fault = f"the fields {same!r} and {field!r}, which readers take for one, because they differ only in case"
+            raise SampleError(f"sample {key!r} has {fault}")
 
 
 def checked_path(key: str, field: str) -> bytes:

@@ -10,17 +10,21 @@ from typing import Literal, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.samples.sample import Sample
-from tartools.samples.values import INDEX, Column, field_list, getter
+from tartools.samples.values import INDEX_NAME, Column, field_list, getter
 
 Kind = Literal["text", "int", "float", "version", "shuffle"]
 End = Literal["first", "last"]
 
 COMPLEMENT = bytes(range(255, -1, -1))
-FIRST, VALUE, LAST = b"\0", b"\1", b"\2"  # prefix of a sort key; FIRST and LAST alone: the value is missing
+MISSING_FIRST, HAS_VALUE, MISSING_LAST = (
+    b"\0",
+    b"\1",
+    b"\2",
+)  # prefix of a sort key; MISSING_FIRST and MISSING_LAST alone: the value is missing
 # compiled when they are needed: most runs sort by text
 INTEGER = rb"\s*([+-]?)([0-9]+)\s*"
 FLOAT = rb"(?i)\s*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?)\s*"
-VERSION = rb"([^0-9]*)([0-9]*)"
+VERSION_PATTERN = rb"([^0-9]*)([0-9]*)"
 DOUBLE = Struct(">d")
 
 
@@ -46,7 +50,7 @@ class Order(NamedTuple):
     @property
     def by_position(self) -> bool:
         """Whether the order depends on the positions of samples in the input."""
-        return self.kind == "shuffle" or INDEX in self.column.choices
+        return self.kind == "shuffle" or INDEX_NAME in self.column.choices
 
 
 def encoder(order: Order) -> Callable[[Sample, int], bytes]:
@@ -79,7 +83,7 @@ def value_encoder(order: Order) -> Callable[[str | None, bytes, str, Callable[[]
             except UnicodeEncodeError as error:
                 surrogate = error.object[error.start]
         elif order.missing is not None:
-            return FIRST if order.missing == "first" else LAST
+            return MISSING_FIRST if order.missing == "first" else MISSING_LAST
         name, column = key.decode("utf-8", "surrogateescape"), order.column.name
         if value is not None:
             raise SampleError(
@@ -102,25 +106,25 @@ def key_encoder(order: Order) -> Callable[[bytes, int, str], bytes] | None:
     The function raises SampleError if the key is not of the kind of *order*.
     """
     if order.kind == "shuffle":
-        of = shuffled(order.seed)
-        return lambda _key, position, _shard: directed(of(position), order)
+        hash_of = shuffled(order.seed)
+        return lambda _key, position, _shard: directed(hash_of(position), order)
     if not order.by_key:
         return None
     if order.kind == "text" and not order.reverse:
-        return lambda key, _position, _shard: VALUE + text_bytes(key)
+        return lambda key, _position, _shard: HAS_VALUE + text_bytes(key)
     return lambda key, _position, shard: _encoded(key, order, key, shard)
 
 
 def _encoded(value: bytes, order: Order, key: bytes, shard: str) -> bytes:
     """Return the sort key for *value* of sample *key*. Raises: SampleError if it is not of the kind of *order*."""
-    encoded = ENCODINGS[order.kind](value)
+    encoded = SORT_ENCODINGS[order.kind](value)
     if encoded is None:
         text, name = value[:60].decode("utf-8", "replace"), key.decode("utf-8", "surrogateescape")
         raise SampleError(
             f"sample {name!r}: cannot sort by {order.column.name} as {order.kind}: the value is {text!r}",
             url=shard,
         )
-    return VALUE + directed(encoded, order)
+    return HAS_VALUE + directed(encoded, order)
 
 
 def directed(encoded: bytes, order: Order) -> bytes:
@@ -148,11 +152,11 @@ def int_bytes(value: bytes) -> bytes | None:
     >>> int_bytes(b" -12 ") < int_bytes(b"-3") < int_bytes(b"0") == int_bytes(b"-00") < int_bytes(b"+010")
     True
     """
-    found = re.fullmatch(INTEGER, value)
-    if not found:
+    match = re.fullmatch(INTEGER, value)
+    if not match:
         return None
-    digits = found[2].lstrip(b"0")
-    return _natural(digits).translate(COMPLEMENT) if found[1] == b"-" and digits else _natural(digits)
+    digits = match[2].lstrip(b"0")
+    return _natural(digits).translate(COMPLEMENT) if match[1] == b"-" and digits else _natural(digits)
 
 
 def _natural(digits: bytes) -> bytes:
@@ -181,8 +185,8 @@ def version_bytes(value: bytes) -> bytes:
     """
     parts = []
     zeros = False
-    for other, digits in re.findall(VERSION, value):
-        parts.append(re.sub(rb"[\0-\2]", lambda found: b"\2" + found[0], other))
+    for text, digits in re.findall(VERSION_PATTERN, value):
+        parts.append(re.sub(rb"[\0-\2]", lambda match: b"\2" + match[0], text))
         if digits:
             parts.append(b"\1" + _natural(digits.lstrip(b"0")))
             zeros = zeros or digits.startswith(b"0")
@@ -190,7 +194,7 @@ def version_bytes(value: bytes) -> bytes:
     return b"".join(parts)
 
 
-ENCODINGS: dict[str, Callable[[bytes], bytes | None]] = {
+SORT_ENCODINGS: dict[str, Callable[[bytes], bytes | None]] = {
     "text": text_bytes,
     "int": int_bytes,
     "float": float_bytes,

@@ -1,4 +1,4 @@
-"""Find out whether a WAV or Ogg file is whole: libsndfile decodes what is there of a truncated one, without an error.
+"""Find truncated WAV and Ogg files: libsndfile decodes the rest of one without an error.
 
 Sources: Multimedia Programming Interface 1.0 and EBU Tech 3306 (RIFF, RF64); RFC 3533 (Ogg pages).
 """
@@ -11,14 +11,14 @@ from typing import IO
 
 # A writer to a pipe can't know the size: 0, the largest 32-bit numbers, and near them (sox: 0x7ffff000 and its frames).
 MIN_STREAM_BYTES = 0x7FFF0000
-_CHUNK = struct.Struct("<4sI")
+_RIFF_CHUNK = struct.Struct("<4sI")
 _PAGE = struct.Struct("<4sBBqIIIB")  # capture pattern, version, flags, granule, serial, sequence, checksum, segments
 _LAST_PAGE = 4
 _REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
 def truncation(file: IO[bytes], size: int) -> str:
-    """Return in which way the sound *file* of *size* bytes is not whole; "" if it is, or is neither WAV nor Ogg.
+    """Return the damage of the sound *file* of *size* bytes; "" if it is complete, or neither WAV nor Ogg.
 
     Holds: a page of Ogg, 64 KiB. Leaves *file* at its begin.
     """
@@ -34,19 +34,19 @@ def truncation(file: IO[bytes], size: int) -> str:
 
 def _truncation_of_wav(file: IO[bytes], size: int) -> str:
     position, data_bytes = 12, None
-    while position + _CHUNK.size <= size:
+    while position + _RIFF_CHUNK.size <= size:
         file.seek(position)
-        kind, length = _CHUNK.unpack(file.read(_CHUNK.size))
-        position += _CHUNK.size
+        kind, length = _RIFF_CHUNK.unpack(file.read(_RIFF_CHUNK.size))
+        position += _RIFF_CHUNK.size
         if kind == b"ds64":  # the sizes of RF64, whose chunk of samples says 0xffffffff
             data_bytes = int.from_bytes(file.read(16)[8:16], "little")
         if kind == b"data":
-            left = size - position
+            remaining = size - position
             if length == 0xFFFFFFFF and data_bytes is not None:
                 length = data_bytes
-            if length > left and (length < MIN_STREAM_BYTES or data_bytes is not None):
-                return f"it is truncated: it has {left:,} bytes of samples instead of {length:,}"
-            return "" if left else "it has no samples"
+            if length > remaining and (length < MIN_STREAM_BYTES or data_bytes is not None):
+                return f"it is truncated: it has {remaining:,} bytes of samples instead of {length:,}"
+            return "" if remaining else "it has no samples"
         position += length + length % 2
     return "it is truncated: it has no samples"
 

@@ -55,6 +55,6 @@ def twins_in_other_form(names: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]
     first: dict[bytes, bytes] = {}
     for name in names:
         if not name.isascii():
-            other = first.setdefault(nfc(name), name)
-            if other != name:
-                yield other, name
+            earlier = first.setdefault(nfc(name), name)
+            if earlier != name:
+                yield earlier, name

@@ -13,14 +13,14 @@ from tartools.samples.payloads import parse_json, unpack
 from tartools.samples.sample import Sample, failure_of
 from tartools.tar import Member, read_range
 
-INDEX = "__index__"  # number of a sample, counted from the start of the input
-PSEUDO = ("__key__", "__shard__", INDEX, "__size__")
-NUMBERS = (INDEX, "__size__")
-PIECE = 1 << 20  # bytes of a large payload that are digested at once
+INDEX_NAME = "__index__"  # number of a sample, counted from the start of the input
+PSEUDO = ("__key__", "__shard__", INDEX_NAME, "__size__")
+NUMERIC_NAMES = (INDEX_NAME, "__size__")
+DIGEST_CHUNK_BYTES = 1 << 20  # bytes of a large payload that are digested at once
 
 
 class Column(NamedTuple):
-    """Where to find a value: in the first of the fields *choices* that the sample has, at *path* in its JSON.
+    """The place of a value: the first of the fields *choices* that the sample has, and the *path* in its JSON.
 
     *name* is the name of the column: the words of the user, or NEW of `NEW=...`.
     """
@@ -38,12 +38,12 @@ def parse_column(text: str) -> Column:
     >>> parse_column("w=meta.json;json:size.0")
     Column(name='w', choices=('meta.json', 'json'), path=('size', '0'))
     """
-    new, equals, rest = text.rpartition("=")
-    names, colon, path = rest.partition(":")
+    new, equals, choices_and_path = text.rpartition("=")
+    names, colon, path = choices_and_path.partition(":")
     choices, steps = tuple(names.split(";")), tuple(path.split(".")) if colon else ()
     if not all(choices) or not all(steps) or (equals and not new):
         raise UsageError(f"not a column: {text!r}; write FIELD, FIELD:path.in.json, a;b, or new=FIELD")
-    return Column(new if equals else rest, choices, steps)
+    return Column(new if equals else choices_and_path, choices, steps)
 
 
 def getter(column: Column, *, verbatim: bool = False) -> Callable[[Sample, int], str | None]:
@@ -54,12 +54,12 @@ def getter(column: Column, *, verbatim: bool = False) -> Callable[[Sample, int],
     """
 
     def value(sample: Sample, index: int) -> str | None:
-        found = lookup(sample, column, index, verbatim=verbatim)
-        if found is None or isinstance(found[0], str):
-            return found and found[0]
+        value_in_tuple = lookup(sample, column, index, verbatim=verbatim)
+        if value_in_tuple is None or isinstance(value_in_tuple[0], str):
+            return value_in_tuple and value_in_tuple[0]
         import json
 
-        return json.dumps(found[0], ensure_ascii=False)
+        return json.dumps(value_in_tuple[0], ensure_ascii=False)
 
     return value
 
@@ -131,12 +131,12 @@ def field_list(fields: Iterable[str]) -> str:
     >>> field_list(["jpg", "cls"]), field_list([""])[:25]
     ('jpg cls', 'none (no name has a dot: ')
     """
-    known = " ".join(field for field in fields if field)
-    return known or "none (no name has a dot: a sample n01 with a field jpg is a file n01.jpg)"
+    names = " ".join(field for field in fields if field)
+    return names or "none (no name has a dot: a sample n01 with a field jpg is a file n01.jpg)"
 
 
 def blanks(words: str) -> str:
-    """Return what to say behind *words* that were not found, if commas may stand for blanks there.
+    """Return advice for *words* that were not found, if their commas may stand for blanks, else "".
 
     >>> blanks("cls,jpg"), blanks("cls")
     (" (blanks separate fields: 'cls jpg')", '')
@@ -144,9 +144,9 @@ def blanks(words: str) -> str:
     return f" (blanks separate fields: '{' '.join(words.replace(',', ' ').split())}')" if "," in words else ""
 
 
-def no_sample_has(lost: str, seen: Iterable[str]) -> SampleError:
-    """Return the failure that no sample had the fields *lost*, with blanks between them, but had those *seen*."""
-    return SampleError(f"no sample had the field {lost}{blanks(lost)}; the fields were: {field_list(seen)}")
+def no_sample_has(lost: str, fields: Iterable[str]) -> SampleError:
+    """Return the error "no sample had the field": *lost* are words joined by blanks; the samples had *fields*."""
+    return SampleError(f"no sample had the field {lost}{blanks(lost)}; the fields were: {field_list(fields)}")
 
 
 def pseudo(sample: Sample, name: str, index: int) -> str | int:
@@ -155,7 +155,7 @@ def pseudo(sample: Sample, name: str, index: int) -> str | int:
         return sample.key
     if name == "__shard__":
         return shown(sample.shard)
-    return index if name == INDEX else sample.size
+    return index if name == INDEX_NAME else sample.size
 
 
 def _inside(sample: Sample, field: str, payload: bytes, path: tuple[str, ...]) -> tuple[Any] | None:
@@ -181,17 +181,17 @@ def payload_digests(members: Iterable[Member], size: int) -> list[bytes]:
     """
     from hashlib import blake2b
 
-    found = []
+    digests = []
     source: object = None
     view = memoryview(b"")
-    for _, where, _, data, count, _ in members:
-        if isinstance(where, io.FileIO):
+    for _, payload_source, _, data, count, _ in members:
+        if isinstance(payload_source, io.FileIO):
             digest = blake2b(digest_size=size)
-            for start in range(data, data + count, PIECE):
-                digest.update(read_range(where, start, min(start + PIECE, data + count)))
+            for start in range(data, data + count, DIGEST_CHUNK_BYTES):
+                digest.update(read_range(payload_source, start, min(start + DIGEST_CHUNK_BYTES, data + count)))
         else:
-            if where is not source:
-                source, view = where, memoryview(where)
+            if payload_source is not source:
+                source, view = payload_source, memoryview(payload_source)
             digest = blake2b(view[data : data + count], digest_size=size)
-        found.append(digest.digest())
-    return found
+        digests.append(digest.digest())
+    return digests

@@ -1,7 +1,7 @@
 """Shards and tables as one source: of samples, and of rows that list them where the output is a table.
 
-What is read twice has the same samples both times: it is copied if it can be read only once, and its version is
-compared if not.
+A second reading has the same samples as the first: inputs that can be read only once are spooled, and versions are
+compared for the others.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ Answer = TypeVar("Answer")
 
 
 class DataSet:
-    """The samples of the shards and tables *urls*, read as *reading* says, by up to *most* workers where that pays.
+    """The samples of the shards and tables *urls*, read by up to *max_workers* workers where that pays.
 
     Once a `sink` is a table it *lists* them: then rows stand for samples in all that is passed on. *account* gets what
     is to be said of the samples, once.
     """
 
-    def __init__(self, urls: Sequence[str], account: Account, reading: Reading, most: int) -> None:
+    def __init__(self, urls: Sequence[str], account: Account, reading: Reading, max_workers: int) -> None:
         self.urls = urls
         self.account = account
         self.reading = reading
-        self.most = most
+        self.max_workers = max_workers
         self.lists = False
         self._copies: dict[int, Copy] = {}
         self.samples: int | None = None  # how many there were when they were read before
@@ -79,7 +79,7 @@ class DataSet:
         return shardrows.table_destination(url, force, self.rows)
 
     def _shard_writer(self, destination: Destination) -> SampleWriter:
-        """Return what writes the shard *destination*, of samples or of those that rows list."""
+        """Return a writer of the shard *destination*: of samples, or of samples that rows list."""
         if not self.lists:
             return SampleWriter(destination)
         from tartools.shards.shardrows import RowWriter, listed_shards
@@ -89,13 +89,13 @@ class DataSet:
 
     @property
     def are_tables(self) -> bool:
-        """Whether all are tables, by their names and their first bytes."""
+        """True if all inputs are tables, by their names and their first bytes."""
         if not self.urls or not all(map(is_table_name, self.urls)):
             return False
-        from tartools.storage.checks import looks
-        from tartools.tables.schema import MAGIC
+        from tartools.storage.checks import probe_all
+        from tartools.tables.schema import PARQUET_MAGIC
 
-        return all(found.first == MAGIC for found in looks(self.urls).values())
+        return all(probe.first == PARQUET_MAGIC for probe in probe_all(self.urls).values())
 
     def rows(self) -> RowInputs:
         """Return the rows of the samples: of tables, and of shards, which are read and indexed the first time.
@@ -108,27 +108,27 @@ class DataSet:
         return self._rows
 
     def rows_apart(self, sources: Sequence[Sequence[str]]) -> list[range]:
-        """As `rows`; return the numbers of those of each of *sources*, which are URLs, together those of all."""
+        """Index all *sources*, lists of URLs that together are the input; return the range of row numbers of each."""
         from tartools.shards import shardrows
 
-        indexing = shardrows.Indexing(self.reading._replace(forks=False), self.most)
-        self._rows, found = shardrows.row_inputs_apart(sources, self.account, indexing)
-        return found
+        indexing = shardrows.Indexing(self.reading._replace(forks=False), self.max_workers)
+        self._rows, ranges = shardrows.row_inputs_apart(sources, self.account, indexing)
+        return ranges
 
     def keep(self) -> None:
-        """Let all be read again: copy what can be read only once, and note the versions of the others.
+        """Take a snapshot: spool inputs that can be read only once; record the versions of the others.
 
         Shows the copying in the account. Raises: StorageError.
         """
         if self._versions is not None:
             return
-        from tartools.storage.checks import looks
+        from tartools.storage.checks import probe_all
 
         storage.check_inputs(self.urls)
-        once = {at: url for at, url in enumerate(self.urls) if not storage.is_repeatable(url)}
-        again = [Url(url) for url in self.urls if storage.is_seekable(url)]
-        self._versions = {url: found.version for url, found in looks(again).items()}
-        if once:
+        one_pass = {at: url for at, url in enumerate(self.urls) if not storage.is_repeatable(url)}
+        seekable = [Url(url) for url in self.urls if storage.is_seekable(url)]
+        self._versions = {url: probe.version for url, probe in probe_all(seekable).items()}
+        if one_pass:
             from tartools.storage.scratch import Copy
 
             copying = Account()
@@ -138,7 +138,7 @@ class DataSet:
                 copying.bytes_in += count
 
             self._copies = {
-                at: Copy(storage.open_read(url), url, self.reading.tmpdir, count_copied) for at, url in once.items()
+                at: Copy(storage.open_read(url), url, self.reading.tmpdir, count_copied) for at, url in one_pass.items()
             }
 
     def _check(self, count: int | None = None) -> None:
@@ -184,21 +184,21 @@ class DataSet:
         """Yield the samples at *positions*, which ascend, owned. Reads no further than the last."""
         if not positions:
             return
-        again = Account(lambda _: None)  # all has been said before
+        quiet = Account(lambda _: None)  # all has been said before
         if self._rows is not None:
             from tartools.shards.shardrows import samples_at
 
-            batches = samples_at(self._rows, positions, again, self.reading._replace(forks=False))
+            batches = samples_at(self._rows, positions, quiet, self.reading._replace(forks=False))
             with closing_upstream(batches):
                 yield from (sample.own() for sample in one_by_one(map(iter, batches)))
             return
-        first, wanted = 0, iter(positions)
-        position = next(wanted)
-        with closing_upstream(batches := self.read(again, self.reading._replace(ranges=True))):
+        first, ascending = 0, iter(positions)
+        position = next(ascending)
+        with closing_upstream(batches := self.read(quiet, self.reading._replace(ranges=True))):
             for batch in batches:
                 while position < first + len(batch):
                     yield batch[position - first].own()
-                    position = next(wanted, -1)
+                    position = next(ascending, -1)
                     if position < 0:
                         return
                 first += len(batch)
@@ -226,7 +226,7 @@ class DataSet:
         of_keys: Callable[[Sequence[bytes]], Sequence[Answer]] | None = None,
         reading: Reading | None = None,
     ) -> Iterator[tuple[Batches, Sequence[Answer]]]:
-        """Yield the samples in batches, or rows that list them, each with what *answers* says of them.
+        """Yield batches of samples, or of rows that list them, each with the result of *answers* for it.
 
         They are read as *reading* says. For rows, shards are read again, unless *of_keys* says it of keys alone.
         Raises: StorageError if the samples have changed.
@@ -237,29 +237,29 @@ class DataSet:
                     yield batch, answers(batch)
             return
         from tartools.shards.shardrows import all_rows
-        from tartools.storage.checks import changed_since
+        from tartools.storage.checks import changed_error
 
         if of_keys is None:
             self.keep()
         rows = self.rows()
         if of_keys is not None and rows.have_keys:
-            for each in all_rows(rows):
-                said = of_keys(each.keys)
-                if len(said) < len(each):
-                    raise changed_since(self.urls[0])
-                yield each, said
+            for row_batch in all_rows(rows):
+                values = of_keys(row_batch.keys)
+                if len(values) < len(row_batch):
+                    raise changed_error(self.urls[0])
+                yield row_batch, values
             self._check(rows.rows)
             return
         self.keep()
         self.samples = rows.rows
         quiet = Account(lambda _: None)  # what is to be said of the shards was said when they were indexed
-        with closing_upstream(again := self._checked(self.read(quiet, reading))):
-            found = chain.from_iterable(map(answers, again))
-            for each in all_rows(rows):
-                said = list(islice(found, len(each)))
-                if len(said) == len(each):  # otherwise *again* has raised why
-                    yield each, said
-            for _ in found:
+        with closing_upstream(reread := self._checked(self.read(quiet, reading))):
+            all_values = chain.from_iterable(map(answers, reread))
+            for row_batch in all_rows(rows):
+                values = list(islice(all_values, len(row_batch)))
+                if len(values) == len(row_batch):  # otherwise *again* has raised why
+                    yield row_batch, values
+            for _ in all_values:
                 pass
 
     def gather(
@@ -268,31 +268,31 @@ class DataSet:
         collect: Callable[[Result], object],
         account: Account,
         *,
-        most: int,
+        max_workers: int,
         remote: bool = False,
     ) -> Generator[bytes, None, None]:
-        """Yield what *work* yields for the samples, in order, and *collect* its results: as `workers.gather`.
+        """Yield the outputs of *work* for the samples, in order, and *collect* its results: see `workers.gather`.
 
         The samples can be read again afterwards, or were indexed before, and then may not have changed since. *account*
         is told of what is no sample.
         """
         from tartools.shards.workers import gather
 
-        again = self._rows is not None
+        is_repeated = self._rows is not None
         self.keep()
         if self._copies:  # which other processes can't open
             collect((yield from work(self.read(account), 0, False)))
         else:
-            most = min(self.most, most)
-            yield from gather(self.urls, account, self.reading, work, collect, most=most, remote=remote)
-        if again:
+            max_workers = min(self.max_workers, max_workers)
+            yield from gather(self.urls, account, self.reading, work, collect, max_workers=max_workers, remote=remote)
+        if is_repeated:
             self._check()
 
     def counted_gather(
         self, work: Work[Result], collect: Callable[[Result], object] = lambda _: None, *, remote: bool = False
     ) -> Generator[bytes, None, None]:
-        """As `gather`, for what is read to be counted, in silence."""
-        from tartools.shards.workers import WORKERS
+        """Yield the outputs of *work* as `gather` does, with all samples counted but nothing reported."""
+        from tartools.shards.workers import DEFAULT_WORKERS
 
         self.keep()
         silent = Account(lambda _: None)
@@ -301,16 +301,16 @@ class DataSet:
         def counting(batches: Iterator[Batch], number: int, forked: bool) -> Generator[bytes, None, Result]:
             return work(counted(batches, silent), number, forked)
 
-        return self.gather(counting, collect, silent, most=WORKERS, remote=remote)
+        return self.gather(counting, collect, silent, max_workers=DEFAULT_WORKERS, remote=remote)
 
     def results(self, work: Callable[[Iterator[Batch]], Result]) -> list[Result]:
-        """Return what *work* returns for the samples of each task, in order. They are counted in silence."""
-        from tartools.shards.workers import to_the_end, without_output
+        """Return the results of *work* for the samples of each task, in order. Nothing is reported."""
+        from tartools.shards.workers import drain, without_output
 
-        found: list[Result] = []
-        to_the_end(self.counted_gather(without_output(work), found.append, remote=True))
-        return found
+        results: list[Result] = []
+        drain(self.counted_gather(without_output(work), results.append, remote=True))
+        return results
 
     def count(self) -> int:
         """Return how many samples there are."""
-        return self.rows().rows if self.lists else sum(self.results(lambda found: sum(map(len, found))))
+        return self.rows().rows if self.lists else sum(self.results(lambda batches: sum(map(len, batches))))

@@ -1,4 +1,4 @@
-"""What was decided of the samples of a data set, carried out: as bytes of shards, or as rows of tables."""
+"""Delivery of selections, orders and labels of a data set: as bytes of shards, or as rows of tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tartools.shards.writing import Batches, BatchWriter, Destination, shard_wri
 if TYPE_CHECKING:
     from tartools.shards.series import Series
 
-HELD = 64 << 20  # bytes that are added to shards, then all are written: each shard holds some of them in memory
+MAX_PENDING_BYTES = (
+    64 << 20
+)  # bytes that are added to shards, then all are written: each shard holds some of them in memory
 
 
 def deliver_flags(
@@ -33,12 +35,12 @@ def deliver_flags(
         skipped = None if rest is not None else False
         for batch, flags in flagged:
             account.samples_in += len(batch)
-            left = len(batch)
+            unwritten = len(batch)
             for flag, part, first, last in batch.apart(flags, skipped):
                 writers[flag].write_batch(part, first, last)
                 account.samples_out += last - first
-                left -= last - first
-            account.left_out += left
+                unwritten -= last - first
+            account.left_out += unwritten
         account.check()
         for flag in (False, True):
             if flag in writers:
@@ -47,7 +49,7 @@ def deliver_flags(
 
 
 class Picked:
-    """Samples by their *positions*, which ascend: each one's flag is *picked*, that of all others is not."""
+    """A selection by ascending *positions*: samples there get the flag *picked*, all others its opposite."""
 
     def __init__(self, positions: Iterator[int], picked: bool) -> None:
         self._positions = positions
@@ -96,23 +98,23 @@ def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Cal
     does.
     """
     parts: dict[str, Series] = {}
-    held = 0
+    held_bytes = 0
     with ExitStack() as stack:
         stack.enter_context(closing_upstream(labelled))
         try:
-            for part, some, first, last in (run for batch, labels in labelled for run in batch.apart(labels)):
+            for part, batch_of_run, first, last in (run for batch, labels in labelled for run in batch.apart(labels)):
                 series = parts.get(part)
                 if series is None:
                     series = parts[part] = begin(part)
                     stack.callback(series.abort)
-                yield from series.write(some, first, last)
+                yield from series.write(batch_of_run, first, last)
                 if series.done:
                     break
-                held += some.weight(first, last)
-                if held > HELD:
-                    for each in parts.values():
-                        each.flush()
-                    held = 0
+                held_bytes += batch_of_run.weight(first, last)
+                if held_bytes > MAX_PENDING_BYTES:
+                    for open_series in parts.values():
+                        open_series.flush()
+                    held_bytes = 0
             for series in parts.values():
                 series.finish()
         except Exception:
@@ -124,13 +126,13 @@ def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Cal
 
 
 def allow_open_files(count: int) -> None:
-    """Let this process open *count* files besides those that are open now, or as many as the system lets it."""
+    """Raise the limit of open files by *count* above the number that is open now, as far as the system allows."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError):  # a system without /dev/fd
         count += len(os.listdir("/dev/fd"))
-    most = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
+    limit = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
         with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -25,20 +25,22 @@ from tartools.storage.interrupts import ENDING, deferred_signals
 from tartools.storage.streams import SharedFile, Stream, enlarge, wait_until_ready
 from tartools.tar.compression import StoredBytes
 
-MOST = 16  # forks at a time
-ENOUGH = 4 << 20  # bytes that are read before a process is forked: for less it does not pay
-READ = 128 << 10  # bytes a read in that process; some decompressors are slower the more they may return
-RECORD = struct.Struct("<QQ")  # bytes that follow, and how many stored bytes had been read then
-LAST = 1 << 63  # added to the number of bytes of the last record, which is the failure that ended the stream, or empty
-ALL_READ = 1 << 62  # added, too, if the source was read to its end
+MAX_FORKS = 16  # forks at a time
+MIN_FORKED_BYTES = 4 << 20  # bytes that are read before a process is forked: for less it does not pay
+FORK_READ_BYTES = 128 << 10  # bytes a read in that process; some decompressors are slower the more they may return
+CHUNK_RECORD = struct.Struct("<QQ")  # bytes that follow, and how many stored bytes had been read then
+LAST_RECORD_FLAG = (
+    1 << 63
+)  # added to the number of bytes of the last record, which is the failure that ended the stream, or empty
+ALL_READ_FLAG = 1 << 62  # added, too, if the source was read to its end
 MOST_TEXT = 50_000  # characters of a traceback
 
 
 def can_fork() -> bool:
     """Return whether another fork is allowed: not beside threads, which may hold locks, and not too many."""
     threading = sys.modules.get("threading")  # not imported: there is only one
-    alone = threading is None or threading.active_count() == 1
-    return hasattr(os, "fork") and alone and Fork.count < MOST
+    is_single_threaded = threading is None or threading.active_count() == 1
+    return hasattr(os, "fork") and is_single_threaded and Fork.count < MAX_FORKS
 
 
 class Fork:
@@ -70,7 +72,7 @@ class Fork:
             os.close(theirs)
 
     def end(self, *, kill: bool = False) -> None:
-        """Wait for its end, after a *kill* if it is not about to end."""
+        """Wait for the forked process and store its *status*. With *kill*, send SIGKILL first."""
         with deferred_signals():
             if not self._pid:
                 return
@@ -82,7 +84,7 @@ class Fork:
             Fork.count -= 1
 
     def close(self) -> None:
-        """Kill it, and drop what it wrote."""
+        """Kill the fork, and drop its output."""
         self.end(kill=True)
         self.pipe.close()
 
@@ -101,17 +103,17 @@ def _live(work: Callable[[int], None], pipe: int, fds: Collection[int]) -> NoRet
         os._exit(1)
 
 
-def _close_all_but(*wanted: int) -> None:
-    """Close all descriptors but *wanted*; the standard streams become /dev/null."""
+def _close_all_but(*kept_fds: int) -> None:
+    """Close all descriptors but *kept_fds*; the standard streams become /dev/null."""
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for fd in {0, 1, 2} - set(wanted):
+    for fd in {0, 1, 2} - set(kept_fds):
         os.dup2(nowhere, fd)
     try:
         inherited = [int(name) for name in os.listdir("/dev/fd")]
     except OSError:
         inherited = list(range(os.sysconf("SC_OPEN_MAX")))
     for fd in inherited:
-        if fd > 2 and fd not in wanted:
+        if fd > 2 and fd not in kept_fds:
             with contextlib.suppress(OSError):
                 os.close(fd)
 
@@ -139,7 +141,7 @@ class ForkedStream(Stream):
         self._source = source
         self._fd = fd
         self._url = url
-        self._until = ENOUGH  # bytes to read before a process is forked
+        self._until = MIN_FORKED_BYTES  # bytes to read before a process is forked
         self._child: Fork | None = None
         self._left = 0  # bytes of the record that is being read
         self._last = 0  # what the header of the last record has, once it was read
@@ -159,17 +161,17 @@ class ForkedStream(Stream):
             return count
         child, count = self._child, 0
         while count < len(view) and self._has_record(child, wait=not count):
-            some = child.pipe.readinto(view[count : count + self._left])
-            if not some:
+            received = child.pipe.readinto(view[count : count + self._left])
+            if not received:
                 break
-            self._left -= some
-            count += some
+            self._left -= received
+            count += received
         if not count and not self._ended:
             self._finish(child)
         return count
 
     def close(self) -> None:
-        """Kill the process, and drop what it wrote."""
+        """Kill the process, and drop its output."""
         if self._child is not None:
             self._child.close()
 
@@ -181,21 +183,21 @@ class ForkedStream(Stream):
                 self._child = Fork(self._read_on, (self._fd,))
 
     def _has_record(self, child: Fork, wait: bool) -> bool:
-        """Tell whether bytes of a record are to be read; unless *wait*, of one that has begun to come."""
+        """True if bytes of a record can be read; without *wait*, only of a record that has begun to arrive."""
         if (
             not self._left
             and not self._last
             and (wait or wait_until_ready(child.pipe.fileno(), writing=False, seconds=0))
         ):
-            header = _read_whole(child, RECORD.size)
+            header = _read_whole(child, CHUNK_RECORD.size)
             if header:
-                size, self._source.count = RECORD.unpack(header)
-                self._left, self._last = (0, size) if size & LAST else (size, 0)
+                size, self._source.count = CHUNK_RECORD.unpack(header)
+                self._left, self._last = (0, size) if size & LAST_RECORD_FLAG else (size, 0)
         return self._left > 0
 
     def _finish(self, child: Fork) -> None:
-        """Read the last record. Raises what the process reports; StorageError if it was killed."""
-        failure = _read_whole(child, self._last & ~(LAST | ALL_READ)) if self._last else None
+        """Read the last record. Raises: the error that the process reports; StorageError if it was killed."""
+        failure = _read_whole(child, self._last & ~(LAST_RECORD_FLAG | ALL_READ_FLAG)) if self._last else None
         self._ended = True
         child.end()
         if failure is None:
@@ -203,7 +205,7 @@ class ForkedStream(Stream):
 
             why = " (there may be too little memory)" if child.status == -signal.SIGKILL else ""
             raise StorageError(f"the process that reads this {how_it_ended(child.status)}{why}", url=self._url)
-        if self._last & ALL_READ:
+        if self._last & ALL_READ_FLAG:
             self._source.readinto(memoryview(bytearray()))  # raises if the source ended too early
         if failure:
             import pickle
@@ -214,29 +216,29 @@ class ForkedStream(Stream):
 
     def _read_on(self, pipe: int) -> None:
         """Write the rest of the stream to *pipe*, and how that ended."""
-        failure, room = b"", memoryview(bytearray(RECORD.size + READ))
+        failure, room = b"", memoryview(bytearray(CHUNK_RECORD.size + FORK_READ_BYTES))
         if self._source.file is None:
             _exit_with_reader(pipe)
         try:
-            while count := self._stream.readinto(room[RECORD.size :]):
-                RECORD.pack_into(room, 0, count, self._source.count)
-                write_all(pipe, room[: RECORD.size + count])
+            while count := self._stream.readinto(room[CHUNK_RECORD.size :]):
+                CHUNK_RECORD.pack_into(room, 0, count, self._source.count)
+                write_all(pipe, room[: CHUNK_RECORD.size + count])
         except BrokenPipeError:
             raise
         except BaseException as error:
             failure = _dump_error(error, self._url)
-        size = len(failure) | LAST | (ALL_READ if self._source.ended else 0)
-        write_all(pipe, memoryview(RECORD.pack(size, self._source.count) + failure))
+        size = len(failure) | LAST_RECORD_FLAG | (ALL_READ_FLAG if self._source.ended else 0)
+        write_all(pipe, memoryview(CHUNK_RECORD.pack(size, self._source.count) + failure))
 
 
 def _read_whole(child: Fork, size: int) -> bytes | None:
     """Return *size* bytes that *child* wrote; None if it has ended before."""
     data = b""
     while len(data) < size:
-        more = child.pipe.read(size - len(data))
-        if not more:
+        chunk = child.pipe.read(size - len(data))
+        if not chunk:
             return None
-        data += more
+        data += chunk
     return data
 
 

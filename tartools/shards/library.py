@@ -27,7 +27,7 @@ from tartools.storage.url import Name, name_of, names_of
 if TYPE_CHECKING:
     from tartools.storage.seekable import WritableFile
 
-PATIENCE = 2.0  # seconds that an abort waits for a thread that writes
+ABORT_JOIN_SECONDS = 2.0  # seconds that an abort waits for a thread that writes
 _processes = [object()]  # the last one stands for this process; os.getpid for each sample would cost 5 %
 os.register_at_fork(after_in_child=lambda: _processes.append(object()))
 
@@ -141,7 +141,7 @@ class _Writing(ClosedByBlock):
             self._calls.pop()
 
     def close(self) -> None:
-        """Write the end, and let what was written appear. Does nothing the second time.
+        """Write the end, and let the output appear. Does nothing the second time.
 
         Raises StorageError if another thread is writing; the shard is dropped then, as after any other error.
         """
@@ -155,8 +155,8 @@ class _Writing(ClosedByBlock):
             self._pending.commit()
 
     def abort(self) -> None:
-        """Drop what has not appeared. Does nothing after `close`."""
-        locked = self._pending.is_ours and self._lock.acquire(timeout=PATIENCE)
+        """Drop outputs that have not appeared. Does nothing after `close`."""
+        locked = self._pending.is_ours and self._lock.acquire(timeout=ABORT_JOIN_SECONDS)
         try:
             self._pending.abort()
         finally:
@@ -231,30 +231,30 @@ class ShardWriter(_Writing):
                 replace_set(names, range(len(shards)), None, old, account)
 
         limits = Limits(lambda _: max_count, size)
-        made = partial(_Numbered, lambda k: Destination(names.name(k), force, gzip), limits, shards, remove_old)
-        super().__init__(pattern, made)
+        begin = partial(_Numbered, lambda k: Destination(names.name(k), force, gzip), limits, shards, remove_old)
+        super().__init__(pattern, begin)
 
 
 class _Numbered:
-    """Numbered shards, written as one output; the URL of each that is complete is added to *done*."""
+    """Numbered shards, written as one output; the URL of each complete one is added to *done*."""
 
     def __init__(
         self,
         destination: Callable[[int], Destination],
         limits: Limits,
-        done: list[str],
+        shards: list[str],
         ended: Callable[[Account], object],
     ) -> None:
         self._account = Account()
         self._series = Series(destination, limits, self._account)
-        self._done, self._ended = done, ended
+        self._shards, self._ended = shards, ended
 
     def write(self, sample: Sample) -> None:
-        self._done.extend(self._series.write(Batch.of(sample), 0, 1))
+        self._shards.extend(self._series.write(Batch.of(sample), 0, 1))
 
     def commit(self) -> None:
         self._series.finish()
-        self._done.extend(self._series.complete())
+        self._shards.extend(self._series.complete())
         self.abort()  # ends the threads
         self._ended(self._account)
 

@@ -12,12 +12,12 @@ from tartools.errors import StorageError, UsageError, shown
 from tartools.samples.account import Account
 from tartools.shards.writing import split_output
 from tartools.storage.names import PERCENT, has_number, numbers_in
-from tartools.storage.outputformats import SHARD, check_format
+from tartools.storage.outputformats import SHARD_FORMAT, check_format
 from tartools.storage.url import Url
 
 LOOKED_UP = 1000  # shards of an earlier run, where they can't be listed
-LONGEST = 200  # bytes of a part in a name; file systems allow 255 in all
-CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"  # also halves of characters, which are no text
+MAX_NAME_PART_BYTES = 200  # bytes of a part in a name; file systems allow 255 in all
+UNUSABLE_CHARACTER = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"  # also halves of characters, which are no text
 IN_URLS = r"[A-Za-z0-9._@+=,-]+"  # what means the same in every URL, and in every command
 
 
@@ -60,26 +60,26 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
     ('train-000007.tar.zst', 'a-007.tar')
     """
     text, query = Url(text).name, Url(text).query
-    found = numbers_in(text)
-    if len(found) > 1:
-        raise UsageError(f"a pattern has one number, not {len(found)}: {text}")
-    if found:
-        fill, digits = found[0].groups(default="")
+    numbers = numbers_in(text)
+    if len(numbers) > 1:
+        raise UsageError(f"a pattern has one number, not {len(numbers)}: {text}")
+    if numbers:
+        fill, digits = numbers[0].groups(default="")
         if len(digits) > 2:
             raise UsageError(f"too many digits ({digits}) in the number of the pattern: {text}")
-        sides = text[: found[0].start()], text[found[0].end() :]
-        if found[0].re.pattern == PERCENT:  # in URLs a percent sign is %25
+        sides = text[: numbers[0].start()], text[numbers[0].end() :]
+        if numbers[0].re.pattern == PERCENT:  # in URLs a percent sign is %25
             sides = sides[0].replace("%%", "%"), sides[1].replace("%%", "%")
         return Numbering(sides[0], int(digits or 0), "0" if fill else " ", sides[1] + query)
     if Url(text).scheme != "pipe":
-        check_format(text, SHARD)
+        check_format(text, SHARD_FORMAT)
     base, suffix = split_output(text)
     suffix = suffix or (".tgz" if gzip else ".tar")
     return Numbering(base if not base or base.endswith("/") else base + "-", 6, "0", suffix + query)
 
 
 class PartNames:
-    """The names that *pattern* stands for; *word* in braces is the part, if there is one. *gzip* is that of -z.
+    """The names that *pattern* stands for; *word* in braces is the part, if there is one. *gzip*: the option -z.
 
     The name of a part may be a value of a sample, which anybody may have written. It never names anything outside of
     the folder that the pattern names, nor a command, and no two parts get the same name.
@@ -98,10 +98,10 @@ class PartNames:
             return
         self._pattern = Url(pattern)
         self._mark = f"{{{word}}}"
-        before, found, _ = self._pattern.name.partition(self._mark)
+        before, mark, _ = self._pattern.name.partition(self._mark)
         if word == "shard":
             raise UsageError("{shard} in OUTPUT is a number; give the field another name, as in --by label=shard")
-        if not found:
+        if not mark:
             raise UsageError(
                 f"OUTPUT needs {self._mark} where the name of the part goes, as in {self._mark}-{{shard:06d}}.tar",
                 url=pattern,
@@ -148,10 +148,10 @@ class PartNames:
             raise ValueError("is empty")
         if part in (".", "..") or "/" in part:
             raise ValueError("would be another folder")
-        if re.search(CONTROL, part):
+        if re.search(UNUSABLE_CHARACTER, part):
             raise ValueError("has control characters")
-        if (size := len(part.encode())) > LONGEST:
-            raise ValueError(f"has {size} bytes, and a name may have {LONGEST}")
+        if (size := len(part.encode())) > MAX_NAME_PART_BYTES:
+            raise ValueError(f"has {size} bytes, and a name may have {MAX_NAME_PART_BYTES}")
         if not self._plain and not re.fullmatch(IN_URLS, part):
             raise ValueError("has other characters than letters, digits and ._@+=,- and OUTPUT is a URL")
         if self._plain and self._leads and ":" in part:
@@ -160,17 +160,17 @@ class PartNames:
             raise ValueError("begins with -, and so would the name: write ./ before")
         from unicodedata import normalize
 
-        other = self._parts.setdefault(normalize("NFKC", part).casefold().strip(), part)
-        if other != part:
-            raise ValueError(f"is too much like {other!r}: some file systems would not tell the two apart")
+        similar = self._parts.setdefault(normalize("NFKC", part).casefold().strip(), part)
+        if similar != part:
+            raise ValueError(f"is too much like {similar!r}: some file systems would not tell the two apart")
 
 
 def existing_shards(names: Numbering) -> dict[int, str]:
     """Return the shards that *names* can stand for and that exist, by number."""
     from tartools.storage.listing import between
 
-    found = between(names.prefix, names.suffix)
-    return {number: name for name in found if (number := names.number(name)) is not None}
+    names_found = between(names.prefix, names.suffix)
+    return {number: name for name in names_found if (number := names.number(name)) is not None}
 
 
 def check_numbered(names: Numbering, start: int, old: dict[int, str], urls: Sequence[str], force: bool) -> None:
@@ -191,37 +191,37 @@ def replace_set(
     account: Account,
     anything: bool | None = None,
 ) -> None:
-    """Remove the shards in *old* that would mix with those *written*; report each in *account*.
+    """Remove the shards in *old* that would mix with the new ones, numbers *written*; report each in *account*.
 
     They have numbers from the first that was written up to *until*, exclusive (None: all). If nothing was written, they
     stay; *anything* says whether something was, if not only *written* does. Those that can't be removed are omissions;
     so are those that stay because nothing was written.
     """
-    rest = {number: name for number, name in old.items() if number >= written.start and number not in written}
+    leftovers = {number: name for number, name in old.items() if number >= written.start and number not in written}
     if written and not Url(names.prefix).is_local and not Url(names.prefix).is_listed:
-        rest = unlisted(names, written.stop, account)
-    for number in sorted(rest):
+        leftovers = unlisted(names, written.stop, account)
+    for number in sorted(leftovers):
         if until is not None and number >= until:
             break
         try:
             if not (written if anything is None else anything):
                 raise StorageError("nothing was written to replace it")
-            storage.remove(rest[number])
+            storage.remove(leftovers[number])
         except StorageError as error:
-            account.omit(f"{shown(rest[number])}: is of an earlier run, and stays: {error.message}")
+            account.omit(f"{shown(leftovers[number])}: is of an earlier run, and stays: {error.message}")
         else:
-            account.warn(f"{shown(rest[number])}: removed, because this run did not write it")
+            account.warn(f"{shown(leftovers[number])}: removed, because this run did not write it")
 
 
 def unlisted(names: Numbering, number: int, account: Account) -> dict[int, str]:
     """Return the shards that exist from *number* on, up to the first that does not: where there are no listings."""
-    found: dict[int, str] = {}
+    present: dict[int, str] = {}
     if Url(names.prefix).scheme == "pipe":
-        return found
+        return present
     try:
-        while len(found) < LOOKED_UP and storage.exists(name := names.name(number)):
-            found[number] = name
+        while len(present) < LOOKED_UP and storage.exists(name := names.name(number)):
+            present[number] = name
             number += 1
     except StorageError as error:
         account.warn(f"shards of an earlier run may be left: {error}")
-    return found
+    return present

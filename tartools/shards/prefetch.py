@@ -11,36 +11,36 @@ from contextlib import closing
 from queue import SimpleQueue
 
 from tartools.errors import TarFormatError
-from tartools.samples.account import Account, FirstKeys
+from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.sample import Batch
 from tartools.shards.reading import Found, Reading, ShardStream, batches_of, first_keys, read_parts, shard_batches
 from tartools.storage.pool import Threads
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import Input, chunks
 
-PARTS = 4  # that wait, for each shard that is read, each of up to 1 MiB
-PATIENCE = 10.0  # seconds for a thread to end; one that waits for stdin ends with the process
-AWAITED = 4 << 20  # bytes that wait in memory once the parser has come
+BUFFERED_PARTS = 4  # that wait, for each shard that is read, each of up to 1 MiB
+JOIN_SECONDS = 10.0  # seconds for a thread to end; one that waits for stdin ends with the process
+MAX_AWAITED_BYTES = 4 << 20  # bytes that wait in memory once the parser has come
 
 
 def read_ahead(
-    urls: Sequence[str], account: Account, reading: Reading, most: int, memory: int
+    urls: Sequence[str], account: Account, reading: Reading, max_shards: int, memory: int
 ) -> Generator[Iterator[Batch], None, None]:
-    """Yield the samples of each of *urls* in order, while up to *most* of them are being read. Who takes them counts.
+    """Yield the samples of *urls* in order, while up to *max_shards* of them are being read. The consumer counts them.
 
     Holds *memory* bytes of shards ahead, those beyond in unlinked files; 4 MiB of each shard being parsed.
     What opening or reading a shard raises is raised when its turn comes.
     """
     if reading.tmpdir is not None:
         scratch_file(reading.tmpdir).close()  # to fail now, not in the middle
-    memory = max(memory // max(most - 1, 1), 1)
+    memory = max(memory // max(max_shards - 1, 1), 1)
     waiting = iter(urls)
     ahead: deque[ShardAhead] = deque()
     busy: list[ShardAhead] = []
     try:
         while True:
             busy = [shard for shard in busy if shard.busy]
-            while not ahead or (len(busy) < most and len(ahead) < most):
+            while not ahead or (len(busy) < max_shards and len(ahead) < max_shards):
                 if (url := next(waiting, None)) is None:
                     break
                 ahead.append(ShardAhead(url, account, memory, reading.tmpdir))
@@ -61,14 +61,14 @@ def _batches(shard: ShardAhead, account: Account, reading: Reading) -> Iterator[
     yield from shard_batches(shard.url, account, reading, shard.awaited())
 
 
-def as_they_come(urls: Sequence[str], account: Account, reading: Reading, most: int) -> Generator[Batch, None, None]:
-    """Yield the samples of *urls* as they come from *most* shards that are read, and parsed, at once.
+def as_they_come(urls: Sequence[str], account: Account, reading: Reading, window: int) -> Generator[Batch, None, None]:
+    """Yield the samples of *urls* as they come from *window* shards that are read, and parsed, at once.
 
     The samples of one shard keep their order. Whoever takes them counts them.
     Holds 4 MiB of each of these shards. Raises what reading a shard raises, after its samples before that point.
     """
-    found: SimpleQueue[tuple[int, Found | BaseException | None]] = SimpleQueue()  # at the end of a shard its failure
-    room = threading.Semaphore(most * PARTS)
+    item: SimpleQueue[tuple[int, Found | BaseException | None]] = SimpleQueue()  # at the end of a shard its failure
+    room = threading.Semaphore(window * BUFFERED_PARTS)
     streams: dict[int, ShardStream] = {}  # that are open
     unwanted = threading.Event()
 
@@ -85,20 +85,20 @@ def as_they_come(urls: Sequence[str], account: Account, reading: Reading, most: 
                     room.acquire()
                     if unwanted.is_set():
                         break
-                    found.put((number, part))
+                    item.put((number, part))
         except BaseException as error:
             failure = error
         streams.pop(number, None)
-        found.put((number, failure))
+        item.put((number, failure))
 
-    threads = Threads(most, parse)
-    firsts: dict[int, FirstKeys] = {}
+    threads = Threads(window, parse)
+    firsts: dict[int, RepeatedKeyDetector] = {}
     try:
         for number, url in enumerate(urls):
             firsts[number] = first_keys(url, account, reading)
             threads.submit(number)
         while firsts:
-            number, part = found.get()
+            number, part = item.get()
             if isinstance(part, TarFormatError):
                 account.check()  # what looks like damage may be two versions of a file
             if isinstance(part, BaseException):
@@ -112,14 +112,14 @@ def as_they_come(urls: Sequence[str], account: Account, reading: Reading, most: 
     finally:
         unwanted.set()
         threads.close()
-        room.release(most)  # a thread that waits ends then
+        room.release(window)  # a thread that waits ends then
         ending = [stream.cancel() for stream in list(streams.values())]
         if all(ending):
-            threads.stop(PATIENCE)
+            threads.stop(JOIN_SECONDS)
 
 
 class ShardAhead(Input):
-    """The shard *url*, whose bytes a thread reads: up to *memory* are held, those beyond in a file in *folder*.
+    """The shard *url*, read by a thread: up to *memory* bytes are held, further ones in a file in *folder*.
 
     A plain file or a table is only opened, since its bytes need not be moved.
     """
@@ -137,14 +137,14 @@ class ShardAhead(Input):
         self._thread.start()
 
     def awaited(self) -> Input:
-        """Return the stream to read, once something was read of it; what opening it raises, that raises."""
+        """Wait for the first bytes; return the stream. Raises: the errors of opening it."""
         with self._changed:
             self._buffer.awaited = True
             self._changed.wait_for(lambda: self._ended or self._buffer.size)
         return self if self.busy or self._stream is None else self._stream
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end. Raises what the thread raised, after the bytes before."""
+        """Read up to `len(view)` bytes; 0 at the end. Raises: the error of the thread, after the bytes before it."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._buffer.size)
             count = self._buffer.readinto(view)
@@ -165,7 +165,7 @@ class ShardAhead(Input):
         """Stop reading, and wait for the thread if it will end."""
         self.busy = False
         if self.cancel():
-            self._thread.join(PATIENCE)
+            self._thread.join(JOIN_SECONDS)
         if self._ended and self._stream is not None:
             self._stream.close()
 
@@ -200,7 +200,7 @@ class ShardAhead(Input):
 
 
 class SpillBuffer:
-    """A queue of bytes: up to *memory* bytes in memory, those beyond in an unlinked scratch file in *folder*.
+    """A queue of bytes: up to *memory* bytes in memory, further ones in an unlinked scratch file in *folder*.
 
     Until the parser has come it takes whatever is read. Once it is *awaited* it is *full* at 4 MiB, all in memory but
     for what was spilled before. It has no lock: threads that share it bring their own.
@@ -223,7 +223,7 @@ class SpillBuffer:
     @property
     def full(self) -> bool:
         """Return whether the reader should wait."""
-        return self.awaited and self.size >= AWAITED
+        return self.awaited and self.size >= MAX_AWAITED_BYTES
 
     def append(self, chunk: bytes) -> None:
         """Add *chunk* at the end. Raises StorageError if the scratch file can't be written."""
@@ -241,11 +241,11 @@ class SpillBuffer:
         count = 0
         while self._chunks and count < len(view):
             chunk = self._chunks.popleft()
-            some = chunk[: len(view) - count]
-            view[count : count + len(some)] = some
-            count += len(some)
-            if len(some) < len(chunk):
-                self._chunks.appendleft(chunk[len(some) :])
+            size = chunk[: len(view) - count]
+            view[count : count + len(size)] = size
+            count += len(size)
+            if len(size) < len(chunk):
+                self._chunks.appendleft(chunk[len(size) :])
         self._held -= count
         if not count and self._file is not None:
             count = os.preadv(self._file.fileno(), [view[: self._written - self._read]], self._read)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tartools import storage, tar
 from tartools.errors import NotFoundError, StorageError, TarFormatError, TarToolsError, option, printable, shown
-from tartools.samples.account import Account, FirstKeys
+from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.sample import Batch, Sample
 from tartools.storage.names import split_part_advice
 from tartools.storage.streams import Input, Stream, check_input_file, skip
@@ -28,8 +28,8 @@ Item = TypeVar("Item")
 Counted = TypeVar("Counted", bound=Sized)
 
 
-class OddShards(NamedTuple):
-    """Who takes note of shards that are not just samples and one end, so that the others are read on.
+class ShardErrors(NamedTuple):
+    """Callbacks for damaged and missing shards, so that the other shards are read on.
 
     `damaged` gets the URL of a shard, and whether all of it was to be read; it tells whether the others are read on.
     `absent` gets that of a shard that its server has not, and why.
@@ -65,7 +65,7 @@ class Reading(NamedTuple):
     plain: bool = False
     columns: Sequence[str] = ()
     sources: int = 1
-    odd: OddShards | None = None
+    odd: ShardErrors | None = None
 
 
 class TableFound(NamedTuple):
@@ -105,7 +105,7 @@ def read_batches(urls: Sequence[str], account: Account, reading: Reading) -> Ite
 
 
 def counted(batches: Iterable[Counted], account: Account, *, done: bool = False) -> Iterator[Counted]:
-    """Yield *batches*, of samples or of rows that list them, and count their samples as read, and those *done* so."""
+    """Yield *batches*, of samples or of rows that list them; count samples as read, and if *done* also as written."""
     with closing_upstream(batches):
         for batch in batches:
             account.samples_in += len(batch)
@@ -134,7 +134,7 @@ def closing_upstream(samples: Iterable[object]) -> Iterator[None]:
 
 
 def check_shards(urls: Sequence[str], account: Account) -> int | None:
-    """Check those of *urls* that can be checked without reading; return their size together, None if it is not known.
+    """Check *urls* as far as that is possible without reading; return their total size in bytes, None if unknown.
 
     Where *account* does not know yet what will be read, that is it. Raises StorageError.
     """
@@ -153,7 +153,7 @@ def shard_batches(
     *,
     begin: int = 0,
     until: int | None = None,
-    first: FirstKeys | None = None,
+    first: RepeatedKeyDetector | None = None,
 ) -> Generator[Batch, None, None]:
     """Yield the samples of the shard *url* in batches; whoever takes them counts them.
 
@@ -188,7 +188,7 @@ def _raise_odd(url: str, reading: Reading) -> None:
 
 
 def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until: int | None = None) -> Iterator[Found]:
-    """Return what is in *stream*, that of the shard *url*: a table, or the parts of a tar (see `tar.read_members`)."""
+    """Return the contents of *stream*, of the shard *url*: a table, or parts of a tar (see `tar.read_members`)."""
     if isinstance(stream, ShardStream) and stream.is_table():
         from tartools.storage.scratch import copied  # of most inputs none is made
 
@@ -214,18 +214,18 @@ def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until:
     )
 
 
-def first_keys(url: str, account: Account, reading: Reading) -> FirstKeys:
-    """Return what looks at the first keys of the shard *url*, and reports to *account* those that come back."""
-    first = FirstKeys(lambda key: account.comes_back(key, url))
+def first_keys(url: str, account: Account, reading: Reading) -> RepeatedKeyDetector:
+    """Return a detector of repeated keys in the shard *url*, which reports them to *account*."""
+    first = RepeatedKeyDetector(lambda key: account.comes_back(key, url))
     if reading.torn:
         first.left = 0
     return first
 
 
 def batches_of(
-    parts: Iterable[Found], url: str, account: Account, reading: Reading, first: FirstKeys | None = None
+    parts: Iterable[Found], url: str, account: Account, reading: Reading, first: RepeatedKeyDetector | None = None
 ) -> Iterator[Batch]:
-    """Yield the samples among the *parts* of the shard *url*; report in *account* what is not part of a sample.
+    """Yield the samples among the *parts* of the shard *url*; report special members in *account*.
 
     *first* gets the keys of its first samples, as in `shard_batches`.
     """
@@ -239,7 +239,7 @@ def batches_of(
             if first.left:
                 first.add(batch.keys)
             yield batch
-        elif part is tar.END:
+        elif part is tar.ARCHIVE_END:
             first.left = 0  # in another archive that follows, keys may be the same again
             after_end = True
         elif isinstance(part, Special):
@@ -253,20 +253,20 @@ def batches_of(
             yield from tables.table_batches(url, part.copy or seekable.reading(url), account, *how)
 
 
-def _report(found: Special, url: str, account: Account, reading: Reading) -> None:
-    if found.kind == FOREIGN_PREFIX:
+def _report(special: Special, url: str, account: Account, reading: Reading) -> None:
+    if special.kind == FOREIGN_PREFIX:
         _raise_odd(url, reading)
         return
-    if not found.silent and not reading.skip_special:
+    if not special.silent and not reading.skip_special:
         _raise_odd(url, reading)
-    if found.kind == "missing end":
+    if special.kind == "missing end":
         account.warn(f"{shown(url)}: ends without an end-of-archive block, accepted because of {option('lax')}")
-    elif found.silent:
+    elif special.silent:
         account.directories += 1
-    elif found.kind == MACOS_METADATA:
+    elif special.kind == MACOS_METADATA:
         account.macos_metadata += 1
     elif not reading.skip_special:
-        account.special(f"{shown(url)}: {printable(found.name)}", found.kind)
+        account.special(f"{shown(url)}: {printable(special.name)}", special.kind)
 
 
 # ---- one shard: opened, counted, decompressed, and in commands read by a forked process ----
@@ -322,21 +322,21 @@ class ShardStream:
         return self._stream
 
     def is_table(self) -> bool:
-        """Tell whether this is a table in place of a tar stream, whose bytes are read as they are stored.
+        """True if this is a table in place of a tar stream; its bytes are read as they are stored.
 
         To be called before anything was read. Raises what reading raises.
         """
         self._opened()
         assert self._stored is not None
-        return self._stored.head.startswith(schema.MAGIC)
+        return self._stored.head.startswith(schema.PARQUET_MAGIC)
 
     @property
     def framed(self) -> bool:
-        """Whether the end of what is read is known to be the end of the shard: see `streams.check_whole`."""
+        """True if the length of the shard is known, so that a truncated one is detected: see `streams.check_whole`."""
         return bool(getattr(self._input, "framed", True))
 
     def start_at(self, begin: int) -> None:
-        """Move to byte *begin* of a plain file that has not been read yet. What is before does not count as read."""
+        """Move to byte *begin* of a plain file that has not been read yet. Bytes before it do not count as read."""
         assert self._input is not None
         skip(self._input, begin)
 
@@ -372,7 +372,7 @@ class ShardStream:
         return opened is None or opened.cancel()
 
     def close(self) -> None:
-        """Stop reading. Views of what was read stay valid; `file` is None from now on.
+        """Stop reading. Views of the read bytes stay valid; `file` is None from now on.
 
         If it was not read to its end, and has changed, the account goes on watching it: that is its failure.
         """

@@ -15,8 +15,8 @@ from tartools.storage.interrupts import deferred_signals
 from tartools.storage.pool import Threads
 from tartools.storage.url import Url
 
-SYNCING = 4  # full shards; the disk is not idle between two of them
-REPORTED = 20  # parts that are reported one by one
+MAX_SYNCING_SHARDS = 4  # full shards; the disk is not idle between two of them
+MAX_PARTS_REPORTED = 20  # parts that are reported one by one
 
 
 class Limits(NamedTuple):
@@ -38,7 +38,11 @@ class Series:
     """
 
     def __init__(
-        self, destination: Callable[[int], Destination], limits: Limits, account: Account, syncing: int = SYNCING
+        self,
+        destination: Callable[[int], Destination],
+        limits: Limits,
+        account: Account,
+        syncing: int = MAX_SYNCING_SHARDS,
     ) -> None:
         self.samples = 0  # in full shards
         self._destination = destination
@@ -76,15 +80,15 @@ class Series:
                 yield from self._turn()
 
     def _turn(self) -> Iterator[str]:
-        """End the current shard, and commit those that were full before it; yield the URL of each."""
+        """End the current shard, and commit the full shards before it; yield the URL of each."""
         yield from self._commit(max(self._syncing - 1, 0))
         self.finish()
         if not self._syncing or not Url(self._full[-1][0].url).is_local:  # an upload takes memory until its end
             yield from self._commit()
 
-    def _commit(self, left: int = 0) -> Iterator[str]:
-        """Commit all full shards but the last *left*, none after a failure; yield the URL of each."""
-        while len(self._full) > left and not self._failed:
+    def _commit(self, pending: int = 0) -> Iterator[str]:
+        """Commit all full shards but the last *pending*, none after a failure; yield the URL of each."""
+        while len(self._full) > pending and not self._failed:
             writer, synced = self._full[0]
             self._failed = True
             synced()
@@ -105,7 +109,7 @@ class Series:
             storage.sync_folder(self._last)
 
     def flush(self) -> None:
-        """Write what the current shard holds in memory."""
+        """Write the buffered samples of the current shard."""
         if self.writer is not None:
             self.writer.flush()
 
@@ -127,7 +131,7 @@ class Series:
     def abort(self) -> None:
         """Drop the shards that are not complete."""
         self._threads.stop()
-        for writer in [*(each for each, _ in self._full), *([self.writer] if self.writer else [])]:
+        for writer in [*(full for full, _ in self._full), *([self.writer] if self.writer else [])]:
             writer.abort()
 
     def _write(self, batch: Batches, first: int, last: int) -> BatchWriter:
@@ -141,7 +145,7 @@ class Series:
         return self.writer
 
     def _fitting(self, batch: Batches, first: int) -> int:
-        """Return how many samples of *batch*, from number *first* on, fit into the current shard, or into a new one.
+        """Return the number of samples of *batch*, from number *first* on, that fit into the current or a new shard.
 
         0 if the current shard is full; a new one takes at least one sample.
         """
@@ -171,9 +175,9 @@ class Spread(NamedTuple):
             raise self.changed("more")
         return self.total // self.shards + (k < self.total % self.shards)
 
-    def changed(self, what: str) -> SampleError:
-        """Return the failure of an input that has *what*, more or fewer samples, when it is read again."""
-        return SampleError(f"the input has changed: there were {self.total} samples when they were counted, now {what}")
+    def changed(self, now: str) -> SampleError:
+        """Return the error of an input with "more" or "fewer" samples (*now*) when it is read again."""
+        return SampleError(f"the input has changed: there were {self.total} samples when they were counted, now {now}")
 
 
 def other_samples() -> SampleError:
@@ -196,93 +200,93 @@ class PartOutputs(NamedTuple):
 
 
 class PartShards:
-    """Writes a series of shards for each part of *data*, as *wanted*; one part, the whole, has the name "".
+    """Writes a series of shards for each part of *data*, to the outputs *wanted*; the only part has the name "".
 
     Those of *parts* are checked before anything is read, those of others when they begin.
     Raises: UsageError; StorageError if an output exists that may not be replaced.
     """
 
-    def __init__(self, wanted: PartOutputs, parts: Sequence[str], data: DataSet) -> None:
-        self._wanted = wanted
+    def __init__(self, outputs: PartOutputs, parts: Sequence[str], data: DataSet) -> None:
+        self._outputs = outputs
         self._parts = parts
         self._data = data
-        self._first = wanted.start or 0
+        self._first = outputs.start or 0
         self._old: dict[str, dict[int, str]] = {}  # shards of an earlier run
         self._series: dict[str, Series] = {}
         self._spreads: dict[str, Spread] = {}
         for part in parts:
             try:
-                wanted.names.check(part)
+                outputs.names.check(part)
             except ValueError as error:
                 raise UsageError(f"the name of the part {part!r} {error}") from None
             self._check_outputs(part)
 
     def _check_outputs(self, part: str) -> None:
         """Raise StorageError if a shard of *part* exists and may not be replaced, or is an input."""
-        names = self._wanted.names.of(part)
-        if self._wanted.names.single:
-            there = Url(names.name(0)).scheme != "pipe" and storage.exists(names.name(0))
-            self._old[part] = {0: names.name(0)} if there else {}
+        names = self._outputs.names.of(part)
+        if self._outputs.names.single:
+            is_present = Url(names.name(0)).scheme != "pipe" and storage.exists(names.name(0))
+            self._old[part] = {0: names.name(0)} if is_present else {}
         else:
             self._old[part] = existing_shards(names)
-        check_numbered(names, self._first, self._old[part], self._data.urls, self._wanted.force)
+        check_numbered(names, self._first, self._old[part], self._data.urls, self._outputs.force)
 
     def spread(self, counts: Mapping[str, int]) -> None:
         """Spread the *counts* of samples of each part evenly over its shards. Raises: SampleError for too few."""
-        even = self._wanted.even or 0
+        even = self._outputs.even or 0
         for part, count in counts.items():
             if count < even:
                 raise SampleError(f"{count} samples{f' of {part!r}' * bool(part)} are too few for {even} shards")
             self._spreads[part] = Spread(count, even)
 
     def begin(self, part: str) -> Series:
-        """Return what writes the shards of *part*. Raises: see the class; SampleError for one that was not counted."""
+        """Return the series of shards of *part*. Raises: see the class; SampleError for a part that was not counted."""
         if part not in self._old:
             self._check_outputs(part)
-        wanted, limits = self._wanted, self._wanted.limits
-        if wanted.even:
+        outputs, limits = self._outputs, self._outputs.limits
+        if outputs.even:
             if part not in self._spreads:
                 raise other_samples()
             limits = limits._replace(samples=self._spreads[part].samples)
-        names, syncing = wanted.names.of(part), 0 if part else SYNCING
+        names, syncing = outputs.names.of(part), 0 if part else MAX_SYNCING_SHARDS
 
         def destination(k: int) -> Destination:
-            return self._data.sink(names.name(self._first + k), wanted.force, wanted.gzip)
+            return self._data.sink(names.name(self._first + k), outputs.force, outputs.gzip)
 
         self._series[part] = Series(destination, limits, self._data.account, syncing)
         return self._series[part]
 
-    def settle(self, of: str) -> None:
-        """Report what each part has got, or how many there are *of* what; remove shards of an earlier run.
+    def settle(self, noun: str) -> None:
+        """Report the samples of each part, or of many parts (noun *noun*) the totals; remove shards of an earlier run.
 
         Raises: SampleError if a part has fewer samples than were spread.
         """
-        account, limits = self._data.account, self._wanted.limits
+        account, limits = self._data.account, self._outputs.limits
         for part, spread in self._spreads.items():
-            found = self._series[part].samples if part in self._series else 0
-            if found < spread.total and (limits.shards is None or limits.shards >= spread.shards):
+            count = self._series[part].samples if part in self._series else 0
+            if count < spread.total and (limits.shards is None or limits.shards >= spread.shards):
                 raise spread.changed("fewer")
         if not account.samples_in:
             account.warn("no samples in the input; no shards written")
         elif "" not in self._series:
-            self._report(of)
-        until = None if self._wanted.start is None or limits.shards is None else self._first + limits.shards
-        for part, old in self._old.items() if self._wanted.force else ():
+            self._report(noun)
+        until = None if self._outputs.start is None or limits.shards is None else self._first + limits.shards
+        for part, old in self._old.items() if self._outputs.force else ():
             written = self._series[part].shards if part in self._series else 0
-            if not (self._wanted.names.single and written):
+            if not (self._outputs.names.single and written):
                 span = range(self._first, self._first + written)
-                replace_set(self._wanted.names.of(part), span, until, old, account, bool(account.samples_in))
+                replace_set(self._outputs.names.of(part), span, until, old, account, bool(account.samples_in))
 
-    def _report(self, of: str) -> None:
+    def _report(self, noun: str) -> None:
         """Let the account say how many samples and shards each part has; report parts without samples."""
         parts = self._parts or list(self._series)
-        counts = {part: (found.samples, found.shards) for part in parts if (found := self._series.get(part))}
+        counts = {part: (series.samples, series.shards) for part in parts if (series := self._series.get(part))}
         for part in parts:
             if part not in counts:
                 self._data.account.warn(f"{part}: no samples; no shards written")
-        if len(counts) > REPORTED:
+        if len(counts) > MAX_PARTS_REPORTED:
             samples, shards = map(sum, zip(*counts.values(), strict=True))
-            counts = {f"{len(counts):,} {of}": (samples, shards)}
+            counts = {f"{len(counts):,} {noun}": (samples, shards)}
         self._data.account.progress.totals = [
             f"{part}: {several(samples, 'sample')} in {several(shards, 'shard')}"
             for part, (samples, shards) in counts.items()

@@ -1,4 +1,4 @@
-"""Many URLs, of shards and of tables, to the rows of their samples: what a table of them is made of.
+"""The rows of samples in many shards and tables: the content of a table of them.
 
 Where shards have changed, a table is made anew (`updated_rows`): the rows of all others are taken over.
 """
@@ -18,47 +18,52 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.filetypes import is_picture_field
 from tartools.samples.sample import Batch
 from tartools.shards.reading import Reading, check_shards
-from tartools.shards.workers import WORKERS, gather
+from tartools.shards.workers import DEFAULT_WORKERS, gather
 from tartools.shards.writing import Destination, SampleWriter, write_batches
-from tartools.storage.checks import Look, check_unchanged, looks
+from tartools.storage.checks import Probe, check_unchanged, probe_all
 from tartools.storage.url import Url
 from tartools.tables import rows, schema, source
-from tartools.tables.facts import WantedFacts
-from tartools.tables.inputs import ROW, RowInputs, RowSource, TablePart, rows_in_order, unified_piece
+from tartools.tables.facts import TableFacts
+from tartools.tables.inputs import ROW_COLUMN, RowInputs, RowSource, TablePart, extents_of_unified, rows_in_order
 from tartools.tables.rowplaces import KnownShards, Listing, runs_of_equal
 from tartools.tables.rows import RowSpool
-from tartools.tables.tablesamples import Shards
+from tartools.tables.tablesamples import ShardReaders
 from tartools.tables.tablewriter import RowBatch, TableWriter
 
-PLACES = (schema.SHARD, schema.KEY, schema.BEGIN, schema.END)  # columns by which samples are read
+PLACE_COLUMNS = (
+    schema.SHARD_COLUMN,
+    schema.KEY_COLUMN,
+    schema.BEGIN_COLUMN,
+    schema.END_COLUMN,
+)  # columns by which samples are read
 Runs = list[range]  # numbers of rows
-NOWHERE = "a table can't list these samples, because they are in no file or object: copy them to one first"
+NOT_IN_FILE = "a table can't list these samples, because they are in no file or object: copy them to one first"
 
 
 class Indexing(NamedTuple):
-    """How shards are indexed: as *reading* says, by *most* workers (4 at most), with the facts that are *wanted*."""
+    """How shards are indexed: as *reading* says, by at most *max_workers* workers (4), with *facts* as columns."""
 
     reading: Reading
-    most: int
-    wanted: WantedFacts = WantedFacts(())
+    max_workers: int
+    facts: TableFacts = TableFacts(())
 
 
 def table_destination(url: str, force: bool, inputs: Callable[[], RowInputs]) -> Destination:
-    """Return the table *url* as a destination: for rows of those that *inputs* returns, once they are known."""
+    """Return the table *url* as a destination for rows of *inputs()*, which is called when the table is begun."""
     return Destination(url, force, begin=lambda _: TableWriter(url, force, inputs()))
 
 
 class RowWriter(SampleWriter):
     """Writes one shard: samples in *shards* that rows list."""
 
-    def __init__(self, destination: Destination, shards: Shards) -> None:
+    def __init__(self, destination: Destination, shards: ShardReaders) -> None:
         super().__init__(destination)
         self._shards = shards
 
     def write_batch(self, batch: Any, first: int, last: int) -> None:
         """Add the samples that the rows *first* to *last* - 1 of *batch*, a `RowBatch`, list."""
-        for found in samples_of(self._shards, batch.rows.slice(first, last - first), batch.numbers[first:last]):
-            super().write_batch(found, 0, len(found))
+        for samples in samples_of(self._shards, batch.rows.slice(first, last - first), batch.numbers[first:last]):
+            super().write_batch(samples, 0, len(samples))
 
     def finish(self) -> None:
         """As `SampleWriter.finish`. Raises: StorageError also if a shard has changed."""
@@ -73,7 +78,7 @@ class RowWriter(SampleWriter):
 
 
 def row_inputs(urls: Sequence[str], account: Account, indexing: Indexing) -> RowInputs:
-    """Return the rows of the samples of *urls*, in order: those of tables; shards are read and indexed for them.
+    """Return the rows of the samples of *urls*, in order, from tables, and from shards, which are read and indexed.
 
     Whoever takes the rows counts the samples.
 
@@ -89,30 +94,30 @@ def row_inputs_apart(
 
     *sources* are URLs. As `row_inputs`.
     """
-    urls = [url for each in sources for url in each]
+    urls = [url for source_urls in sources for url in source_urls]
     schema.check_pyarrow()
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # the others keep 30 MB more
     check_stored(urls)
     check_shards(urls, account)
     account.progress.phase = Phase("reading")
-    looked = looks(urls)
+    looked = probe_all(urls)
     shards = KnownShards()
     parts: list[RowSource] = []
     ends = [0]
-    for each in sources:
-        for is_table, group in groupby(each, lambda url: looked[url].first == schema.MAGIC):
+    for source_urls in sources:
+        for is_table, group in groupby(source_urls, lambda url: looked[url].first == schema.PARQUET_MAGIC):
             if is_table:
                 for url in group:
                     table = TablePart(url, shards)
-                    if column := lacking_column(table, indexing.wanted):
-                        what = f"this table has no column {column!r}; name its shards, to look into samples"
-                        raise UsageError(what, url=url)
+                    if column := lacking_column(table, indexing.facts):
+                        reason = f"this table has no column {column!r}; name its shards, to look into samples"
+                        raise UsageError(reason, url=url)
                     parts.append(table)
             else:
                 parts.append(indexed(list(group), looked, shards, account, indexing))
         ends.append(sum(part.rows for part in parts))
     inputs = RowInputs(parts, shards)
-    check_seen(inputs, indexing.wanted)
+    check_seen(inputs, indexing.facts)
     account.progress.phase = Phase("writing", inputs.rows, lambda: account.samples_out)
     return inputs, list(starmap(range, pairwise(ends)))
 
@@ -121,21 +126,21 @@ def check_stored(urls: Sequence[str]) -> None:
     """Raise UsageError if one of *urls* is stdin or a command."""
     for url in urls:
         if Url(url).scheme in ("-", "pipe"):
-            raise UsageError(NOWHERE, url=url)
+            raise UsageError(NOT_IN_FILE, url=url)
 
 
 def shard_versions(urls: Sequence[str]) -> dict[str, str]:
     """Return the versions of the shards *urls*. Raises: UsageError for tables, stdin and commands; StorageError."""
     check_stored(urls)
-    looked = looks(urls)
+    looked = probe_all(urls)
     check_no_tables(looked, "an index is made of shards")
-    return {url: found.known(url) for url, found in looked.items()}
+    return {url: probe.require_version(url) for url, probe in looked.items()}
 
 
-def check_no_tables(looked: Mapping[str, Look], why: str) -> None:
+def check_no_tables(looked: Mapping[str, Probe], why: str) -> None:
     """Raise UsageError if one of the URLs in *looked* is a table, which it may not be because of *why*."""
-    for url, found in looked.items():
-        if found.first == schema.MAGIC:
+    for url, probe in looked.items():
+        if probe.first == schema.PARQUET_MAGIC:
             raise UsageError(f"this is a table, and {why}", url=url)
 
 
@@ -144,40 +149,40 @@ def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) 
 
     Whoever takes them counts the samples. Raises: SampleError, and what `gather` raises.
     """
-    of = indexing.wanted.of if indexing.wanted.any else None
+    facts = indexing.facts.of if indexing.facts.any else None
 
     def work(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, None]:
-        yield from rows.blocks(batches, of)
+        yield from rows.blocks(batches, facts)
 
     reading = indexing.reading._replace(plain=True, ranges=True, listed=True, alike=True)
-    return gather(urls, account, reading, work, lambda _: None, most=min(indexing.most, WORKERS))
+    return gather(urls, account, reading, work, lambda _: None, max_workers=min(indexing.max_workers, DEFAULT_WORKERS))
 
 
 def indexed(
-    urls: Sequence[str], looked: Mapping[str, Look], shards: KnownShards, account: Account, indexing: Indexing
+    urls: Sequence[str], looked: Mapping[str, Probe], shards: KnownShards, account: Account, indexing: Indexing
 ) -> RowSpool:
     """Return the rows of the shards *urls*. Raises: StorageError if one of them changes meanwhile."""
-    versions = {url: looked[url].known(url) for url in urls}
-    spool = RowSpool(indexing.wanted.known, versions, shards, indexing.reading.tmpdir)
-    with closing(blocks_of_shards(urls, account, indexing)) as found:
-        for block in found:
+    versions = {url: looked[url].require_version(url) for url in urls}
+    spool = RowSpool(indexing.facts.known, versions, shards, indexing.reading.tmpdir)
+    with closing(blocks_of_shards(urls, account, indexing)) as blocks:
+        for block in blocks:
             spool.add(block)
     check_unchanged(versions)
     return spool
 
 
-def lacking_column(table: TablePart, wanted: WantedFacts) -> str | None:
-    """Return a column that is *wanted* and that *table* has not; None if it has all."""
-    columns = [name for name, _ in wanted.known]
-    if wanted.pictures:
+def lacking_column(table: TablePart, facts: TableFacts) -> str | None:
+    """Return a column that is *facts* and that *table* has not; None if it has all."""
+    columns = [name for name, _ in facts.known]
+    if facts.pictures:
         columns += [f"{field}.width" for field in filter(is_picture_field, schema.fields_of(table.schema))]
     return next((name for name in columns if name not in table.schema.names), None)
 
 
-def check_seen(inputs: RowInputs, wanted: WantedFacts) -> None:
-    """Raise SampleError if shards were read for *inputs*, and no sample at all has a field that is *wanted*."""
+def check_seen(inputs: RowInputs, facts: TableFacts) -> None:
+    """Raise SampleError if shards were read for *inputs*, and no sample at all has a field that is *facts*."""
     if any(isinstance(part, RowSpool) and part.rows for part in inputs.parts):
-        wanted.check_seen(schema.fields_of(inputs.schema))
+        facts.check_seen(schema.fields_of(inputs.schema))
 
 
 def all_rows(inputs: RowInputs) -> Iterator[RowBatch]:
@@ -185,14 +190,14 @@ def all_rows(inputs: RowInputs) -> Iterator[RowBatch]:
     import numpy as np
 
     first = 0
-    for found in inputs.batches():
-        yield RowBatch(found, np.arange(first, first + len(found)))
-        first += len(found)
+    for batch in inputs.batches():
+        yield RowBatch(batch, np.arange(first, first + len(batch)))
+        first += len(batch)
 
 
 def rows_at(inputs: RowInputs, positions: Iterable[int], tmpdir: str | None) -> Iterator[RowBatch]:
     """Return the rows of *inputs* at *positions*, in that order; see `inputs.rows_in_order`."""
-    return (RowBatch(rows.drop_columns([ROW])) for rows in rows_in_order(inputs, positions, tmpdir))
+    return (RowBatch(rows.drop_columns([ROW_COLUMN])) for rows in rows_in_order(inputs, positions, tmpdir))
 
 
 def write_rows(
@@ -208,32 +213,32 @@ def samples_at(inputs: RowInputs, positions: Iterable[int], account: Account, re
 
     All *positions* are read before this returns. Raises: StorageError if a sample is not as its row says.
     """
-    return _samples_of(inputs, rows_in_order(inputs, positions, reading.tmpdir, PLACES), account, reading)
+    return _samples_of(inputs, rows_in_order(inputs, positions, reading.tmpdir, PLACE_COLUMNS), account, reading)
 
 
-def _samples_of(inputs: RowInputs, found: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
+def _samples_of(inputs: RowInputs, batches: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
     with closing(listed_shards(inputs, account, reading)) as shards:
-        for rows in found:
-            yield from samples_of(shards, rows.drop_columns([ROW]), rows.column(ROW).to_numpy())
+        for rows in batches:
+            yield from samples_of(shards, rows.drop_columns([ROW_COLUMN]), rows.column(ROW_COLUMN).to_numpy())
         shards.check()
 
 
-def listed_shards(inputs: RowInputs, account: Account, reading: Reading) -> Shards:
+def listed_shards(inputs: RowInputs, account: Account, reading: Reading) -> ShardReaders:
     """Return the shards whose samples rows of *inputs* list, for samples that are read as *reading* says."""
     names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.shards.urls[0]]
     table = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     listing = Listing(table, inputs.shards)
-    return Shards(listing, account, ranges=reading.ranges, listed=reading.listed, tmpdir=reading.tmpdir)
+    return ShardReaders(listing, account, ranges=reading.ranges, listed=reading.listed, tmpdir=reading.tmpdir)
 
 
-def samples_of(shards: Shards, rows: Any, numbers: Any) -> Iterator[Batch]:
+def samples_of(shards: ShardReaders, rows: Any, numbers: Any) -> Iterator[Batch]:
     """Yield the samples in *shards* of *rows*, which have *numbers* for messages, in order, in batches.
 
     Raises: StorageError if one is not as its row says.
     """
-    for first in range(0, len(rows), source.ROWS):
-        few = None if numbers is None else numbers[first : first + source.ROWS]
-        yield from shards.samples(unified_piece(rows.slice(first, source.ROWS), first, few))
+    for first in range(0, len(rows), source.TABLE_READ_ROWS):
+        piece_numbers = None if numbers is None else numbers[first : first + source.TABLE_READ_ROWS]
+        yield from shards.samples(extents_of_unified(rows.slice(first, source.TABLE_READ_ROWS), first, piece_numbers))
 
 
 class Update(NamedTuple):
@@ -247,7 +252,7 @@ class Update(NamedTuple):
 
 
 def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Indexing) -> Update:
-    """Return the rows of the shards *urls* (none: those of the table *old* that still exist), in this order.
+    """Return the rows of the shards *urls*, in this order; without any, of the shards of *old* that still exist.
 
     Rows of *old* are taken over if they are all rows of a shard that has not changed. The other shards are read.
 
@@ -256,7 +261,7 @@ def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Inde
     check_stored([*urls, old])
     shards = KnownShards()
     table = TablePart(old, shards)
-    known = whole_shards(table)
+    runs_by_number = whole_shards(table)
     before = {same_name(url): url for url in shards.urls}
     if not urls:
         urls = [url for url in before.values() if storage.exists(url)]
@@ -264,27 +269,27 @@ def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Inde
     counts = Counter(names)
     if twice := next((url for url, name in zip(urls, names, strict=True) if counts[name] > 1), None):
         raise UsageError("named twice, which --update does not allow", url=twice)
-    looked = looks(urls)
+    looked = probe_all(urls)
     check_no_tables(looked, "--update takes shards")
     versions = {(same_name(url), shards.versions[number]): number for number, url in enumerate(shards.urls)}
-    fits = not lacking_column(table, indexing.wanted)
-    found: dict[str, Runs] = {}
+    fits = not lacking_column(table, indexing.facts)
+    runs_by_url: dict[str, Runs] = {}
     for url, name in zip(urls, names, strict=True):
         number = versions.get((name, looked[url].version)) if looked[url].version is not None else None
-        if fits and number in known:
-            found[url] = known[number]
-    changed = [url for url in urls if url not in found]
+        if fits and number in runs_by_number:
+            runs_by_url[url] = runs_by_number[number]
+    changed = [url for url in urls if url not in runs_by_url]
     spool = indexed(changed, looked, shards, account, indexing)
     first = table.rows
     for url in changed:
         count = spool.counts.get(url, 0)
-        found[url] = [range(first, first + count)]
+        runs_by_url[url] = [range(first, first + count)]
         first += count
     inputs = RowInputs([table, spool], shards)
-    check_seen(inputs, indexing.wanted)
-    again = chain.from_iterable(run for url in urls for run in found[url])
+    check_seen(inputs, indexing.facts)
+    positions = chain.from_iterable(run for url in urls for run in runs_by_url[url])
     dropped = len(set(before) - set(names))
-    return Update(inputs, again, len(urls) - len(changed), len(changed), dropped)
+    return Update(inputs, positions, len(urls) - len(changed), len(changed), dropped)
 
 
 def same_name(url: str) -> str:
@@ -293,26 +298,26 @@ def same_name(url: str) -> str:
 
 
 def whole_shards(table: TablePart) -> dict[int, Runs]:
-    """Return the rows of each shard of which *table* has all rows from the first on, each once and in order."""
+    """Return the rows of the shards that *table* lists completely: all rows from the first on, once and in order."""
     import numpy as np
 
-    found: dict[int, Runs] = {}
+    runs_by_number: dict[int, Runs] = {}
     following: dict[int, int] = {}  # the number of the next sample of each shard
     broken: set[int] = set()
     first = 0
-    for some in table.batches([schema.SHARD, schema.INDEX]):
-        numbers = some.column(schema.SHARD).to_numpy()
-        index = some.column(schema.INDEX) if schema.INDEX in some.schema.names else None
+    for batch in table.batches([schema.SHARD_COLUMN, schema.INDEX_COLUMN]):
+        numbers = batch.column(schema.SHARD_COLUMN).to_numpy()
+        index = batch.column(schema.INDEX_COLUMN) if schema.INDEX_COLUMN in batch.schema.names else None
         indexes = None if index is None or index.null_count else index.to_numpy()
         for low, high in runs_of_equal(numbers):
             number = int(numbers[low])
             start = following.get(number, 0)
             following[number] = start + high - low
-            found.setdefault(number, []).append(range(first + low, first + high))
+            runs_by_number.setdefault(number, []).append(range(first + low, first + high))
             if indexes is None or not np.array_equal(indexes[low:high], np.arange(start, start + high - low)):
                 broken.add(number)
-        first += len(some)
-    return {number: runs for number, runs in found.items() if number not in broken}
+        first += len(batch)
+    return {number: runs for number, runs in runs_by_number.items() if number not in broken}
 
 
 def empty_columns(update: Update) -> list[str]:

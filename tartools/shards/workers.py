@@ -16,29 +16,29 @@ from typing import IO, Any, Generic, NamedTuple, TypeVar
 
 from tartools import storage
 from tartools.errors import StorageError
-from tartools.samples.account import Account, FirstKeys
+from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.sample import Batch
-from tartools.shards.forks import MOST, Fork, can_fork, write_all
+from tartools.shards.forks import MAX_FORKS, Fork, can_fork, write_all
 from tartools.shards.reading import Reading, ShardStream, check_shards, first_keys, shard_batches
 from tartools.storage.streams import FileVersion, changed
 from tartools.tables import schema
 from tartools.tar import compression, reader, runs
 from tartools.tar.rescan import Cut, find_cut
 
-WORKERS = 4  # by default; more would wait for this process, which gathers what they make
-PART = 32 << 20  # bytes of a part of a shard; for an input of less than two, no worker is started
+DEFAULT_WORKERS = 4  # by default; more would wait for this process, which gathers what they make
+PART_BYTES = 32 << 20  # bytes of a part of a shard; for an input of less than two, no worker is started
 MUCH = 256 << 20  # bytes; a file above this has larger parts, since each fork takes 10 ms, and is worth an import
 MOST_OUTPUT = 64 << 20  # bytes of output that a worker holds
-READ = 1 << 20  # bytes of output that are read at a time
-TOGETHER = 64  # outputs that are written at a time
-REMOTE_SHARDS = 4  # most remote shards that one worker reads
+OUTPUT_READ_BYTES = 1 << 20  # bytes of output that are read at a time
+OUTPUTS_WRITTEN_AT_ONCE = 64  # outputs that are written at a time
+MAX_REMOTE_SHARDS = 4  # most remote shards that one worker reads
 
 Result = TypeVar("Result")
 Work = Callable[[Iterator[Batch], int, bool], Generator[bytes, None, Result]]  # samples, number of task, is it a fork
 
 
 class ShardPart(NamedTuple):
-    """Bytes *begin* up to *cut* of the shard *url*, which is input *number*; *version* is that of its file."""
+    """Bytes *begin* up to *cut* of the shard *url*, input *number*; *version*: the version of its file."""
 
     number: int
     url: str
@@ -48,7 +48,7 @@ class ShardPart(NamedTuple):
 
 
 class ShardTask(NamedTuple):
-    """What is read as a whole: a part of a large shard, or several small shards. Only if *forkable* by a worker."""
+    """A unit of work: a part of a large shard, or several small shards. Only if *forkable* by a worker."""
 
     parts: list[ShardPart]
     forkable: bool
@@ -61,13 +61,13 @@ def gather(
     work: Work[Result],
     collect: Callable[[Result], object],
     *,
-    most: int,
+    max_workers: int,
     remote: bool = False,
     plain: bool = False,
 ) -> Generator[bytes, None, None]:
-    """Yield what *work* yields for the samples of *urls*, in order; call *collect* with each result that it returns.
+    """Yield the outputs of *work* for the samples of *urls*, in order; call *collect* with each of its results.
 
-    All local files are checked before this returns a generator. There are up to *most* workers at a time. With
+    All local files are checked before this returns a generator. There are up to *max_workers* workers at a time. With
     *remote*, they read remote shards too: only for work that yields nothing. With *plain*, they do not read compressed
     shards.
 
@@ -78,9 +78,9 @@ def gather(
     Holds 1 MiB, and each worker up to 64 MiB of output. Raises what `read_samples` raises.
     """
     size = check_shards(urls, account)
-    if most > 1 and urls and (storage.plain_size(urls[0]) or 0) > MUCH:
+    if max_workers > 1 and urls and (storage.plain_size(urls[0]) or 0) > MUCH:
         _import_numpy(urls[0])
-    return _Gathering(urls, account, reading, work, most, remote, plain).run(size, collect)
+    return _Gathering(urls, account, reading, work, max_workers, remote, plain).run(size, collect)
 
 
 def _import_numpy(url: str) -> None:
@@ -91,7 +91,7 @@ def _import_numpy(url: str) -> None:
 
 
 def without_output(work: Callable[[Iterator[Batch]], Result]) -> Work[Result]:
-    """Return *work*, which only has a result, as `gather` calls it; `to_the_end` takes what that returns."""
+    """Adapt *work*, which has a result but no outputs, for `gather`; `to_the_end` runs that generator."""
 
     def found(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, Result]:
         yield from ()
@@ -100,8 +100,8 @@ def without_output(work: Callable[[Iterator[Batch]], Result]) -> Work[Result]:
     return found
 
 
-def to_the_end(outputs: Generator[bytes, None, None]) -> None:
-    """Take all of *outputs*, of which there are none, so that the results are collected."""
+def drain(outputs: Generator[bytes, None, None]) -> None:
+    """Run the generator *outputs*, which yields nothing, to its end, so that the results are collected."""
     with closing(outputs):
         for _ in outputs:
             pass
@@ -123,7 +123,7 @@ class _Gathering(Generic[Result]):
         account: Account,
         reading: Reading,
         work: Work[Result],
-        most: int,
+        max_workers: int,
         remote: bool,
         plain: bool,
     ) -> None:
@@ -131,15 +131,15 @@ class _Gathering(Generic[Result]):
         self._account = account
         self._reading = reading
         self._work = work
-        self._most = min(most, MOST - 1)  # one more waits to be gathered
+        self._most = min(max_workers, MAX_FORKS - 1)  # one more waits to be gathered
         self._remote = remote and len(urls) > 1
         self._plain = plain
-        self._part = (4 if remote else 2) * PART  # of a large file; output must be less than MOST_OUTPUT
+        self._part = (4 if remote else 2) * PART_BYTES  # of a large file; output must be less than MOST_OUTPUT
         self._started: deque[tuple[int, ShardTask, Fork | None]] = deque()
-        self._first: FirstKeys | None = None  # of the shard whose part was gathered last
+        self._first: RepeatedKeyDetector | None = None  # of the shard whose part was gathered last
 
     def run(self, size: int | None, collect: Callable[[Result], object]) -> Generator[bytes, None, None]:
-        """Do all tasks, in order; yield their outputs and *collect* their results. *size* is that of all shards."""
+        """Do all tasks, in order; yield their outputs and *collect* their results. *size*: bytes of all shards."""
         numbered = enumerate(self._tasks(size if self._most > 1 and can_fork() else 0))
         try:
             while True:
@@ -149,7 +149,7 @@ class _Gathering(Generic[Result]):
                     return
                 number, task, worker = self._started.popleft()
                 if worker is not None:
-                    with closing(worker), io.BufferedReader(worker.pipe, READ) as file:
+                    with closing(worker), io.BufferedReader(worker.pipe, OUTPUT_READ_BYTES) as file:
                         header = _header(file)
                         if header is not None:
                             collect((yield from self._gathered(header, file, task.parts)))
@@ -158,8 +158,8 @@ class _Gathering(Generic[Result]):
                 if task.forkable:
                     self._close()
                     numbered = enumerate(())
-                    rest = parts[-1].number + 1  # all of the shard that they end in, and the shards that follow
-                    following = (ShardPart(n, url) for n, url in enumerate(self._urls[rest:], rest))
+                    next_number = parts[-1].number + 1  # all of the shard that they end in, and the shards that follow
+                    following = (ShardPart(n, url) for n, url in enumerate(self._urls[next_number:], next_number))
                     parts = [parts[0]._replace(cut=None), *parts[1:], *following]
                 batches = _batches(parts, self._account, self._reading, self._first_keys)
                 collect((yield from self._work(batches, number, False)))
@@ -169,26 +169,28 @@ class _Gathering(Generic[Result]):
     def _tasks(self, size: int | None) -> Iterator[ShardTask]:
         """Yield the tasks that the input is shared out to, in order: only one if *size*, its bytes, is too small."""
         urls = self._urls
-        if size is not None and size < 2 * PART:
+        if size is not None and size < 2 * PART_BYTES:
             yield ShardTask([ShardPart(number, url) for number, url in enumerate(urls)], False)
             return
-        remote_size = -(-PART // min(REMOTE_SHARDS, -(-len(urls) // self._most)))  # assumed, since a request takes time
+        remote_size = -(
+            -PART_BYTES // min(MAX_REMOTE_SHARDS, -(-len(urls) // self._most))
+        )  # assumed, since a request takes time
         small: list[ShardPart] = []
-        held = 0
+        small_bytes = 0
         for number, url in enumerate(urls):
             size = remote_size if self._remote and storage.is_far(url) else storage.plain_size(url)
             if size is not None and self._plain and is_compressed_file(url):
                 size = None
-            if size is not None and size <= PART:
+            if size is not None and size <= PART_BYTES:
                 small.append(ShardPart(number, url))
-                held += size
-            if small and (held >= PART or small[-1].number != number):
+                small_bytes += size
+            if small and (small_bytes >= PART_BYTES or small[-1].number != number):
                 yield ShardTask(small, True)
-                small, held = [], 0
+                small, small_bytes = [], 0
             if size is None:
                 yield ShardTask([ShardPart(number, url)], False)
-            elif size > PART:
-                yield from cut_up(number, url, self._part if size > MUCH else PART)
+            elif size > PART_BYTES:
+                yield from cut_up(number, url, self._part if size > MUCH else PART_BYTES)
         if small:
             yield ShardTask(small, True)
 
@@ -208,8 +210,8 @@ class _Gathering(Generic[Result]):
         except OSError:  # too many processes or open files
             return None
 
-    def _first_keys(self, part: ShardPart) -> FirstKeys:
-        """Return what looks at the first keys of the shard of *part*; the parts before it have been gathered."""
+    def _first_keys(self, part: ShardPart) -> RepeatedKeyDetector:
+        """Return the detector of repeated keys of the shard of *part*; the parts before it have been gathered."""
         if self._first is None or not part.begin:
             self._first = first_keys(part.url, self._account, self._reading)
         return self._first
@@ -250,11 +252,11 @@ class _Gathering(Generic[Result]):
         self._account.reset(reports.append)
         if self._remote:
             storage.share_memory(self._most + 1)
-        seen: list[_ListedKeys] = []
+        listed_keys: list[_ListedKeys] = []
 
-        def listed(_part: ShardPart) -> FirstKeys:
-            seen.append(_ListedKeys(self._reading.torn))
-            return seen[-1]
+        def listed(_part: ShardPart) -> RepeatedKeyDetector:
+            listed_keys.append(_ListedKeys(self._reading.torn))
+            return listed_keys[-1]
 
         batches = _batches(task.parts, self._account, self._reading._replace(forks=False), listed)
         outputs: list[bytes] = []
@@ -267,29 +269,29 @@ class _Gathering(Generic[Result]):
         else:
             sizes = list(map(len, outputs))
             header = {"result": result, "counts": self._account.counts(), "sizes": sizes}
-            header["keys"] = [(each.keys, not each.left) for each in seen]
+            header["keys"] = [(part_keys.keys, not part_keys.left) for part_keys in listed_keys]
         if reports:
             raise _UnexpectedError
         import pickle  # 4 ms, of which most runs have no need
 
         pickled = pickle.dumps(header, pickle.HIGHEST_PROTOCOL)
         write_all(pipe, memoryview(b"%d\n" % len(pickled) + pickled))
-        for first in range(0, len(outputs), TOGETHER):  # all of them joined would be held twice
-            write_all(pipe, memoryview(b"".join(outputs[first : first + TOGETHER])))
+        for first in range(0, len(outputs), OUTPUTS_WRITTEN_AT_ONCE):  # all of them joined would be held twice
+            write_all(pipe, memoryview(b"".join(outputs[first : first + OUTPUTS_WRITTEN_AT_ONCE])))
 
 
 def _header(file: IO[bytes]) -> dict[str, Any] | None:
-    """Return what a worker says first; None if it gave up or was killed."""
+    """Return the header that a worker sends first; None if it gave up or was killed."""
     import pickle
 
     size = file.readline()
     pickled = file.read(int(size)) if size.endswith(b"\n") else b""
-    found: dict[str, Any] = pickle.loads(pickled) if pickled and len(pickled) == int(size) else {}  # noqa: S301  # a fork
-    return found or None
+    header: dict[str, Any] = pickle.loads(pickled) if pickled and len(pickled) == int(size) else {}  # noqa: S301  # a fork
+    return header or None
 
 
 def _run(work: Generator[bytes, None, Result], outputs: list[bytes]) -> Result:
-    """Return what *work* returns; add what it yields to *outputs*. Raises _UnexpectedError if that is too much."""
+    """Return the result of *work*; add its outputs to *outputs*. Raises: _UnexpectedError if these are too large."""
     size = 0
     while True:
         try:
@@ -301,8 +303,8 @@ def _run(work: Generator[bytes, None, Result], outputs: list[bytes]) -> Result:
             raise _UnexpectedError
 
 
-class _ListedKeys(FirstKeys):
-    """The first *keys* of a part, of which only the process that gathers knows what the parts before have.
+class _ListedKeys(RepeatedKeyDetector):
+    """The first *keys* of a part: only the process that gathers can compare them with the parts before.
 
     None are listed if keys that come back are no news, because samples are *joined*.
     """
@@ -315,15 +317,15 @@ class _ListedKeys(FirstKeys):
         self.left *= not joined
 
     def add(self, keys: Sequence[bytes]) -> None:
-        """List those of *keys* that are among the first."""
+        """List *keys*, up to the first 10,000 of the part."""
         self.keys += keys[: self.left]
         self.left -= min(self.left, len(keys))
 
 
 def _batches(
-    parts: Iterable[ShardPart], account: Account, reading: Reading, first_of: Callable[[ShardPart], FirstKeys]
+    parts: Iterable[ShardPart], account: Account, reading: Reading, first_of: Callable[[ShardPart], RepeatedKeyDetector]
 ) -> Iterator[Batch]:
-    """Yield the samples of *parts*; *first_of* returns what looks at the first keys of each.
+    """Yield the samples of *parts*; *first_of* returns the detector of repeated keys for each.
 
     Raises _UnexpectedError if the last sample of one goes on behind its cut.
     """
@@ -352,15 +354,15 @@ def cut_up(number: int, url: str, part: int) -> Iterator[ShardTask]:
     with closing(storage.open_read(url)) as stream:
         file = stream.file
         head = b"" if file is None else compression.head_of(file)
-        if file is None or compression.codec_of(head) or head.startswith(schema.MAGIC):
+        if file is None or compression.codec_of(head) or head.startswith(schema.PARQUET_MAGIC):
             yield ShardTask([ShardPart(number, url)], False)
             return
-        known = FileVersion.of(file)
+        version = FileVersion.of(file)
         begin, size = 0, os.fstat(file.fileno()).st_size
         while begin + 2 * part < size and (cut := find_cut(partial(os.pread, file.fileno()), begin + part)):
-            yield ShardTask([ShardPart(number, url, begin, cut, known)], True)
+            yield ShardTask([ShardPart(number, url, begin, cut, version)], True)
             begin = cut.offset
-        yield ShardTask([ShardPart(number, url, begin, None, known)], True)
+        yield ShardTask([ShardPart(number, url, begin, None, version)], True)
 
 
 def is_compressed_file(url: str) -> bool:

@@ -11,9 +11,9 @@ from tartools.samples.sample import Batch, Sample
 from tartools.shards.reading import closing_upstream
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.local import OpenOutput
-from tartools.storage.outputformats import SHARD, check_format
+from tartools.storage.outputformats import SHARD_FORMAT, check_format
 from tartools.storage.url import Url
-from tartools.tables.schema import SUFFIX, is_table_name
+from tartools.tables.schema import PARQUET_SUFFIX, is_table_name
 from tartools.tar.compression import CODECS, Codec, CompressedSink, split_packed, split_suffix
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ BatchWriter: TypeAlias = "SampleWriter | TableWriter"  # what writes an output, 
 
 
 class Destination(NamedTuple):
-    """Where samples go: *force* replaces what exists, *gzip* compresses whatever the suffix of *url*.
+    """A sink of samples: *force* replaces an existing file, *gzip* compresses for any suffix of *url*.
 
     *begin* returns what writes them; by default it is a shard.
     """
@@ -38,7 +38,7 @@ class Destination(NamedTuple):
     begin: Callable[["Destination"], BatchWriter] | None = None
 
     def writer(self) -> BatchWriter:
-        """Return what writes it. Raises: see `SampleWriter`."""
+        """Return its writer. Raises: see `SampleWriter`."""
         return (self.begin or SampleWriter)(self)
 
 
@@ -98,7 +98,7 @@ class SampleWriter:
             )
 
     def flush(self) -> None:
-        """Write what was added. Of the last sample only the name is held: not the buffer that it was read into."""
+        """Write the added samples. Of the last one only the name is held: not the buffer that it was read into."""
         self._broken = True
         self._writer.flush()
         self._broken = False
@@ -138,8 +138,8 @@ class SampleWriter:
 
 
 def split_output(url: str) -> tuple[str, str]:
-    """Return the output *url* without its suffix, and the suffix: that of a shard or of a table."""
-    return (url[: -len(SUFFIX)], url[-len(SUFFIX) :]) if is_table_name(url) else split_suffix(url)
+    """Return the output *url* without the suffix of a shard or table, and that suffix."""
+    return (url[: -len(PARQUET_SUFFIX)], url[-len(PARQUET_SUFFIX) :]) if is_table_name(url) else split_suffix(url)
 
 
 def codec_for(url: str, gzip: bool) -> Codec | None:
@@ -150,7 +150,7 @@ def codec_for(url: str, gzip: bool) -> Codec | None:
     Raises UsageError if *gzip* is set and the suffix is that of another codec or of a table, or if it is no shard's.
     """
     name = "" if Url(url).scheme == "pipe" else Url(url).name
-    check_format(url, SHARD)
+    check_format(url, SHARD_FORMAT)
     suffix = split_output(name)[1].lower()
     if gzip and suffix not in ("", *CODECS[0].suffixes):
         raise UsageError(f"-z writes gzip, but this name ends in {suffix}", url=url)
@@ -161,7 +161,7 @@ def codec_for(url: str, gzip: bool) -> Codec | None:
 
 
 def check_shard_name(url: str, unless: str = "") -> None:
-    """Raise UsageError if *url*, for new samples, is the name of a table; *unless* says what writes none."""
+    """Raise UsageError if *url*, for new samples, is the name of a table; *unless*: advice how to avoid one."""
     if is_table_name(url):
         help = f" ({unless})" if unless else "; name a shard, such as .tar, or use tar2parquet"
         raise UsageError(f"{NO_LIST}{help}", url=url)

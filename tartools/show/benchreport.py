@@ -14,11 +14,11 @@ from tartools.show.sections import Part, Section, share_of, shortened
 Facts = Mapping[str, Any]
 Row = dict[str, Any]
 
-PARTS = ("list", "read", "decode", "collate")
+TIME_PARTS = ("list", "read", "decode", "collate")
 PROCESSORS = "processors"
-OTHERS = 0.2  # of the processors, used by other programs: figures are too low then
-BUSY = 0.8  # of the processors: nothing else limits then
-BETTER = 1.15  # times as fast: less is chance
+MAX_OTHER_LOAD = 0.2  # of the processors, used by other programs: figures are too low then
+BUSY_SHARE = 0.8  # of the processors: nothing else limits then
+MIN_SPEEDUP = 1.15  # times as fast: less is chance
 
 
 def advise(facts: dict[str, Any]) -> None:
@@ -26,22 +26,22 @@ def advise(facts: dict[str, Any]) -> None:
     parts_by_name = {row["name"]: row["parts"] for row in facts["rows"] if not row["workers"]}
     for row in facts["rows"]:
         busy = row["cpu_seconds"] * row["samples_per_second"] / facts["cores"]
-        slowest_part = max(PARTS, key=parts_by_name[row["name"]].__getitem__)
-        row["limit"] = PROCESSORS if row["workers"] and busy >= BUSY else slowest_part
+        slowest_part = max(TIME_PARTS, key=parts_by_name[row["name"]].__getitem__)
+        row["limit"] = PROCESSORS if row["workers"] and busy >= BUSY_SHARE else slowest_part
     facts["advice"] = advice(facts)
 
 
 def advice(facts: Facts) -> list[str]:
     """Return lines of advice: the format, the number of workers, and a warning if other programs used processors."""
     loose, packed, factor = forms_of(facts)
-    best = packed if packed and (loose is None or factor >= BETTER) else loose
+    best = packed if packed and (loose is None or factor >= MIN_SPEEDUP) else loose
     if best is None:
         return []
     rates_by_workers = sorted(
         (row["workers"], row["samples_per_second"]) for row in facts["rows"] if row["name"] == best["name"]
     )
     max_rate = max(rate for _, rate in rates_by_workers)
-    workers, rate = next(pair for pair in rates_by_workers if pair[1] * BETTER >= max_rate)
+    workers, rate = next(pair for pair in rates_by_workers if pair[1] * MIN_SPEEDUP >= max_rate)
     form = f"format: {best['name']}"
     if loose and packed:
         times = as_fast(factor)
@@ -50,7 +50,7 @@ def advice(facts: Facts) -> list[str]:
     if other_rates := [pair for pair in rates_by_workers if pair[0] != workers]:
         workers_line += f"; {other_rates[0][0] or 'without'}: {other_rates[0][1]:,.0f}"
     lines = [form, f"{workers_line})"]
-    if (facts["others"] or 0) >= OTHERS:
+    if (facts["others"] or 0) >= MAX_OTHER_LOAD:
         lines.append(f"figures are too low: other programs used {100 * facts['others']:.0f} % of the processors")
     return lines
 
@@ -95,7 +95,7 @@ def plain_lines(facts: Facts) -> Iterator[str]:
             f"{', ' + row['cache'] if row['cache'] else ''}"
         )
         if row["parts"]:
-            yield f"parts {name}: {', '.join(f'{part} {1e3 * parts[part]:.3f} ms' for part in PARTS)}"
+            yield f"parts {name}: {', '.join(f'{part} {1e3 * parts[part]:.3f} ms' for part in TIME_PARTS)}"
         yield f"limit {name}: {limit_of(row, parts)}"
 
 
@@ -128,8 +128,8 @@ def parts(facts: Facts) -> Iterator[Part]:
     ]
     columns = ("<Rows", ">workers", ">samples/s", ">MB/s", ">CPU ms", "|", "<what limits it")
     yield Section("", columns, rates)
-    times = [(row["name"], *(f"{1e3 * row['parts'][part]:.2f}" for part in PARTS)) for row in rows if row["parts"]]
-    yield Section("ms a sample, without workers", ("<Parts", *(f">{part}" for part in PARTS)), times)
+    times = [(row["name"], *(f"{1e3 * row['parts'][part]:.2f}" for part in TIME_PARTS)) for row in rows if row["parts"]]
+    yield Section("ms a sample, without workers", ("<Parts", *(f">{part}" for part in TIME_PARTS)), times)
 
 
 def rows_with_parts(facts: Facts) -> Iterator[tuple[str, Row, Mapping[str, float]]]:
@@ -142,7 +142,7 @@ def rows_with_parts(facts: Facts) -> Iterator[tuple[str, Row, Mapping[str, float
 
 def limit_of(row: Row, parts: Mapping[str, float]) -> str:
     """Return the bottleneck of *row* in a few words; *parts* are its seconds without workers."""
-    slowest_part = max(PARTS, key=parts.__getitem__)
+    slowest_part = max(TIME_PARTS, key=parts.__getitem__)
     percentage = 100 * parts[slowest_part] / (sum(parts.values()) or 1)
     return f"processors busy, {slowest_part}" if row["limit"] == PROCESSORS else f"{slowest_part} {percentage:.0f} %"
 

@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterable, Iterator
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
 from tartools.samples.encoding import without_codec
-from tartools.samples.filetypes import NUMBERS, PICTURES, TEXTS, suffix_of
+from tartools.samples.filetypes import NUMBER_SUFFIXES, PICTURES, TEXTS, suffix_of
 from tartools.samples.payloads import parse_json, unpacked_member
 from tartools.samples.pngtext import find_large_text
 from tartools.samples.soundfiles import truncation
 from tartools.show import sound
 from tartools.show.text import array_header
-from tartools.stages.checking.samples import Finding, no_number
+from tartools.stages.checking.samples import Finding, number_mismatch
 from tartools.tar import Member
 
 ENCODED = {"html", "xml"}  # which may say in what they are encoded
 ENCODINGS = {"utf-8-sig": "a byte order mark"}  # Python's name -> description
-BLOCK = 1 << 16  # frames of a sound that are decoded at a time
+SOUND_FRAMES_IN_READ = 1 << 16  # frames of a sound that are decoded at a time
 
 
 def is_decoded(field: str) -> bool:
@@ -31,7 +31,7 @@ def is_decoded(field: str) -> bool:
 
 def is_looked_at_whole(field: str) -> bool:
     """Return whether payloads of *field* are looked at whole without decoding."""
-    return suffix_of(field) in NUMBERS
+    return suffix_of(field) in NUMBER_SUFFIXES
 
 
 def decode_payload(field: str, member: Member) -> Iterator[Finding]:
@@ -47,7 +47,7 @@ def decode_payload(field: str, member: Member) -> Iterator[Finding]:
         try:
             member = unpacked_member(member)
         except ValueError as error:
-            yield "broken-compressed", printable(str(error))[: decoding.MESSAGE]
+            yield "broken-compressed", printable(str(error))[: decoding.MAX_ERROR_CHARS]
             return
     suffix = suffix_of(inner)
     if suffix in PICTURES:
@@ -61,14 +61,14 @@ def decode_payload(field: str, member: Member) -> Iterator[Finding]:
     except (TarToolsError, MemoryError):
         raise
     except Exception as error:  # each library has its own
-        yield code, printable(str(error) or type(error).__name__)[: decoding.MESSAGE]
+        yield code, printable(str(error) or type(error).__name__)[: decoding.MAX_ERROR_CHARS]
 
 
 def _picture(member: Member) -> Iterator[Finding]:
     """Yield the findings about a picture."""
     header, broken, decoded = decoding.described(member, decode=True, strict=True)
     if broken is not None:
-        yield "damaged-picture" if broken.startswith(decoding.REFUSED) else "broken-picture", broken
+        yield "damaged-picture" if broken.startswith(decoding.STRICT_REFUSAL) else "broken-picture", broken
         return
     if not decoded:
         yield "", ""
@@ -85,7 +85,7 @@ def _picture(member: Member) -> Iterator[Finding]:
 
 def _number(member: Member) -> None:
     payload = member.read()
-    if why := no_number(payload, len(payload)):
+    if why := number_mismatch(payload, len(payload)):
         raise ValueError(why)
 
 
@@ -137,7 +137,7 @@ def _sound(member: Member) -> None:
             raise ValueError(reason)
     with member.open() as file, soundfile.SoundFile(file) as opened:
         frames = 0
-        while count := len(opened.read(BLOCK, dtype="float32")):
+        while count := len(opened.read(SOUND_FRAMES_IN_READ, dtype="float32")):
             frames += count
         if frames != opened.frames:
             raise ValueError(f"it has {frames:,} frames instead of {opened.frames:,}")
@@ -154,6 +154,6 @@ DECODERS: dict[str, tuple[str, Decoder]] = {
     "jsonl": ("broken-json", _json_lines),
     "npy": ("broken-array", _array),
     "npz": ("broken-array", _arrays),
-    **dict.fromkeys(sound.KINDS, ("broken-sound", _sound)),
-    **dict.fromkeys(NUMBERS, ("not-a-number", _number)),
+    **dict.fromkeys(sound.DECODABLE_SOUNDS, ("broken-sound", _sound)),
+    **dict.fromkeys(NUMBER_SUFFIXES, ("not-a-number", _number)),
 }

@@ -10,16 +10,16 @@ from typing import Any
 
 from tartools.errors import printable, redacted, several, shown
 from tartools.show.broken import is_decoded, is_looked_at_whole
-from tartools.show.sections import LISTED, Part, Section, shortened
+from tartools.show.sections import MAX_PLACES_LISTED, Part, Section, shortened
 from tartools.stages.checking.across import Where, Words
 from tartools.stages.checking.codes import CODES, WEIGHTS
 from tartools.stages.summary import Summary, Tally
 
 Facts = Mapping[str, Any]
 
-FIRST = 5  # places of a finding in a table
+PLACES_SHOWN = 5  # places of a finding in a table
 LARGE_PICTURES = {"large-picture", "huge-picture"}  # found by --decode only
-COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
+WEIGHT_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 
 
 def check_facts(summary: Summary, shards: int, where: Where, words: Words, decoded: bool) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def plain_lines(facts: Facts) -> Iterator[str]:
         start = f"{finding_facts['weight']} {finding_facts['code']}"
         yield f"{start}: {finding_facts['count']}: {finding_facts['means']}"
         yield f"{start} todo: {finding_facts['todo']}"
-        for place in finding_facts["places"][:LISTED]:
+        for place in finding_facts["places"][:MAX_PLACES_LISTED]:
             yield f"{start} in: {place_in_words(place)}"
 
 
@@ -116,9 +116,9 @@ def parts(facts: Facts) -> Iterator[Part]:
     ]
     yield Section("", ("<Findings", "<weight", ">count", "<what it means"), rows)
     for finding_facts in facts["findings"]:
-        places = finding_facts["places"][:FIRST]
+        places = finding_facts["places"][:PLACES_SHOWN]
         yield "", ""
-        yield f"{finding_facts['code']}: {finding_facts['means']}", COLOURS[finding_facts["weight"]]
+        yield f"{finding_facts['code']}: {finding_facts['means']}", WEIGHT_STYLES[finding_facts["weight"]]
         yield from ((f"  {place_in_words(place)}", "") for place in places)
         if finding_facts["count"] > len(places):
             yield f"  and {finding_facts['count'] - len(places):,} more; --json lists them", "dim"

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-CHUNK = 4096  # characters of base64 in one escape code of kitty's protocol
+KITTY_CHUNK_CHARS = 4096  # characters of base64 in one escape code of kitty's protocol
 LEVELS = (0, 95, 135, 175, 215, 255)  # of red, green and blue in colours 16 to 231 of xterm (ctlseqs, 256 colours)
 PALETTE = [  # colours 16 to 255; the last 24 are greys
     *((red, green, blue) for red in LEVELS for green in LEVELS for blue in LEVELS),
     *((grey, grey, grey) for grey in range(8, 239, 10)),
 ]
 KITTY_FORGET = "\x1b_Ga=d,d=A,q=2\x1b\\"  # removes the pictures that kitty's protocol has drawn
-FIRST = 16  # number of the first colour of the palette
-COLOURS = 256  # of a picture in sixels
-SIXEL = ord("?")  # none of the six dots is set; each dot adds a bit, the top one the lowest
-FEW = 3  # equal sixels are written one by one; for more there is a count
-TEXT = "S5"  # numpy's type of a part of a line of sixels, such as "-#255" and "!4096"
+FIRST_COLOUR = 16  # number of the first colour of the palette
+SIXEL_COLOURS = 256  # of a picture in sixels
+EMPTY_SIXEL = ord("?")  # none of the six dots is set; each dot adds a bit, the top one the lowest
+MAX_PLAIN_REPEATS = 3  # equal sixels are written one by one; for more there is a count
+SIXEL_DTYPE = "S5"  # numpy's type of a part of a line of sixels, such as "-#255" and "!4096"
 
 
 def kitty(picture: Image, columns: int, rows: int) -> str:
@@ -34,7 +34,7 @@ def kitty(picture: Image, columns: int, rows: int) -> str:
     https://sw.kovidgoyal.net/kitty/graphics-protocol/, "Display images on screen" and "Remote client".
     """
     data = base64.b64encode(png(picture)).decode()
-    chunks = [data[start : start + CHUNK] for start in range(0, len(data), CHUNK)]
+    chunks = [data[start : start + KITTY_CHUNK_CHARS] for start in range(0, len(data), KITTY_CHUNK_CHARS)]
     last = len(chunks) - 1
     begin = f"a=T,f=100,C=1,c={columns},r={rows},"
     return "".join(f"\x1b_G{'' if n else begin}q=2,m={int(n < last)};{chunk}\x1b\\" for n, chunk in enumerate(chunks))
@@ -68,9 +68,9 @@ def sixel(picture: Image, width: int, height: int) -> str:
     from PIL import Image, ImageOps
 
     # ten times as quick as the best palette, and its colours are off by 3 of 255 instead of 2
-    indexed = ImageOps.contain(picture, (width, height)).quantize(COLOURS, Image.Quantize.FASTOCTREE)
+    indexed = ImageOps.contain(picture, (width, height)).quantize(SIXEL_COLOURS, Image.Quantize.FASTOCTREE)
     width, height = indexed.size
-    colours = (indexed.getpalette() or [])[: 3 * COLOURS]
+    colours = (indexed.getpalette() or [])[: 3 * SIXEL_COLOURS]
     parts = [f'\x1bP0;1q"1;1;{width};{height}']
     for number in range(len(colours) // 3):
         red, green, blue = (round(value * 100 / 255) for value in colours[3 * number : 3 * number + 3])
@@ -88,7 +88,7 @@ def _bands(indexed: Image) -> str:
     width, height = indexed.size
     rows = np.arange(height)[:, None]
     colours = np.frombuffer(indexed.tobytes(), np.uint8).reshape(height, width)
-    lines = rows // 6 * COLOURS + colours  # a line is one colour of a band
+    lines = rows // 6 * SIXEL_COLOURS + colours  # a line is one colour of a band
     dots = np.sort(((lines * width + np.arange(width)) * 8 + rows % 6).reshape(-1))
     firsts = np.flatnonzero(np.diff(dots >> 3, prepend=-1))
     sixels = np.add.reduceat(1 << (dots & 7), firsts)
@@ -99,14 +99,16 @@ def _bands(indexed: Image) -> str:
     lengths = np.diff(begins, append=len(places))
     line, column, sixels, new_line = line[begins], column[begins], sixels[begins], new_line[begins]
     gaps = column - np.where(new_line, 0, np.roll(column + lengths, 1))
-    new_band = np.diff(line // COLOURS, prepend=0) != 0
-    heads = np.array(["", *(f"{end}#{n}" for end in "$-" for n in range(COLOURS))], TEXT)
-    counts = np.array([f"!{n}" if n > FEW else "" for n in range(width + 1)], TEXT)
-    repeated = np.array([[chr(SIXEL + bits) * n for n in (*range(FEW + 1), 1)] for bits in range(64)], TEXT)
-    tokens = np.empty((len(begins), 5), TEXT)
-    tokens[:, 0] = heads[np.where(new_line, 1 + new_band * COLOURS + line % COLOURS, 0)]
-    tokens[:, 1], tokens[:, 2] = counts[gaps], repeated[0, np.minimum(gaps, FEW + 1)]
-    tokens[:, 3], tokens[:, 4] = counts[lengths], repeated[sixels, np.minimum(lengths, FEW + 1)]
+    new_band = np.diff(line // SIXEL_COLOURS, prepend=0) != 0
+    heads = np.array(["", *(f"{end}#{n}" for end in "$-" for n in range(SIXEL_COLOURS))], SIXEL_DTYPE)
+    counts = np.array([f"!{n}" if n > MAX_PLAIN_REPEATS else "" for n in range(width + 1)], SIXEL_DTYPE)
+    repeated = np.array(
+        [[chr(EMPTY_SIXEL + bits) * n for n in (*range(MAX_PLAIN_REPEATS + 1), 1)] for bits in range(64)], SIXEL_DTYPE
+    )
+    tokens = np.empty((len(begins), 5), SIXEL_DTYPE)
+    tokens[:, 0] = heads[np.where(new_line, 1 + new_band * SIXEL_COLOURS + line % SIXEL_COLOURS, 0)]
+    tokens[:, 1], tokens[:, 2] = counts[gaps], repeated[0, np.minimum(gaps, MAX_PLAIN_REPEATS + 1)]
+    tokens[:, 3], tokens[:, 4] = counts[lengths], repeated[sixels, np.minimum(lengths, MAX_PLAIN_REPEATS + 1)]
     return tokens.tobytes().translate(None, b"\0").decode().removeprefix("$") + "-"
 
 
@@ -126,7 +128,7 @@ def half_blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list
         palette.putpalette([value for colour in PALETTE for value in colour])
         # dithering would be visible in dots as large as these
         indexed = small.quantize(palette=palette, dither=Image.Dither.NONE)
-        colours = [f"5;{FIRST + number}" for number in indexed.tobytes()]
+        colours = [f"5;{FIRST_COLOUR + number}" for number in indexed.tobytes()]
     lines = [colours[y * columns : (y + 1) * columns] for y in range(2 * rows)]
     return [_line(upper, lower) for upper, lower in zip(lines[::2], lines[1::2], strict=True)]
 

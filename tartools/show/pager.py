@@ -10,21 +10,21 @@ from tartools.errors import printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.show import graphics, sheet
-from tartools.show.terminal import AGAIN, KITTY, Keyboard, Screen
+from tartools.show.terminal import KITTY, REDRAW_KEY, Keyboard, Screen
 
-MOST = 10_000  # samples kept to go back to
-MOST_BYTES = 256 << 20  # of memory that they hold; large members are in files
-DIGITS = 15  # of the number of a sample
-STEP = 1000  # samples that are read before the screen says how far
+MAX_SAMPLES_KEPT = 10_000  # samples kept to go back to
+MAX_KEPT_MEMORY = 256 << 20  # of memory that they hold; large members are in files
+MAX_NUMBER_DIGITS = 15  # of the number of a sample
+SAMPLES_PER_STATUS = 1000  # samples that are read before the screen says how far
 
-NEXT = (" ", "n", "j", "enter", "right", "down", "page down")
-PREVIOUS = ("p", "b", "k", "left", "up", "page up")
-ROWS, PAGES = ("down", "up"), (" ", "page down", "b", "page up")  # in the grid; the others move by one sample
-FIRST, LAST, GRID = ("home", "<"), ("end", "G", ">"), "g"
-QUIT, HELP, SEARCH = ("q", "escape"), ("?", "h"), "/"
-HINT = "? help"
-KEYS = "space n → next, p b ← previous, home first, end last, 12 enter: sample 12, / search keys, g grid, q quit"
-CLEAR = "\x1b[H\x1b[2J"
+NEXT_KEYS = (" ", "n", "j", "enter", "right", "down", "page down")
+PREVIOUS_KEYS = ("p", "b", "k", "left", "up", "page up")
+ROW_KEYS, PAGE_KEYS = ("down", "up"), (" ", "page down", "b", "page up")  # in the grid; the others move by one sample
+FIRST_KEYS, LAST_KEYS, GRID_KEY = ("home", "<"), ("end", "G", ">"), "g"
+QUIT_KEYS, HELP_KEYS, SEARCH_KEY = ("q", "escape"), ("?", "h"), "/"
+HELP_HINT = "? help"
+KEYS_HELP = "space n → next, p b ← previous, home first, end last, 12 enter: sample 12, / search keys, g grid, q quit"
+CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
 class History:
@@ -56,7 +56,7 @@ class History:
             self._account.samples_out += 1
             self._kept.append(sample.own())
             self._held += in_memory(self._kept[-1])
-            while len(self._kept) > MOST or (self._held > MOST_BYTES and len(self._kept) > 1):
+            while len(self._kept) > MAX_SAMPLES_KEPT or (self._held > MAX_KEPT_MEMORY and len(self._kept) > 1):
                 self._held -= in_memory(self._kept.popleft())
                 self.first += 1
         return min(max(number, self.first), self.count - 1)
@@ -99,33 +99,33 @@ class Pager:
         while self._number >= 0:
             self._show()
             key = self._keyboard.key()
-            self._note, self._helping = "", key in HELP and not self._helping
-            if key in QUIT:
+            self._note, self._helping = "", key in HELP_KEYS and not self._helping
+            if key in QUIT_KEYS:
                 return
-            if key in FIRST:
+            if key in FIRST_KEYS:
                 self._go(0)
-            elif key in LAST:
+            elif key in LAST_KEYS:
                 self._go(sys.maxsize)
             elif key.isdecimal() and key.isascii():
                 typed = self._ask("go to sample: ", key)
                 if typed.isdecimal():
-                    self._go(max(0, int(typed[:DIGITS]) - 1))
+                    self._go(max(0, int(typed[:MAX_NUMBER_DIGITS]) - 1))
                 elif typed:
                     self._note = "that is not a number"
-            elif key == SEARCH:
+            elif key == SEARCH_KEY:
                 self._search()
-            elif key == GRID or (self._grid and key == "enter"):
+            elif key == GRID_KEY or (self._grid and key == "enter"):
                 self._grid = not self._grid
-            elif key in NEXT or key in PREVIOUS:
+            elif key in NEXT_KEYS or key in PREVIOUS_KEYS:
                 across, down = sheet.grid_size(self._screen()) if self._grid else (1, 1)
-                step = across * down if key in PAGES else across if key in ROWS else 1
-                self._go(self._number + (step if key in NEXT else -step))
+                step = across * down if key in PAGE_KEYS else across if key in ROW_KEYS else 1
+                self._go(self._number + (step if key in NEXT_KEYS else -step))
 
     def _go(self, number: int) -> None:
         """Show sample *number*, or the first or last sample if there is no such number; then set a note."""
         before = self._number
         while self._seen.count <= number and not self._seen.ended:
-            self._seen.read_to(min(number, self._seen.count + STEP - 1))
+            self._seen.read_to(min(number, self._seen.count + SAMPLES_PER_STATUS - 1))
             if self._stopped(number):
                 break
         self._number = self._seen.read_to(min(number, self._seen.count - 1))
@@ -153,7 +153,7 @@ class Pager:
                 self._number = number
                 return
             number += 1
-            stopped = number % STEP == 0 and self._stopped(number)
+            stopped = number % SAMPLES_PER_STATUS == 0 and self._stopped(number)
         self._number = self._seen.read_to(self._number)  # it may be kept no longer
         earlier = range(self._seen.first, 0 if stopped else self._number + 1)
         match = next((number for number in earlier if part in self._seen[number].key.lower()), None)
@@ -171,7 +171,7 @@ class Pager:
             key = self._keyboard.key()
             if key == "enter":
                 return line_bytes.decode(errors="replace")
-            if key == AGAIN:
+            if key == REDRAW_KEY:
                 self._show()
             elif key == "escape" or (key == "backspace" and not line_bytes):
                 return ""
@@ -187,15 +187,15 @@ class Pager:
         if self._helping:
             import textwrap
 
-            help_lines = [f" {line}" for line in textwrap.wrap(KEYS, screen.columns - 2)]
+            help_lines = [f" {line}" for line in textwrap.wrap(KEYS_HELP, screen.columns - 2)]
         area, fits = screen._replace(rows=screen.rows + 1 - max(1, len(help_lines))), True
         if self._grid:
             drawn = self._drawn_grid(area)
         else:
             drawn, fits = sheet.sheet_page(self._seen[self._number], area)
-        foot = help_lines or [self._status(screen, HINT if fits else f"more below  {HINT}")]
+        foot = help_lines or [self._status(screen, HELP_HINT if fits else f"more below  {HELP_HINT}")]
         forget = graphics.KITTY_FORGET if screen.protocol == KITTY else ""
-        self._keyboard.write(f"{forget}{CLEAR}{drawn}{self._foot(*foot)}".encode())
+        self._keyboard.write(f"{forget}{CLEAR_SCREEN}{drawn}{self._foot(*foot)}".encode())
 
     def _drawn_grid(self, screen: Screen) -> str:
         """Return the page of the grid with the current sample; read on as far as its last one."""

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
 
 EIGHTHS = "▏▎▍▌▋▊▉█"
-BAR, GAP = 16, 2  # characters: of a bar, between columns
-LEAST = 8  # characters that remain of a word that is cut
-LONG = 200  # characters of a word in a line; longer ones are cut
-LISTED = 20  # keys, or places, in a report
+BAR_CHARS, COLUMN_GAP_CHARS = 16, 2  # characters: of a bar, between columns
+MIN_WORD_CHARS = 8  # characters that remain of a word that is cut
+MAX_WORD_CHARS = 200  # characters of a word in a line; longer ones are cut
+MAX_PLACES_LISTED = 20  # keys, or places, in a report
 
 
 class Section(NamedTuple):
@@ -45,14 +45,15 @@ class Section(NamedTuple):
         below = list(zip(*rows, strict=True)) or [()] * len(self.columns)
         wide = [max(map(cells, (column[1:], *parts))) for column, parts in zip(self.columns, below, strict=True)]
         min_widths = [
-            width if column[0] == ">" else min(width, LEAST) for column, width in zip(self.columns, wide, strict=True)
+            width if column[0] == ">" else min(width, MIN_WORD_CHARS)
+            for column, width in zip(self.columns, wide, strict=True)
         ]
         shown = list(range(len(wide)))
-        if sum(wide[n] + GAP for n in shown) - GAP > options.max_width:
+        if sum(wide[n] + COLUMN_GAP_CHARS for n in shown) - COLUMN_GAP_CHARS > options.max_width:
             shown = [n for n in shown if self.columns[n][0] != "|"]
-        while shown[2:] and sum(min_widths[n] + GAP for n in shown) - GAP > options.max_width:
+        while shown[2:] and sum(min_widths[n] + COLUMN_GAP_CHARS for n in shown) - COLUMN_GAP_CHARS > options.max_width:
             shown.pop()
-        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+        table = Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP_CHARS, 0, 0), header_style="dim")
         for n in shown:
             sign, name = self.columns[n][0], self.columns[n][1:]
             heading = Text(name, style="" if table.columns else "bold not dim", no_wrap=True, overflow="ellipsis")
@@ -98,7 +99,7 @@ def drawn_report(parts: Iterable[Part], screen: Screen) -> str:
     return "".join(line.rstrip() + "\n" for line in captured.get().splitlines())
 
 
-def shortened(text: str, width: int = LONG) -> str:
+def shortened(text: str, width: int = MAX_WORD_CHARS) -> str:
     r"""Return *text* on one line of at most *width* characters; a dash for none.
 
     >>> shortened("a\x1b[2J", 20), shortened("segmentation", 8), shortened("", 5)
@@ -118,7 +119,7 @@ def percent(part: int, total: int) -> str:
     return f"{100 * part / max(total, 1):.1f} %"
 
 
-def bar(share: float, width: int = BAR) -> str:
+def bar(share: float, width: int = BAR_CHARS) -> str:
     """Return a bar for *share*; 1 would fill *width*. A bar for more than 0 is never empty.
 
     >>> bar(1 / 2, 4), bar(1 / 64, 4), bar(0, 3)

@@ -14,15 +14,15 @@ from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
 from tartools.samples.sample import Sample, field_name
 from tartools.show import graphics, text
-from tartools.show.terminal import BLOCKS, ITERM, KITTY, NONE, Screen
+from tartools.show.terminal import BLOCKS, ITERM, KITTY, NO_PROTOCOL, Screen
 from tartools.tar import Member
 
-GAP = 2  # columns between pictures, and between samples
+PICTURE_GAP_COLUMNS = 2  # columns between pictures, and between samples
 NARROW, WIDE, HIGH = 39, 64, 32  # limits of columns and rows of a picture: two fit into 80 columns
-SMALL = 20  # columns of a picture in the pager, at least
-AROUND = 5  # rows of the screen besides pictures: key, label, a line of text, an empty line, the prompt
-MESSAGE = 26  # columns of the message in place of a picture
-BOLD, DIM, REVERSE, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[7m", "\x1b[0m"
+MIN_PICTURE_COLUMNS = 20  # columns of a picture in the pager, at least
+ROWS_AROUND_PICTURES = 5  # rows of the screen besides pictures: key, label, a line of text, an empty line, the prompt
+MESSAGE_COLUMNS = 26  # columns of the message in place of a picture
+BOLD, DIM, REVERSE, STYLE_END = "\x1b[1m", "\x1b[2m", "\x1b[7m", "\x1b[0m"
 
 Described = Sequence[tuple[Member, text.Description]]
 
@@ -56,7 +56,7 @@ class Block(NamedTuple):
     @property
     def width(self) -> int:
         """Columns of the block."""
-        tiles = sum(tile.width + GAP for tile in self.tiles) - GAP
+        tiles = sum(tile.width + PICTURE_GAP_COLUMNS for tile in self.tiles) - PICTURE_GAP_COLUMNS
         return max(tiles, cells(self.title), *map(cells, self.lines))
 
 
@@ -69,22 +69,22 @@ def rows_of_pictures(
 
     Order: input order. Holds: the text of the samples that are side by side. Raises: TarToolsError.
     """
-    if screen.protocol == NONE:
+    if screen.protocol == NO_PROTOCOL:
         for sample in samples:
             described = described_members(sample, screen)
             note(sample, is_broken(described))
             lines_text = text.block(sample, described, bold=screen.codes)
             yield lines_text, 1, sum(max(1, -(-len(line) // screen.columns)) for line in lines_text[:-1].split("\n"))
         return
-    max_columns = min(screen.columns, max(NARROW, min(WIDE, (screen.columns - GAP) // 2)))
-    max_rows = min(HIGH, screen.rows - AROUND)
+    max_columns = min(screen.columns, max(NARROW, min(WIDE, (screen.columns - PICTURE_GAP_COLUMNS) // 2)))
+    max_rows = min(HIGH, screen.rows - ROWS_AROUND_PICTURES)
     waiting: list[Block] = []
     for sample in samples:
         described = described_members(sample, screen)
         blocks = laid_out(sample, described, screen, max_columns, max_rows)
         note(sample, is_broken(described) or any(tile.broken for block in blocks for tile in block.tiles))
         lone = len(blocks) > 1 or not blocks[0].tiles
-        used_columns = sum(block.width + GAP for block in waiting)
+        used_columns = sum(block.width + PICTURE_GAP_COLUMNS for block in waiting)
         if waiting and (lone or used_columns + blocks[0].width > screen.columns):
             yield drawn_row(waiting) + "\n", len(waiting), height(waiting, screen.columns) + 1
             waiting = []
@@ -115,11 +115,11 @@ def sheet_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
     Pictures get the rows that the text leaves, but at least half of them. The rest is cut or left out.
     """
     described = described_members(sample, screen)
-    count = sum(description.kind == "picture" for _, description in described) if screen.protocol != NONE else 0
+    count = sum(description.kind == "picture" for _, description in described) if screen.protocol != NO_PROTOCOL else 0
     text_rows = sum(1 + len(description.lines) for _, description in described) - count
     free_rows = screen.rows - 1
     picture_rows = free_rows - 1 - min(text_rows, free_rows // 2)  # rows for pictures and their labels
-    max_across = min(count, (screen.columns + GAP) // (SMALL + GAP))
+    max_across = min(count, (screen.columns + PICTURE_GAP_COLUMNS) // (MIN_PICTURE_COLUMNS + PICTURE_GAP_COLUMNS))
     # the number side by side that makes square pictures largest
     across = max(
         range(1, max_across + 1),
@@ -128,7 +128,9 @@ def sheet_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
     )
     max_rows = max(1, picture_rows // max(1, -(-count // across)) - 1)
     shown, fits = "", True
-    for block in laid_out(sample, described, screen, (screen.columns + GAP) // across - GAP, max_rows):
+    for block in laid_out(
+        sample, described, screen, (screen.columns + PICTURE_GAP_COLUMNS) // across - PICTURE_GAP_COLUMNS, max_rows
+    ):
         title, lines = fit(block.title, screen.columns), [fit(line, screen.columns) for line in block.lines]
         free_rows -= bool(title) + (max(tile.rows for tile in block.tiles) + 1 if block.tiles else 0)
         if free_rows < 0:
@@ -141,8 +143,8 @@ def sheet_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
 
 def grid_size(screen: Screen) -> tuple[int, int]:
     """Return how many thumbnails stand side by side on *screen*, and how many rows of them there are."""
-    across = max(1, (screen.columns + GAP) // (SMALL + GAP))
-    return across, max(1, (screen.rows - 1) // (SMALL // 2))
+    across = max(1, (screen.columns + PICTURE_GAP_COLUMNS) // (MIN_PICTURE_COLUMNS + PICTURE_GAP_COLUMNS))
+    return across, max(1, (screen.rows - 1) // (MIN_PICTURE_COLUMNS // 2))
 
 
 def grid(samples: Sequence[Sample], marked_index: int, screen: Screen) -> str:
@@ -151,7 +153,10 @@ def grid(samples: Sequence[Sample], marked_index: int, screen: Screen) -> str:
     A thumbnail is the first picture, or else the beginning of the text. The key of number *marked_index* is marked.
     """
     across, down = grid_size(screen)
-    max_columns, max_rows = (screen.columns + GAP) // across - GAP, max(1, (screen.rows - 1) // down - 2)
+    max_columns, max_rows = (
+        (screen.columns + PICTURE_GAP_COLUMNS) // across - PICTURE_GAP_COLUMNS,
+        max(1, (screen.rows - 1) // down - 2),
+    )
     blocks = [
         thumbnail(sample, screen, max_columns, max_rows, marked=number == marked_index)
         for number, sample in enumerate(samples)
@@ -170,7 +175,7 @@ def thumbnail(sample: Sample, screen: Screen, max_columns: int, max_rows: int, *
     title = set_cell_size(("> " if marked else "  ") + key, max_columns)
     title = styled(title, REVERSE if marked and screen.codes else "")
     first = next((member for member, description in described if description.kind == "picture"), None)
-    if first is None or screen.protocol == NONE:
+    if first is None or screen.protocol == NO_PROTOCOL:
         return Block(title, (), [*(fit(line, max_columns) for line in text.described_fields(described)[:max_rows]), ""])
     drawn = tile(first, "", screen, max_columns, max_rows)
     lines = drawn.lines[:max_rows]  # a message can be longer
@@ -179,7 +184,7 @@ def thumbnail(sample: Sample, screen: Screen, max_columns: int, max_rows: int, *
 
 def described_members(sample: Sample, screen: Screen) -> Described:
     """Return the members of *sample* with their descriptions. Pictures that *screen* can't draw are decoded here."""
-    return [(member, text.describe(member, decode=screen.protocol == NONE)) for member in sample.members]
+    return [(member, text.describe(member, decode=screen.protocol == NO_PROTOCOL)) for member in sample.members]
 
 
 def laid_out(sample: Sample, members: Described, screen: Screen, max_columns: int, max_rows: int) -> list[Block]:
@@ -190,11 +195,11 @@ def laid_out(sample: Sample, members: Described, screen: Screen, max_columns: in
     drawn: list[tuple[Member, text.Description]] = []
     described: list[tuple[Member, text.Description]] = []
     for pair in members:
-        (drawn if pair[1].kind == "picture" and screen.protocol != NONE else described).append(pair)
+        (drawn if pair[1].kind == "picture" and screen.protocol != NO_PROTOCOL else described).append(pair)
     bands: list[list[Tile]] = [[]]
     for member, description in drawn:
         next_tile = tile(member, description.what, screen, max_columns, max_rows)
-        if bands[-1] and sum(tile.width + GAP for tile in bands[-1]) + next_tile.width > screen.columns:
+        if bands[-1] and sum(tile.width + PICTURE_GAP_COLUMNS for tile in bands[-1]) + next_tile.width > screen.columns:
             bands.append([])
         bands[-1].append(next_tile)
     blocks = [Block("", band, ()) for band in bands]
@@ -211,7 +216,7 @@ def tile(member: Member, description: str, screen: Screen, max_columns: int, max
     except (TarToolsError, MemoryError):
         raise
     except Exception as error:  # as `decoded` says
-        lines = framed(decoding.reason(error), min(max_columns, MESSAGE))
+        lines = framed(decoding.reason(error), min(max_columns, MESSAGE_COLUMNS))
         broken = not isinstance(error, decoding.TooLargeError)
         return Tile(cells(lines[0]), len(lines), lines, "", fit(f"  {name}  {member.size:,} B", max_columns), broken)
     label = fit(f"  {name}  {member.size:,} B  {description}", max_columns)
@@ -278,20 +283,20 @@ def drawings(blocks: Sequence[Block], tallest: int) -> str:
         for tile in block.tiles:
             if tile.drawing:  # cursor saved, up, to the right, and restored: ECMA-48, CUU and CUF; DECSC and DECRC
                 drawn += f"\x1b7\x1b[{tallest}A" + (f"\x1b[{column}C" if column else "") + tile.drawing + "\x1b8"
-            column += tile.width + GAP
-        block_column += block.width + GAP
+            column += tile.width + PICTURE_GAP_COLUMNS
+        block_column += block.width + PICTURE_GAP_COLUMNS
     return drawn
 
 
 def in_columns(widths: Sequence[int], parts: Sequence[str]) -> str:
     """Return *parts* on one line, padded to *widths* columns, without blanks at the end."""
     padded = (part + " " * (width - cells(part)) for width, part in zip(widths, parts, strict=True))
-    return (" " * GAP).join(padded).rstrip(" ")
+    return (" " * PICTURE_GAP_COLUMNS).join(padded).rstrip(" ")
 
 
 def styled(line: str, code: str) -> str:
     """Return *line* between the escape *code* and the code that resets it; unchanged if either is empty."""
-    return f"{code}{line}{PLAIN}" if line and code else line
+    return f"{code}{line}{STYLE_END}" if line and code else line
 
 
 def framed(message: str, width: int) -> list[str]:

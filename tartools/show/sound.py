@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tartools.samples.filetypes import FIRST, SOUNDS, type_of_file
+from tartools.samples.filetypes import MAGIC_BYTES, SOUNDS, type_of_file
 from tartools.tar import Member
 
 if TYPE_CHECKING:
     import soundfile
 
-KINDS = SOUNDS - {"m4a", "mp3"}  # libsndfile does not know the one, and its decoder of the other writes to stderr
-COLUMNS = 48  # of a waveform in a terminal
-HEARD = 8192  # frames of a column that are read, so that an hour takes no longer than a minute
+DECODABLE_SOUNDS = SOUNDS - {
+    "m4a",
+    "mp3",
+}  # libsndfile does not know the one, and its decoder of the other writes to stderr
+TERMINAL_WAVEFORM_COLUMNS = 48  # of a waveform in a terminal
+FRAMES_PER_COLUMN = 8192  # frames of a column that are read, so that an hour takes no longer than a minute
 BARS = "▁▂▃▄▅▆▇█"
 
 # subtype of libsndfile -> description
@@ -30,15 +33,15 @@ STORED = {
 
 def is_sound(kind: str, head: bytes) -> bool:
     """True if a file that begins with *head*, in a field with the suffix *kind*, is a sound or should be one."""
-    return kind in KINDS or _begins(head)
+    return kind in DECODABLE_SOUNDS or _begins(head)
 
 
 def _begins(head: bytes) -> bool:
     file_type = type_of_file(head)
-    return file_type is not None and not KINDS.isdisjoint(file_type.suffixes)
+    return file_type is not None and not DECODABLE_SOUNDS.isdisjoint(file_type.suffixes)
 
 
-def read_sound(member: Member, columns: int = COLUMNS) -> tuple[str, Sequence[float]]:
+def read_sound(member: Member, columns: int = TERMINAL_WAVEFORM_COLUMNS) -> tuple[str, Sequence[float]]:
     """Return the description of the sound *member*, and the peaks of its first 8192 frames in each of *columns*.
 
     Peaks are from 0 to 1, the loudest being 1; there are none if it is empty.
@@ -49,7 +52,7 @@ def read_sound(member: Member, columns: int = COLUMNS) -> tuple[str, Sequence[fl
     import soundfile
 
     with member.open() as file:
-        head = file.read(FIRST)
+        head = file.read(MAGIC_BYTES)
         if not _begins(head):
             raise ValueError("it does not begin as one")
         file.seek(0)
@@ -72,7 +75,7 @@ def peaks(opened: soundfile.SoundFile, columns: int) -> list[float]:
         begin, end = (opened.frames * edge // columns for edge in (column, column + 1))
         if opened.tell() != begin:
             opened.seek(begin)
-        frames = opened.read(min(end - begin, HEARD), dtype="float32", always_2d=True)
+        frames = opened.read(min(end - begin, FRAMES_PER_COLUMN), dtype="float32", always_2d=True)
         column_peaks.append(float(np.nan_to_num(np.abs(frames), posinf=1.0).max(initial=0.0)))
     highest = max(column_peaks, default=0.0)
     return [peak / highest if highest else 0.0 for peak in column_peaks]

@@ -10,17 +10,17 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tartools.errors import in_units, printable, several, shown
-from tartools.samples.account import TOGETHER
-from tartools.show.sections import LISTED, Part, Section, percent, share_of, shortened, skyline
-from tartools.stages.summary import DIGITS, Distribution, FieldSummary, Summary
+from tartools.samples.account import SORT_HINT
+from tartools.show.sections import MAX_PLACES_LISTED, Part, Section, percent, share_of, shortened, skyline
+from tartools.stages.summary import BUCKET_BITS, Distribution, FieldSummary, Summary
 
 Facts = Mapping[str, Any]
 
-NAME = 16  # characters of a field name in a table; longer ones are cut
-ROWS = 40  # of a table of fields
-MOST = 8  # classes, sizes or combinations in a table
-MANY = "more than 1,000"
-STEPS = 12  # of a histogram
+MAX_NAME_CHARS = 16  # characters of a field name in a table; longer ones are cut
+MAX_FIELD_ROWS = 40  # of a table of fields
+MAX_TABLE_ROWS = 8  # classes, sizes or combinations in a table
+MANY_VALUES = "more than 1,000"
+HISTOGRAM_STEPS = 12  # of a histogram
 
 
 def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[bytes]) -> dict[str, Any]:
@@ -64,11 +64,11 @@ def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Conta
         "torn": next(returning_keys, None),
         "bytes": field.sizes.total,
         "sizes": {
-            "min": field.sizes.least,
+            "min": field.sizes.minimum,
             "p5": field.sizes.quantile(5),
             "median": field.sizes.quantile(50),
             "p95": field.sizes.quantile(95),
-            "max": field.sizes.greatest,
+            "max": field.sizes.maximum,
         },
         "histogram": histogram(field.sizes),
     }
@@ -96,15 +96,15 @@ def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Conta
 
 def spread(numbers: Distribution) -> dict[str, int | None]:
     """Return least, median and greatest of *numbers*; None if there are none."""
-    has_numbers = numbers.least is not None
-    return {"min": numbers.least, "median": numbers.quantile(50) if has_numbers else None, "max": numbers.greatest}
+    has_numbers = numbers.minimum is not None
+    return {"min": numbers.minimum, "median": numbers.quantile(50) if has_numbers else None, "max": numbers.maximum}
 
 
 def histogram(numbers: Distribution) -> list[int]:
     """Return how many *numbers* fall into each of at most 12 equally wide steps of buckets, from least to greatest."""
     counts_by_bucket = {bucket_number(low): count for low, count in numbers.buckets.items()}
     first, buckets = min(counts_by_bucket), max(counts_by_bucket) - min(counts_by_bucket) + 1
-    counts = [0] * min(STEPS, buckets)
+    counts = [0] * min(HISTOGRAM_STEPS, buckets)
     for bucket, count in counts_by_bucket.items():
         counts[(bucket - first) * len(counts) // buckets] += count
     return counts
@@ -116,8 +116,8 @@ def bucket_number(low: int) -> int:
     >>> bucket_number(255), bucket_number(256), bucket_number(512)
     (255, 256, 384)
     """
-    shift = max(0, low.bit_length() - DIGITS)
-    return (shift << DIGITS - 1) + (low >> shift)
+    shift = max(0, low.bit_length() - BUCKET_BITS)
+    return (shift << BUCKET_BITS - 1) + (low >> shift)
 
 
 def by_count(counts: dict[str, int]) -> dict[str, int]:
@@ -157,11 +157,11 @@ def plain_lines(facts: Facts) -> Iterator[str]:
                 shard = shards[quantity]
                 yield f"{quantity} shard: {shard['url']}, {shard['samples']} samples, {shard['bytes']} bytes"
     if facts["fields"] is None:
-        yield f"fields: {MANY}"
+        yield f"fields: {MANY_VALUES}"
     for field in facts["fields"] or ():
         yield from field_lines(field, facts["samples"])
     if facts["combinations"] is None:
-        yield f"combinations: {MANY}"
+        yield f"combinations: {MANY_VALUES}"
     elif len(facts["combinations"]) > 1:
         for combination in facts["combinations"]:
             yield f"combination {together(combination['fields'])}: {combination['samples']} samples"
@@ -184,14 +184,14 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
         if formats:
             yield f"pictures {name}: {formats}, {sides_in_words(pictures)}"
         if pictures["sizes"] is None:
-            yield f"picture sizes {name}: {MANY}"
-        for size, count in list((pictures["sizes"] or {}).items())[:MOST]:
+            yield f"picture sizes {name}: {MANY_VALUES}"
+        for size, count in list((pictures["sizes"] or {}).items())[:MAX_TABLE_ROWS]:
             yield f"picture size {name} {size}: {count}"
         if pictures["broken"]:
             yield f"broken {name}: {broken_in_words(pictures)}"
             yield from (f"broken {name} in: {key}" for key in keys(pictures["broken_keys"]))
     if classes := field.get("classes"):
-        yield f"classes {name}: {MANY if classes['values'] is None else classes['values']}"
+        yield f"classes {name}: {MANY_VALUES if classes['values'] is None else classes['values']}"
         for value, count in (classes["counts"] or {}).items():
             yield f"class {name} {shortened(value)}: {count}"
         if classes["long"]:
@@ -215,12 +215,12 @@ def broken_in_words(pictures: Facts) -> str:
 
 def keys(first_keys: Sequence[str]) -> list[str]:
     """Return the keys for a report, one a line, up to its limit."""
-    return [shortened(key) for key in first_keys[:LISTED]]
+    return [shortened(key) for key in first_keys[:MAX_PLACES_LISTED]]
 
 
 def torn_words(field: Facts) -> str:
     """Return the sentence that a key without *field* returns later in its shard."""
-    return f"{shortened(field['torn'])} comes back in its shard; {TOGETHER}"
+    return f"{shortened(field['torn'])} comes back in its shard; {SORT_HINT}"
 
 
 def uneven(shards: Facts) -> bool:
@@ -257,10 +257,10 @@ def field_tables(facts: Facts) -> Iterator[Section]:
     """Yield the tables about fields: how many samples have each, their sizes, their pictures."""
     fields = facts["fields"]
     if fields is None:
-        yield Section(f"{MANY}: all that follows the first dot of a name is its field", ("<Fields",), ())
+        yield Section(f"{MANY_VALUES}: all that follows the first dot of a name is its field", ("<Fields",), ())
         return
-    note_below = f"and {len(fields) - ROWS:,} more; --json has all" if len(fields) > ROWS else ""
-    shown = [(shortened(field["field"], NAME), field) for field in fields[:ROWS]]
+    note_below = f"and {len(fields) - MAX_FIELD_ROWS:,} more; --json has all" if len(fields) > MAX_FIELD_ROWS else ""
+    shown = [(shortened(field["field"], MAX_NAME_CHARS), field) for field in fields[:MAX_FIELD_ROWS]]
     total = facts["bytes"]["payloads"]
     rows = [
         (
@@ -291,7 +291,9 @@ def field_tables(facts: Facts) -> Iterator[Section]:
 
 def key_table(title: str, first_keys: Sequence[str], count: int, note: str = "") -> Iterator[Section]:
     """Yield the table of *first_keys*, of *count* keys in all, with a *note*, unless both are empty."""
-    count_note = f"and {count - LISTED:,} more; --json has all" if first_keys and count > LISTED else ""
+    count_note = (
+        f"and {count - MAX_PLACES_LISTED:,} more; --json has all" if first_keys and count > MAX_PLACES_LISTED else ""
+    )
     if first_keys or note:
         yield Section("\n".join(filter(None, (count_note, note))), (f"<{title}",), [(key,) for key in keys(first_keys)])
 
@@ -300,11 +302,11 @@ def picture_table(name: str, pictures: Facts) -> Section:
     """Return the table about the *pictures* of a field: formats, widths and heights, and the most frequent sizes."""
     sizes = list((pictures["sizes"] or {}).items())
     total = sum(pictures["formats"].values())
-    rows = [(size.replace("x", " x "), f"{count:,}", share_of(count, total)) for size, count in sizes[:MOST]]
+    rows = [(size.replace("x", " x "), f"{count:,}", share_of(count, total)) for size, count in sizes[:MAX_TABLE_ROWS]]
     formats = [f"{count:,} {form}" for form, count in pictures["formats"].items()]
     notes = [", ".join(formats), sides_in_words(pictures)] if formats else []
-    if pictures["sizes"] is None or len(sizes) > MOST:
-        notes.append(f"{MANY if pictures['sizes'] is None else f'{len(sizes):,}'} different sizes")
+    if pictures["sizes"] is None or len(sizes) > MAX_TABLE_ROWS:
+        notes.append(f"{MANY_VALUES if pictures['sizes'] is None else f'{len(sizes):,}'} different sizes")
     if pictures["broken"]:
         notes.append(f"broken: {broken_in_words(pictures)}")
     return Section("\n".join(notes), (f"<Pictures {name}", ">count", "|"), rows)
@@ -316,15 +318,20 @@ def class_tables(facts: Facts) -> Iterator[Section]:
         if classes := field.get("classes"):
             counts = list((classes["counts"] or {}).items())
             notes = []
-            if len(counts) > MOST:
+            if len(counts) > MAX_TABLE_ROWS:
                 notes.append(f"{len(counts):,} classes, the rarest {counts[-1][1]:,} times")
             if classes["counts"] is None:
-                notes.append(f"{MANY} classes")
+                notes.append(f"{MANY_VALUES} classes")
             if classes["long"]:
                 notes.append(f"{classes['long']:,} values longer than 256 bytes")
             max_count = counts[0][1] if counts else 1
-            rows = [(shortened(value, 2 * NAME), f"{n:,}", share_of(n, max_count)) for value, n in counts[:MOST]]
-            yield Section("\n".join(notes), (f"<Classes {shortened(field['field'], NAME)}", ">count", "|"), rows)
+            rows = [
+                (shortened(value, 2 * MAX_NAME_CHARS), f"{n:,}", share_of(n, max_count))
+                for value, n in counts[:MAX_TABLE_ROWS]
+            ]
+            yield Section(
+                "\n".join(notes), (f"<Classes {shortened(field['field'], MAX_NAME_CHARS)}", ">count", "|"), rows
+            )
 
 
 def combination_tables(facts: Facts) -> Iterator[Section]:
@@ -337,13 +344,13 @@ def combination_tables(facts: Facts) -> Iterator[Section]:
                 share_of(combination["samples"], facts["samples"]),
                 together(combination["fields"]),
             )
-            for combination in (combinations or ())[:MOST]
+            for combination in (combinations or ())[:MAX_TABLE_ROWS]
         ]
         note = (
-            f"{MANY} combinations"
+            f"{MANY_VALUES} combinations"
             if combinations is None
             else f"{len(combinations):,} combinations"
-            if combinations[MOST:]
+            if combinations[MAX_TABLE_ROWS:]
             else ""
         )
         yield Section(note, (">Samples", "|", "<with these fields"), rows)

@@ -24,21 +24,21 @@ from typing import NamedTuple
 from tartools.errors import UsageError
 from tartools.storage.local import open_terminal
 
-AUTO, NONE, BLOCKS, KITTY, ITERM, SIXEL = "auto", "none", "blocks", "kitty", "iterm", "sixel"
+AUTO, NO_PROTOCOL, BLOCKS, KITTY, ITERM, SIXEL_PROTOCOL = "auto", "none", "blocks", "kitty", "iterm", "sixel"
 VARIABLE = "TARTOOLS_PICTURES"
-PROTOCOLS = (AUTO, KITTY, ITERM, SIXEL, BLOCKS, NONE)
+PROTOCOLS = (AUTO, KITTY, ITERM, SIXEL_PROTOCOL, BLOCKS, NO_PROTOCOL)
 
 # prefixes of TERM, and values of TERM_PROGRAM
 TERMS = {
     **dict.fromkeys(("xterm-kitty", "xterm-ghostty"), KITTY),
     **dict.fromkeys(("wezterm", "mintty"), ITERM),
-    **dict.fromkeys(("foot", "mlterm", "contour", "yaft"), SIXEL),
+    **dict.fromkeys(("foot", "mlterm", "contour", "yaft"), SIXEL_PROTOCOL),
 }
 PROGRAMS = {"kitty": KITTY, "ghostty": KITTY, "iTerm.app": ITERM, "WezTerm": ITERM, "mintty": ITERM}
 MULTIPLEXERS = ("tmux", "screen")  # they do not pass pictures on to the terminal
 KONSOLE = 220400  # the first version of Konsole with kitty's protocol
 
-COLUMNS, ROWS = 80, 24  # if the system does not say
+DEFAULT_COLUMNS, DEFAULT_ROWS = 80, 24  # if the system does not say
 NARROWEST, SHORTEST = 20, 8
 CELL = (10, 20)  # pixels of a character if the system does not say; pictures assume this proportion
 SMALLEST_CELL, LARGEST_CELL = 4, 64
@@ -51,11 +51,11 @@ class Screen(NamedTuple):
     wanted; *columns* and *rows* are in characters of *cell* (width, height) pixels.
     """
 
-    protocol: str = NONE
+    protocol: str = NO_PROTOCOL
     exact: bool = False
     codes: bool = False
-    columns: int = COLUMNS
-    rows: int = ROWS
+    columns: int = DEFAULT_COLUMNS
+    rows: int = DEFAULT_ROWS
     cell: tuple[int, int] = CELL
 
 
@@ -74,9 +74,9 @@ def screen(protocol: str = AUTO) -> Screen:
         if protocol not in PROTOCOLS:
             raise UsageError(f"{VARIABLE} is {protocol!r}; it can be {', '.join(PROTOCOLS)}")
     if protocol == AUTO:
-        protocol = guess(os.environ) if codes else NONE
+        protocol = guess(os.environ) if codes else NO_PROTOCOL
     exact = os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit")
-    return Screen(protocol, exact, codes or protocol != NONE, *size())
+    return Screen(protocol, exact, codes or protocol != NO_PROTOCOL, *size())
 
 
 def guess(environment: Mapping[str, str]) -> str:
@@ -117,8 +117,8 @@ def size() -> tuple[int, int, tuple[int, int]]:
             break
     across, down = (min(LARGEST_CELL, pixels // max(1, cells)) for pixels, cells in ((across, columns), (down, rows)))
     cell = (across, down) if min(across, down) >= SMALLEST_CELL else CELL
-    columns = _number("COLUMNS") or columns or COLUMNS
-    rows = _number("LINES") or rows or ROWS
+    columns = _number("COLUMNS") or columns or DEFAULT_COLUMNS
+    rows = _number("LINES") or rows or DEFAULT_ROWS
     return max(NARROWEST, columns), max(SHORTEST, rows), cell
 
 
@@ -131,12 +131,12 @@ def _number(variable: str) -> int:
 
 ENTER = b"\x1b[?1049h\x1b[?25l"  # xterm (ctlseqs, DECSET): the alternate screen, and no cursor
 LEAVE = b"\x1b[0m\x1b[?25h\x1b[?1049l"
-PAUSE = 0.1  # seconds to wait for the rest of an escape sequence; then it was the escape key
-AGAIN = "again"  # in place of a key: the screen has to be drawn again
+ESCAPE_SECONDS = 0.1  # seconds to wait for the rest of an escape sequence; then it was the escape key
+REDRAW_KEY = "again"  # in place of a key: the screen has to be drawn again
 # xterm (ctlseqs), "PC-Style Function Keys"; function keys of Linux's console; a letter with Alt
 ONE_KEY = re.compile(rb"\x1b\[\[.|\x1b[\[O][0-9;]*[A-Za-z~]|\x1b[^\x1b\[O]|.", re.DOTALL)
 BEGUN = re.compile(rb"\x1b([\[O][0-9;]*|\[\[)?")  # perhaps an incomplete sequence
-NAMES = {
+KEY_NAMES = {
     "\x1b": "escape",
     "\r": "enter",
     "\n": "enter",
@@ -164,7 +164,7 @@ class Keyboard:
         except OSError:
             raise UsageError("-i needs a terminal to read keys from") from None
         self._before = termios.tcgetattr(self._fd)
-        self._woken, self.wake = os.pipe()  # any byte in this pipe makes `key` return AGAIN
+        self._woken, self.wake = os.pipe()  # any byte in this pipe makes `key` return REDRAW_KEY
         os.set_blocking(self.wake, False)
         self._typed = b""
 
@@ -198,10 +198,10 @@ class Keyboard:
             ready = select.select([self._fd, self._woken], [], [])[0]
             if self._woken in ready:
                 if set(os.read(self._woken, 1000)) != {signal.SIGALRM}:  # but not for the timer of the progress bar
-                    return AGAIN
+                    return REDRAW_KEY
             else:
                 self._typed = self._read() or b"\x1b"
-        while BEGUN.fullmatch(self._typed) and select.select([self._fd], [], [], PAUSE)[0]:
+        while BEGUN.fullmatch(self._typed) and select.select([self._fd], [], [], ESCAPE_SECONDS)[0]:
             next_bytes = self._read()
             if not next_bytes:
                 break
@@ -210,7 +210,7 @@ class Keyboard:
         assert match is not None  # the pattern matches any byte
         self._typed = self._typed[match.end() :]
         text = match[0].decode("latin-1")
-        return NAMES.get(text, text)
+        return KEY_NAMES.get(text, text)
 
     def waiting(self) -> bool:
         """Return whether `key` would return at once."""

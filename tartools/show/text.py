@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
 from tartools.samples.encoding import without_codec
-from tartools.samples.filetypes import FIRST, PICTURES, SOUND, is_picture, suffix_of, type_of_file
+from tartools.samples.filetypes import MAGIC_BYTES, PICTURES, SOUND, is_picture, suffix_of, type_of_file
 from tartools.samples.payloads import parse_json, unpacked_member
 from tartools.samples.sample import Sample, field_name
 from tartools.show import sound
@@ -23,14 +23,14 @@ from tartools.tar import Member
 if TYPE_CHECKING:
     import numpy
 
-HEAD = 1 << 16  # bytes of a member that are read
+SHOWN_BYTES = 1 << 16  # bytes of a member that are read
 JSON_LIMIT = 1 << 20  # bytes; longer JSON is shown as plain text
 ARRAY_LIMIT = 16 << 20  # bytes; longer arrays are shown without their range of values
-COUNTED = 10_000  # lines of JSON that are counted
-LINES, WIDTH = 12, 100  # of a text; longer ones are cut
+MAX_JSON_LINES_COUNTED = 10_000  # lines of JSON that are counted
+MAX_TEXT_LINES, MAX_TEXT_COLUMNS = 12, 100  # of a text; longer ones are cut
 
-ARRAY = b"\x93NUMPY"  # numpy.lib.format, "Format Version 1.0"
-NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+NPY_MAGIC = b"\x93NUMPY"  # numpy.lib.format, "Format Version 1.0"
+NUMBER_TEXT = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 class Description(NamedTuple):
@@ -75,15 +75,15 @@ def describe(member: Member, *, decode: bool = False) -> Description:
     Holds: 64 KiB of the member; JSON up to 1 MiB as a whole; what `decoding.described` says.
     """
     with member.open() as file:
-        head = file.read(HEAD)
+        head = file.read(SHOWN_BYTES)
     field = field_name(member)
     kind = suffix_of(field)
     codec = without_codec(field)[1]
     if codec is not None and 0 < member.size <= JSON_LIMIT:
         return unpacked_in_words(member, codec.name, decode=decode)
     if not head:
-        return Description("empty", kind="broken" if kind in PICTURES or kind in sound.KINDS else "")
-    if head.startswith(ARRAY):
+        return Description("empty", kind="broken" if kind in PICTURES or kind in sound.DECODABLE_SOUNDS else "")
+    if head.startswith(NPY_MAGIC):
         return array_in_words(member)
     if is_picture(kind, head):
         return picture_in_words(member, decode=decode)
@@ -91,7 +91,7 @@ def describe(member: Member, *, decode: bool = False) -> Description:
         return heard(member, kind)
     if kind == "json" and member.size <= JSON_LIMIT:
         return document(member)
-    return cut_text(head, whole=member.size <= HEAD) or guess_type(head)
+    return cut_text(head, whole=member.size <= SHOWN_BYTES) or guess_type(head)
 
 
 def unpacked_in_words(member: Member, codec: str, *, decode: bool) -> Description:
@@ -99,7 +99,9 @@ def unpacked_in_words(member: Member, codec: str, *, decode: bool) -> Descriptio
     try:
         content = describe(unpacked_member(member), decode=decode)
     except ValueError as error:
-        return Description(f"{codec} data that cannot be unpacked: {printable(str(error))[:WIDTH]}", kind="broken")
+        return Description(
+            f"{codec} data that cannot be unpacked: {printable(str(error))[:MAX_TEXT_COLUMNS]}", kind="broken"
+        )
     kind = "" if content.kind in ("picture", "sound") else content.kind  # nobody draws or plays it
     return Description(f"{codec}, {content.what}", content.lines, kind, content.value)
 
@@ -117,7 +119,7 @@ def may_be_picture(member: Member) -> bool:
 
 def _first_look(member: Member) -> tuple[str, bytes]:
     with member.open() as file:
-        return suffix_of(field_name(member)), file.read(FIRST)
+        return suffix_of(field_name(member)), file.read(MAGIC_BYTES)
 
 
 def picture_in_words(member: Member, *, decode: bool) -> Description:
@@ -138,8 +140,8 @@ def heard(member: Member, kind: str) -> Description:
         why = re.sub(
             r"^(Error (opening <.*>|in \w+ file\.|:)[: ]*)+", "", str(error)
         )  # without the name of our file object
-        name = f"{printable(kind.upper())[:WIDTH]} " if kind in sound.KINDS else "sound "
-        return Description(f"{name}that cannot be read: {printable(why)[:WIDTH]}", kind="broken")
+        name = f"{printable(kind.upper())[:MAX_TEXT_COLUMNS]} " if kind in sound.DECODABLE_SOUNDS else "sound "
+        return Description(f"{name}that cannot be read: {printable(why)[:MAX_TEXT_COLUMNS]}", kind="broken")
     if peaks and not any(peaks):
         what += ", silent"
     return Description(what, [sound.line(peaks)] if any(peaks) else (), kind="sound")
@@ -170,7 +172,7 @@ def array_in_words(member: Member) -> Description:
         except (TarToolsError, MemoryError):
             raise
         except Exception as error:  # numpy does not document all of them
-            return Description(f"array whose header cannot be read: {printable(str(error))[:WIDTH]}")
+            return Description(f"array whose header cannot be read: {printable(str(error))[:MAX_TEXT_COLUMNS]}")
         what = f"array {dtype_in_words(dtype)} {'x'.join(map(str, shape)) or 'scalar'}"
         if dtype.kind not in "biufc":
             return Description(what)
@@ -201,7 +203,7 @@ def dtype_in_words(dtype: numpy.dtype[Any]) -> str:
     return (
         "of pickled objects (not opened)"
         if dtype.kind == "O"
-        else printable(str(dtype.descr if dtype.names else dtype.str))[:WIDTH]
+        else printable(str(dtype.descr if dtype.names else dtype.str))[:MAX_TEXT_COLUMNS]
     )
 
 
@@ -213,11 +215,11 @@ def document(member: Member) -> Description:
     try:
         lines = first_lines(json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(parse_json(payload)))
     except (ValueError, RecursionError) as error:
-        shown = cut_text(payload[:HEAD], whole=len(payload) <= HEAD) or guess_type(payload)
-        return Description(f"not JSON ({printable(str(error))[:WIDTH]}), {shown.what}", shown.lines)
-    if len(lines) == 1 and len(lines[0]) <= WIDTH:
+        shown = cut_text(payload[:SHOWN_BYTES], whole=len(payload) <= SHOWN_BYTES) or guess_type(payload)
+        return Description(f"not JSON ({printable(str(error))[:MAX_TEXT_COLUMNS]}), {shown.what}", shown.lines)
+    if len(lines) == 1 and len(lines[0]) <= MAX_TEXT_COLUMNS:
         return Description(f"JSON: {printable(lines[0])}")
-    return Description("JSON", cut(lines, whole=len(lines) < LINES + COUNTED))
+    return Description("JSON", cut(lines, whole=len(lines) < MAX_TEXT_LINES + MAX_JSON_LINES_COUNTED))
 
 
 def first_lines(parts: Iterable[str]) -> list[str]:
@@ -226,7 +228,7 @@ def first_lines(parts: Iterable[str]) -> list[str]:
     for part in parts:
         text.append(part)
         ends += part.count("\n")
-        if ends >= LINES + COUNTED:
+        if ends >= MAX_TEXT_LINES + MAX_JSON_LINES_COUNTED:
             break
     return "".join(text).split("\n")
 
@@ -240,19 +242,22 @@ def cut_text(head: bytes, *, whole: bool) -> Description | None:
     if "\0" in found:
         return None
     lines = found.removesuffix("\n").split("\n")
-    if whole and len(lines) == 1 and len(lines[0]) <= WIDTH:
-        kind, value = "number" if NUMBER.fullmatch(lines[0]) else "text", printable(lines[0])
+    if whole and len(lines) == 1 and len(lines[0]) <= MAX_TEXT_COLUMNS:
+        kind, value = "number" if NUMBER_TEXT.fullmatch(lines[0]) else "text", printable(lines[0])
         return Description(f"{kind}: {value}", kind=kind, value=value)
     return Description("text", cut(lines, whole=whole), kind="text")
 
 
 def cut(lines: Sequence[str], *, whole: bool) -> list[str]:
     """Return the first of *lines*, cut and with control characters escaped, and a mark if there are more."""
-    shown = [printable(line[:WIDTH]) + ("…" if len(line) > WIDTH else "") for line in lines[:LINES]]
+    shown = [
+        printable(line[:MAX_TEXT_COLUMNS]) + ("…" if len(line) > MAX_TEXT_COLUMNS else "")
+        for line in lines[:MAX_TEXT_LINES]
+    ]
     if not whole:
         shown.append("…")
-    elif len(lines) > LINES:
-        shown.append(f"… {len(lines) - LINES} more lines")
+    elif len(lines) > MAX_TEXT_LINES:
+        shown.append(f"… {len(lines) - MAX_TEXT_LINES} more lines")
     return shown
 
 

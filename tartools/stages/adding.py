@@ -16,88 +16,93 @@ from tartools.tar.writer import new_members
 
 Find = Callable[[Sequence[bytes]], Sequence[Any]]
 
-LARGE = 1 << 16  # bytes; the samples of a batch are put together in memory if they are smaller than this
-MOST, FEW = 16 << 20, 128  # bytes of what is found for a batch, and samples for which it is asked at once
-NOTHING = (b"", b"", b"", b"", 0)  # pieces and size of what is new in a sample to which nothing is added
+MAX_JOINED_BATCH_BYTES = (
+    1 << 16
+)  # bytes; the samples of a batch are put together in memory if they are smaller than this
+MAX_ADDED_BYTES, SAMPLES_IN_LOOKUP = (
+    16 << 20,
+    128,
+)  # bytes of what is found for a batch, and samples for which it is asked at once
+NO_ADDITION = (b"", b"", b"", b"", 0)  # pieces and size of what is new in a sample to which nothing is added
 
 
 class Adding(NamedTuple):
-    """How fields are added.
+    """Options of `join_batches`: how fields are added.
 
-    *members* returns the members to add, for a key and what was found for it; *single* the name of the
-    field that every sample of B has, alone, if what was found is its payload. With *left*, samples without a partner
+    *members* returns the members to add, for a key and its value in B; *single* the name of the
+    only field of all samples of B, if the values are its payloads. With *keep_unmatched*, samples without a partner
     are passed on. Of two fields of one name, that of A or of B is taken as *prefer* says (a or b; None: neither).
-    *fold* makes names equal that are one name.
+    *fold* makes names equal that count as one name.
     """
 
     members: Callable[[bytes, Any], Sequence[Member]]
     single: Callable[[], bytes | None]
-    left: bool
+    keep_unmatched: bool
     prefer: str | None
     fold: Callable[[bytes], bytes]
 
 
-def joined(batches: Iterable[Batch], find: Find, how: Adding, account: Account) -> Iterator[Batch]:
-    """Yield the samples of *batches*, in their order, with what *find* has for their keys: see `Held.find`.
+def join_batches(batches: Iterable[Batch], find: Find, how: Adding, account: Account) -> Iterator[Batch]:
+    """Yield the samples of *batches*, in order, with the fields that *find* returns for their keys.
 
     Samples without a partner are left out, and counted in *account*, unless *how* passes them on.
 
-    Holds: two batches, and of what is found 16 MiB, or that of 128 samples. Raises: SampleError, naming the sample, if
-    it would have two fields of one name, or would not read back; what *find* raises.
+    Holds: two batches, and 16 MiB of values, or those of 128 samples. Raises: SampleError, naming the sample, if
+    it would have two fields of one name, or would not read back; the errors of *find*.
     """
     for batch in batches:
-        found = _found(find, batch.keys)
-        lost = found.count(None)
+        values = _find_values(find, batch.keys)
+        lost = values.count(None)
         if lost == len(batch):
-            if how.left:
+            if how.keep_unmatched:
                 yield batch
             else:
                 account.left_out += lost
             continue
-        whole = _together(batch, found, lost, how) if len(found) == len(batch) else None
-        if whole is not None:
-            account.left_out += 0 if how.left else lost
-            yield whole
+        merged = _add_to_batch(batch, values, lost, how) if len(values) == len(batch) else None
+        if merged is not None:
+            account.left_out += 0 if how.keep_unmatched else lost
+            yield merged
             continue
-        samples, done = iter(batch), 0
-        while found:
-            for value, sample in zip(found, samples, strict=False):  # in this order: a sample is not lost at the end
+        samples, count = iter(batch), 0
+        while values:
+            for value, sample in zip(values, samples, strict=False):  # in this order: a sample is not lost at the end
                 if value is not None:
-                    yield Batch.of(added(sample, how.members(sample.raw_key, value), how))
-                elif how.left:
+                    yield Batch.of(add_members(sample, how.members(sample.raw_key, value), how))
+                elif how.keep_unmatched:
                     yield Batch.of(sample)
                 else:
                     account.left_out += 1
-            done += len(found)
-            found = _found(find, batch.keys[done:])
+            count += len(values)
+            values = _find_values(find, batch.keys[count:])
 
 
-def _found(find: Find, keys: Sequence[bytes]) -> list[Any]:
-    """Return what *find* has for the first of *keys*: for all of them, unless that is more than there is room for.
+def _find_values(find: Find, keys: Sequence[bytes]) -> list[Any]:
+    """Return the values that *find* returns for *keys*; only for the first of them if the values exceed 16 MiB.
 
-    >>> [len(_found(lambda keys: [bytes(1 << 20)] * len(keys), [b"k"] * count)) for count in (10, 1000)]
+    >>> [len(_find_values(lambda keys: [bytes(1 << 20)] * len(keys), [b"k"] * count)) for count in (10, 1000)]
     [10, 128]
     """
-    found: list[Any] = []
-    room = MOST
-    while len(found) < len(keys) and room > 0:
-        more = find(keys[len(found) : len(found) + FEW])
-        found += more
-        room -= sum(map(len, filter(None, more)))
-    return found
+    values: list[Any] = []
+    room = MAX_ADDED_BYTES
+    while len(values) < len(keys) and room > 0:
+        block = find(keys[len(values) : len(values) + SAMPLES_IN_LOOKUP])
+        values += block
+        room -= sum(map(len, filter(None, block)))
+    return values
 
 
-def _together(batch: Batch, found: Sequence[Any], lost: int, how: Adding) -> Batch | None:
-    """Return the samples of *batch* with the one field that was *found* for them.
+def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: Adding) -> Batch | None:
+    """Return the samples of *batch*, each with its one new field: *values* are the payloads.
 
-    None if they can't be put together at once: large ones, and those that have to be looked at one by one.
+    None if they can't be put together at once: if they are large, or have to be checked one by one.
     """
     field, groups = how.single(), batch.groups
     if field is None or groups is None or groups.members is None:
         return None
     source, keys, starts, _, firsts, _ = groups
     begin, end = starts[0], starts[-1]
-    if end - begin > LARGE * len(keys):
+    if end - begin > MAX_JOINED_BATCH_BYTES * len(keys):
         return None
     paths = [member[0] for member in groups.members]
     ending = how.fold(b"." + field) + b"\0"
@@ -108,25 +113,25 @@ def _together(batch: Batch, found: Sequence[Any], lost: int, how: Adding) -> Bat
     bounds = [start - shift for start in starts] if shift else starts
     bodies = list(map(view.__getitem__, map(slice, bounds, bounds[1:])))
     lengths = [end - start for start, end in pairwise(starts)]
-    taken = [number for number, value in enumerate(found) if value is not None] if lost else range(len(keys))
-    new = new_members([keys[number] + b"." + field for number in taken], [found[number] for number in taken])
+    numbers = [number for number, value in enumerate(values) if value is not None] if lost else range(len(keys))
+    new = new_members([keys[number] + b"." + field for number in numbers], [values[number] for number in numbers])
     columns: Sequence[Sequence[Any]] = new
-    if lost and how.left:
-        known = (dict(zip(taken, column, strict=True)) for column in new)
-        holes = zip(known, NOTHING, strict=True)
-        columns = [[each.get(number, none) for number in range(len(keys))] for each, none in holes]
+    if lost and how.keep_unmatched:
+        maps = (dict(zip(numbers, column, strict=True)) for column in new)
+        holes = zip(maps, NO_ADDITION, strict=True)
+        columns = [[value_of.get(number, none) for number in range(len(keys))] for value_of, none in holes]
     elif lost:
-        keys, bodies = [keys[number] for number in taken], [bodies[number] for number in taken]
-        lengths = [lengths[number] for number in taken]
+        keys, bodies = [keys[number] for number in numbers], [bodies[number] for number in numbers]
+        lengths = [lengths[number] for number in numbers]
         if any(map(eq, keys, keys[1:])):
             return None  # the writer refuses them
     *pieces, sizes = columns
-    whole = b"".join(chain.from_iterable(zip(bodies, *pieces, strict=True)))
+    data = b"".join(chain.from_iterable(zip(bodies, *pieces, strict=True)))
     starts = list(accumulate(map(add, lengths, sizes), initial=0))
-    return Batch(ContiguousGroups(whole, keys, starts, None, []), batch.shard)
+    return Batch(ContiguousGroups(data, keys, starts, None, []), batch.shard)
 
 
-def added(sample: Sample, new: Sequence[Member], how: Adding) -> Sample:
+def add_members(sample: Sample, new: Sequence[Member], how: Adding) -> Sample:
     """Return *sample* with the members *new*, behind its own; a field that replaces another is in its place."""
     if not new:
         return sample
@@ -150,8 +155,8 @@ def added(sample: Sample, new: Sequence[Member], how: Adding) -> Sample:
             if how.prefer == "b":
                 at = names.index(name)
                 members[at] = member
-                rest = [n for n in range(len(names)) if n <= at or names[n] != name]
-                members, names = [members[n] for n in rest], [names[n] for n in rest]
+                kept_indexes = [n for n in range(len(names)) if n <= at or names[n] != name]
+                members, names = [members[n] for n in kept_indexes], [names[n] for n in kept_indexes]
         else:
             members.append(member)
             names.append(name)

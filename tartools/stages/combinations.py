@@ -16,7 +16,7 @@ from tartools.samples.values import payload_digests
 from tartools.tar import Member, read_range, split_path
 from tartools.tar.keys import field_from_ending
 
-NEAR = 1 << 13  # bytes; members in a file that are this close on average are read at once
+MAX_MEMBER_DISTANCE_BYTES = 1 << 13  # bytes; members in a file that are this close on average are read at once
 
 
 class Combination(NamedTuple):
@@ -34,10 +34,12 @@ def text(raw: bytes) -> str:
 
 
 def by_combination(keys: Sequence[bytes], members: Sequence[Member], firsts: Sequence[int]) -> list[Combination]:
-    """Return samples by their combination of fields, in order of appearance; those of sample n begin at `firsts[n]`."""
-    each = len(members) // len(keys)
-    if list(firsts) == list(range(0, len(members), each)):  # usually all samples are alike: then no loop over them
-        columns = [members[number::each] for number in range(each)]
+    """Return samples by combination of fields, in order of appearance; members of sample n begin at `firsts[n]`."""
+    field_count = len(members) // len(keys)
+    if list(firsts) == list(
+        range(0, len(members), field_count)
+    ):  # usually all samples are alike: then no loop over them
+        columns = [members[number::field_count] for number in range(field_count)]
         endings = tuple(column[0][0][len(keys[0]) :] for column in columns)
         if all(
             list(map(itemgetter(0), column)) == list(map(add, keys, repeat(ending)))
@@ -63,30 +65,33 @@ def by_combination(keys: Sequence[bytes], members: Sequence[Member], firsts: Seq
     ]
 
 
-def heads_of(members: Sequence[Member], most: int) -> Callable[[Sequence[Member]], list[bytes]]:
-    """Return a function that reads the first *most* bytes of the payloads of some of *members*.
+def heads_of(members: Sequence[Member], head_bytes: int) -> Callable[[Sequence[Member]], list[bytes]]:
+    """Return a function that reads the first *head_bytes* bytes of the payloads of some of *members*.
 
-    These are in the order of the archive; of a file, those that are near each other are read at once, here. Raises:
+    *members* are in the order of the archive; if near each other in a file, they are read at once, here. Raises:
     StorageError.
     """
     if not members:
         return lambda _: []
     (_, source, start, *_), (_, last, _, data, size, _) = members[0], members[-1]
-    dense = 0 <= data + size - start <= NEAR * len(members) and last is source
-    held = read_range(source, start, data + size) if dense and isinstance(source, io.FileIO) else None
+    dense = 0 <= data + size - start <= MAX_MEMBER_DISTANCE_BYTES * len(members) and last is source
+    buffer = read_range(source, start, data + size) if dense and isinstance(source, io.FileIO) else None
 
     def read(column: Sequence[Member]) -> list[bytes]:
-        if held is not None:
-            return [held[at - start : at - start + (most if size > most else size)] for _, _, _, at, size, _ in column]
-        return [read_range(origin, at, at + min(size, most)) for _, origin, _, at, size, _ in column]
+        if buffer is not None:
+            return [
+                buffer[at - start : at - start + (head_bytes if size > head_bytes else size)]
+                for _, _, _, at, size, _ in column
+            ]
+        return [read_range(origin, at, at + min(size, head_bytes)) for _, origin, _, at, size, _ in column]
 
     return read
 
 
-Alike = tuple[Sequence[int], Sequence[bytes], list[bytes], list[Sequence[bytes]]]
+FieldGroup = tuple[Sequence[int], Sequence[bytes], list[bytes], list[Sequence[bytes]]]
 
 
-def alike(batch: Batch, size: int) -> Iterator[Alike]:
+def group_by_fields(batch: Batch, size: int) -> Iterator[FieldGroup]:
     """Yield the samples of *batch* in groups that have the same fields: numbers, keys, fields, columns of digests.
 
     Fields are in the order of their bytes, and the digests of a field that a sample has twice are in order too.

@@ -1,4 +1,4 @@
-"""Comparing two data sets: the digest of one, and what differs between the sorted records of the samples of both.
+"""Comparing two data sets: the digest of a data set, and the changes between the sorted records of two.
 
 Keys pair their samples. If a key occurs several times, the first sample with it in A is compared with the first in B,
 and so on. In the digest of a data set the order of the samples does not count. Begin reading at `changes`.
@@ -17,66 +17,70 @@ from tartools.samples.sortkeys import text_bytes
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import Picked
 from tartools.shards.reading import Reading, counted
-from tartools.shards.workers import gather, to_the_end, without_output
+from tartools.shards.workers import drain, gather, without_output
 from tartools.shards.writing import Batches
-from tartools.stages.combinations import alike, text
-from tartools.stages.externalsort import TURN, positions_of, records_of, sorted_blocks
-from tartools.storage.checks import changed_since
+from tartools.stages.combinations import group_by_fields, text
+from tartools.stages.externalsort import POSITION_SHIFT, positions_of, records_of, sorted_blocks
+from tartools.storage.checks import changed_error
 
-NUMBER = 8  # bytes of a number
-DIGEST = 16  # bytes of the digest of a payload in a record
-WHOLE = 32  # bytes of the digest of a data set, and of all that it is made of
+POSITION_SIZE = 8  # bytes of a number
+PAYLOAD_DIGEST_BYTES = 16  # bytes of the digest of a payload in a record
+DATASET_DIGEST_BYTES = 32  # bytes of the digest of a data set, and of all that it is made of
 
 
 class DiffSide(NamedTuple):
-    """Shards and tables, *urls*, read as *reading* says by up to *most* workers; *counts* gets samples of each task."""
+    """Shards and tables *urls*, read with *reading* by up to *max_workers*; *counts* gets the samples of each task."""
 
     urls: Sequence[str]
     reading: Reading
-    most: int
+    max_workers: int
     counts: list[int]
 
     def contents(self, account: Account) -> Iterator[bytes]:
-        """Yield a record of the content of each sample, in an order that is soon sorted. Counts the samples.
+        """Yield a record of the content of each sample, in an order that is quick to sort. Counts the samples.
 
         Raises: the failure of an input that ended before it was read to its end.
         """
 
         def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
-            positions = count(number << TURN)
-            yield from sorted_blocks(content_records(each, positions) for each in counted(batches, account, done=True))
-            return next(positions) - (number << TURN)
+            positions = count(number << POSITION_SHIFT)
+            yield from sorted_blocks(
+                content_records(batch, positions) for batch in counted(batches, account, done=True)
+            )
+            return next(positions) - (number << POSITION_SHIFT)
 
-        yield from records_of(gather(self.urls, account, self.reading, work, self.counts.append, most=self.most))
+        yield from records_of(
+            gather(self.urls, account, self.reading, work, self.counts.append, max_workers=self.max_workers)
+        )
         account.check()
 
 
-def digest(urls: Sequence[str], account: Account, reading: Reading, most: int) -> int:
-    """Return the digest of the data set *urls*: the sum of those of its batches, modulo 2**256."""
+def digest(urls: Sequence[str], account: Account, reading: Reading, max_workers: int) -> int:
+    """Return the digest of the data set *urls*: the sum of the digests of its samples, modulo 2**256."""
     work = without_output(lambda batches: sum(map(digest_of_batch, counted(batches, account, done=True))))
     parts: list[int] = []
-    to_the_end(gather(urls, account, reading, work, parts.append, most=most, remote=True))
+    drain(gather(urls, account, reading, work, parts.append, max_workers=max_workers, remote=True))
     account.check()
-    return sum(parts) % (1 << 8 * WHOLE)
+    return sum(parts) % (1 << 8 * DATASET_DIGEST_BYTES)
 
 
-def wanted_flags(
-    data: DataSet, counts: Sequence[int], wanted: Iterator[bytes]
+def selection_flags(
+    data: DataSet, counts: Sequence[int], selected: Iterator[bytes]
 ) -> Iterator[tuple[Batches, Sequence[bool]]]:
-    """Return the samples of *data*, each with whether it is *wanted*: sorted positions, each followed by the key.
+    """Return the samples of *data* with flags: True for *selected* ones, sorted records of a position and the key.
 
-    *counts* are the samples of each task. Raises: StorageError if they are other samples than those compared.
+    *counts*: number of samples of each task. Raises: StorageError if the samples have changed since they were compared.
     """
     data.samples = sum(counts)
-    places, keys = tee(wanted)
-    numbers = (int.from_bytes(record[:NUMBER], "big") for record in places)
+    places, keys = tee(selected)
+    numbers = (int.from_bytes(record[:POSITION_SIZE], "big") for record in places)
     picked = Picked(positions_of(numbers, counts), True)
-    known = (record[NUMBER:] for record in keys)
+    selected_keys = (record[POSITION_SIZE:] for record in keys)
 
-    def flags(found: Sequence[bytes]) -> list[bool]:
-        chosen = picked.of(found)
-        if list(compress(found, chosen)) != list(islice(known, sum(chosen))):
-            raise changed_since(data.urls[0])
+    def flags(batch_keys: Sequence[bytes]) -> list[bool]:
+        chosen = picked.of(batch_keys)
+        if list(compress(batch_keys, chosen)) != list(islice(selected_keys, sum(chosen))):
+            raise changed_error(data.urls[0])
         return chosen
 
     plainly = data.reading._replace(ranges=True, listed=False)
@@ -84,47 +88,49 @@ def wanted_flags(
 
 
 def content_records(batch: Batch, positions: Iterator[int]) -> list[bytes]:
-    """Return a record for each sample of *batch*, which have the next *positions*; they sort by key and position.
+    """Return a record for each sample of *batch*, at the next *positions*; records sort by key and position.
 
     A record is the key, as `sortkeys.text_bytes` encodes it, the position, and the fields with their digests.
     """
-    found: list[bytes] = []
-    places = [position.to_bytes(NUMBER, "big") for position in islice(positions, len(batch))]
-    for numbers, keys, fields, columns in alike(batch, DIGEST):
-        names = b"".join(len(field).to_bytes(NUMBER, "big") + field for field in fields)
-        head = len(names).to_bytes(NUMBER, "big") + names
-        found += map(b"".join, zip(map(text_bytes, keys), map(places.__getitem__, numbers), repeat(head), *columns))
-    return found
+    records: list[bytes] = []
+    places = [position.to_bytes(POSITION_SIZE, "big") for position in islice(positions, len(batch))]
+    for numbers, keys, fields, columns in group_by_fields(batch, PAYLOAD_DIGEST_BYTES):
+        names = b"".join(len(field).to_bytes(POSITION_SIZE, "big") + field for field in fields)
+        head = len(names).to_bytes(POSITION_SIZE, "big") + names
+        records += map(b"".join, zip(map(text_bytes, keys), map(places.__getitem__, numbers), repeat(head), *columns))
+    return records
 
 
 def digest_of_batch(batch: Batch) -> int:
     """Return the sum of the digests of the samples of *batch*.
 
     The digest of a sample is the BLAKE2b digest of its key, and of the name of each field and the BLAKE2b digest of its
-    payload, in the order of `alike`; before key and names stands their length as 8 bytes, the highest first.
+    payload, in the order of `group_by_fields`; their length as 8 bytes, big-endian, precedes key and names.
     """
     from hashlib import blake2b
 
     total = 0
-    for _, keys, fields, columns in alike(batch, WHOLE):
-        parts: list[Iterable[bytes]] = [[len(key).to_bytes(NUMBER, "big") + key for key in keys]]
+    for _, keys, fields, columns in group_by_fields(batch, DATASET_DIGEST_BYTES):
+        parts: list[Iterable[bytes]] = [[len(key).to_bytes(POSITION_SIZE, "big") + key for key in keys]]
         for field, column in zip(fields, columns, strict=True):
-            parts += [repeat(len(field).to_bytes(NUMBER, "big") + field), column]
+            parts += [repeat(len(field).to_bytes(POSITION_SIZE, "big") + field), column]
         samples = map(b"".join, zip(*parts))  # noqa: B905
-        total += sum(int.from_bytes(blake2b(each, digest_size=WHOLE).digest(), "big") for each in samples)
+        total += sum(
+            int.from_bytes(blake2b(sample, digest_size=DATASET_DIGEST_BYTES).digest(), "big") for sample in samples
+        )
     return total
 
 
-# ---- what differs ----
+# ---- changes ----
 
 
-NONE = b"\xff" * NUMBER  # in place of a position
+NO_POSITION = b"\xff" * POSITION_SIZE  # in place of a position
 EQUAL, ADDED, REMOVED, CHANGED, REORDERED = "equal", "added", "removed", "changed", "reordered"
 REPEATED = "repeated_a", "repeated_b"  # samples whose key an earlier sample of the same side has
 
 
 class Change(NamedTuple):
-    """What was found: the *kind*, the *key*, encoded, positions in A and in B, if it is there; which *fields* differ.
+    """The result for a sample: *kind*, encoded *key*, position in A (*before*) and in B if there, changed *fields*.
 
     A field that only A has begins with -, one that only B has with +.
     """
@@ -136,8 +142,10 @@ class Change(NamedTuple):
     fields: tuple[str, ...] = ()
 
 
-def _parsed(records: Iterable[bytes], counts: Counter[str], repeated: str) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Yield key, position and content of the sorted *records* of a side; count keys that are *repeated*."""
+def _parse_records(
+    records: Iterable[bytes], counts: Counter[str], repeated: str
+) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """Yield key, position and content of the sorted *records* of a side; count repeated keys as *repeated*."""
     last = b""
     for record in records:
         end = record.index(b"\0\0") + 2
@@ -145,34 +153,36 @@ def _parsed(records: Iterable[bytes], counts: Counter[str], repeated: str) -> It
         if key == last:
             counts[repeated] += 1
         last = key
-        yield key, record[end : end + NUMBER], record[end + NUMBER :]
+        yield key, record[end : end + POSITION_SIZE], record[end + POSITION_SIZE :]
 
 
-def changes(left: Iterator[bytes], right: Iterator[bytes], counts: Counter[str]) -> Iterator[Change]:
-    """Yield what differs between the sorted records *left*, of A, and *right*, of B, and what is equal, by key.
+def changes(records_a: Iterator[bytes], records_b: Iterator[bytes], counts: Counter[str]) -> Iterator[Change]:
+    """Yield the changes and the equal samples of the sorted *records_a*, of A, and *records_b*, of B, by key.
 
-    Adds REPEATED to *counts*.
+    Adds the numbers of REPEATED keys to *counts*.
     """
-    of_a, of_b = (_parsed(side, counts, name) for side, name in zip((left, right), REPEATED, strict=True))
-    mine, other = next(of_a, None), next(of_b, None)
-    while mine is not None or other is not None:
-        if other is not None and (mine is None or other[0] < mine[0]):
-            yield Change(ADDED, other[0], position=other[1])
-            other = next(of_b, None)
-        elif mine is not None and (other is None or mine[0] < other[0]):
-            yield Change(REMOVED, mine[0], before=mine[1])
-            mine = next(of_a, None)
-        elif mine is not None and other is not None:
-            if mine[2] == other[2]:
-                yield Change(EQUAL, mine[0], mine[1], other[1])
+    of_a, of_b = (
+        _parse_records(side, counts, name) for side, name in zip((records_a, records_b), REPEATED, strict=True)
+    )
+    record_a, record_b = next(of_a, None), next(of_b, None)
+    while record_a is not None or record_b is not None:
+        if record_b is not None and (record_a is None or record_b[0] < record_a[0]):
+            yield Change(ADDED, record_b[0], position=record_b[1])
+            record_b = next(of_b, None)
+        elif record_a is not None and (record_b is None or record_a[0] < record_b[0]):
+            yield Change(REMOVED, record_a[0], before=record_a[1])
+            record_a = next(of_a, None)
+        elif record_a is not None and record_b is not None:
+            if record_a[2] == record_b[2]:
+                yield Change(EQUAL, record_a[0], record_a[1], record_b[1])
             else:
-                yield Change(CHANGED, mine[0], mine[1], other[1], differing(mine[2], other[2]))
-            mine, other = next(of_a, None), next(of_b, None)
+                yield Change(CHANGED, record_a[0], record_a[1], record_b[1], changed_fields(record_a[2], record_b[2]))
+            record_a, record_b = next(of_a, None), next(of_b, None)
 
 
-def differing(left: bytes, right: bytes) -> tuple[str, ...]:
-    """Return the fields that differ between the contents *left* and *right* of two records."""
-    a, b = by_field(left), by_field(right)
+def changed_fields(content_a: bytes, content_b: bytes) -> tuple[str, ...]:
+    """Return the fields that differ between the contents *content_a* and *content_b* of two records."""
+    a, b = by_field(content_a), by_field(content_b)
     unlike = (field for field in sorted({*a, *b}) if a.get(field) != b.get(field))
     return tuple([("" if field in a and field in b else "-" if field in a else "+") + text(field) for field in unlike])
 
@@ -180,16 +190,16 @@ def differing(left: bytes, right: bytes) -> tuple[str, ...]:
 def by_field(content: bytes) -> dict[bytes, list[bytes]]:
     """Return the digests of each field in the *content* of a record: several if a sample has it several times.
 
-    The content is what stands behind the position.
+    The content is the part of the record after the position.
     """
-    end = NUMBER + int.from_bytes(content[:NUMBER], "big")
-    found: dict[bytes, list[bytes]] = {}
-    start, at = NUMBER, end
+    end = POSITION_SIZE + int.from_bytes(content[:POSITION_SIZE], "big")
+    digests: dict[bytes, list[bytes]] = {}
+    start, at = POSITION_SIZE, end
     while start < end:
-        stop = start + NUMBER + int.from_bytes(content[start : start + NUMBER], "big")
-        found.setdefault(content[start + NUMBER : stop], []).append(content[at : at + DIGEST])
-        start, at = stop, at + DIGEST
-    return found
+        stop = start + POSITION_SIZE + int.from_bytes(content[start : start + POSITION_SIZE], "big")
+        digests.setdefault(content[start + POSITION_SIZE : stop], []).append(content[at : at + PAYLOAD_DIGEST_BYTES])
+        start, at = stop, at + PAYLOAD_DIGEST_BYTES
+    return digests
 
 
 def reordered(pairs: Iterable[bytes], sort: Callable[[Iterable[bytes]], Iterator[bytes]]) -> Iterator[Change]:
@@ -200,13 +210,13 @@ def reordered(pairs: Iterable[bytes], sort: Callable[[Iterable[bytes]], Iterator
     """
 
     def after() -> Iterator[bytes]:
-        last = NONE
+        last = NO_POSITION
         for pair in sort(pairs):
-            yield pair[NUMBER : 2 * NUMBER] + last + pair[2 * NUMBER :]
-            last = pair[NUMBER : 2 * NUMBER]
+            yield pair[POSITION_SIZE : 2 * POSITION_SIZE] + last + pair[2 * POSITION_SIZE :]
+            last = pair[POSITION_SIZE : 2 * POSITION_SIZE]
 
-    last = NONE
+    last = NO_POSITION
     for record in sort(after()):
-        if record[NUMBER : 2 * NUMBER] != last:
-            yield Change(REORDERED, record[2 * NUMBER :], position=record[:NUMBER])
-        last = record[:NUMBER]
+        if record[POSITION_SIZE : 2 * POSITION_SIZE] != last:
+            yield Change(REORDERED, record[2 * POSITION_SIZE :], position=record[:POSITION_SIZE])
+        last = record[:POSITION_SIZE]

@@ -10,14 +10,16 @@ from typing import NamedTuple
 from tartools.storage.scratch import scratch_file
 from tartools.tar import read_range
 
-OVERHEAD = 64  # bytes of memory for a record beyond its own: the object, a slot in the list, a share of the sort
-FAN_IN = 64  # runs merged at once
-RECORDS = 1000  # in a block of a run
-TOGETHER = 1 << 14  # records that a worker sorts together
-NUMBER = 8  # bytes
-TURN = 40  # bits of the position of a sample; the bits above are the number of the slice of the input
-WRITE = 1 << 20  # bytes collected before they are written to a run
-BLOCK = 256 << 10  # bytes of records in a block, unless one record has more
+RECORD_OVERHEAD_BYTES = (
+    64  # bytes of memory for a record beyond its own: the object, a slot in the list, a share of the sort
+)
+MAX_RUNS_MERGED = 64  # runs merged at once
+RECORDS_IN_BLOCK = 1000  # in a block of a run
+RECORDS_PER_WORKER = 1 << 14  # records that a worker sorts together
+LENGTH_BYTES = 8  # bytes
+POSITION_SHIFT = 40  # bits of the position of a sample; the bits above are the number of the slice of the input
+WRITE_BYTES = 1 << 20  # bytes collected before they are written to a run
+BLOCK_BYTES = 256 << 10  # bytes of records in a block, unless one record has more
 MERGING = 32 << 20  # bytes of blocks held by a merge: fewer runs at once, if their records are large
 
 
@@ -42,103 +44,107 @@ class Spool:
     def __init__(self, memory: int, tmpdir: str | None) -> None:
         self._memory = memory
         self._tmpdir = tmpdir
-        self._held: list[bytes] = []
+        self._buffer: list[bytes] = []
         self._size = 0
         self._runs: list[SortedRun] = []
 
     def add(self, record: bytes) -> None:
         """Add *record*."""
-        self._held.append(record)
-        self._size += len(record) + OVERHEAD
+        self._buffer.append(record)
+        self._size += len(record) + RECORD_OVERHEAD_BYTES
         if self._size > self._memory:
-            self._runs.append(write_run(self._held, self._runs[0].file if self._runs else scratch_file(self._tmpdir)))
-            self._held, self._size = [], 0
+            self._runs.append(write_run(self._buffer, self._runs[0].file if self._runs else scratch_file(self._tmpdir)))
+            self._buffer, self._size = [], 0
 
     def __iter__(self) -> Iterator[bytes]:
         for run in self._runs:
             yield from read_run(run)
-        yield from self._held
+        yield from self._buffer
 
 
 def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> Iterator[bytes]:
     """Yield *records* sorted as bytes, once all have been read.
 
-    Holds: *memory* bytes, and 32 MiB while it merges, or what two records take if that is more. What does not fit into
-    *memory* is written to an unnamed file in *tmpdir*. Raises: StorageError.
+    Holds: *memory* bytes, and 32 MiB while it merges, or two records if they are larger. Records that do not fit into
+    *memory* are written to an unnamed file in *tmpdir*. Raises: StorageError.
     """
-    held: list[bytes] = []
+    buffer: list[bytes] = []
     runs: list[SortedRun] = []
     size = 0
     try:
         for record in records:
-            held.append(record)
-            size += len(record) + OVERHEAD
+            buffer.append(record)
+            size += len(record) + RECORD_OVERHEAD_BYTES
             if size > memory:
-                held.sort()
-                runs.append(write_run(held, runs[0].file if runs else scratch_file(tmpdir)))
-                held, size = [], 0
-        held.sort()
+                buffer.sort()
+                runs.append(write_run(buffer, runs[0].file if runs else scratch_file(tmpdir)))
+                buffer, size = [], 0
+        buffer.sort()
         if not runs:
-            yield from held
+            yield from buffer
             return
         from heapq import merge
 
-        while len(groups := mergeable(runs)) > 1:
+        while len(groups := merge_groups(runs)) > 1:
             before, after = runs[0].file, scratch_file(tmpdir)
             runs = [write_run(merge(*map(read_run, group)), after) for group in groups]
             before.close()
-        yield from merge(held, *map(read_run, runs))
+        yield from merge(buffer, *map(read_run, runs))
     finally:
         if runs:
             runs[0].file.close()
 
 
 def positions_of(numbers: Iterable[int], counts: Sequence[int]) -> Iterator[int]:
-    """Yield the positions in the input of *numbers*, whose bits from TURN on tell the task; *counts* are of tasks."""
+    """Yield the positions in the input of *numbers*: bits from POSITION_SHIFT on are the task, *counts* its samples."""
     begins: list[int] = []
     for number in numbers:
         begins = begins or list(accumulate(counts, initial=0))  # complete once the first number is there
-        yield begins[number >> TURN] + (number & ((1 << TURN) - 1))
+        yield begins[number >> POSITION_SHIFT] + (number & ((1 << POSITION_SHIFT) - 1))
 
 
-def mergeable(runs: list[SortedRun]) -> list[list[SortedRun]]:
+def merge_groups(runs: list[SortedRun]) -> list[list[SortedRun]]:
     """Return *runs* in groups that can be merged at once: of 64, or fewer if more than 32 MiB of blocks would be held.
 
     Each group but the last has two runs or more.
     """
     groups: list[list[SortedRun]] = []
-    held = 0
+    block_bytes = 0
     for run in runs:
-        if not groups or len(groups[-1]) == FAN_IN or (len(groups[-1]) > 1 and held + run.largest > MERGING):
+        if (
+            not groups
+            or len(groups[-1]) == MAX_RUNS_MERGED
+            or (len(groups[-1]) > 1 and block_bytes + run.largest > MERGING)
+        ):
             groups.append([])
-            held = 0
+            block_bytes = 0
         groups[-1].append(run)
-        held += run.largest
+        block_bytes += run.largest
     return groups
 
 
 def write_run(records: Iterable[bytes], file: io.FileIO) -> SortedRun:
     """Append sorted *records* to *file*; return the run that they make. Holds: 1 MiB, and a block."""
     start, largest = file.tell(), 0
-    writer = io.BufferedWriter(file, WRITE)
+    writer = io.BufferedWriter(file, WRITE_BYTES)
     for block in pack_blocks(records):
         largest = max(largest, len(block))
-        writer.write(len(block).to_bytes(NUMBER, "big") + block)
+        writer.write(len(block).to_bytes(LENGTH_BYTES, "big") + block)
     writer.detach()
     return SortedRun(file, start, file.tell(), largest)
 
 
 def pack_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
     """Yield *records* in blocks, for `unpack_block`."""
-    return map(marshal.dumps, in_parts(records, RECORDS, BLOCK))
+    return map(marshal.dumps, in_parts(records, RECORDS_IN_BLOCK, BLOCK_BYTES))
 
 
-def in_parts(records: Iterable[bytes], most: int, large: int) -> Iterator[list[bytes]]:
-    """Yield *records* in parts of *most* records, or fewer of *large* bytes, or one record."""
+def in_parts(records: Iterable[bytes], max_records: int, max_bytes: int) -> Iterator[list[bytes]]:
+    """Yield lists of up to *max_records* records and *max_bytes* bytes; a larger record is alone."""
     part: list[bytes] = []
     size = 0
     for record in records:
-        if part and (size + len(record) > large or len(part) == most):
+        if part and (size + len(record) > max_bytes or len(part) == max_records):
             yield part
             part, size = [], 0
         part.append(record)
@@ -148,21 +154,21 @@ def in_parts(records: Iterable[bytes], most: int, large: int) -> Iterator[list[b
 
 
 def sorted_blocks(groups: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield the records of *groups* in blocks, some 16,000 sorted together, so that they are soon sorted: for workers.
+    """Yield the records of *groups* in blocks, some 16,000 sorted together in a worker, so that the rest sorts faster.
 
-    Holds: so many records, or those of a group.
+    Holds: 16,000 records, or the records of a group if they are more.
     """
-    held: list[bytes] = []
+    buffer: list[bytes] = []
     for group in groups:
-        held += group
-        if len(held) >= TOGETHER:
-            yield from pack_blocks(sorted(held))
-            held = []
-    yield from pack_blocks(sorted(held))
+        buffer += group
+        if len(buffer) >= RECORDS_PER_WORKER:
+            yield from pack_blocks(sorted(buffer))
+            buffer = []
+    yield from pack_blocks(sorted(buffer))
 
 
 def unpack_block(block: bytes) -> list[bytes]:
-    """Return the records of *block*, which this program has made."""
+    """Return the records of *block*, which `pack_blocks` made."""
     return marshal.loads(block)  # type: ignore[no-any-return]  # noqa: S302
 
 
@@ -177,6 +183,6 @@ def read_run(run: SortedRun) -> Iterator[bytes]:
     """Yield the records of *run*, in order. Holds: one block."""
     file, start, end, _ = run
     while start < end:
-        size = int.from_bytes(read_range(file, start, start + NUMBER), "big")
-        start += NUMBER + size
+        size = int.from_bytes(read_range(file, start, start + LENGTH_BYTES), "big")
+        start += LENGTH_BYTES + size
         yield from unpack_block(read_range(file, start - size, start))

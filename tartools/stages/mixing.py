@@ -15,26 +15,26 @@ from typing import Any, Generic, Literal, TypeVar
 
 from tartools import storage
 from tartools.errors import SampleError, StorageError, shown
-from tartools.samples.account import FIRST, Account
+from tartools.samples.account import MAX_KEYS_REMEMBERED, Account
 from tartools.shards.reading import closing_upstream
-from tartools.stages.shares import WHOLE, upper_bounds
+from tartools.stages.shares import HASH_RANGE, upper_bounds
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table
 
 Item = TypeVar("Item")  # a sample, or what stands for one
 Stop = Literal["first", "all", "longest"]
 
-BITS = 64
-BLOCK = 8  # numbers
-STEP = 0x9E3779B97F4A7C15  # WHOLE divided by the golden ratio; odd
-END = object()
+POSITION_BITS = 64
+NUMBERS_IN_BLOCK = 8  # numbers
+GOLDEN_STEP = 0x9E3779B97F4A7C15  # HASH_RANGE divided by the golden ratio; odd
+SOURCE_ENDED = object()
 
 
 class MixedSource(Generic[Item]):
-    """What stands for the samples of *urls*: the items of the batches that *read* returns. It is to be closed.
+    """A source of a mixture: the items of the batches of *urls* that *read* returns. It is to be closed.
 
-    If it is iterated again, they are read once more. An empty one is a failure if it is *needed*. With *rows*, reading
-    costs nothing. Holds: what *read* returned.
+    Each iteration calls *read* again. A *needed* source without items is an error. With *rows*, reading
+    costs nothing. Holds: the batches of *read*.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class MixedSource(Generic[Item]):
         self._needed = needed
         self._rows = rows
         self._counts: list[int] = []  # samples of each round that ended
-        self._waiting = 0  # samples of the current batch that were not taken
+        self._waiting = 0  # samples of the current batch that have not been taken
         self._batches: Iterator[Any] = read() if rows else iter(())
 
     def __iter__(self) -> Iterator[Item]:
@@ -83,17 +83,17 @@ class MixedSource(Generic[Item]):
             )
         self._counts.append(count)
 
-    def rest(self, all_of_it: bool) -> int | None:
-        """Return how many samples were not taken; None if that takes reading what may be large, unless *all_of_it*.
+    def count_remaining(self, read_all: bool) -> int | None:
+        """Return the number of samples not taken; None if large shards had to be read for it, unless *read_all*.
 
-        They are counted as read. Only tables are counted in any case: of plain local shards only headers are read, but
-        all of compressed ones, and of what servers and commands send.
+        They are counted as read. Tables are counted in any case. Of plain local shards only headers are read, but
+        compressed shards, and the streams of servers and commands, are read to their end.
         """
-        if not self._rows and not all(is_table(url) or (all_of_it and is_plain(url)) for url in self._urls):
+        if not self._rows and not all(is_table(url) or (read_all and is_plain(url)) for url in self._urls):
             return None
-        left = self._waiting + sum(map(len, self._batches))
-        self._account.samples_in += left
-        return left
+        remaining = self._waiting + sum(map(len, self._batches))
+        self._account.samples_in += remaining
+        return remaining
 
     def close(self) -> None:
         """Stop reading."""
@@ -102,7 +102,7 @@ class MixedSource(Generic[Item]):
 
 
 def is_plain(url: Url) -> bool:
-    """Tell whether *url* is a local file that is not compressed."""
+    """True if *url* is a local file that is not compressed."""
     from tartools.shards.workers import is_compressed_file
 
     return storage.plain_size(url) is not None and not is_compressed_file(url)
@@ -111,14 +111,18 @@ def is_plain(url: Url) -> bool:
 class Mixing(Generic[Item]):
     """The items of *sources* in the proportions of *shares*, whole numbers above 0; to be iterated once.
 
-    Where a source ends, *stop* says what comes: "first" ends the mixture, "all" goes on without the source until all
-    have ended, and "longest" iterates the source once more, until each has ended once. If *total* is given, it has so
-    many items at most. *rekey* is the template of the keys that samples get; *account* is told what is left out.
-    *taken* is how many items of each source came so far, *rounds* how often each was begun again, *ended* which have
-    ended, in order.
+    When a source ends, *stop* decides: "first" ends the mixture, "all" goes on without the source until all
+    have ended, and "longest" iterates the source once more, until each has ended once.
+    *total*: maximum of items. *rekey*: template of the new keys.
+    *account* gets the warnings about samples left out.
 
-    Iterating yields (item, number of the source, round). Order: that of each source. Holds nothing but what the sources
-    hold, which are all open at once. A source without items, which can't be repeated, has to raise that itself.
+    Attributes:
+      taken: number of items of each source so far.
+      rounds: number of restarts of each source.
+      ended: numbers of the sources that have ended, in order.
+
+    Iterating yields (item, number of the source, round). Order: that of each source. Holds: the batches of
+    the sources, which are all open at once. A source without items can't be repeated, and has to raise an error itself.
     """
 
     def __init__(
@@ -141,17 +145,17 @@ class Mixing(Generic[Item]):
         self.taken = [0] * len(sources)
         self.rounds = [0] * len(sources)
         self.ended: list[int] = []
-        self._known: set[bytes] = set()  # the first keys that are written
-        self._again: bytes | None = None  # one of these that comes again
+        self._first_keys: set[bytes] = set()  # the first keys that are written
+        self._repeated_key: bytes | None = None  # one of these that comes again
 
     def __iter__(self) -> Iterator[tuple[Item, int, int]]:
-        """Yield items, each with the number of its source and the round; then say what was left out."""
+        """Yield (item, number of the source, round); then report the samples left out."""
         yield from islice(self.mixed(), self._total)
         self._report()
 
     def mixed(self) -> Iterator[tuple[Item, int, int]]:
         """Yield (item, number of the source, round), of all samples."""
-        taken, rounds = self.taken, self.rounds
+        counts, rounds = self.taken, self.rounds
         going = [iter(source) for source in self._sources]
         live = list(range(len(going)))
         bounds = upper_bounds(self._shares)
@@ -159,41 +163,41 @@ class Mixing(Generic[Item]):
             for number in numbers(self._seed):
                 if not live:
                     return
-                which = live[bisect_right(bounds, number)]
-                item = next(going[which], END)
-                if item is END:
-                    if which not in self.ended:
-                        self.ended.append(which)
+                source_number = live[bisect_right(bounds, number)]
+                item = next(going[source_number], SOURCE_ENDED)
+                if item is SOURCE_ENDED:
+                    if source_number not in self.ended:
+                        self.ended.append(source_number)
                     if self._stop == "all":
-                        live.remove(which)
-                        bounds = upper_bounds([self._shares[each] for each in live])
+                        live.remove(source_number)
+                        bounds = upper_bounds([self._shares[index] for index in live])
                         continue
                     if self._stop == "first" or len(self.ended) == len(going):
                         return
-                    self.rounds[which] += 1
-                    going[which] = iter(self._sources[which])
-                    item = next(going[which])
-                taken[which] += 1
-                yield item, which, rounds[which]  # type: ignore[misc]  # it is no END
+                    self.rounds[source_number] += 1
+                    going[source_number] = iter(self._sources[source_number])
+                    item = next(going[source_number])
+                counts[source_number] += 1
+                yield item, source_number, rounds[source_number]  # type: ignore[misc]  # it is no SOURCE_ENDED
         finally:
-            for each in going:
-                close = getattr(each, "close", None)
+            for iterator in going:
+                close = getattr(iterator, "close", None)
                 if close:
                     close()
 
-    def written(self, batches: Iterable[Any], keys: Callable[[Any], Iterable[bytes | None]]) -> Iterator[Any]:
-        """Yield *batches*, which are made of the items and have *keys*; then warn if a key may come again."""
+    def warn_of_repeats(self, batches: Iterable[Any], keys: Callable[[Any], Iterable[bytes | None]]) -> Iterator[Any]:
+        """Yield *batches* of the items, with these *keys*; then warn if a key may have been written twice."""
         batches = iter(batches)
         for batch in batches:
-            if self._again is None:
-                for key in islice(keys(batch), FIRST - len(self._known)):
-                    if key in self._known:
-                        self._again = key
+            if self._repeated_key is None:
+                for key in islice(keys(batch), MAX_KEYS_REMEMBERED - len(self._first_keys)):
+                    if key in self._first_keys:
+                        self._repeated_key = key
                         break
                     if key is not None:
-                        self._known.add(key)
+                        self._first_keys.add(key)
             yield batch
-            if len(self._known) == FIRST:
+            if len(self._first_keys) == MAX_KEYS_REMEMBERED:
                 break
         yield from batches
         self._warn_of_keys()
@@ -202,61 +206,61 @@ class Mixing(Generic[Item]):
         total, account = self._total, self._account
         count = sum(self.taken)
         full = total is not None and count == total
-        left: list[str] = []
+        descriptions: list[str] = []
         for number, source in enumerate(self._sources):
             if self.rounds[number] or number in self.ended or (self._stop != "first" and not full):
                 continue
-            found = source.rest(not full)
-            account.left_out += found or 0
-            if found is None:
-                left.append(f"what follows in {source.name} (not read)")
-            elif found:
-                left.append(f"{found} of {source.name}")
+            remaining = source.count_remaining(not full)
+            account.left_out += remaining or 0
+            if remaining is None:
+                descriptions.append(f"what follows in {source.name} (not read)")
+            elif remaining:
+                descriptions.append(f"{remaining} of {source.name}")
         why = f"{count} samples are written, as --count says"
         if not full:
             last = self.ended[-1]
             why = f"{self._sources[last].name} ended after {self.taken[last]} samples"
             if total is not None:
                 why += f", so {count} samples are written, not {total}"
-        if left or (total is not None and not full):
-            account.warn("; left out: ".join([why, *([", ".join(left)] if left else [])]))
+        if descriptions or (total is not None and not full):
+            account.warn("; left out: ".join([why, *([", ".join(descriptions)] if descriptions else [])]))
 
     def _warn_of_keys(self) -> None:
         """Warn once if samples of the output may have the same key."""
         repeated = [number for number, rounds in enumerate(self.rounds) if rounds]
         if repeated and "{round" not in self._rekey and "{index" not in self._rekey:
             first = repeated[0]
-            more = ", others too" if repeated[1:] else ""
+            others_note = ", others too" if repeated[1:] else ""
             self._account.warn(
-                f"{self._sources[first].name} was begun {self.rounds[first] + 1} times{more}, so keys come "
+                f"{self._sources[first].name} was begun {self.rounds[first] + 1} times{others_note}, so keys come "
                 "again; --rekey '{source}/{round}/{key}' makes them differ"
             )
-        elif self._again is not None and not repeated:
-            key = self._again.decode("utf-8", "surrogateescape")
+        elif self._repeated_key is not None and not repeated:
+            key = self._repeated_key.decode("utf-8", "surrogateescape")
             self._account.warn(
-                f"the key {key!r} comes again among the first {FIRST:,} samples; "
+                f"the key {key!r} comes again among the first {MAX_KEYS_REMEMBERED:,} samples; "
                 "--rekey '{source}/{key}' makes keys of different sources differ"
             )
 
 
 def numbers(seed: int) -> Iterator[int]:
-    """Yield numbers below 2**64, evenly spread and in random order: see the module. *seed* decides which."""
+    """Yield numbers below 2**64, evenly spread and in random order that depends on *seed*: see the module."""
     random = scrambled(seed)
     begin = next(random)
     while True:
-        block = [(begin + place * WHOLE) // BLOCK for place in range(BLOCK)]
-        for last in range(BLOCK - 1, 0, -1):
-            other = next(random) * (last + 1) >> BITS
-            block[last], block[other] = block[other], block[last]
+        block = [(begin + place * HASH_RANGE) // NUMBERS_IN_BLOCK for place in range(NUMBERS_IN_BLOCK)]
+        for last in range(NUMBERS_IN_BLOCK - 1, 0, -1):
+            swap_index = next(random) * (last + 1) >> POSITION_BITS
+            block[last], block[swap_index] = block[swap_index], block[last]
         yield from block
-        begin = (begin + STEP) % WHOLE
+        begin = (begin + GOLDEN_STEP) % HASH_RANGE
 
 
 def scrambled(seed: int) -> Iterator[int]:
     """Yield random numbers below 2**64: SplitMix64, which needs no import and is the same everywhere."""
     state = seed
     while True:
-        state = (state + STEP) % WHOLE
-        number = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % WHOLE
-        number = (number ^ number >> 27) * 0x94D049BB133111EB % WHOLE
+        state = (state + GOLDEN_STEP) % HASH_RANGE
+        number = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % HASH_RANGE
+        number = (number ^ number >> 27) * 0x94D049BB133111EB % HASH_RANGE
         yield number ^ number >> 31

@@ -1,6 +1,6 @@
-"""To which part of a data set each sample goes: by a hash of its key, by the value of a field, or by both.
+"""Assign samples to parts of a data set: by a hash of the key, by the value of a field, or by both.
 
-By both, each part has its share of the samples of each value, exactly to one sample: of those with one value, in the
+By both, each part has its share of the samples of each value, exactly to one sample: of the samples of a value, in the
 order of the hashes of their keys, the first part gets the first ones. So the sets depend on keys and values alone, not
 on order or sharding. Samples are records in two sorts: by value and hash, which gives their parts, and by position.
 """
@@ -22,25 +22,25 @@ from tartools.shards.dataset import DataSet
 from tartools.shards.series import other_samples
 from tartools.shards.writing import Batches
 from tartools.stages import shares
-from tartools.stages.externalsort import NUMBER, TURN, Spool, external_sort, pack_blocks, records_of
+from tartools.stages.externalsort import LENGTH_BYTES, POSITION_SHIFT, Spool, external_sort, pack_blocks, records_of
 from tartools.tables.listed import ListedBatch, keys_of, texts_of_column
 
-MOST = 1000  # values, each of which has an output that is open
-MEMORY = 32 << 20  # bytes of records, three times
+MAX_PART_VALUES = 1000  # values, each of which has an output that is open
+PARTING_MEMORY = 32 << 20  # bytes of records, three times
 
 
-def labelled(
+def label_samples(
     data: DataSet,
     parts: Sequence[shares.Part],
     column: Column | None,
     check: Callable[[str], None],
     spread: Callable[[Counter[str]], object] | None,
 ) -> Iterator[tuple[Batches, Sequence[str]]]:
-    """Return the samples of *data*, or the rows that list them, each with the name of the part to which it goes.
+    """Return the samples of *data*, or the rows that list them, in batches with the names of their parts.
 
     They go to *parts* by the hash of the key; with *column* too so that each part gets its share of each value; with
     *column* alone to one part for each value, of which *check* raises ValueError if it can't be a name; and without
-    both to "". *spread* is told before how many samples each part gets, if it is given.
+    both to "". *spread*, if given, is called first with the number of samples of each part.
 
     Raises: SampleError for a value that is missing or can't be a name, and for other samples than when they were
     counted.
@@ -50,26 +50,26 @@ def labelled(
             data.keep()
         data.rows()
     counts: Counter[str] | None = None
-    found: Iterator[tuple[Batches, Sequence[str]]]
+    labelled_batches: Iterator[tuple[Batches, Sequence[str]]]
     if parts and column is not None:
-        counts, found = stratified(data, parts, column)
+        counts, labelled_batches = stratified(data, parts, column)
     elif column is not None:
         label = by_value(column, check)
         counts = _counts(data, parts, label) if spread else None
-        found = data.answered(label)
+        labelled_batches = data.answered(label)
     elif parts:
         of_keys = by_key(parts)
         counts = _counts(data, parts, lambda batch: of_keys(keys_of(batch)), of_keys) if spread else None
-        found = data.answered(lambda batch: of_keys(keys_of(batch)), of_keys)
+        labelled_batches = data.answered(lambda batch: of_keys(keys_of(batch)), of_keys)
     else:
         counts = Counter({"": data.count()}) if spread else None
-        found = ((batch, [""] * len(batch)) for batch in data.batches())
+        labelled_batches = ((batch, [""] * len(batch)) for batch in data.batches())
     if counts is not None:
         account = data.account
         account.progress.phase = Phase("writing", counts.total(), lambda: account.samples_out)
         if spread is not None:
             spread(counts)
-    return found
+    return labelled_batches
 
 
 def _counts(
@@ -78,14 +78,14 @@ def _counts(
     label: Callable[[Batch], Sequence[str]],
     of_keys: Callable[[Sequence[bytes]], Sequence[str]] | None = None,
 ) -> Counter[str]:
-    """Return how many samples each part gets, as *label* says of samples, and *of_keys* of keys alone."""
+    """Count samples by part: *label* returns the parts of a batch, *of_keys* of keys if these suffice."""
     total = Counter({part.name: 0 for part in parts})
     if data.lists and of_keys is not None:
-        for _, found in data.answered(label, of_keys):
-            total.update(found)
+        for _, labels in data.answered(label, of_keys):
+            total.update(labels)
         return total
-    for each in data.results(lambda batches: dict(Counter(chain.from_iterable(map(label, batches))))):
-        total.update(each)
+    for counts in data.results(lambda batches: dict(Counter(chain.from_iterable(map(label, batches))))):
+        total.update(counts)
     return total
 
 
@@ -102,22 +102,22 @@ def by_value(column: Column, check: Callable[[str], None]) -> Callable[[Batch], 
     `check(value)` raises ValueError if it can't be a name. The function raises SampleError, naming the sample, for such
     a value, and for one too many.
     """
-    known: set[str] = set()
+    values_seen: set[str] = set()
 
     def label(batch: Batch) -> list[str]:
         values = values_of(batch, column)
         for value in dict.fromkeys(values):
-            if value in known:
+            if value in values_seen:
                 continue
             try:
                 check(value)
-                if len(known) == MOST:
+                if len(values_seen) == MAX_PART_VALUES:
                     why = "the most there may be, because each has an output that is open"
-                    raise ValueError(f"is one more than {MOST} values, {why}")
+                    raise ValueError(f"is one more than {MAX_PART_VALUES} values, {why}")
             except ValueError as error:
                 why = f": its {column.name} can't name an output: {value[:100]!r} {error}"
                 raise failure_of(batch[values.index(value)], why) from None
-            known.add(value)
+            values_seen.add(value)
         return values
 
     return label
@@ -125,9 +125,9 @@ def by_value(column: Column, check: Callable[[str], None]) -> Callable[[Batch], 
 
 def values_of(batch: Batch, column: Column) -> list[str]:
     """Return the value of *column*, as text, of each sample of *batch*. Raises: SampleError, naming one without any."""
-    found = texts_of_column(batch, column)
-    if None in found:
-        sample = batch[found.index(None)]
+    texts = texts_of_column(batch, column)
+    if None in texts:
+        sample = batch[texts.index(None)]
         if isinstance(batch, ListedBatch) and batch.columns.values(column.name) is not None:
             raise SampleError(f"sample {sample.key!r} has no value in {column.name}", url=batch.columns.url)
         raise failure_of(
@@ -135,44 +135,44 @@ def values_of(batch: Batch, column: Column) -> list[str]:
             f" has no {column.name} (its fields: {field_list(sample.fields)}); "
             f"tarfilter --fields-present {column.choices[0]} leaves out such samples",
         )
-    return found  # type: ignore[return-value]
+    return texts  # type: ignore[return-value]
 
 
 def entries(batch: Batch, column: Column) -> Iterator[bytes]:
-    """Yield what sorts the next samples, those of *batch*, by the value of *column*, then by the hash of the key."""
+    """Yield the sort entries of samples of *batch*: value of *column*, hash of the key, key."""
     for value, key in zip(values_of(batch, column), keys_of(batch), strict=True):
-        number = shares.number_of(key).to_bytes(NUMBER, "big")
+        number = shares.number_of(key).to_bytes(LENGTH_BYTES, "big")
         yield text_bytes(value.encode("utf-8", "surrogatepass")) + number + text_bytes(key)
 
 
 def stratified(
     data: DataSet, parts: Sequence[shares.Part], column: Column
 ) -> tuple[Counter[str], Iterator[tuple[Batches, Sequence[str]]]]:
-    """Return how many samples each of *parts* gets, and what `labelled` returns: see the module.
+    """Return the number of samples of each of *parts*, and batches with part names as `label_samples`: see the module.
 
     Holds: 100 MiB of records; the others are in unnamed files.
     """
     tmpdir = data.reading.tmpdir
 
     def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, None]:
-        found = enumerate(chain.from_iterable(entries(batch, column) for batch in batches), number << TURN)
-        yield from pack_blocks(entry + position.to_bytes(NUMBER, "big") for position, entry in found)
+        numbered = enumerate(chain.from_iterable(entries(batch, column) for batch in batches), number << POSITION_SHIFT)
+        yield from pack_blocks(entry + position.to_bytes(LENGTH_BYTES, "big") for position, entry in numbered)
 
     counts = Counter({part.name: 0 for part in parts})
-    by_entry = external_sort(records_of(data.counted_gather(work)), MEMORY, tmpdir)
-    sorted_again = external_sort(assigned(by_entry, parts, counts, tmpdir), MEMORY, tmpdir)
+    by_entry = external_sort(records_of(data.counted_gather(work)), PARTING_MEMORY, tmpdir)
+    sorted_again = external_sort(assign_parts(by_entry, parts, counts, tmpdir), PARTING_MEMORY, tmpdir)
     by_position = chain([*islice(sorted_again, 1)], sorted_again)  # now all have been counted
 
-    def part(found: bytes) -> str:
-        return parts[int.from_bytes(found[2 * NUMBER :], "big")].name
+    def part(record: bytes) -> str:
+        return parts[int.from_bytes(record[2 * LENGTH_BYTES :], "big")].name
 
     def of_samples(batch: Batch) -> list[str]:
         names = []
-        for each in entries(batch, column):
-            found = next(by_position, b"")
-            if found[NUMBER : 2 * NUMBER] != digest_of_entry(each):
+        for entry in entries(batch, column):
+            record = next(by_position, b"")
+            if record[LENGTH_BYTES : 2 * LENGTH_BYTES] != digest_of_entry(entry):
                 raise other_samples()
-            names.append(part(found))
+            names.append(part(record))
         return names
 
     def labels() -> Iterator[tuple[Batches, Sequence[str]]]:
@@ -183,26 +183,26 @@ def stratified(
     return counts, labels()
 
 
-def assigned(
+def assign_parts(
     records: Iterator[bytes], parts: Sequence[shares.Part], counts: Counter[str], tmpdir: str | None
 ) -> Iterator[bytes]:
     """Yield the position of each of *records*, sorted by value and hash, a digest of its entry, and its part.
 
     Counts the samples of each of *parts* in *counts*. Holds: 32 MiB of records.
     """
-    for _, same in groupby(records, lambda found: found[: found.index(b"\0\0")]):
-        spool = Spool(MEMORY, tmpdir)
+    for _, same in groupby(records, lambda record: record[: record.index(b"\0\0")]):
+        spool = Spool(PARTING_MEMORY, tmpdir)
         count = 0
-        for found in same:
+        for record in same:
             count += 1
-            spool.add(found[-NUMBER:] + digest_of_entry(found[:-NUMBER]))
+            spool.add(record[-LENGTH_BYTES:] + digest_of_entry(record[:-LENGTH_BYTES]))
         ranked = iter(spool)
-        for number, share in enumerate(shares.apportioned(count, parts)):
+        for number, share in enumerate(shares.apportion(count, parts)):
             counts[parts[number].name] += share
-            for found in islice(ranked, share):
-                yield found + number.to_bytes(NUMBER, "big")
+            for record in islice(ranked, share):
+                yield record + number.to_bytes(LENGTH_BYTES, "big")
 
 
 def digest_of_entry(entry: bytes) -> bytes:
-    """Return what tells whether a sample still has this *entry* when it is read again."""
-    return blake2b(entry, digest_size=NUMBER).digest()
+    """Return a fingerprint of *entry*, by which a second reading checks that the sample is the same."""
+    return blake2b(entry, digest_size=LENGTH_BYTES).digest()

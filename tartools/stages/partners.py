@@ -1,9 +1,9 @@
-"""The second data set of tarjoin, B: shards and tables of samples, or files of rows, to keys and what they add.
+"""The second data set of tarjoin, B: an index by key of shards and tables of samples, or of files of rows.
 
-What it has for each key of the first, A, is in memory if it fits, else on disk.
+The values to add for keys of the first data set, A, are in memory if they fit, else on disk.
 
- - `Held`: all of B in a dictionary.
- - `Spilled`: B is sorted to a temporary file; a block of it is read for each key of A, one after the other if A is
+ - `PartnersInMemory`: all of B in a dictionary.
+ - `PartnersOnDisk`: B is sorted to a temporary file; a block of it is read for each key of A, in order if A is
    sorted.
 
 A has any size and order, and is read once.
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError, UsageError, several
-from tartools.samples.account import FIRST, Account, Phase
+from tartools.samples.account import MAX_KEYS_REMEMBERED, Account, Phase
 from tartools.samples.columnfields import ChosenColumns, RowFormat
 from tartools.samples.filekeys import Dots
 from tartools.samples.sample import Batch, failure_of
@@ -39,40 +39,42 @@ Pairs = Generator[
     tuple[Sequence[bytes], Sequence[Any]], None, None
 ]  # keys of adjacent samples, and what B has for them
 
-NUMBER = 8  # bytes of the number of a sample of B in a record
-PLACE = 120  # bytes of memory for the place of a block
-LEAST, MOST = 8, 1000  # records in a block
-LARGE = 1 << 16  # bytes; no block is larger, unless one record is
-OVERHEAD = 250  # bytes of memory for a sample in a dictionary beyond its own: three objects, slots in lists
+SAMPLE_NUMBER_BYTES = 8  # bytes of the number of a sample of B in a record
+BLOCK_PLACE_BYTES = 120  # bytes of memory for the place of a block
+MIN_BLOCK_RECORDS, MAX_BLOCK_RECORDS = 8, 1000  # records in a block
+MAX_BLOCK_BYTES = 1 << 16  # bytes; no block is larger, unless one record is
+SAMPLE_OVERHEAD_BYTES = (
+    250  # bytes of memory for a sample in a dictionary beyond its own: three objects, slots in lists
+)
 
 
-def partners_of(batches: Pairs, memory: int, tmpdir: str | None) -> Held | Spilled:
-    """Read *batches* of B, and return what finds partners in them.
+def partners_of(batches: Pairs, memory: int, tmpdir: str | None) -> PartnersInMemory | PartnersOnDisk:
+    """Read *batches* of B; return an index that finds their values by key.
 
-    Holds: *memory* bytes. Raises: SampleError if a key is there twice; what *batches* raise.
+    Holds: *memory* bytes. Raises: SampleError if a key is there twice; the errors of *batches*.
     """
     numbers: dict[bytes, int] = {}
-    held: list[bytes] = []
+    stored_values: list[bytes] = []
     size = 0
     for keys, values in batches:
-        before = len(held)
+        before = len(stored_values)
         numbers.update(zip(keys, count(before), strict=False))
-        held += values
-        if len(numbers) != len(held):
-            raise _twice_in(list(numbers)[:before], keys)
-        size += sum(map(len, keys)) + sum(map(len, values)) + OVERHEAD * len(keys)
+        stored_values += values
+        if len(numbers) != len(stored_values):
+            raise _first_repeated_key_error(list(numbers)[:before], keys)
+        size += sum(map(len, keys)) + sum(map(len, values)) + SAMPLE_OVERHEAD_BYTES * len(keys)
         if size > memory:
             break
     else:
-        return Held(numbers, held)
-    pairs = list(zip(numbers, held, strict=True))
-    del numbers, held
-    rest = ((key, value) for keys, values in batches for key, value in zip(keys, values, strict=True))
-    return Spilled(chain(_emptied(pairs), rest), memory, tmpdir)
+        return PartnersInMemory(numbers, stored_values)
+    pairs = list(zip(numbers, stored_values, strict=True))
+    del numbers, stored_values
+    remaining = ((key, value) for keys, values in batches for key, value in zip(keys, values, strict=True))
+    return PartnersOnDisk(chain(_pop_all(pairs), remaining), memory, tmpdir)
 
 
-class Held:
-    """All of B is in memory: *values*, and the *numbers* of these by key. *example* is a key of B, if it has one."""
+class PartnersInMemory:
+    """An index in memory: *values* of B, and their *numbers* by key. *example* is a key of B, None if B is empty."""
 
     def __init__(self, numbers: dict[bytes, int], values: Sequence[bytes]) -> None:
         self.example = next(iter(numbers), None)
@@ -81,7 +83,7 @@ class Held:
         self._marks = bytearray(len(values))
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """Return what B has for the *keys* of the next samples of A, None for what it lacks."""
+        """Return the values of B for *keys*, the keys of the next samples of A; None for a key that B lacks."""
         numbers = list(map(self._numbers.get, keys))
         marks, values = self._marks, self._values
         for number in numbers:
@@ -90,33 +92,33 @@ class Held:
         return [None if number is None else values[number] for number in numbers]
 
     def has(self, key: bytes) -> bool:
-        """True if B has *key*; that is not counted."""
+        """True if B has *key*; the sample does not count as asked for."""
         return key in self._numbers
 
     @property
     def left(self) -> int:
-        """How many samples of B no key was asked for."""
+        """The number of samples of B with keys that were not asked for."""
         return self._marks.count(0)
 
 
-def _emptied(pairs: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+def _pop_all(pairs: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
     """Yield *pairs*, in order, and free each."""
     pairs.reverse()
     while pairs:
         yield pairs.pop()
 
 
-def _twice_in(before: list[bytes], keys: Sequence[bytes]) -> SampleError:
-    """Return the failure that one of *keys*, behind those *before*, is there twice."""
-    known = {key: number for number, key in enumerate(before)}
+def _first_repeated_key_error(before: list[bytes], keys: Sequence[bytes]) -> SampleError:
+    """Return the error that one of *keys*, which follow the keys *before*, is there twice."""
+    numbers_by_key = {key: number for number, key in enumerate(before)}
     for number, key in enumerate(keys, len(before)):
-        if known.setdefault(key, number) != number:
-            return twice(key, known[key], number)
+        if numbers_by_key.setdefault(key, number) != number:
+            return repeated_key_error(key, numbers_by_key[key], number)
     raise AssertionError("all keys are distinct")
 
 
-class Spilled:
-    """B is in a temporary file, sorted by key, in blocks; the first key of each block is in memory."""
+class PartnersOnDisk:
+    """An index on disk: B sorted by key in a temporary file, in blocks; the first key of each block is in memory."""
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]], memory: int, tmpdir: str | None) -> None:
         self._count = 0
@@ -124,7 +126,7 @@ class Spilled:
         self._file = scratch_file(tmpdir)
         self._firsts: list[bytes] = []
         self._places: list[int] = [0]
-        self._held: tuple[int, list[bytes]] = -1, []  # a block
+        self._cached_block: tuple[int, list[bytes]] = -1, []  # a block
         self._write(external_sort(self._records(pairs), memory // 2, tmpdir))
         self._marks = bytearray((self._count + 7) // 8)  # which were asked for; a bit for each
         self.example = self._firsts[0] if self._firsts else None
@@ -134,30 +136,32 @@ class Spilled:
         return [self._value(key) for key in keys]
 
     def has(self, key: bytes) -> bool:
-        """As `Held.has`."""
+        """True if B has *key*, which does not count as asked for."""
         return self._record(key) is not None
 
     @property
     def left(self) -> int:
-        """As `Held.left`."""
+        """The number of samples of B whose keys were not asked for so far."""
         return self._count - int.from_bytes(self._marks, "little").bit_count()
 
     def _records(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
         for number, (key, value) in enumerate(pairs):
             self._count += 1
-            yield key + b"\0" + number.to_bytes(NUMBER, "big") + value
+            yield key + b"\0" + number.to_bytes(SAMPLE_NUMBER_BYTES, "big") + value
 
     def _write(self, records: Iterator[bytes]) -> None:
-        """Write sorted *records* in blocks: as few as their places need to fit into a quarter of the memory."""
+        """Write sorted *records* in blocks, so few that the places of the blocks fit into a quarter of the memory."""
         first = list(islice(records, 1))  # now all are counted
-        most = min(max(LEAST, self._count * PLACE * 4 // self._memory), MOST)
+        max_records = min(
+            max(MIN_BLOCK_RECORDS, self._count * BLOCK_PLACE_BYTES * 4 // self._memory), MAX_BLOCK_RECORDS
+        )
         last: tuple[bytes, int] | None = None
-        for block in in_parts(chain(first, records), most, LARGE):
+        for block in in_parts(chain(first, records), max_records, MAX_BLOCK_BYTES):
             for record in block:
                 key = record[: record.index(b"\0")]
-                number = int.from_bytes(record[len(key) + 1 : len(key) + 1 + NUMBER], "big")
+                number = int.from_bytes(record[len(key) + 1 : len(key) + 1 + SAMPLE_NUMBER_BYTES], "big")
                 if last is not None and key == last[0]:
-                    raise twice(*last, number)
+                    raise repeated_key_error(*last, number)
                 last = key, number
             self._firsts.append(block[0][: block[0].index(b"\0")])
             data = marshal.dumps(block)
@@ -165,14 +169,14 @@ class Spilled:
             self._places.append(self._places[-1] + len(data))
 
     def _value(self, key: bytes) -> bytes | None:
-        """Return what B has for *key*, and mark it as asked for."""
+        """Return the value of B for *key*, None if there is none; mark it as asked for."""
         record = self._record(key)
         if record is None:
             return None
         begin = len(key) + 1
-        asked = int.from_bytes(record[begin : begin + NUMBER], "big")
-        self._marks[asked >> 3] |= 1 << (asked & 7)
-        return record[begin + NUMBER :]
+        number = int.from_bytes(record[begin : begin + SAMPLE_NUMBER_BYTES], "big")
+        self._marks[number >> 3] |= 1 << (number & 7)
+        return record[begin + SAMPLE_NUMBER_BYTES :]
 
     def _record(self, key: bytes) -> bytes | None:
         at = bisect_right(self._firsts, key) - 1
@@ -186,15 +190,15 @@ class Spilled:
         return block[number]
 
     def _block(self, number: int) -> list[bytes]:
-        """Return the records of block *number*; the last one that was asked for is in memory."""
-        if self._held[0] != number:
+        """Return the records of block *number*; the last block that was read is cached."""
+        if self._cached_block[0] != number:
             data = read_range(self._file, self._places[number], self._places[number + 1])
-            self._held = number, unpack_block(data)
-        return self._held[1]
+            self._cached_block = number, unpack_block(data)
+        return self._cached_block[1]
 
 
-def twice(key: bytes, first: int, second: int) -> SampleError:
-    """Return the failure that samples number *first* and *second* of B both have *key*."""
+def repeated_key_error(key: bytes, first: int, second: int) -> SampleError:
+    """Return the error that samples number *first* and *second* of B both have *key*."""
     name = key.decode("utf-8", "surrogateescape")
     return SampleError(
         f"B has the key {name!r} twice, so what to add is not clear: its samples number {first + 1:,} and "
@@ -205,14 +209,14 @@ def twice(key: bytes, first: int, second: int) -> SampleError:
 # ---- reading B ----
 
 
-FORMS = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
+ROW_FORMATS = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
 MIXED = "B is shards and tables of samples, or files of rows (TSV, CSV, JSON lines, Parquet), not both"
 
 
 class RowOptions(NamedTuple):
-    """How B is read: its format *form*, the column *key* of keys; of text, its *encoding*. None: as usual.
+    """Options for B as rows: its format *form*, the column *key* with keys, the *encoding* of text. None: the default.
 
-    A key that is the name of a file ends at a dot, as *dots* says.
+    *dots* decides at which dot a key ends that is the name of a file.
     """
 
     form: str | None = None
@@ -221,10 +225,10 @@ class RowOptions(NamedTuple):
     encoding: str | None = None
 
 
-class FoundPartners:
-    """The partners that *second*, B, has; what was found is counted."""
+class PartnerFinder:
+    """Finds partners in *second*, B, and counts keys of A with and without a partner."""
 
-    def __init__(self, partners: Held | Spilled, second: SecondRows | SecondShards) -> None:
+    def __init__(self, partners: PartnersInMemory | PartnersOnDisk, second: SecondRows | SecondShards) -> None:
         self.second = second
         self._partners = partners
         self._asked = 0
@@ -235,18 +239,18 @@ class FoundPartners:
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
         """As `Held.find`."""
-        found = self._partners.find(keys)
+        values = self._partners.find(keys)
         if not self._asked and keys:
             self._example = keys[0]
         self._asked += len(keys)
-        lost = found.count(None)
-        if lost and self._other_form is None and self._looked_up < FIRST:
-            self._find_other_form([key for key, value in zip(keys, found, strict=True) if value is None])
+        lost = values.count(None)
+        if lost and self._other_form is None and self._looked_up < MAX_KEYS_REMEMBERED:
+            self._find_other_form([key for key, value in zip(keys, values, strict=True) if value is None])
         self._lost += lost
-        return found
+        return values
 
     def _find_other_form(self, lost: Iterable[bytes]) -> None:
-        """Find a key among those *lost* that B has in another Unicode form."""
+        """Note the first of the *lost* keys that B has in another Unicode form."""
         for key in lost:
             if not key.isascii():
                 self._looked_up += 1
@@ -262,16 +266,16 @@ class FoundPartners:
         self.second.check()
 
     def tell(self, account: Account, left_out: bool) -> None:
-        """Say how many samples of B had no partner, and of A, if those are *left_out*.
+        """Warn of samples of B without a partner, and of samples of A without one if these are *left_out*.
 
         If no sample of A had one, and all are left out, that is an omission: an empty output is hardly what was meant.
         """
-        lost, left = self._lost if left_out else 0, self._partners.left
+        lost, unmatched = self._lost if left_out else 0, self._partners.left
         parts = []
         if lost:
             parts.append(f"{several(lost, 'sample')} of A had no partner in B (left out)")
-        if left:
-            parts.append(f"{several(left, 'sample')} of B had {'none' if lost else 'no partner'} in A")
+        if unmatched:
+            parts.append(f"{several(unmatched, 'sample')} of B had {'none' if lost else 'no partner'} in A")
         if parts:
             (account.warn_empty if lost and lost == self._asked else account.warn)(", ".join(parts))
         if self._other_form is not None:
@@ -284,7 +288,7 @@ class FoundPartners:
             (account.omit if left_out else account.warn)(self._nothing_common())
 
     def _nothing_common(self) -> str:
-        """Return what to say if no key of A is in B."""
+        """Return the message for the case that no key of A is in B."""
         example = self._partners.example
         if example is None:
             return "no key of A is in B, which has no samples"
@@ -302,12 +306,12 @@ def read_second(
     account: Account,
     reading: Reading,
     memory: int,
-) -> FoundPartners:
-    """Read B, which is *urls*, as *rows* says if it is rows; return what finds partners in it.
+) -> PartnerFinder:
+    """Read B from *urls*, with the options *rows* if it is rows; return the finder of partners.
 
-    Its columns or fields that are *chosen* are added.
+    *chosen*: the columns or fields of B to add.
 
-    Holds: *memory* bytes. Raises what `partners_of` raises.
+    Holds: *memory* bytes. Raises: SampleError if a key is in B twice; the errors of reading B.
     """
     own = Account(account.say, account.quiet)
     account.progress.phase = Phase("reading B", account=own)
@@ -317,7 +321,7 @@ def read_second(
     own.settle()
     account.omissions += own.omissions
     account.progress.phase = Phase("writing")
-    return FoundPartners(partners, source)
+    return PartnerFinder(partners, source)
 
 
 def check_no_rows(urls: Sequence[str]) -> None:
@@ -330,13 +334,13 @@ def check_no_rows(urls: Sequence[str]) -> None:
 def form_by_name(url: str) -> str | None:
     """Return the format of the rows in *url*, by its name: tsv, csv or jsonl; None if it is another name."""
     name = Url(url).name.lower() if Url(url).scheme != "pipe" else ""
-    return FORMS.get(split_packed(name)[0].rpartition(".")[2])
+    return ROW_FORMATS.get(split_packed(name)[0].rpartition(".")[2])
 
 
 def source_of(
     urls: Sequence[str], rows: RowOptions, chosen: ChosenColumns, account: Account, reading: Reading
 ) -> SecondRows | SecondShards:
-    """Return B, which *urls* have, as *rows* says. Raises: UsageError if they are shards and rows."""
+    """Return a reader of B, *urls*, with the options *rows*. Raises: UsageError if they are both shards and rows."""
     forms = [rows.form or form_by_name(url) or ("parquet" if is_table(url) else "tar") for url in urls]
     for number, url in enumerate(urls if rows.key is None and not rows.form else ()):
         if forms[number] == "parquet" and lists_samples(url, chosen):
@@ -352,10 +356,10 @@ def source_of(
 
 
 def lists_samples(url: str, chosen: ChosenColumns) -> bool:
-    """Tell whether the Parquet file *url* lists samples whose fields are *chosen*, and not columns of its own."""
+    """True if the Parquet file *url* lists samples with the *chosen* fields, which are no columns of its own."""
     from tartools.tables import source
 
-    with source.opened_any(url) as table:
+    with source.open_parquet(url) as table:
         if any(name not in table.names for name in source.NEEDED):
             return False
         columns = set(map(chosen.fold, table.names))
@@ -383,7 +387,7 @@ class SecondRows:
                 from tartools.formats import parquetread
                 from tartools.tables import source
 
-                with source.opened_any(url, buffer=parquetread.buffer_of(url)) as table:
+                with source.open_parquet(url, buffer=parquetread.buffer_of(url)) as table:
                     yield from parquetread.field_rows(table, self._format)
             else:
                 from tartools.formats import textrows
@@ -396,21 +400,21 @@ class SecondRows:
             account.shards_done += 1
 
     def single(self) -> bytes | None:
-        """Return the field that is added, if what `batches` yields is the payload of one."""
+        """Return the field to add if the values of `batches` are its payloads; None if there are several."""
         return self._format.single
 
     def members(self, key: bytes, packed: bytes) -> list[Member]:
-        """Return the members for what `batches` yields."""
+        """Return the members to add for *key*, given its *packed* fields, a value of `batches`."""
         single = self._format.single
         fields = marshal.loads(packed) if single is None else [(single, packed)]  # noqa: S302  # from our own process
         return [tar.new_member(join_path(key, field), payload) for field, payload in fields]
 
     def check(self) -> None:
-        """Do nothing: all rows are held, or were read to their end."""
+        """Do nothing: all rows have been read to their end."""
 
 
 class SecondShards:
-    """B is shards and tables of samples, *urls*. Those that are not in plain local files go to a temporary file."""
+    """B as shards and tables of samples, *urls*. Samples outside plain local files are copied to a temporary file."""
 
     def __init__(self, urls: Sequence[str], chosen: ChosenColumns, account: Account, reading: Reading) -> None:
         self._urls = urls
@@ -422,18 +426,18 @@ class SecondShards:
         self._fields: dict[tuple[str, ...], list[tuple[int, bytes]]] = {}  # of samples with these: which, for which
 
     def batches(self) -> Pairs:
-        """Yield the keys of adjacent samples, and where these are."""
+        """Yield the keys and the packed locations of adjacent samples."""
         account = self._account
-        with closing_upstream(found := read_batches(self._urls, account, self._reading)):
-            for batch in self._explained(found):
+        with closing_upstream(sample_batches := read_batches(self._urls, account, self._reading)):
+            for batch in self._explain_errors(sample_batches):
                 if self._keys_alone:
                     yield batch.keys, [b""] * len(batch)
                 else:
                     yield batch.keys, self._places(batch)
         account.check()
 
-    def _explained(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield *batches*; if B begins with no shard, by its name neither, the failure says how to read it as rows."""
+    def _explain_errors(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield *batches*; if B is no shard, by its begin and its name, the error says how to read it as rows."""
         read = False
         try:
             for batch in batches:
@@ -446,21 +450,21 @@ class SecondShards:
             raise TarFormatError(help, url=error.url, offset=error.offset) from error
 
     def _places(self, batch: Batch) -> list[bytes]:
-        """Return where the samples of *batch* are: in plain files, or copied to a temporary one."""
-        where = self._files.location_of(batch)
-        if where is None or batch.groups is None:
-            found = [self._files.store(sample) for sample in batch]
-            return [LOCATION.pack(start, end, shard, 0, flags) for start, end, shard, flags in found]
-        starts, (shard, shift) = batch.groups.starts, where
+        """Return the packed locations of the samples of *batch*: in plain files, or copied to a temporary one."""
+        shard_and_shift = self._files.location_of(batch)
+        if shard_and_shift is None or batch.groups is None:
+            locations = [self._files.store(sample) for sample in batch]
+            return [LOCATION.pack(start, end, shard, 0, flags) for start, end, shard, flags in locations]
+        starts, (shard, shift) = batch.groups.starts, shard_and_shift
         return [LOCATION.pack(start + shift, end + shift, shard, 0, 0) for start, end in pairwise(starts)]
 
     def single(self) -> bytes | None:
-        """Return None: what `batches` yields is no payload."""
+        """Return None: the values of `batches` are locations, not payloads."""
         return None
 
-    def members(self, key: bytes, found: bytes) -> list[Member]:
-        """Return the members that are added, for what `batches` yields. Raises: SampleError for one field twice."""
-        start, end, shard, _, flags = LOCATION.unpack(found)
+    def members(self, key: bytes, location: bytes) -> list[Member]:
+        """Return the members to add for *key*, from a *location* of `batches`. Raises: SampleError."""
+        start, end, shard, _, flags = LOCATION.unpack(location)
         sample = self._files.sample(Entry(b"", key, start, end, shard, flags))
         members, names = sample.members, sample.fields
         if names not in self._fields:
@@ -476,8 +480,8 @@ class SecondShards:
     def check(self) -> None:
         """Raise SampleError if no sample had a field that was asked for; StorageError if a file has changed."""
         self._files.check()
-        seen = list(dict.fromkeys(name for names in self._fields for name in names))
-        if seen and (lost := " ".join(self._chosen.lost(seen))):
+        fields_seen = list(dict.fromkeys(name for names in self._fields for name in names))
+        if fields_seen and (lost := " ".join(self._chosen.lost(fields_seen))):
             raise SampleError(
-                f"no sample of B that was joined had {lost}{blanks(lost)}; the fields: {field_list(seen)}"
+                f"no sample of B that was joined had {lost}{blanks(lost)}; the fields: {field_list(fields_seen)}"
             )

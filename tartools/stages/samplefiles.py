@@ -1,6 +1,6 @@
 """The files that hold samples while they are sorted or joined: plain local inputs, and a scratch file for all others.
 
-An index of such samples has records. A record is bytes that C compares in sort order: what the sample sorts by, its
+An index of such samples has records. A record is bytes that C compares in sort order: the sort key of the sample, its
 position in the input (so that the sort is stable), its key, and the location: a range of a plain local file, or of the
 scratch file.
 """
@@ -16,19 +16,21 @@ from typing import NamedTuple
 from tartools import storage, tar
 from tartools.errors import StorageError
 from tartools.samples.sample import Batch, Sample
-from tartools.storage.openfiles import OpenFiles
+from tartools.storage.openfiles import OpenFileCache
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import FileVersion, changed
 from tartools.tar import ContiguousGroups, Member, Source, located, read_range
 
-POSITION = 8  # bytes, big-endian, after the sort key; the key of the sample and its location follow
+SORT_POSITION_BYTES = 8  # bytes, big-endian, after the sort key; the key of the sample and its location follow
 LOCATION = Struct(">QQIIB")  # start, end, shard, length of the key in the record, flags
-LONE, COPIED = 1, 2  # flags: never joined; in the scratch file
+NEVER_JOINED, IN_SCRATCH_FILE = 1, 2  # flags: never joined; in the scratch file
 Identities = list[tuple[int, tuple[int, ...]]]
 
-PARTS = 64  # parts of a sample that are joined without copying them to the scratch file first
-SMALL = 1 << 20  # bytes; members of a smaller sample are read into memory, those of a larger one stay ranges
-HELD = 16 << 20  # bytes of one joined sample in memory
+MAX_PARTS_JOINED = 64  # parts of a sample that are joined without copying them to the scratch file first
+MAX_SAMPLE_READ_WHOLE = (
+    1 << 20
+)  # bytes; members of a smaller sample are read into memory, those of a larger one stay ranges
+MAX_SAMPLE_IN_MEMORY = 16 << 20  # bytes of one joined sample in memory
 
 
 class Entry(NamedTuple):
@@ -45,7 +47,12 @@ class Entry(NamedTuple):
 def record_of(position: int, entry: Entry) -> bytes:
     """Return the record of *entry*, which has this *position* in the input."""
     sort_key, key, start, end, shard, flags = entry
-    return sort_key + position.to_bytes(POSITION, "big") + key + LOCATION.pack(start, end, shard, len(key), flags)
+    return (
+        sort_key
+        + position.to_bytes(SORT_POSITION_BYTES, "big")
+        + key
+        + LOCATION.pack(start, end, shard, len(key), flags)
+    )
 
 
 def entries_of(records: Iterable[bytes]) -> Iterator[Entry]:
@@ -55,11 +62,11 @@ def entries_of(records: Iterable[bytes]) -> Iterator[Entry]:
         behind = len(packed) - size
         start, end, shard, length, flags = unpack(packed, behind)
         begin = behind - length
-        yield make(Entry, (packed[: begin - POSITION], packed[begin:behind], start, end, shard, flags))
+        yield make(Entry, (packed[: begin - SORT_POSITION_BYTES], packed[begin:behind], start, end, shard, flags))
 
 
-def reopened(url: str) -> io.FileIO:
-    """Return the plain local file *url*, which was read before. Raises: StorageError if it is one no more."""
+def reopen(url: str) -> io.FileIO:
+    """Open the plain local file *url* again. Raises: StorageError if it is no longer a plain local file."""
     file = storage.open_read(url).file
     if file is None:
         raise StorageError("this is no longer a regular file", url=url)
@@ -75,10 +82,10 @@ class PartMember(NamedTuple):
 
 
 class SampleFiles:
-    """Stores samples until they are written: in the plain local files that held them, or in one scratch file.
+    """Stores samples until they are written: in the plain local files that have them, or in one scratch file.
 
-    Shards are known by numbers. *urls* have theirs from the start, so that forks of this process use the same. 128 of
-    them stay open.
+    Shards have numbers. *urls* are numbered from the start, so that forks use the same numbers. 128 files
+    stay open.
     """
 
     def __init__(self, tmpdir: str | None, urls: Iterable[str] = ()) -> None:
@@ -86,21 +93,21 @@ class SampleFiles:
         self._urls: list[str] = list(dict.fromkeys(urls))
         self._numbers = {url: number for number, url in enumerate(self._urls)}
         self._identities: dict[int, tuple[int, ...]] = {}
-        self._open = OpenFiles()
+        self._open = OpenFileCache()
         self._stdin: dict[int, io.FileIO] = {}  # files that cannot be opened again
-        self._seen: io.FileIO | None = None
+        self._last_file: io.FileIO | None = None
         self._scratch: io.FileIO | None = None
         self._copies: tar.Writer | None = None
 
     def location_of(self, batch: Batch) -> tuple[int, int] | None:
-        """Return (shard, shift) if all of *batch* is in one plain file, *shift* bytes further on; else None."""
+        """Return (shard number, offset of the source in the file) if all of *batch* is in one plain file; else None."""
         if batch.groups is None:
             return None
         file, shift, _ = located(batch.groups.source, 0, 0)
         if not isinstance(file, io.FileIO) or file.writable():
             return None
         shard = self._number(batch.shard)
-        self._keep(shard, file)
+        self._register(shard, file)
         return shard, shift
 
     def store(self, sample: Sample) -> tuple[int, int, int, int]:
@@ -108,25 +115,27 @@ class SampleFiles:
         shard = self._number(sample.shard)
         file, start, end = extent(sample.members)
         if isinstance(file, io.FileIO) and not file.writable():  # scratch files are writable
-            self._keep(shard, file)
+            self._register(shard, file)
             return start, end, shard, 0
-        return *self._copy(sample), shard, COPIED
+        return *self._copy(sample), shard, IN_SCRATCH_FILE
 
     def file(self, entry: Entry) -> tuple[io.FileIO, str]:
         """Return the file that holds the sample of *entry*, and the URL that the sample was read from."""
-        return self._copied() if entry.flags & COPIED else self._file(entry.shard), self._urls[entry.shard]
+        return self._flushed_scratch() if entry.flags & IN_SCRATCH_FILE else self._file(entry.shard), self._urls[
+            entry.shard
+        ]
 
     def gather(self, entries: Sequence[Entry]) -> Batch:
         """Return the samples of *entries* in one batch, read into memory."""
         _, keys, starts, ends, shards, flags = zip(*entries, strict=True)
-        where = list(zip(shards, flags, strict=True))
-        known = {pair: self.file(entry) for pair, entry in dict(zip(where, entries, strict=True)).items()}
-        files, sizes = [known[pair][0] for pair in where], list(map(sub, ends, starts))
-        found = self._open.read(files, starts, sizes)
-        if len(found) < sum(sizes):  # a read may return less
-            found = b"".join(map(read_range, files, starts, ends))
-        urls = [known[pair][1] for pair in where]
-        return Batch(ContiguousGroups(found, list(keys), list(accumulate(sizes, initial=0)), None, []), urls)
+        places = list(zip(shards, flags, strict=True))
+        files_by_place = {pair: self.file(entry) for pair, entry in dict(zip(places, entries, strict=True)).items()}
+        files, sizes = [files_by_place[pair][0] for pair in places], list(map(sub, ends, starts))
+        data = self._open.read(files, starts, sizes)
+        if len(data) < sum(sizes):  # a read may return less
+            data = b"".join(map(read_range, files, starts, ends))
+        urls = [files_by_place[pair][1] for pair in places]
+        return Batch(ContiguousGroups(data, list(keys), list(accumulate(sizes, initial=0)), None, []), urls)
 
     def sample(self, entry: Entry) -> Sample:
         """Return the sample of *entry* as a range of the file that holds it."""
@@ -135,8 +144,8 @@ class SampleFiles:
 
     def members(self, parts: list[Entry]) -> list[PartMember]:
         """Return the members of all *parts*. Many parts, or large ones, are copied to the scratch file first."""
-        small = sum(entry.end - entry.start for entry in parts if entry.end - entry.start <= SMALL)
-        if len(parts) <= PARTS and small <= HELD:
+        small = sum(entry.end - entry.start for entry in parts if entry.end - entry.start <= MAX_SAMPLE_READ_WHOLE)
+        if len(parts) <= MAX_PARTS_JOINED and small <= MAX_SAMPLE_IN_MEMORY:
             samples = map(self.sample, parts)
             return [PartMember(part, s.shard, member) for part, s in enumerate(samples) for member in s.members]
         owners: list[tuple[int, str]] = []
@@ -145,8 +154,8 @@ class SampleFiles:
             sample = self.sample(entry)
             owners += [(part, sample.shard)] * len(sample.members)
             spans.append(self._copy(sample))
-        whole = Sample.at(parts[0].key, self._copied(), spans[0][0], spans[-1][1])
-        return [PartMember(*owner, member) for owner, member in zip(owners, whole.members, strict=True)]
+        joined = Sample.at(parts[0].key, self._flushed_scratch(), spans[0][0], spans[-1][1])
+        return [PartMember(*owner, member) for owner, member in zip(owners, joined.members, strict=True)]
 
     @property
     def identities(self) -> Identities:
@@ -159,17 +168,17 @@ class SampleFiles:
         return self._copies.size if self._copies is not None else 0
 
     def add_identities(self, identities: Identities) -> None:
-        """Add the *identities* that a fork found. Raises: StorageError if a file was another one there."""
-        for shard, known in identities:
-            self._same(shard, known)
+        """Add the *identities* of files in a fork. Raises: StorageError if a file had another version there."""
+        for shard, version in identities:
+            self._require_version(shard, version)
 
     def check(self) -> None:
         """Raise StorageError if one of the files has changed."""
         for shard in self._identities:
-            self._same(shard, FileVersion.of(self._stdin.get(shard) or reopened(self._urls[shard])))
+            self._require_version(shard, FileVersion.of(self._stdin.get(shard) or reopen(self._urls[shard])))
 
-    def _same(self, shard: int, version: Sequence[int]) -> None:
-        """Raise StorageError if the file of *shard* had another *version* when it was looked at first."""
+    def _require_version(self, shard: int, version: Sequence[int]) -> None:
+        """Raise StorageError if the file of *shard* had another *version* when it was first opened."""
         if self._identities.setdefault(shard, tuple(version)) != tuple(version):
             raise changed(self._urls[shard])
 
@@ -189,25 +198,25 @@ class SampleFiles:
         self._copies.add(sample.members)
         return start, self._copies.size
 
-    def _copied(self) -> io.FileIO:
+    def _flushed_scratch(self) -> io.FileIO:
         assert self._copies is not None and self._scratch is not None
         self._copies.flush()
         return self._scratch
 
     def _file(self, shard: int) -> io.FileIO:
-        return self._stdin.get(shard) or self._open.file(shard, partial(self._reopened, shard))
+        return self._stdin.get(shard) or self._open.file(shard, partial(self._reopen, shard))
 
-    def _reopened(self, shard: int) -> io.FileIO:
-        file = reopened(self._urls[shard])
-        self._same(shard, FileVersion.of(file))
+    def _reopen(self, shard: int) -> io.FileIO:
+        file = reopen(self._urls[shard])
+        self._require_version(shard, FileVersion.of(file))
         return file
 
-    def _keep(self, shard: int, file: io.FileIO) -> None:
-        """Remember *file*, which holds samples. Raises: StorageError if it has changed."""
-        if file is self._seen:
+    def _register(self, shard: int, file: io.FileIO) -> None:
+        """Record *file*, which holds samples of *shard*, and its version. Raises: StorageError if it has changed."""
+        if file is self._last_file:
             return
-        self._seen = file
-        self._same(shard, FileVersion.of(file))
+        self._last_file = file
+        self._require_version(shard, FileVersion.of(file))
         if isinstance(file.name, int):
             self._stdin[shard] = file
         else:

@@ -52,17 +52,17 @@ def choices_of(specs: Sequence[str] | None, option: str) -> list[tuple[str, ...]
     return [word.choices for word in words]
 
 
-def count(samples: Iterable[Item], most: int) -> Iterator[Item]:
-    """Yield the first *most* of *samples*; read no further."""
-    if most:
+def take_first(samples: Iterable[Item], max_count: int) -> Iterator[Item]:
+    """Yield the first *max_count* of *samples*; read no further."""
+    if max_count:
         for number, sample in enumerate(samples, 1):
             yield sample
-            if number == most:
+            if number == max_count:
                 return
 
 
-def sliced(samples: Iterable[Item], chosen: slice, account: Account) -> Iterator[Item]:
-    """Yield the samples whose numbers are in the slice *chosen*, which has no negatives; leave out the others."""
+def take_slice(samples: Iterable[Item], chosen: slice, account: Account) -> Iterator[Item]:
+    """Yield the samples with numbers in the slice *chosen*, which has no negatives; leave out the others."""
     numbers = range(*chosen.indices(sys.maxsize))
     last = numbers[-1] if numbers else -1
     for number, sample in enumerate(samples if numbers else ()):
@@ -82,7 +82,7 @@ def fields(
     *,
     verbatim: bool = False,
 ) -> Iterator[Sample]:
-    """Yield *samples* with only the members that *words* select (all if *words* is empty), without those *dropped*.
+    """Yield *samples* with only the members that *words* select (all if empty), without *dropped* fields.
 
     A word selects every member of the first of its fields that the sample has; case is ignored unless *verbatim*.
     Members keep their order. A sample without a member left is left out. `account.check` warns if no sample had a field
@@ -99,8 +99,8 @@ def fields(
         names = dict.fromkeys(name for names in chosen for name in names)
         if unseen and names:
             raise no_sample_has(" ".join(map(str, unseen)), names)
-        seen = {*map(fold, names)}
-        if names and (absent := " ".join(name for folded, name in unwanted.items() if folded not in seen)):
+        folded_names = {*map(fold, names)}
+        if names and (absent := " ".join(name for folded, name in unwanted.items() if folded not in folded_names)):
             account.warn(f"-x: {no_sample_has(absent, names)}")
         account.watched.remove(check)
 
@@ -108,10 +108,10 @@ def fields(
     for sample in samples:
         names = sample.fields
         if names not in chosen:
-            chosen[names] = _chosen(names, words, unwanted, fold, unseen)
-            made = [new or names[at] for at, new in chosen[names]]
+            chosen[names] = _choose_fields(names, words, unwanted, fold, unseen)
+            new_names = [new or names[at] for at, new in chosen[names]]
             for _, new in chosen[names]:
-                if new is not None and made.count(new) > 1:
+                if new is not None and new_names.count(new) > 1:
                     twice = checked_path(sample.key, new).decode("utf-8", "replace")
                     raise SampleError(f"sample {sample.key!r} would get two members {twice!r}")
         if chosen[names]:
@@ -124,23 +124,23 @@ def fields(
             account.left_out += 1
 
 
-def _chosen(
+def _choose_fields(
     names: Sequence[str],
     words: Sequence[Word],
     unwanted: Container[str],
     fold: Callable[[str], str],
     unseen: dict[Word, None],
 ) -> list[tuple[int, str | None]]:
-    """Return which of the fields *names* are passed on, and their new names; those of *words* are no more *unseen*."""
+    """Return (index, new name or None) for the fields *names* to pass on; remove words that match from *unseen*."""
     folded = [fold(name) for name in names]
     if not words:
         return [(at, None) for at, name in enumerate(folded) if name not in unwanted]
     targets: dict[str, dict[str | None, None]] = {}
     for word in words:
-        known = (fold(choice) for choice in word.choices)
-        found = next((name for name in known if name in folded and name not in unwanted), None)
-        if found is not None:
-            targets.setdefault(found, {})[word.new] = None
+        folded_choices = (fold(choice) for choice in word.choices)
+        match = next((name for name in folded_choices if name in folded and name not in unwanted), None)
+        if match is not None:
+            targets.setdefault(match, {})[word.new] = None
             unseen.pop(word, None)
     return [(at, new) for at, name in enumerate(folded) for new in targets.get(name, ())]
 
@@ -173,23 +173,23 @@ def rekey(samples: Iterable[Sample], template: str, *, verbatim: bool = False) -
         yield make(sample, index=index)
 
 
-def keyer(template: str, others: Sequence[str] = (), *, verbatim: bool = False) -> Callable[..., Sample]:
-    """Return a function that returns a sample with the key that *template* says; see `rekey`.
+def keyer(template: str, more_numbers: Sequence[str] = (), *, verbatim: bool = False) -> Callable[..., Sample]:
+    """Return a function that gives a sample a new key, filled in as *template* says; see `rekey`.
 
-    It is called with the sample, and by name with `index` and *others*, further numbers that the template may use.
+    It is called with the sample and with keywords: `index`, and *more_numbers* that the template may use.
 
     Raises: UsageError for a bad template. The function raises SampleError for a key that would not read back (empty, or
     with a dot in its base name), a field that is missing or no text, and a key with fields in it that is absolute or
     has a part `..`.
     """
-    numbers = ("index", *others)
-    made, fields = _parsed_template(template, numbers)
+    numbers = ("index", *more_numbers)
+    format_text, fields = _parse_template(template, numbers)
 
     def renamed(sample: Sample, **values: object) -> Sample:
         shard = split_suffix(base_name(sample.shard))[0]
         values.update((name, _text_field(sample, field, verbatim)) for name, field in fields.items())
         try:
-            text = made.format(key=sample.key, shard=shard, **values)
+            text = format_text.format(key=sample.key, shard=shard, **values)
         except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
             raise _bad_template(template, numbers) from error
         try:
@@ -201,18 +201,18 @@ def keyer(template: str, others: Sequence[str] = (), *, verbatim: bool = False) 
     return renamed
 
 
-def _parsed_template(template: str, numbers: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Return *template* with names that `str.format` takes in place of those of fields, and the fields by these names.
+def _parse_template(template: str, numbers: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Return *template* with placeholders for `str.format`, and the names of fields by placeholder.
 
     Raises: UsageError.
     """
     from string import Formatter
 
-    made = ""
+    format_text = ""
     fields: dict[str, str] = {}
     try:
         for literal, name, spec, conversion in Formatter().parse(template):
-            made += literal.replace("{", "{{").replace("}", "}}")
+            format_text += literal.replace("{", "{{").replace("}", "}}")
             if name is None:
                 continue
             if name.partition("[")[0] not in (*numbers, "key", "shard"):
@@ -220,10 +220,10 @@ def _parsed_template(template: str, numbers: Sequence[str]) -> tuple[str, dict[s
                     raise _bad_template(template, numbers)
                 fields[f"field{len(fields)}"] = name
                 name = f"field{len(fields) - 1}"
-            made += f"{{{name}{'!' if conversion else ''}{conversion or ''}{':' if spec else ''}{spec}}}"
+            format_text += f"{{{name}{'!' if conversion else ''}{conversion or ''}{':' if spec else ''}{spec}}}"
     except ValueError as error:
         raise _bad_template(template, numbers) from error
-    return made, fields
+    return format_text, fields
 
 
 def _bad_template(template: str, numbers: Sequence[str]) -> UsageError:

@@ -10,8 +10,8 @@ from itertools import accumulate
 from math import gcd, lcm
 from typing import NamedTuple
 
-WHOLE = 1 << 64
-ROUNDING = 1000  # shares may differ from 1 in sum by one of these parts of it
+HASH_RANGE = 1 << 64
+SHARE_TOLERANCE = 1000  # shares may differ from 1 in sum by one of these parts of it
 
 
 def number_of(key: bytes) -> int:
@@ -29,8 +29,8 @@ def number_with(seed: int) -> Callable[[bytes], int]:
     return lambda key: int.from_bytes(blake2b(key, digest_size=8, key=secret).digest(), "big")
 
 
-def ratio(text: str, most: int = 1) -> tuple[int, int]:
-    """Return the number from 0 to *most* that *text* is, such as 0.9 or 1/3, as a numerator and a denominator.
+def ratio(text: str, maximum: int = 1) -> tuple[int, int]:
+    """Return the number from 0 to *maximum* that *text* is, such as 0.9 or 1/3, as a numerator and a denominator.
 
     Raises: ValueError.
 
@@ -38,13 +38,13 @@ def ratio(text: str, most: int = 1) -> tuple[int, int]:
     ((25, 100), (1, 3))
     """
     over, slash, under = text.partition("/")
-    whole, _, part = over.partition(".")
-    digits, divisor = whole + part, under if slash else "1"
+    integer_part, _, part = over.partition(".")
+    digits, divisor = integer_part + part, under if slash else "1"
     if not (digits + divisor).isascii() or not digits.isdigit() or not divisor.isdigit() or len(text) > 40:
-        raise ValueError(f"not a number from 0 to {most}: {text!r}")
+        raise ValueError(f"not a number from 0 to {maximum}: {text!r}")
     numerator, denominator = int(digits), int(divisor + "0" * len(part))  # exact, as no float is
-    if numerator > denominator * most or not denominator:
-        raise ValueError(f"not a number from 0 to {most}: {text!r}")
+    if numerator > denominator * maximum or not denominator:
+        raise ValueError(f"not a number from 0 to {maximum}: {text!r}")
     return numerator, denominator
 
 
@@ -57,7 +57,7 @@ def bound(text: str) -> int:
     True
     """
     numerator, denominator = ratio(text)
-    return -(-numerator * WHOLE // denominator)
+    return -(-numerator * HASH_RANGE // denominator)
 
 
 def span(text: str) -> range:
@@ -69,10 +69,10 @@ def span(text: str) -> range:
     low, colon, high = text.partition(":")
     if not colon:
         raise ValueError(f"not a range: {text!r}; write LO:HI, two numbers from 0 to 1, such as 0:0.9")
-    found = range(bound(low or "0"), bound(high or "1"))
-    if not found:
+    numbers = range(bound(low or "0"), bound(high or "1"))
+    if not numbers:
         raise ValueError(f"no key is in the range {text!r}: write the lower number first")
-    return found
+    return numbers
 
 
 class Part(NamedTuple):
@@ -85,7 +85,7 @@ class Part(NamedTuple):
 def parsed_parts(text: str) -> tuple[Part, ...]:
     """Return the parts in *text*, such as `train:0.9,val:0.1` or, in percent, `train:90,val:10`. Raises: ValueError.
 
-    The last one takes what the others leave, because digits of shares such as 0.333 end somewhere.
+    The last one gets the remainder, because digits of shares such as 0.333 end somewhere.
 
     >>> parsed_parts("train:0.9,val:0.1")
     (Part(name='train', weight=9), Part(name='val', weight=1))
@@ -102,43 +102,43 @@ def parsed_parts(text: str) -> tuple[Part, ...]:
                 f"not a part and its share: {word!r}; write NAME:SHARE,NAME:SHARE, as in train:0.9,val:0.1"
             )
         names.append(name)
-        ratios.append(ratio(share, most=100))
+        ratios.append(ratio(share, maximum=100))
         if not ratios[-1][0]:
             raise ValueError(f"the part {name!r} has the share 0; leave it out")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"two parts have the name {twice!r}")
-    whole = lcm(*(denominator for _, denominator in ratios))
-    weights = [numerator * whole // denominator for numerator, denominator in ratios]
-    sums = 100 if max(weights) > whole else 1  # in percent
-    whole *= sums
-    last = whole - sum(weights[:-1])
-    if abs(sum(weights) - whole) * ROUNDING > whole or last <= 0:
-        raise ValueError(f"the shares sum to {sum(weights) * sums / whole:.6g}, not to {sums}")
+    total = lcm(*(denominator for _, denominator in ratios))
+    weights = [numerator * total // denominator for numerator, denominator in ratios]
+    sums = 100 if max(weights) > total else 1  # in percent
+    total *= sums
+    last = total - sum(weights[:-1])
+    if abs(sum(weights) - total) * SHARE_TOLERANCE > total or last <= 0:
+        raise ValueError(f"the shares sum to {sum(weights) * sums / total:.6g}, not to {sums}")
     divisor = gcd(*weights[:-1], last)
     return tuple(Part(name, weight // divisor) for name, weight in zip(names, [*weights[:-1], last], strict=True))
 
 
 def upper_bounds(weights: Sequence[int]) -> list[int]:
-    """Return where the part of each of *weights* ends in the range from 0 to 2**64; the last ends there.
+    """Return the upper bound of the part of each of *weights* in the range from 0 to 2**64; the last is 2**64.
 
     >>> [bound / WHOLE for bound in upper_bounds([1, 1, 2])]
     [0.25, 0.5, 1.0]
     """
     total = sum(weights)
-    return [-(-before * WHOLE // total) for before in accumulate(weights)]
+    return [-(-before * HASH_RANGE // total) for before in accumulate(weights)]
 
 
-def apportioned(count: int, found: Sequence[Part]) -> list[int]:
-    """Return how many of *count* samples each part of *found* gets: its share, rounded down or up.
+def apportion(count: int, parts: Sequence[Part]) -> list[int]:
+    """Return the number of samples, of *count*, that each of *parts* gets: its share, rounded down or up.
 
-    Those with the largest remainders are rounded up, of equal ones the first.
+    Parts with the largest remainders are rounded up, of equal remainders the first.
 
-    >>> apportioned(5, parsed_parts("a:0.5,b:0.25,c:0.25")), apportioned(1, parsed_parts("a:0.1,b:0.9"))
+    >>> apportion(5, parsed_parts("a:0.5,b:0.25,c:0.25")), apportion(1, parsed_parts("a:0.1,b:0.9"))
     ([3, 1, 1], [0, 1])
     """
-    whole = sum(part.weight for part in found)
-    counts = [count * part.weight // whole for part in found]
-    by_rest = sorted(range(len(found)), key=lambda number: -(count * found[number].weight % whole))
+    total = sum(part.weight for part in parts)
+    counts = [count * part.weight // total for part in parts]
+    by_rest = sorted(range(len(parts)), key=lambda number: -(count * parts[number].weight % total))
     for number in by_rest[: count - sum(counts)]:
         counts[number] += 1
     return counts

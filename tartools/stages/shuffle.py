@@ -1,4 +1,4 @@
-"""Chance: the shuffle buffer, and a sample of samples; and interleaving.
+"""Random order: the shuffle buffer and the reservoir sample; and interleaving of shards.
 
 Equal seed and input give an equal result.
 """
@@ -14,10 +14,10 @@ from tartools.samples.sample import Sample
 Item = TypeVar("Item")  # a sample, or what stands for one
 
 
-def shuffle_buffer(samples: Iterable[Item], held: int, seed: int, account: Account) -> Iterator[Item]:
-    """Yield *samples* through a shuffle buffer of *held* samples: each one leaves it at random.
+def shuffle_buffer(samples: Iterable[Item], size: int, seed: int, account: Account) -> Iterator[Item]:
+    """Yield *samples* through a shuffle buffer of *size* samples: each one leaves it at random.
 
-    Holds: *held* samples, so they should be owned. Those in the buffer when the consumer stops are left out.
+    Holds: *size* samples, so they should be owned. Those in the buffer when the consumer stops are left out.
     """
     import random
 
@@ -26,7 +26,7 @@ def shuffle_buffer(samples: Iterable[Item], held: int, seed: int, account: Accou
     try:
         for sample in samples:
             buffer.append(sample)
-            if len(buffer) > held:
+            if len(buffer) > size:
                 chosen = chance.randrange(len(buffer))
                 buffer[chosen], buffer[-1] = buffer[-1], buffer[chosen]
                 yield buffer.pop()
@@ -37,16 +37,16 @@ def shuffle_buffer(samples: Iterable[Item], held: int, seed: int, account: Accou
         account.left_out += len(buffer)
 
 
-def interleave(shards: Iterable[Iterator[Item]], most: int) -> Iterator[Item]:
-    """Yield one sample from each of *most* open *shards* in turn; the next shard replaces one that has ended.
+def interleave(shards: Iterable[Iterator[Item]], max_open: int) -> Iterator[Item]:
+    """Yield one sample from each of *max_open* open *shards* in turn; the next shard replaces one that has ended.
 
-    Holds: *most* open shards.
+    Holds: *max_open* open shards.
     """
     waiting = iter(shards)
     opened: list[Iterator[Item]] = []
     turn = 0
     while True:
-        while len(opened) < most and (fresh := next(waiting, None)) is not None:
+        while len(opened) < max_open and (fresh := next(waiting, None)) is not None:
             opened.append(fresh)
         if not opened:
             return
@@ -69,14 +69,14 @@ def draw(samples: Iterable[Sample], count: int, seed: int, account: Account) -> 
     import random  # takes 10 ms, so import it only when needed
 
     chance = random.Random(seed)
-    held: list[tuple[int, Sample]] = []
+    reservoir: list[tuple[int, Sample]] = []
     for number, sample in enumerate(samples):
-        if len(held) < count:
-            held.append((number, sample.own()))
+        if len(reservoir) < count:
+            reservoir.append((number, sample.own()))
             continue
         account.left_out += 1
         slot = chance.randrange(number + 1)
         if slot < count:
-            held[slot] = number, sample.own()
-    for _, sample in sorted(held, key=lambda item: item[0]):
+            reservoir[slot] = number, sample.own()
+    for _, sample in sorted(reservoir, key=lambda item: item[0]):
         yield sample

@@ -5,7 +5,7 @@ the plain local file that it was read from or in a scratch file that it is copie
 second sorts the records, in runs that are merged if they do not fit into memory. The third gathers the samples in sort
 order: small ones are read together, a MiB at a time.
 
-Of rows, what comes out are their numbers. The values come from columns if all inputs have them, else from the samples.
+Rows come out as their numbers. The values come from columns if all inputs have them, else from the samples.
 """
 
 from __future__ import annotations
@@ -21,12 +21,21 @@ from tartools.samples import sortkeys
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample, field_name
 from tartools.samples.sortkeys import Order
-from tartools.samples.values import INDEX, PSEUDO, as_text
+from tartools.samples.values import INDEX_NAME, PSEUDO, as_text
 from tartools.shards.dataset import DataSet
-from tartools.shards.workers import WORKERS
+from tartools.shards.workers import DEFAULT_WORKERS
 from tartools.stages import samplefiles
-from tartools.stages.externalsort import TURN, external_sort, pack_blocks, positions_of, records_of
-from tartools.stages.samplefiles import LOCATION, LONE, POSITION, Entry, PartMember, SampleFiles, entries_of, record_of
+from tartools.stages.externalsort import POSITION_SHIFT, external_sort, pack_blocks, positions_of, records_of
+from tartools.stages.samplefiles import (
+    LOCATION,
+    NEVER_JOINED,
+    SORT_POSITION_BYTES,
+    Entry,
+    PartMember,
+    SampleFiles,
+    entries_of,
+    record_of,
+)
 from tartools.storage.openfiles import OPEN_FILES
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema
@@ -35,10 +44,12 @@ from tartools.tar import Member, read_range
 if TYPE_CHECKING:
     from tartools.tables.inputs import RowInputs
 
-MEMORY = 256 << 20  # bytes
-SMALL = 1 << 20  # bytes of samples in a batch
-FILES = OPEN_FILES // 2  # files that one batch is read from, so that each is opened only once
-GATHERED = 1 << 16  # bytes; smaller samples are gathered in memory, larger ones copied from the file that holds them
+DEFAULT_SORT_MEMORY = 256 << 20  # bytes
+SAMPLE_BATCH_BYTES = 1 << 20  # bytes of samples in a batch
+MAX_FILES_OF_BATCH = OPEN_FILES // 2  # files that one batch is read from, so that each is opened only once
+MAX_GATHERED_BYTES = (
+    1 << 16
+)  # bytes; smaller samples are gathered in memory, larger ones copied from the file that holds them
 
 
 def sorted_batches(
@@ -47,7 +58,7 @@ def sorted_batches(
     account: Account,
     files: SampleFiles,
     *,
-    memory: int = MEMORY,
+    memory: int = DEFAULT_SORT_MEMORY,
     tmpdir: str | None = None,
 ) -> Iterator[Batch]:
     """Yield the samples of *index*, whose bytes are in *files*, sorted by *order*. The sort is stable.
@@ -61,26 +72,28 @@ def sorted_batches(
     """
     records = external_sort(index, memory, tmpdir)
     arrange = join_equal_keys if order.by_key else choose_equal_values
-    yield from gathered(arrange(entries_of(records), order, account), order, account, files)
+    yield from gather_batches(arrange(entries_of(records), order, account), order, account, files)
     files.check()
 
 
-def gathered(found: Iterable[list[Entry]], order: Order, account: Account, files: SampleFiles) -> Iterator[Batch]:
-    """Yield samples, given the entries of their parts: small samples in batches read into memory, others alone.
+def gather_batches(
+    entry_lists: Iterable[list[Entry]], order: Order, account: Account, files: SampleFiles
+) -> Iterator[Batch]:
+    """Yield samples, given the entries of their parts: small samples in batches read into memory, large ones alone.
 
     Holds: 1 MiB, and up to 16 MiB of a joined sample.
     """
     small: list[Entry] = []
     size = turns = 0
     last_key, last_shard, last_flags = b"", -1, 0
-    for parts in found:
+    for parts in entry_lists:
         _, key, start, end, shard, flags = entry = parts[0]
-        alone = len(parts) > 1 or end - start > GATHERED
-        full = size >= SMALL or turns == FILES
-        if small and (alone or full or key == last_key):  # the writer checks keys from batch to batch
+        is_single = len(parts) > 1 or end - start > MAX_GATHERED_BYTES
+        full = size >= SAMPLE_BATCH_BYTES or turns == MAX_FILES_OF_BATCH
+        if small and (is_single or full or key == last_key):  # the writer checks keys from batch to batch
             yield files.gather(small)
             small, size, turns, last_shard = [], 0, 0, -1
-        if alone:
+        if is_single:
             yield Batch.of(files.sample(entry) if len(parts) == 1 else join(parts, order, account, files))
             continue
         if shard != last_shard or flags != last_flags:
@@ -116,24 +129,24 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
         shard, shift = location
         starts, ends = groups.starts, islice(groups.starts, 1, None)
         for key, start, end, first in zip(groups.keys, starts, ends, groups.firsts, strict=False):
-            flags = 0 if len(members[first][0]) > len(key) else LONE
+            flags = 0 if len(members[first][0]) > len(key) else NEVER_JOINED
             packed = LOCATION.pack(start + shift, end + shift, shard, len(key), flags)
-            yield encode_key(key, position, batch.shard) + position.to_bytes(POSITION, "big") + key + packed
+            yield encode_key(key, position, batch.shard) + position.to_bytes(SORT_POSITION_BYTES, "big") + key + packed
             position += 1
 
 
 def index_blocks(
-    batches: Iterable[Batch], order: Order, files: SampleFiles, turn: int, apart: bool
+    batches: Iterable[Batch], order: Order, files: SampleFiles, turn: int, in_worker: bool
 ) -> Generator[bytes, None, samplefiles.Identities]:
     """Yield the records of one slice of the input in blocks; slice *turn* sorts after all slices before it.
 
     Returns the identities of the files that hold the samples.
-    Raises: SampleError as `index_records` does. Also if a sample has to be copied while this runs *apart*, in a worker
+    Raises: SampleError as `index_records` does. Also if a sample has to be copied while this runs *in_worker*, a worker
     process, whose scratch file would end with it.
     """
     copied = files.copied
-    yield from pack_blocks(index_records(batches, order, files, turn << TURN))
-    if apart and files.copied > copied:
+    yield from pack_blocks(index_records(batches, order, files, turn << POSITION_SHIFT))
+    if in_worker and files.copied > copied:
         raise SampleError("some samples are not in plain local files")
     return files.identities
 
@@ -142,27 +155,27 @@ def record(sample: Sample, position: int, sort_key: bytes, order: Order, files: 
     """Return the record of *sample*, copying its bytes where necessary. Raises: SampleError if it has a field twice."""
     if order.by_key and has_duplicates(sample.members):
         members = [PartMember(0, sample.shard, member) for member in sample.members]
-        sample = sample.with_members(each.member for each in distinct_members(sample.key, members, order))
+        sample = sample.with_members(part_member.member for part_member in distinct_members(sample.key, members, order))
     start, end, shard, flags = files.store(sample)
-    flags |= 0 if sample.grouped else LONE
+    flags |= 0 if sample.grouped else NEVER_JOINED
     return record_of(position, Entry(sort_key, sample.raw_key, start, end, shard, flags))
 
 
 def choose_equal_values(entries: Iterable[Entry], order: Order, account: Account) -> Iterator[list[Entry]]:
-    """Yield each of sorted *entries* in a list of its own; if *order* is unique, one of those with equal sort keys.
+    """Yield each of sorted *entries* in a list of its own; if *order* is unique, only one entry of equal sort keys.
 
     Samples without a value are never equal. Holds: one entry.
     """
     for value, equal in groupby(entries, itemgetter(0)):
-        if order.unique is None or value in (sortkeys.FIRST, sortkeys.LAST):
+        if order.unique is None or value in (sortkeys.MISSING_FIRST, sortkeys.MISSING_LAST):
             yield from ([entry] for entry in equal)
             continue
-        rest = iter(equal)
-        kept = next(rest)
-        for entry in rest:
+        remaining = iter(equal)
+        chosen = next(remaining)
+        for entry in remaining:
             account.left_out += 1
-            kept = entry if order.unique == "last" else kept
-        yield [kept]
+            chosen = entry if order.unique == "last" else chosen
+        yield [chosen]
 
 
 def join_equal_keys(entries: Iterable[Entry], order: Order, account: Account) -> Iterator[list[Entry]]:
@@ -183,30 +196,30 @@ def parts_by_sample(equal: list[Entry], order: Order, account: Account) -> list[
     """
     samples: dict[tuple[bytes, int], list[Entry]] = {}
     for number, entry in enumerate(equal):
-        apart = number if entry.flags & LONE else -1
-        samples.setdefault((entry.key, apart), []).append(entry)
+        lone_number = number if entry.flags & NEVER_JOINED else -1
+        samples.setdefault((entry.key, lone_number), []).append(entry)
     if order.unique is None:
         return list(samples.values())
-    kept: dict[int, list[Entry]] = {}
+    parts_by_kind: dict[int, list[Entry]] = {}
     for parts in samples.values():
-        kind = parts[0].flags & LONE
-        if order.unique == "last" or kind not in kept:
-            kept[kind] = parts
-    account.left_out += len(equal) - sum(map(len, kept.values()))
-    return list(kept.values())
+        kind = parts[0].flags & NEVER_JOINED
+        if order.unique == "last" or kind not in parts_by_kind:
+            parts_by_kind[kind] = parts
+    account.left_out += len(equal) - sum(map(len, parts_by_kind.values()))
+    return list(parts_by_kind.values())
 
 
 def join(parts: list[Entry], order: Order, account: Account, files: SampleFiles) -> Sample:
-    """Return the sample that *parts* are together; its members keep the order of the input.
+    """Return the sample joined from *parts*; its members keep the order of the input.
 
     Raises: SampleError if it would hold a field twice and *order* does not say which one to keep.
     """
     first = files.sample(parts[0])
-    kept = distinct_members(first.key, files.members(parts), order)
-    used = len({each.part for each in kept})
-    account.joined += used - 1
-    account.left_out += len(parts) - used
-    return first.with_members(each.member for each in kept)
+    members = distinct_members(first.key, files.members(parts), order)
+    parts_used = len({part_member.part for part_member in members})
+    account.joined += parts_used - 1
+    account.left_out += len(parts) - parts_used
+    return first.with_members(part_member.member for part_member in members)
 
 
 def distinct_members(key: str, members: Iterable[PartMember], order: Order) -> list[PartMember]:
@@ -214,22 +227,22 @@ def distinct_members(key: str, members: Iterable[PartMember], order: Order) -> l
 
     Raises: SampleError if a path occurs twice and *order* does not say which one to keep.
     """
-    kept: dict[bytes, PartMember] = {}
-    for found in members:
-        path = found.member.path
-        other = kept.get(path)
-        if other and order.unique is None:
-            where = " and ".join(dict.fromkeys(shown(each.shard) for each in (other, found) if each.shard))
+    by_path: dict[bytes, PartMember] = {}
+    for part_member in members:
+        path = part_member.member.path
+        earlier = by_path.get(path)
+        if earlier and order.unique is None:
+            shards = " and ".join(dict.fromkeys(shown(owner.shard) for owner in (earlier, part_member) if owner.shard))
             raise SampleError(
-                f"sample {key!r} would hold the field {field_name(found.member)!r} twice"
-                f"{f' (from {where})' if where else ''}: -u first or -u last keeps one, "
+                f"sample {key!r} would hold the field {field_name(part_member.member)!r} twice"
+                f"{f' (from {shards})' if shards else ''}: -u first or -u last keeps one, "
                 "tarcat --rekey gives every sample a key of its own"
             )
         if order.unique == "last":
-            kept.pop(path, None)
-        if order.unique == "last" or not other:
-            kept[path] = found
-    return list(kept.values())
+            by_path.pop(path, None)
+        if order.unique == "last" or not earlier:
+            by_path[path] = part_member
+    return list(by_path.values())
 
 
 def has_duplicates(members: Sequence[Member]) -> bool:
@@ -240,15 +253,15 @@ def has_duplicates(members: Sequence[Member]) -> bool:
 # ---- rows of tables ----
 
 
-FEW = 1 << 13  # rows that are Python's objects at once
-ROW_MEMORY = 16 << 20  # bytes at most, to sort rows
-UNKNOWN = (1 << 32) - 1  # the fields of a sample, if the table does not say
-AT_ONCE = 1 << 16  # sort keys that are made or read at once
-TOGETHER = 1 << 20  # sort keys that are sorted at once
+ROWS_AS_OBJECTS = 1 << 13  # rows that are Python's objects at once
+MAX_ROW_MEMORY = 16 << 20  # bytes at most, to sort rows
+UNKNOWN_FIELDS = (1 << 32) - 1  # the fields of a sample, if the table does not say
+KEYS_IN_BATCH = 1 << 16  # sort keys that are made or read at once
+KEYS_SORTED_AT_ONCE = 1 << 20  # sort keys that are sorted at once
 
 
-class UntoldError(SampleError):
-    """Rows do not tell all: several have members of one sample, which would have to be joined, or one has no key."""
+class UnsortableRowsError(SampleError):
+    """Rows can't be sorted without the samples: several have members of one sample, to be joined, or one has no key."""
 
 
 def sorted_rows(
@@ -259,12 +272,12 @@ def sorted_rows(
     In the entry of a row, *start* is its number, and *shard* stands for its fields: the same number for the same.
 
     Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*.
-    Raises: UntoldError if rows have one key and different fields; what *records* raises.
+    Raises: UnsortableRowsError if rows have one key and different fields; the errors of *records*.
     """
     arrange = join_equal_keys if order.by_key else choose_equal_values
     entries = entries_of(external_sort(records, memory, tmpdir))
     for parts in arrange(entries, order, account):
-        yield (parts[0] if len(parts) == 1 else _one_of(parts, order, account)).start
+        yield (parts[0] if len(parts) == 1 else _choose_row(parts, order, account)).start
 
 
 def shuffled_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]:
@@ -274,144 +287,157 @@ def shuffled_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]
     """
     import numpy as np
 
-    of = sortkeys.shuffled(order.seed)
+    sort_key_of = sortkeys.shuffled(order.seed)
     with closing(scratch_file(tmpdir)) as file:
-        for first in range(0, count, AT_ONCE):
-            numbers = range(first, min(first + AT_ONCE, count))
-            file.write(sortkeys.directed(b"".join(map(of, numbers)), order))
-        steps = -(-count // TOGETHER)
+        for first in range(0, count, KEYS_IN_BATCH):
+            numbers = range(first, min(first + KEYS_IN_BATCH, count))
+            file.write(sortkeys.directed(b"".join(map(sort_key_of, numbers)), order))
+        steps = -(-count // KEYS_SORTED_AT_ONCE)
         for step in range(steps):  # the keys of each step are 1/steps of all keys there can be
-            low, high = ((each << 64) // steps for each in (step, step + 1))
-            found = []
-            for first in range(0, count, AT_ONCE):
-                keys = np.frombuffer(read_range(file, 8 * first, 8 * min(first + AT_ONCE, count)), ">u8")
-                here = np.flatnonzero((keys >= low) & (keys <= high - 1))
-                found.append((keys[here].astype(np.uint64), here + first))
-            keys, rows = (np.concatenate(column) for column in zip(*found, strict=True))
+            low, high = ((step_number << 64) // steps for step_number in (step, step + 1))
+            blocks = []
+            for first in range(0, count, KEYS_IN_BATCH):
+                keys = np.frombuffer(read_range(file, 8 * first, 8 * min(first + KEYS_IN_BATCH, count)), ">u8")
+                indexes = np.flatnonzero((keys >= low) & (keys <= high - 1))
+                blocks.append((keys[indexes].astype(np.uint64), indexes + first))
+            keys, rows = (np.concatenate(column) for column in zip(*blocks, strict=True))
             rows = rows[np.argsort(keys, kind="stable")]
-            for first in range(0, len(rows), AT_ONCE):
-                yield from rows[first : first + AT_ONCE].tolist()
+            for first in range(0, len(rows), KEYS_IN_BATCH):
+                yield from rows[first : first + KEYS_IN_BATCH].tolist()
 
 
 def has_values(inputs: RowInputs, order: Order) -> bool:
-    """Tell whether the columns of all *inputs* have the values by which *order* sorts."""
+    """True if the columns of all *inputs* have the values by which *order* sorts."""
     column = order.column.choices[0]
     if order.kind == "shuffle" or column in PSEUDO:
-        column = schema.KEY if order.by_key else schema.SHARD  # the others are known of every row
+        column = schema.KEY_COLUMN if order.by_key else schema.SHARD_COLUMN  # the others are known of every row
     else:
         column = order.column.name
     return all(column in part.schema.names for part in inputs.parts)
 
 
-def from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[bytes]:
+def records_from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[bytes]:
     """Yield a record for each row of *inputs*, in order; count the samples as read.
 
-    Raises: UntoldError if a row has no key, and samples are sorted by key.
+    Raises: UnsortableRowsError if a row has no key, and samples are sorted by key.
     """
     encode_key, encode_value = sortkeys.key_encoder(order), sortkeys.value_encoder(order)
     pseudo = order.column.choices[0] in PSEUDO
     name = order.column.choices[0] if pseudo else order.column.name
-    columns = [each for each in inputs.schema.names if not each.startswith("__")]
-    wanted = [schema.SHARD, schema.KEY, schema.BEGIN, schema.END, name]
+    columns = [column for column in inputs.schema.names if not column.startswith("__")]
+    column_names = [schema.SHARD_COLUMN, schema.KEY_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN, name]
     kinds: dict[bytes, int] = {}
     row = 0
-    batches = inputs.batches([*wanted, schema.MEMBERS] if order.by_key else wanted)
-    for rows in (batch.slice(first, FEW) for batch in batches for first in range(0, len(batch), FEW)):
+    batches = inputs.batches([*column_names, schema.MEMBERS_COLUMN] if order.by_key else column_names)
+    for rows in (
+        batch.slice(first, ROWS_AS_OBJECTS) for batch in batches for first in range(0, len(batch), ROWS_AS_OBJECTS)
+    ):
         keys: Iterable[bytes] = repeat(b"")
-        if schema.KEY in rows.schema.names:
-            if order.by_key and rows.column(schema.KEY).null_count:
-                raise UntoldError(f"one of rows {row} to {row + len(rows) - 1} has no {schema.KEY} to sort by")
-            keys = [(key or "").encode() for key in rows.column(schema.KEY).to_pylist()]
-        shards = [inputs.shards.urls[number] for number in rows.column(schema.SHARD).to_pylist()]
-        fields = kinds_of(rows, kinds) if order.by_key else repeat(UNKNOWN)
+        if schema.KEY_COLUMN in rows.schema.names:
+            if order.by_key and rows.column(schema.KEY_COLUMN).null_count:
+                raise UnsortableRowsError(
+                    f"one of rows {row} to {row + len(rows) - 1} has no {schema.KEY_COLUMN} to sort by"
+                )
+            keys = [(key or "").encode() for key in rows.column(schema.KEY_COLUMN).to_pylist()]
+        shards = [inputs.shards.urls[number] for number in rows.column(schema.SHARD_COLUMN).to_pylist()]
+        fields = kinds_of(rows, kinds) if order.by_key else repeat(UNKNOWN_FIELDS)
         numbers = range(row, row + len(rows))
         if encode_key is not None:
             sort_keys = map(encode_key, keys, numbers, shards)
         else:
             sort_keys = map(encode_value, texts_of_rows(rows, name, row, shards), keys, shards, repeat(lambda: columns))
         for sort_key, number, key, kind in zip(sort_keys, numbers, keys, fields, strict=False):
-            yield record_of(number, Entry(sort_key, key, number, 0, kind, 0 if kind else LONE))
+            yield record_of(number, Entry(sort_key, key, number, 0, kind, 0 if kind else NEVER_JOINED))
         account.samples_in += len(rows)
         row += len(rows)
 
 
 def texts_of_rows(rows: Any, name: str, first: int, shards: Sequence[str]) -> Iterable[str | None]:
     """Return the values of the column *name* of *rows* as text, None for null; *first* is the number of the first."""
-    if name == INDEX:
+    if name == INDEX_NAME:
         return map(str, range(first, first + len(rows)))
-    if name == schema.SHARD:
+    if name == schema.SHARD_COLUMN:
         return map(shown, shards)
     if name == "__size__":
-        places = (rows.column(bound).to_pylist() for bound in (schema.END, schema.BEGIN))
+        places = (rows.column(bound).to_pylist() for bound in (schema.END_COLUMN, schema.BEGIN_COLUMN))
         return (str(end - begin) for end, begin in zip(*places, strict=True))
     return (None if value is None else as_text(value) for value in schema.plain_values(rows.column(name)))
 
 
-def kinds_of(rows: Any, known: dict[bytes, int]) -> Iterable[int]:
+def kinds_of(rows: Any, numbers_by_fields: dict[bytes, int]) -> Iterable[int]:
     """Return a number for the fields of each of *rows*, the same for the same fields: 0 for none.
 
-    *known* are the numbers of the combinations so far.
+    *numbers_by_fields*: the numbers of the combinations so far; new ones are added.
     """
     import numpy as np
 
-    if schema.MEMBERS not in rows.schema.names or not len(rows.schema.field(schema.MEMBERS).type):
-        return repeat(UNKNOWN)
-    known.setdefault(b"", 0)
-    has = np.stack([np.asarray(column.is_valid()) for column in rows.column(schema.MEMBERS).flatten()], axis=1)
+    if schema.MEMBERS_COLUMN not in rows.schema.names or not len(rows.schema.field(schema.MEMBERS_COLUMN).type):
+        return repeat(UNKNOWN_FIELDS)
+    numbers_by_fields.setdefault(b"", 0)
+    has = np.stack([np.asarray(column.is_valid()) for column in rows.column(schema.MEMBERS_COLUMN).flatten()], axis=1)
     packed = np.packbits(has, axis=1)
-    found, which = np.unique(packed, axis=0, return_inverse=True)
-    numbers = [known.setdefault(bytes(each).rstrip(b"\0"), len(known)) for each in found]
-    return np.array(numbers)[which.reshape(-1)].tolist()  # type: ignore[no-any-return]
+    distinct, index_of_row = np.unique(packed, axis=0, return_inverse=True)
+    numbers = [
+        numbers_by_fields.setdefault(bytes(packed_row).rstrip(b"\0"), len(numbers_by_fields)) for packed_row in distinct
+    ]
+    return np.array(numbers)[index_of_row.reshape(-1)].tolist()  # type: ignore[no-any-return]
 
 
-def from_samples(data: DataSet, order: Order, counts: list[int]) -> Iterator[bytes]:
-    """Yield a record for each sample of *data*, in order, as its rows are.
+def records_from_samples(data: DataSet, order: Order, counts: list[int]) -> Iterator[bytes]:
+    """Yield a record for each sample of *data*, in the order of its rows.
 
-    Reads all samples. The rows of each task have numbers of their own; *counts* gets how many.
+    Reads all samples. The numbers of rows begin anew in each task; *counts* gets the rows of each task.
     """
     encode = sortkeys.encoder(order)
 
     def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
-        rows = count(number << TURN)
+        rows = count(number << POSITION_SHIFT)
         yield from pack_blocks(
-            record_of(row, Entry(encode(sample, row), sample.raw_key, row, 0, UNKNOWN, 0 if sample.grouped else LONE))
+            record_of(
+                row,
+                Entry(
+                    encode(sample, row), sample.raw_key, row, 0, UNKNOWN_FIELDS, 0 if sample.grouped else NEVER_JOINED
+                ),
+            )
             for batch in batches
             for sample, row in zip(batch, rows, strict=False)
         )
-        return next(rows) - (number << TURN)
+        return next(rows) - (number << POSITION_SHIFT)
 
-    again = Account(lambda _: None)  # what is to be said of the shards was said when they were indexed
-    return records_of(data.gather(work, counts.append, again, most=1 if order.by_position else WORKERS))
+    silent_account = Account(lambda _: None)  # warnings about the shards were printed when they were indexed
+    return records_of(
+        data.gather(work, counts.append, silent_account, max_workers=1 if order.by_position else DEFAULT_WORKERS)
+    )
 
 
 def sorted_positions(data: DataSet, order: Order, account: Account, memory: int) -> Iterator[int] | None:
-    """Return the numbers of the rows of *data*, sorted by *order*; None if only its samples tell the order.
+    """Return the numbers of the rows of *data*, sorted by *order*; None if its samples have to be read for that.
 
     That is so for tables that lack the values, or a key, unless rows are to be written: then samples are read. They are
-    counted in *account*. Holds: *memory* bytes, 16 MiB at most. Raises: UntoldError, see there.
+    counted in *account*. Holds: *memory* bytes, 16 MiB at most. Raises: UnsortableRowsError, see there.
     """
     if data.lists and order.kind != "shuffle":
         data.keep()
-    inputs, tmpdir, memory = data.rows(), data.reading.tmpdir, min(memory, ROW_MEMORY)
-    told = has_values(inputs, order)
-    if not told and not data.lists:
+    inputs, tmpdir, memory = data.rows(), data.reading.tmpdir, min(memory, MAX_ROW_MEMORY)
+    have_values = has_values(inputs, order)
+    if not have_values and not data.lists:
         return None
     if order.kind == "shuffle":
         account.samples_in += inputs.rows
         return shuffled_rows(inputs.rows, order, tmpdir)
-    if told:
-        return sorted_rows(from_columns(inputs, order, account), order, account, memory, tmpdir)
+    if have_values:
+        return sorted_rows(records_from_columns(inputs, order, account), order, account, memory, tmpdir)
     counts: list[int] = []  # samples of each task
-    records = from_samples(data, order, counts)
+    records = records_from_samples(data, order, counts)
     account.samples_in += inputs.rows
     return positions_of(sorted_rows(records, order, account, memory, tmpdir), counts)
 
 
-def _one_of(parts: list[Entry], order: Order, account: Account) -> Entry:
-    """Return the one of the *parts* of a sample that *order* keeps: all have the same fields."""
+def _choose_row(parts: list[Entry], order: Order, account: Account) -> Entry:
+    """Return the entry of *parts*, rows with one key and the same fields, that *order* keeps."""
     fields = {part.shard for part in parts}
-    if order.unique is None or len(fields) > 1 or UNKNOWN in fields:
-        raise UntoldError(
+    if order.unique is None or len(fields) > 1 or UNKNOWN_FIELDS in fields:
+        raise UnsortableRowsError(
             f"{len(parts)} rows have the key {parts[0].key.decode('utf-8', 'replace')!r}, and a table can't list their "
             "members as one sample: -u first or -u last keeps one of rows with equal fields; an OUTPUT that is a shard "
             "joins them"

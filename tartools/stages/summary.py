@@ -1,6 +1,6 @@
-"""The account of what is in samples: their fields, who lacks one, sizes, classes, pictures, and what is wrong.
+"""The summary of samples: fields, samples that lack one, sizes, classes, pictures, and findings of a check.
 
-tarstat, tarcheck and tarshow keep it. Counts are exact and add up, however the input is divided, but for quantiles,
+tarstat, tarcheck and tarshow use it. Counts are exact and add up, however the input is divided, but for quantiles,
 which are less than 1 % too small: numbers are counted in buckets that share their first eight binary digits. As in
 DDSketch (Masson et al., PVLDB 12(12), 2019) the buckets do not depend on the data.
 """
@@ -14,12 +14,18 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
-MOST = 1000  # distinct fields, combinations of fields, classes or sizes of pictures; more are not listed
-LISTED = 1_000_000  # keys of broken pictures, or of samples without a field; more are counted, and not listed
-EXTREMES = 20  # largest and smallest payloads of a field that are remembered; samples of rare combinations of fields
-DIGITS = 8  # binary digits that the numbers of a bucket share
+MAX_DISTINCT_VALUES = 1000  # distinct fields, combinations of fields, classes or sizes of pictures; more are not listed
+MAX_REMEMBERED_KEYS = (
+    1_000_000  # keys of broken pictures, or of samples without a field; more are counted, and not listed
+)
+MAX_EXTREMES = (
+    20  # largest and smallest payloads of a field that are remembered; samples of rare combinations of fields
+)
+BUCKET_BITS = 8  # binary digits that the numbers of a bucket share
 
-Counts = dict[str, int] | None  # value -> count, in order of appearance; None if there are more than MOST values
+Counts = (
+    dict[str, int] | None
+)  # value -> count, in order of appearance; None if there are more than MAX_DISTINCT_VALUES values
 
 
 @dataclass
@@ -27,44 +33,44 @@ class Distribution:
     """The distribution of numbers: sum, least and greatest, and lower bound of each bucket -> count of numbers."""
 
     total: int = 0
-    least: int | None = None
-    greatest: int | None = None
+    minimum: int | None = None
+    maximum: int | None = None
     buckets: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Distribution:
         """Count *numbers*."""
-        found, counts = cls(), Counter(numbers)
+        distribution, counts = cls(), Counter(numbers)
         for number, count in counts.items():
-            shift = max(0, number.bit_length() - DIGITS)
+            shift = max(0, number.bit_length() - BUCKET_BITS)
             low = number >> shift << shift
-            found.buckets[low] = found.buckets.get(low, 0) + count
-            found.total += number * count
-        found.least, found.greatest = min(counts, default=None), max(counts, default=None)
-        return found
+            distribution.buckets[low] = distribution.buckets.get(low, 0) + count
+            distribution.total += number * count
+        distribution.minimum, distribution.maximum = min(counts, default=None), max(counts, default=None)
+        return distribution
 
-    def add(self, other: Distribution) -> None:
-        """Add the counts of *other*."""
-        self.total += other.total
-        for low, count in other.buckets.items():
+    def add(self, later: Distribution) -> None:
+        """Add the counts of *later*."""
+        self.total += later.total
+        for low, count in later.buckets.items():
             self.buckets[low] = self.buckets.get(low, 0) + count
-        known = [n for n in (self.least, self.greatest, other.least, other.greatest) if n is not None]
-        self.least, self.greatest = min(known, default=None), max(known, default=None)
+        bounds = [n for n in (self.minimum, self.maximum, later.minimum, later.maximum) if n is not None]
+        self.minimum, self.maximum = min(bounds, default=None), max(bounds, default=None)
 
     def quantile(self, percent: int) -> int:
         """Return the quantile at *percent*, at most 1 % too small; 0 if there are no numbers."""
-        if self.least is None:
+        if self.minimum is None:
             return 0
         rank = max(1, -(-percent * sum(self.buckets.values()) // 100))
         for low in sorted(self.buckets):
             rank -= self.buckets[low]
             if rank <= 0:
                 break
-        return max(low, self.least)
+        return max(low, self.minimum)
 
 
 class Tally:
-    """How many of something there are, and the *first* of these: tuples that sort in the order of the input."""
+    """A *count* of things, and the *first* of them: tuples that sort in the order of the input."""
 
     __slots__ = ("count", "first")
 
@@ -72,15 +78,15 @@ class Tally:
         self.count = count
         self.first = list(first)
 
-    def add(self, count: int, first: Sequence[Any], most: int) -> None:
-        """Add *count* more, of which these are the *first*; remember up to *most* in all."""
+    def add(self, count: int, first: Sequence[Any], limit: int) -> None:
+        """Add *count* things, beginning with *first*; keep the first *limit* of all."""
         self.count += count
-        self.first += first[: max(0, most - len(self.first))]
+        self.first += first[: max(0, limit - len(self.first))]
 
 
 @dataclass
 class PictureCounts:
-    """Formats and sizes of pictures; the keys of those that are *broken*, and why the first of these is."""
+    """Formats and sizes of pictures; the keys of *broken* pictures, and *why* the first one is broken."""
 
     formats: Counts = field(default_factory=dict)
     sizes: Counts = field(default_factory=dict)
@@ -92,8 +98,8 @@ class PictureCounts:
     @classmethod
     def of(cls, pictures: Sequence[tuple[str, tuple[Any, ...]]]) -> PictureCounts:
         """Count *pictures*, given as (key, `decoding.facts`) in the order of the input."""
-        sound = [found for _, found in pictures if found[-1] is None]
-        broken = [(key, found[-1]) for key, found in pictures if found[-1] is not None]
+        sound = [facts for _, facts in pictures if facts[-1] is None]
+        broken = [(key, facts[-1]) for key, facts in pictures if facts[-1] is not None]
         return cls(
             dict(Counter(form for _, _, form, *_ in sound)),
             bounded(dict(Counter(f"{width}x{height}" for width, height, *_ in sound))),
@@ -103,20 +109,20 @@ class PictureCounts:
             broken[0][1] if broken else None,
         )
 
-    def add(self, other: PictureCounts) -> None:
-        """Add the counts of *other*, a later part of the input."""
-        self.formats, self.sizes = sum_of_counts(self.formats, other.formats), sum_of_counts(self.sizes, other.sizes)
-        self.widths.add(other.widths)
-        self.heights.add(other.heights)
-        self.why = other.why if self.why is None else self.why
-        self.broken.add(other.broken.count, other.broken.first, LISTED)
+    def add(self, later: PictureCounts) -> None:
+        """Add the counts of *later*, a later part of the input."""
+        self.formats, self.sizes = sum_of_counts(self.formats, later.formats), sum_of_counts(self.sizes, later.sizes)
+        self.widths.add(later.widths)
+        self.heights.add(later.heights)
+        self.why = later.why if self.why is None else self.why
+        self.broken.add(later.broken.count, later.broken.first, MAX_REMEMBERED_KEYS)
 
 
 @dataclass
 class FieldSummary:
     """One field: counts of its members and of samples that have it, and the key of the first sample that lacks it.
 
-    *small* and *large* are sizes and places of its smallest and largest payloads, if these are asked for.
+    *small* and *large*: (size, place) of its smallest and largest payloads, if they are asked for.
     """
 
     members: int = 0
@@ -129,40 +135,40 @@ class FieldSummary:
     small: list[tuple[int, Any]] = field(default_factory=list)
     large: list[tuple[int, Any]] = field(default_factory=list)
 
-    def add(self, other: FieldSummary) -> None:
-        """Add the counts of *other*, a later part of the input."""
-        self.members += other.members
-        self.samples += other.samples
-        self.lacking = other.lacking if self.lacking is None else self.lacking
-        self.sizes.add(other.sizes)
-        self.classes = sum_of_counts(self.classes, other.classes)
-        self.long += other.long
-        if self.pictures and other.pictures:
-            self.pictures.add(other.pictures)
+    def add(self, later: FieldSummary) -> None:
+        """Add the counts of *later*, a later part of the input."""
+        self.members += later.members
+        self.samples += later.samples
+        self.lacking = later.lacking if self.lacking is None else self.lacking
+        self.sizes.add(later.sizes)
+        self.classes = sum_of_counts(self.classes, later.classes)
+        self.long += later.long
+        if self.pictures and later.pictures:
+            self.pictures.add(later.pictures)
         else:
-            self.pictures = self.pictures or other.pictures
-        if other.small:
-            self.small = sorted(self.small + other.small)[:EXTREMES]
-        if other.large:
-            self.large = sorted(self.large + other.large, key=largest)[:EXTREMES]
+            self.pictures = self.pictures or later.pictures
+        if later.small:
+            self.small = sorted(self.small + later.small)[:MAX_EXTREMES]
+        if later.large:
+            self.large = sorted(self.large + later.large, key=largest)[:MAX_EXTREMES]
 
 
-def largest(found: tuple[int, Any]) -> tuple[int, Any]:
-    """Return what sorts the largest first, and the first of those that are equal."""
-    return -found[0], found[1]
+def largest(extreme: tuple[int, Any]) -> tuple[int, Any]:
+    """Return the sort key of a (size, place) by which the largest comes first, and the first place of equal sizes."""
+    return -extreme[0], extreme[1]
 
 
 class Summary:
-    """What there is in *samples*: of members and bytes, fields, combinations of fields, and findings.
+    """Counts of *samples*: members, bytes, fields, combinations of fields, and findings of a check.
 
-    They take *stored* bytes, with headers and padding. *first* is the key of the first one; *shards* has
+    Samples take *stored* bytes, with headers and padding. *first* is the key of the first sample; *shards* has
     [samples, bytes] for each URL. *combinations* are names of fields in the order of the archive, joined by "/", with
-    their first samples; *findings* are codes of what is wrong, with their first places. Of each as many are remembered
-    as are *listed*; of combinations, once there are more than *usual*, 20. The first 1,000 fields and combinations are
-    told apart; *many_fields* and *many_combinations* say that there are more.
+    their first samples; *findings* are codes with their first places. Up to *listed* samples or places of each are
+    kept, and 20 of each combination once there are more than *usual* combinations. The first 1,000 fields and
+    combinations are counted separately; *many_fields* and *many_combinations* are true if there are more.
     """
 
-    def __init__(self, listed: int = LISTED, usual: int = MOST) -> None:
+    def __init__(self, listed: int = MAX_REMEMBERED_KEYS, usual: int = MAX_DISTINCT_VALUES) -> None:
         self.listed = listed
         self.usual = usual
         self.samples = 0
@@ -180,58 +186,58 @@ class Summary:
         self.undecoded: set[str] = set()  # fields with payloads that were to be decoded, and are too large
 
     def lists(self, code: str) -> bool:
-        """Tell whether the place of one more finding of *code* would be remembered."""
+        """True if the place of one more finding of *code* would be kept."""
         return code not in self.findings or len(self.findings[code].first) < self.listed
 
     def note(self, code: str, place: Any, count: int = 1) -> None:
-        """Add a finding, which may stand for several others."""
+        """Add a finding at *place*, which stands for *count* findings."""
         self.findings.setdefault(code, Tally()).add(count, (place,), self.listed)
 
-    def combined(self, combination: str, count: int, first: Sequence[Any]) -> None:
-        """Add *count* samples with a *combination* of fields, of which these are the *first*."""
-        known = self.combinations.get(combination)
-        if known is None:
-            if len(self.combinations) >= MOST:
+    def add_combination(self, combination: str, count: int, first: Sequence[Any]) -> None:
+        """Add *count* samples with a *combination* of fields, beginning with *first*."""
+        tally = self.combinations.get(combination)
+        if tally is None:
+            if len(self.combinations) >= MAX_DISTINCT_VALUES:
                 self.many_combinations = True
                 for place in first[:1]:
                     self.note("many-fields", place, count)
                 return
-            known = self.combinations[combination] = Tally()
-        known.add(count, first, self.listed if len(self.combinations) <= self.usual else EXTREMES)
+            tally = self.combinations[combination] = Tally()
+        tally.add(count, first, self.listed if len(self.combinations) <= self.usual else MAX_EXTREMES)
 
-    def counted(self, name: str, found: FieldSummary) -> None:
-        """Add what was *found* in the field *name* of later samples."""
+    def add_field(self, name: str, field_summary: FieldSummary) -> None:
+        """Add the counts of the field *name* in later samples."""
         if name in self.fields:
-            self.fields[name].add(found)
-        elif len(self.fields) < MOST:
-            self.fields[name] = found
+            self.fields[name].add(field_summary)
+        elif len(self.fields) < MAX_DISTINCT_VALUES:
+            self.fields[name] = field_summary
         else:
             self.many_fields = True
 
-    def add(self, other: Summary, shift: int = 0) -> None:
-        """Add *other*, of later samples, which must not be used any more; *shift* is added to the numbers of these."""
+    def add(self, later: Summary, shift: int = 0) -> None:
+        """Add the summary of *later* samples, which must not be used any more; *shift* is added to their numbers."""
         for name in ("members", "stored", "payloads", "padding"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for url, (samples, size) in other.shards.items():
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        for url, (samples, size) in later.shards.items():
             before = self.shards.get(url, (0, 0))
             self.shards[url] = [before[0] + samples, before[1] + size]
-        for code, found in other.findings.items():
-            self.findings.setdefault(code, Tally()).add(found.count, found.first, self.listed)
-        for combination, found in other.combinations.items():
-            first = [(shift + number, key) for number, key in found.first] if shift else found.first
-            self.combined(combination, found.count, first)
-        for name, known in self.fields.items():
-            if name not in other.fields and known.lacking is None:
-                known.lacking = other.first
-        for name, more in other.fields.items():
+        for code, tally in later.findings.items():
+            self.findings.setdefault(code, Tally()).add(tally.count, tally.first, self.listed)
+        for combination, tally in later.combinations.items():
+            first = [(shift + number, key) for number, key in tally.first] if shift else tally.first
+            self.add_combination(combination, tally.count, first)
+        for name, own_field in self.fields.items():
+            if name not in later.fields and own_field.lacking is None:
+                own_field.lacking = later.first
+        for name, later_field in later.fields.items():
             if name not in self.fields and self.samples:
-                more.lacking = self.first
-            self.counted(name, more)
-        self.undecoded |= other.undecoded
-        self.many_fields |= other.many_fields
-        self.many_combinations |= other.many_combinations
-        self.first = other.first if self.first is None else self.first
-        self.samples += other.samples
+                later_field.lacking = self.first
+            self.add_field(name, later_field)
+        self.undecoded |= later.undecoded
+        self.many_fields |= later.many_fields
+        self.many_combinations |= later.many_combinations
+        self.first = later.first if self.first is None else self.first
+        self.samples += later.samples
 
     def lacking(self, name: str) -> list[str] | None:
         """Return the keys of the first samples, up to *listed*, without the field *name*; None if not known.
@@ -245,16 +251,16 @@ class Summary:
 
 
 def bounded(counts: Counts) -> Counts:
-    """Return *counts*, or None if there are more than MOST."""
-    return None if counts is None or len(counts) > MOST else counts
+    """Return *counts*, or None if there are more than MAX_DISTINCT_VALUES."""
+    return None if counts is None or len(counts) > MAX_DISTINCT_VALUES else counts
 
 
-def sum_of_counts(one: Counts, other: Counts) -> Counts:
+def sum_of_counts(counts: Counts, later_counts: Counts) -> Counts:
     """Return the sum of two counts. Neither of them must be used any more."""
-    if one is None or other is None:
+    if counts is None or later_counts is None:
         return None
-    if not one:
-        return other
-    for value, count in other.items():
-        one[value] = one.get(value, 0) + count
-    return bounded(one)
+    if not counts:
+        return later_counts
+    for value, count in later_counts.items():
+        counts[value] = counts.get(value, 0) + count
+    return bounded(counts)

@@ -35,9 +35,7 @@ from tartools.storage.url import Url, loaded_module
 
 __all__ = [
     "OutputStream",
-    "alone",
-    "appended",
-    "cached",
+    "cache_report",
     "check_connection",
     "check_inputs",
     "check_listed",
@@ -45,6 +43,7 @@ __all__ = [
     "check_regular",
     "content",
     "exists",
+    "folder_lock",
     "is_directory",
     "is_far",
     "is_missing",
@@ -52,6 +51,7 @@ __all__ = [
     "is_seekable",
     "make_directory",
     "one_commit",
+    "open_append",
     "open_read",
     "open_write",
     "plain_size",
@@ -75,7 +75,7 @@ def open_read(url: str) -> Input:
         if template := url.read_command:
             from tartools.storage import pipe
 
-            return pipe.CommandInput(pipe.fill_template(template, url), url, {**os.environ, pipe.SHARD: url})
+            return pipe.CommandInput(pipe.fill_template(template, url), url, {**os.environ, pipe.SHARD_VARIABLE: url})
         stream: Input = _opener(url, "read").open_read(url)
         return stream
 
@@ -92,9 +92,9 @@ def open_write(url: str, force: bool = False) -> OutputStream:
 
 
 def sync(output: OutputStream) -> None:
-    """Bring what was written to *output* to the disk, in whatever thread; its `commit` follows, then `sync_folder`.
+    """Flush *output* to the disk, in any thread, before its `commit`; call `sync_folder` after that.
 
-    Does nothing for what is not a local file: stores keep what they have confirmed. Raises: StorageError.
+    Does nothing unless it is a local file: stores keep the data that they have confirmed. Raises: StorageError.
     """
     if isinstance(output, local.FileOutput):
         output.sync()
@@ -107,7 +107,7 @@ def _opener(url: Url, verb: str) -> Any:
 
 @contextmanager
 def writing(url: str, force: bool = False) -> Iterator[Sink]:
-    """Give a sink for data that are no tar archive: committed if the block ends normally, else aborted."""
+    """Give a sink for data other than tar archives: committed if the block ends normally, else aborted."""
     output: OutputStream | None = None
     try:
         with deferred_signals():
@@ -120,7 +120,7 @@ def writing(url: str, force: bool = False) -> Iterator[Sink]:
         raise
 
 
-def appended(url: str | None) -> FileSink:
+def open_append(url: str | None) -> FileSink:
     """Return the local file *url*, opened for appending; for None a sink that drops everything. A new file is private.
 
     Raises: StorageError if it can't be written; UsageError if it is not a local file.
@@ -137,8 +137,8 @@ def content(url: str) -> bytes:
 
 
 @contextmanager
-def alone(url: str) -> Iterator[None]:
-    """Wait until no other process of this machine is in such a block for a file in the folder of *url*."""
+def folder_lock(url: str) -> Iterator[None]:
+    """Lock the folder of *url*, if it is local, during the block: only one process of this machine has the lock."""
     import fcntl
 
     lock = -1
@@ -169,7 +169,7 @@ def remove(url: str) -> None:
 
 
 def one_commit(url: str) -> AbstractContextManager[None]:
-    """Return a block in which all outputs beside *url* appear together at its normal end, if their store has commits.
+    """Return a block at whose normal end all outputs beside *url* appear in one commit, if their store has commits.
 
     Else none of them appears. In other stores each appears when it is complete.
     """
@@ -180,15 +180,15 @@ def one_commit(url: str) -> AbstractContextManager[None]:
     return hf.one_commit()
 
 
-def cached() -> str:
-    """Return how much of what was read so far the cache had, "" if there is none or nothing remote was read."""
+def cache_report() -> str:
+    """Return a line with the bytes read from the cache, fetched and stored; "" without a cache or remote reads."""
     if not os.environ.get("TARTOOLS_CACHE"):
         return ""
     from tartools.storage.objects import cache
 
     counts = cache.bytes_read()
-    there, fetched, kept = map(in_units, counts)
-    return f"cache: {there} were there, {fetched} fetched, {kept} of them kept" if any(counts) else ""
+    hit_size, fetched_size, stored_size = map(in_units, counts)
+    return f"cache: {hit_size} were there, {fetched_size} fetched, {stored_size} of them kept" if any(counts) else ""
 
 
 def share_memory(count: int) -> None:

@@ -1,4 +1,4 @@
-"""What can be said about URLs without reading or writing them, and which version of a file or object is there."""
+"""Checks of URLs before they are read or written, and probes: the version and first bytes of a file or object."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,13 @@ from typing import NamedTuple
 from tartools.errors import ChangedError, ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage import local
 from tartools.storage.names import numbers_in
-from tartools.storage.outputformats import SHARD, OutputFormat, check_format
+from tartools.storage.outputformats import SHARD_FORMAT, OutputFormat, check_format
 from tartools.storage.streams import FileVersion
 from tartools.storage.url import Url
 
 NO_NAME = "the name of a file is empty (a variable of the shell may not be set)"
-PATIENCE = 5.0  # seconds to connect to a server
-FIRST = 4  # bytes
+CONNECT_SECONDS = 5.0  # seconds to connect to a server
+PROBE_BYTES = 4  # bytes
 
 
 def check_inputs(urls: Sequence[str]) -> int | None:
@@ -52,7 +52,7 @@ def _check_unread(url: Url) -> None:
 
 
 def check_output(
-    url: str, force: bool, inputs: Sequence[str], *, single: bool = True, form: OutputFormat | None = SHARD
+    url: str, force: bool, inputs: Sequence[str], *, single: bool = True, form: OutputFormat | None = SHARD_FORMAT
 ) -> None:
     """Check an output in the format *form* (None: any) before anything is read.
 
@@ -62,8 +62,8 @@ def check_output(
     if not url:
         raise UsageError(NO_NAME)
     url = Url(url)
-    if single and url.scheme != "pipe" and (found := numbers_in(url.name)):
-        raise UsageError(f"one file is written here, and {found[0][0]} is for many: tarsplit writes those", url=url)
+    if single and url.scheme != "pipe" and (numbers := numbers_in(url.name)):
+        raise UsageError(f"one file is written here, and {numbers[0][0]} is for many: tarsplit writes those", url=url)
     url.module("write")
     if form is not None:
         check_format(url, form)
@@ -77,7 +77,7 @@ def check_output(
 
 
 def exists(url: str) -> bool:
-    """Tell whether *url*, local or remote, exists. Raises: StorageError if that can't be found out."""
+    """True if *url*, local or remote, exists. Raises: StorageError if the server does not tell."""
     url = Url(url)
     if url.is_local:
         return local.exists(url)
@@ -87,12 +87,12 @@ def exists(url: str) -> bool:
 
 
 def is_directory(url: str) -> bool:
-    """Tell whether *url* is a local directory that exists."""
+    """True if *url* is an existing local directory."""
     return Url(url).is_local and local.exists(f"{url}/.")
 
 
 def is_repeatable(url: str) -> bool:
-    """Tell whether *url* can be read twice: stdin, commands and fifos can't.
+    """True if *url* can be read twice: stdin, commands and fifos can't.
 
     Raises: StorageError if it is a local file that does not exist.
     """
@@ -101,13 +101,13 @@ def is_repeatable(url: str) -> bool:
 
 
 def is_far(url: str) -> bool:
-    """Tell whether *url* is on a server that this process connects to; each process has connections of its own."""
+    """True if *url* is on a server that this process connects to; each process has connections of its own."""
     url = Url(url)
     return url.is_stored and not url.read_command
 
 
 def is_seekable(url: str) -> bool:
-    """Tell whether any bytes of *url* can be read alone: those of a regular local file, or of an object, by us.
+    """True if byte ranges of *url* can be read: it is a regular local file, or an object and no command reads it.
 
     Raises: StorageError if it is a local file that does not exist.
     """
@@ -116,7 +116,7 @@ def is_seekable(url: str) -> bool:
 
 
 def is_missing(error: StorageError) -> bool:
-    """Tell whether *error*, of opening an input, is about it alone: no such object, or a file that can't be opened."""
+    """True if only this input is missing or unreadable, and not its server."""
     return isinstance(error, NotFoundError) or (Url(error.url).is_local and not Url(error.url).read_command)
 
 
@@ -143,21 +143,21 @@ def check_connection(host: str, port: int, url: str) -> None:
     import socket
 
     try:
-        socket.create_connection((host, port), PATIENCE).close()
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
     except OSError as error:
         raise StorageError(f"cannot connect: {error.strerror or error}", url=url) from error
 
 
-# ---- what a file or object is now, so that it can be recognised later ----
+# ---- probes: the version of a file or object, so that it can be recognised later ----
 
 
-class Look(NamedTuple):
-    """The *version* of a file or object, None if it has none, and its *first* four bytes."""
+class Probe(NamedTuple):
+    """A look at a file or object: its *version*, None if it has none, and its *first* four bytes."""
 
     version: str | None
     first: bytes
 
-    def known(self, url: str) -> str:
+    def require_version(self, url: str) -> str:
         """Return the version of *url*. Raises: StorageError if it has none."""
         if self.version is None:
             raise StorageError(
@@ -171,11 +171,11 @@ def version_of(url: str) -> str:
 
     Raises: StorageError if it does not exist, or if no part of it can be read alone.
     """
-    return look(url).known(url)
+    return probe(url).require_version(url)
 
 
-def look(url: str) -> Look:
-    """Return what *url* is now. An object has no version if its server has none, or no ranges.
+def probe(url: str) -> Probe:
+    """Return the version and the first bytes of *url*. Without ranges or an ETag, an object has no version.
 
     Raises: StorageError if it does not exist, or is neither a regular file nor an object.
     """
@@ -184,7 +184,7 @@ def look(url: str) -> Look:
         if local.check_readable(url) is None:
             raise StorageError("this is not a regular file, so it can't be read in parts", url=url)
         with open(local.path_of(url), "rb", buffering=0) as file:
-            return Look(str(FileVersion.of(file)), os.pread(file.fileno(), FIRST, 0))
+            return Probe(str(FileVersion.of(file)), os.pread(file.fileno(), PROBE_BYTES, 0))
     if not url.is_stored or url.read_command:
         raise StorageError("this can't be read in parts; copy it to a file or an object", url=url)
     from tartools.storage.objects import object_at
@@ -192,39 +192,39 @@ def look(url: str) -> Look:
 
     source = object_at(url)
 
-    def attempt() -> Look:
-        reply = source.get(0, FIRST, "")
+    def attempt() -> Probe:
+        reply = source.get(0, PROBE_BYTES, "")
         try:
             first = b""
-            while len(first) < FIRST and (data := reply.body.read(FIRST - len(first))):
+            while len(first) < PROBE_BYTES and (data := reply.body.read(PROBE_BYTES - len(first))):
                 first += data
         finally:
             reply.body.close()
-        ranges = reply.size is not None and reply.length == min(FIRST, reply.size)
-        return Look(f"{reply.size} {reply.version}" if ranges and reply.version else None, first)
+        ranges = reply.size is not None and reply.length == min(PROBE_BYTES, reply.size)
+        return Probe(f"{reply.size} {reply.version}" if ranges and reply.version else None, first)
 
     return with_retries(attempt, url)
 
 
-def looks(urls: Sequence[str]) -> dict[str, Look]:
-    """Return what each of *urls* is now; servers are asked side by side."""
+def probe_all(urls: Sequence[str]) -> dict[str, Probe]:
+    """Return the probe of each of *urls*; requests to servers are concurrent."""
     if all(Url(url).is_local for url in urls):
-        return {url: look(url) for url in urls}
+        return {url: probe(url) for url in urls}
     from tartools.storage.objects import requests_at_once
     from tartools.storage.pool import Threads
 
-    with closing(Threads(requests_at_once(), look)) as requests:
+    with closing(Threads(requests_at_once(), probe)) as requests:
         answers = {url: requests.submit(url) for url in urls}
         return {url: answer() for url, answer in answers.items()}
 
 
-def check_unchanged(known: Mapping[str, str | None]) -> None:
-    """Raise StorageError if one of *known*, versions by URL, is another one now."""
-    for url, now in looks([*known]).items():
-        if now.version != known[url]:
-            raise changed_since(url)
+def check_unchanged(versions: Mapping[str, str | None]) -> None:
+    """Raise StorageError if a URL has another version than in *versions*, which has versions by URL."""
+    for url, current in probe_all([*versions]).items():
+        if current.version != versions[url]:
+            raise changed_error(url)
 
 
-def changed_since(url: str) -> StorageError:
-    """Return the failure that *url* is not what it was when it was read before."""
+def changed_error(url: str) -> StorageError:
+    """Return the error "changed while it was read" for *url*."""
     return ChangedError("changed while it was read; start again when nothing writes to it", url=url)

@@ -1,4 +1,4 @@
-"""Programs that we start, each in a session of its own, and how all processes of such sessions are ended.
+"""Child programs, each in a session of its own, and how all processes of such a session are ended.
 
 Processes are found in /proc. Without it (macOS), only the process group of each program is ended.
 """
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.streams import wait_until_ready
 
-PATIENCE = 2.0  # seconds between SIGTERM and SIGKILL
-DEATH = 3.0  # seconds that a killed process may take to end
-ADOPT = 36  # PR_SET_CHILD_SUBREAPER, see prctl(2)
-STEP = 0.02  # seconds between two looks at what is left
+TERM_SECONDS = 2.0  # seconds between SIGTERM and SIGKILL
+KILL_SECONDS = 3.0  # seconds that a killed process may take to end
+PR_SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, see prctl(2)
+CHILD_POLL_SECONDS = 0.02  # seconds between two looks at what is left
 
 
 class Process(NamedTuple):
@@ -35,7 +35,7 @@ class Process(NamedTuple):
 
 def processes() -> list[Process]:
     """Return the processes of this machine that have not ended; none without /proc."""
-    found = []
+    running = []
     with contextlib.suppress(OSError), os.scandir("/proc") as entries:
         for entry in entries:
             if entry.name.isdigit():
@@ -43,8 +43,8 @@ def processes() -> list[Process]:
                     # number (name) state parent group session; the name may contain anything. See proc(5).
                     state, *numbers = file.read(4096).rpartition(b") ")[2].split()[:4]
                     if state not in b"ZX":
-                        found.append(Process(int(entry.name), *map(int, numbers)))
-    return found
+                        running.append(Process(int(entry.name), *map(int, numbers)))
+    return running
 
 
 def environment(number: int) -> list[bytes]:
@@ -56,16 +56,16 @@ def environment(number: int) -> list[bytes]:
         return []
 
 
-def adopting() -> Callable[[], object] | None:
-    """Return what has orphans among its descendants become children of a process, in whatever session; for Linux."""
+def subreaper_hook() -> Callable[[], object] | None:
+    """Return a preexec function by which a child adopts orphaned descendants (PR_SET_CHILD_SUBREAPER), or None."""
     import ctypes  # 5 ms
 
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    return prctl and partial(prctl, ADOPT, 1)
+    return prctl and partial(prctl, PR_SET_CHILD_SUBREAPER, 1)
 
 
 def has_children(number: int) -> bool:
-    """Tell whether the process *number* has children, alive or not reaped; True where the system can't tell."""
+    """True if the process *number* has children, alive or not reaped, and where the system can't tell."""
     try:
         with open(f"/proc/{number}/task/{number}/children", "rb", buffering=0) as file:
             return bool(file.read(1))
@@ -74,18 +74,18 @@ def has_children(number: int) -> bool:
 
 
 def readers(pipe: int) -> set[int]:
-    """Return the numbers of the processes that can read from *pipe*, of which this process has the other end."""
-    found = set()
+    """Return the pids of the processes that hold the read end of *pipe*, a descriptor of its write end."""
+    pids = set()
     with contextlib.suppress(OSError):
-        wanted = os.readlink(f"/proc/self/fd/{pipe}")
+        pipe_name = os.readlink(f"/proc/self/fd/{pipe}")
         for process in processes():
             folder = f"/proc/{process.number}/fd"
             with contextlib.suppress(OSError):  # it has ended, or belongs to another user
                 for name in os.listdir(folder):
                     path = f"{folder}/{name}"
-                    if os.readlink(path) == wanted and os.lstat(path).st_mode & 0o400:  # open for reading
-                        found.add(process.number)
-    return found
+                    if os.readlink(path) == pipe_name and os.lstat(path).st_mode & 0o400:  # open for reading
+                        pids.add(process.number)
+    return pids
 
 
 class Child:
@@ -105,8 +105,8 @@ class Child:
         self._seen = False  # that it has ended
         try:
             with deferred_signals():
-                started = self._process = subprocess.Popen(arguments, start_new_session=True, bufsize=0, **options)
-                self.pid, self.stdin, self.stdout = started.pid, started.stdin, started.stdout
+                process = self._process = subprocess.Popen(arguments, start_new_session=True, bufsize=0, **options)
+                self.pid, self.stdin, self.stdout = process.pid, process.stdin, process.stdout
         except BaseException:
             if self._process is not None:
                 self.end(signal.SIGKILL)
@@ -114,7 +114,7 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Tell whether it has not been reaped yet; always False in a fork of the process that started it."""
+        """True until it has been reaped; always False in a fork of the process that started it."""
         return self._process is not None and self._process.returncode is None and os.getpid() == self._owner
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -124,7 +124,7 @@ class Child:
                 _signal(-self.pid, number)
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Wait for the end, kill what is left of its process group, and return its status; None after *seconds*."""
+        """Wait up to *seconds* for the end, kill the process group; return the exit status, None if it still runs."""
         if not self.has_ended(seconds):
             return None
         self.kill()
@@ -137,7 +137,7 @@ class Child:
         return self.wait() or 0
 
     def has_ended(self, seconds: float | None) -> bool:
-        """Wait up to *seconds* for the end, without reaping if the system can do that; tell whether it has ended.
+        """Wait up to *seconds* for the end, without reaping if the system can do that; return True if it has ended.
 
         Processes that it left run until `wait`, `kill` or `end` is called.
         """
@@ -168,13 +168,13 @@ def end_all(
     children: Collection[Child],
     first: int = signal.SIGTERM,
     *,
-    patience: float = PATIENCE,
+    patience: float = TERM_SECONDS,
     others: Callable[[], set[int]] | None = None,
 ) -> None:
-    """End *children* with all processes of their sessions, and what descends from these, and wait.
+    """End *children*, all processes of their sessions and the descendants of these, and wait.
 
-    First their sessions get the signal *first*. What is left when they have ended, or after *patience* seconds, is
-    stopped, and then killed: what is stopped can't see that another process has ended, and starts nothing new. *others*
+    First their sessions get the signal *first*. When they have ended, or after *patience* seconds, all others are
+    stopped, and then killed: a stopped process can't see that another one has ended, and starts nothing new. *others*
     returns the numbers of more processes to be killed then. With SIGKILL as *first* nothing is waited for before.
 
     Sessions of descendants do not get the signal *first*: tartools among them end what they have started.
@@ -185,21 +185,21 @@ def end_all(
     sessions = {child.pid for child in children}
     family = set(sessions)
     if first != signal.SIGKILL:
-        found = processes()
-        family = _descending(found, sessions)[1]  # now: a process without its parent can't be found later
+        running = processes()
+        family = _descending(running, sessions)[1]  # now: a process without its parent can't be found later
         for child in children:
             child.kill(first)
-        for group in {process.group for process in found if process.session in sessions} - sessions:
+        for group in {process.group for process in running if process.session in sessions} - sessions:
             _signal(-group, first)
         _wait_for(children, sessions, patience)
     killed = _kill(children, family, others or set)
     for child in children:
         child.wait()
-    until = time.monotonic() + DEATH
+    until = time.monotonic() + KILL_SECONDS
     while killed and time.monotonic() < until:
         killed &= {process.number for process in processes()}
         if killed:
-            time.sleep(STEP)
+            time.sleep(CHILD_POLL_SECONDS)
 
 
 def _wait_for(children: Collection[Child], sessions: Collection[int], seconds: float) -> None:
@@ -208,11 +208,11 @@ def _wait_for(children: Collection[Child], sessions: Collection[int], seconds: f
     for child in children:
         child.has_ended(max(0.0, until - time.monotonic()))
     while time.monotonic() < until and any(process.session in sessions for process in processes()):
-        time.sleep(STEP)
+        time.sleep(CHILD_POLL_SECONDS)
 
 
 def _kill(children: Collection[Child], family: set[int], others: Callable[[], set[int]]) -> set[int]:
-    """Kill *children*, the sessions *family*, what descends from them, and *others*; return their numbers."""
+    """Kill *children*, the sessions *family*, their descendants, and *others*; return the pids."""
     stopped: set[int] = set()
     with deferred_signals():  # so that nothing stays stopped
         try:
@@ -233,14 +233,14 @@ def _kill(children: Collection[Child], family: set[int], others: Callable[[], se
 
 
 def _descending(
-    found: Collection[Process], sessions: Collection[int], known: Collection[int] = ()
+    running: Collection[Process], sessions: Collection[int], roots: Collection[int] = ()
 ) -> tuple[set[int], set[int]]:
-    """Return the processes in *sessions*, and what descends from these and from *known*; and the sessions of all."""
+    """Return the pids in *sessions*, descendants of these and of *roots*, and the sessions of all of them."""
     family = set(sessions)
-    members = set(known)
-    while more := [p for p in found if p.number not in members and (p.parent in members or p.session in family)]:
-        members.update(process.number for process in more)
-        family.update(process.session for process in more)
+    members = set(roots)
+    while new := [p for p in running if p.number not in members and (p.parent in members or p.session in family)]:
+        members.update(process.number for process in new)
+        family.update(process.session for process in new)
     return members, family
 
 
@@ -255,5 +255,5 @@ def how_it_ended(status: int) -> str:
     names = {number.value: number.name for number in signal.Signals}
     if status < 0:
         return f"was ended by {names.get(-status, f'signal {-status}')}"
-    known = names.get(status - 128)
-    return f"ended with status {status}{f', as after {known}' if known else ''}"
+    signal_name = names.get(status - 128)
+    return f"ended with status {status}{f', as after {signal_name}' if signal_name else ''}"

@@ -1,4 +1,4 @@
-"""What users write, arguments and lists of files, made into URLs: braces and wildcards are expanded."""
+"""Expansion of arguments and lists of files to URLs: braces and wildcards."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
             else:
                 from tartools.storage import listing
 
-                yield from (Url(found.url) for found in listing.matching_objects(url))
+                yield from (Url(entry.url) for entry in listing.matching_objects(url))
 
 
 def _is_object_with_braces(pattern: Url) -> bool:
@@ -103,12 +103,12 @@ def _is_object_with_braces(pattern: Url) -> bool:
 
     try:
         return object_at(_settled(pattern)).head() is not None
-    except (StorageError, UsageError, TransientError):  # whoever opens what the braces stand for says what is wrong
+    except (StorageError, UsageError, TransientError):  # opening the expanded URLs reports the reason
         return False
 
 
 def _settled(url: Url) -> Url:
-    """Return *url*; if its store has revisions, which may move on, with that which this run reads."""
+    """Return *url*; if its store has revisions, which may change, with the revision that this run reads."""
     if url.scheme != "hf" or url.read_command:
         return url
     from tartools.storage.objects import hf

@@ -27,8 +27,8 @@ MISSING_FILE = "550"  # the reply of FTP (RFC 959, 4.2)
 
 
 @contextmanager
-def _translated_errors(url: str, what: str = "read") -> Iterator[None]:
-    """Turn what smart_open and the libraries below it raise into StorageError; *what* was requested."""
+def _translated_errors(url: str, verb: str = "read") -> Iterator[None]:
+    """Turn errors of smart_open and its libraries into StorageError; *verb*: the verb of the request."""
     scheme = url.partition(":")[0]
     try:
         yield
@@ -43,17 +43,17 @@ def _translated_errors(url: str, what: str = "read") -> Iterator[None]:
         ) from None
     except FtpError as error:
         reply = str(error).partition("\n")[0]  # which has no password
-        if reply.startswith(MISSING_FILE) and what == "read":
+        if reply.startswith(MISSING_FILE) and verb == "read":
             raise NotFoundError(f"does not exist ({reply})", url=url) from None
         advice = "; ~/.netrc may have a password" if reply.startswith("530") else ""
-        raise StorageError(f"cannot {what}: the server says {reply}{advice}", url=url) from None
+        raise StorageError(f"cannot {verb}: the server says {reply}{advice}", url=url) from None
     except Exception as error:
         kind = NotFoundError if _is_not_found(error) else StorageError
         raise kind(f"smart_open: {_reason(error)}", url=url) from None
 
 
 def _is_not_found(error: Exception) -> bool:
-    """Tell whether *error*, of one of the libraries, means that the URL does not exist."""
+    """True if *error*, of one of the libraries, means that the URL does not exist."""
     status = getattr(error, "status_code", None)
     return status == 404 or type(error).__name__ in ("ResourceNotFoundError", "NoSuchFile")
 
@@ -94,8 +94,8 @@ def _with_login(url: str) -> str:
         login = Login(user, entry.password if entry and entry.name == user else "")
     place = f"[{host}]" if ":" in host else host
     place += f":{port}" if port else ""
-    rest = url.partition("://")[2].partition("/")[2]
-    return f"{parts.scheme}://{quote(login.name, safe='')}:{quote(login.password, safe='')}@{place}/{rest}"
+    path = url.partition("://")[2].partition("/")[2]
+    return f"{parts.scheme}://{quote(login.name, safe='')}:{quote(login.password, safe='')}@{place}/{path}"
 
 
 class _SmartInput(Input):
@@ -125,7 +125,7 @@ class _SmartInput(Input):
 
 
 def _drop(target: Any) -> None:
-    """Drop *target*, which is not complete: else its destructor might send what it still holds."""
+    """Drop the incomplete *target*: else its destructor might send the data that it still holds."""
     if hasattr(target, "lines"):  # of WebHDFS
         target.lines = []
     with suppress(Exception):
@@ -133,7 +133,7 @@ def _drop(target: Any) -> None:
 
 
 def open_read(url: str) -> _SmartInput:
-    """Return what smart_open reads from *url*."""
+    """Open *url* for reading by smart_open."""
     return _SmartInput(url)
 
 
@@ -143,7 +143,7 @@ def open_write(url: str, force: bool) -> SentOutput:
 
 
 def _send(url: str, force: bool, sink: io.FileIO) -> None:
-    """Send what is in *sink*. Raises: StorageError; a store that writes in place may then have a part of it."""
+    """Send the content of *sink*. Raises: StorageError; a store that writes in place may then have a part of it."""
     if not force and exists(url):
         raise ExistsError(url)
     with reread(sink) as file, _translated_errors(url, "write"):
@@ -157,7 +157,7 @@ def _send(url: str, force: bool, sink: io.FileIO) -> None:
 
 
 def exists(url: str) -> bool:
-    """Tell whether *url* exists, by reading a byte. Raises: StorageError if that can't be found out."""
+    """True if *url* exists: a byte is read. Raises: StorageError if the server does not tell."""
     try:
         with _translated_errors(url):
             stream = _open(url, "rb")
@@ -169,6 +169,6 @@ def exists(url: str) -> bool:
         if isinstance(error.__cause__, ImportError):
             raise
         reason = error.message.removeprefix("smart_open: ")
-        what = f"cannot tell whether this exists ({reason}); {option('force')} writes it"
-        raise StorageError(what, url=url) from None
+        message = f"cannot tell whether this exists ({reason}); {option('force')} writes it"
+        raise StorageError(message, url=url) from None
     return True

@@ -15,29 +15,29 @@ from operator import ge
 
 from tartools.errors import StorageError, UsageError
 from tartools.schemes import listed_schemes
-from tartools.storage.checks import exists, look
+from tartools.storage.checks import exists, probe
 from tartools.storage.local import path_of
 from tartools.storage.names import Pattern, has_wildcards, is_literal, local_url, matches, unfolded
-from tartools.storage.objects import REQUESTS, fetched, object_at, requests_at_once, store_of
+from tartools.storage.objects import MAX_REQUESTS_AT_ONCE, fetched, object_at, requests_at_once, store_of
 from tartools.storage.objects.contract import ListedObject, Page, Store
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.pool import Threads
 from tartools.storage.streams import FileVersion, naming
 from tartools.storage.url import Url
 
-FEW = 10  # objects that are looked up one by one
-AT_ONCE = 64  # requests for whole objects
-HELD = 256 << 20  # bytes that are requested and not yet taken; a larger object is alone
-LARGE = 16 << 20  # bytes; larger objects are read in ranges side by side
-RANGE = 8 << 20  # bytes
-REPLACED = "was replaced since it was listed"
+MAX_SINGLE_LOOKUPS = 10  # objects that are looked up one by one
+MAX_OBJECT_REQUESTS = 64  # requests for whole objects
+MAX_REQUESTED_BYTES = 256 << 20  # bytes that are requested and not yet taken; a larger object is alone
+MAX_WHOLE_OBJECT_BYTES = 16 << 20  # bytes; larger objects are read in ranges side by side
+OBJECT_RANGE_BYTES = 8 << 20  # bytes
+REPLACED_SINCE_LISTING = "was replaced since it was listed"
 
 
 def ls(name: str) -> Iterator[ListedObject]:
-    """Yield what *name* stands for, sorted by the bytes of the names.
+    """Yield the files or objects that *name* stands for, sorted by the bytes of the names.
 
     In a store: the objects whose names begin with *name*, or match it if it has wildcards. Local: the files in a
-    directory and below it, a file, or what a prefix or wildcards match. On a web server: the object *name*. Braces
+    directory and below it, a file, or the matches of a prefix or wildcards. On a web server: the object *name*. Braces
     stand for several names, which come one after the other.
 
     Raises: StorageError for a local prefix or wildcards that match nothing, and for schemes that have no listings.
@@ -54,7 +54,7 @@ def ls(name: str) -> Iterator[ListedObject]:
 
 
 def listed(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
-    """Yield the objects whose URLs begin with *prefix*; with *flat*, only those without a slash behind it.
+    """Yield the objects whose URLs begin with *prefix*; with *flat*, only objects without a slash behind it.
 
     Holds: a page; all of them if the store does not sort. Raises: StorageError.
     """
@@ -72,8 +72,8 @@ def listed(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
     pages = _pages(store, prefix, flat)
     first = next(pages)
     if not first.ordered or not _in_order([*map(name_of, first.entries)]):
-        found = {name_of(entry): entry for page in (first, *pages) for entry in page.entries}
-        yield from (found[name] for name in sorted(found))
+        entries_by_name = {name_of(entry): entry for page in (first, *pages) for entry in page.entries}
+        yield from (entries_by_name[name] for name in sorted(entries_by_name))
         return
     last: list[str] = []
     for page in chain([first], pages):
@@ -94,7 +94,7 @@ def _pages(store: Store, prefix: str, flat: bool) -> Iterator[Page]:
 
 
 def _in_order(names: Sequence[str]) -> bool:
-    """Tell whether each of *names* is greater than the one before."""
+    """True if *names* ascend."""
     return not any(map(ge, names, names[1:]))
 
 
@@ -119,9 +119,9 @@ def matching_objects(url: str) -> Iterator[ListedObject]:
 
 def _one_object(url: str) -> Iterator[ListedObject]:
     prefix = Url(url).name.endswith("/")
-    found = None if prefix else with_retries(object_at(url).head, url)
-    if found is not None:
-        yield found
+    entry = None if prefix else with_retries(object_at(url).head, url)
+    if entry is not None:
+        yield entry
     elif prefix or "*" in Url(url).name:
         yield from listed(url)  # raises the reason
     else:
@@ -135,7 +135,7 @@ def _files(url: str) -> Iterator[ListedObject]:
     elif os.path.lexists(path):
         yield _file(path)
     elif has_wildcards(url):
-        yield from (_file(path_of(found)) for found in matches(url) if not os.path.isdir(path_of(found)))
+        yield from (_file(path_of(match)) for match in matches(url) if not os.path.isdir(path_of(match)))
     else:
         folder, start = os.path.split(path)
         count = 0
@@ -147,15 +147,15 @@ def _files(url: str) -> Iterator[ListedObject]:
 
 
 def _below(folder: str, start: str = "", above: tuple[os.stat_result, ...] = ()) -> Iterator[ListedObject]:
-    """Yield the files in *folder* (which ends in a slash) whose names begin with *start*, and all files below those.
+    """Yield the files in *folder* (which ends in a slash) that begin with *start*, and files below such folders.
 
     Links are followed, except to a directory that contains them.
     """
     with naming(local_url(folder)):
         this = os.stat(folder or ".")
-        with os.scandir(folder or ".") as found:
-            names = [entry.name + "/" * entry.is_dir() for entry in found if entry.name.startswith(start)]
-    if any(os.path.samestat(this, other) for other in above):
+        with os.scandir(folder or ".") as entries:
+            names = [entry.name + "/" * entry.is_dir() for entry in entries if entry.name.startswith(start)]
+    if any(os.path.samestat(this, ancestor) for ancestor in above):
         return
     for name in sorted(names, key=os.fsencode):
         if name.endswith("/"):
@@ -165,13 +165,13 @@ def _below(folder: str, start: str = "", above: tuple[os.stat_result, ...] = ())
 
 
 def _file(path: str) -> ListedObject:
-    """Return what is known of a file; only its name, if it is a link to nothing."""
+    """Return name, size and time of a file; only the name of a broken link."""
     try:
-        about = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return ListedObject(local_url(path), None, None)
-    size = about.st_size if stat.S_ISREG(about.st_mode) else None
-    return ListedObject(local_url(path), size, about.st_mtime, str(about.st_mtime_ns))
+    size = status.st_size if stat.S_ISREG(status.st_mode) else None
+    return ListedObject(local_url(path), size, status.st_mtime, str(status.st_mtime_ns))
 
 
 def between(prefix: str, suffix: str) -> list[str]:
@@ -180,22 +180,22 @@ def between(prefix: str, suffix: str) -> list[str]:
     Empty for commands, and for stores that have no listings.
     """
     start = Url(prefix)
-    found: Iterable[str] = ()
+    candidates: Iterable[str] = ()
     if start.is_local:
-        found = _beside(prefix, suffix)
+        candidates = _files_with_prefix(prefix, suffix)
     elif start.is_listed:
         flat = "/" not in suffix
-        found = (entry.url for entry in listed(prefix + Url(prefix + suffix).query, flat))
+        candidates = (entry.url for entry in listed(prefix + Url(prefix + suffix).query, flat))
     shortest = len(prefix) + len(suffix)
     return [
         url
-        for url in found
+        for url in candidates
         if url.endswith(suffix) and len(url) > shortest and "/" not in url[len(prefix) : len(url) - len(suffix)]
     ]
 
 
-def _beside(prefix: str, suffix: str) -> list[str]:
-    """Return the regular files that begin with *prefix*; in folders whose names do those that *suffix* names."""
+def _files_with_prefix(prefix: str, suffix: str) -> list[str]:
+    """Return the regular files that begin with *prefix*; if *suffix* has a slash, existing `PREFIX*/SUFFIX`."""
     folder, start = os.path.split(path_of(prefix))
     below = "".join(suffix.partition("/")[1:])
     try:
@@ -206,18 +206,18 @@ def _beside(prefix: str, suffix: str) -> list[str]:
 
 
 def existing(urls: Sequence[str]) -> set[str]:
-    """Return those of *urls* that exist. Many in one store are found by a listing of their common prefix.
+    """Return the existing ones of *urls*. Many in one store are looked up by a listing of their common prefix.
 
-    Raises: StorageError if that can't be found out.
+    Raises: StorageError if a server does not tell.
     """
     prefix = os.path.commonprefix([Url(url).name for url in urls])  # noqa: RUF071  # by letters
     queries = {Url(url).query for url in urls}
-    if len(urls) <= FEW or not Url(urls[0]).is_listed or prefix.count("/") < 3 or len(queries) > 1:
+    if len(urls) <= MAX_SINGLE_LOOKUPS or not Url(urls[0]).is_listed or prefix.count("/") < 3 or len(queries) > 1:
         return {url for url in urls if exists(url)}
-    return set(urls) & {found.url for found in listed(prefix + queries.pop())}
+    return set(urls) & {entry.url for entry in listed(prefix + queries.pop())}
 
 
-# ---- contents of what was listed, with requests side by side ----
+# ---- contents of listed files and objects, with requests side by side ----
 
 
 def contents(entries: Iterable[ListedObject]) -> Iterator[bytes]:
@@ -228,18 +228,20 @@ def contents(entries: Iterable[ListedObject]) -> Iterator[bytes]:
 
     Raises: StorageError if one can't be read, or is not the one that was listed.
     """
-    most = requests_at_once(AT_ONCE)
+    max_requests = requests_at_once(MAX_OBJECT_REQUESTS)
     waiting: deque[tuple[int, Callable[[], bytes]]] = deque()
-    held = 0
+    requested_bytes = 0
     for entry in entries:
         size = entry.size or 0
-        while waiting and (len(waiting) >= most or held + size > HELD):
-            taken, answer = waiting.popleft()
-            held -= taken
+        while waiting and (len(waiting) >= max_requests or requested_bytes + size > MAX_REQUESTED_BYTES):
+            answer_size, answer = waiting.popleft()
+            requested_bytes -= answer_size
             yield answer()
         task = partial(content_of, entry)
-        waiting.append((size, task if Url(entry.url).is_local else _threads(os.getpid(), AT_ONCE).submit(task)))
-        held += size
+        waiting.append(
+            (size, task if Url(entry.url).is_local else _threads(os.getpid(), MAX_OBJECT_REQUESTS).submit(task))
+        )
+        requested_bytes += size
     while waiting:
         yield waiting.popleft()[1]()
 
@@ -248,15 +250,15 @@ def content_of(entry: ListedObject) -> bytes:
     """Return all bytes of *entry*. Raises: as `contents`."""
     version = f"{entry.size} {entry.version}"
     if not Url(entry.url).is_local:
-        if (entry.size or 0) > LARGE and look(entry.url).version == version:
+        if (entry.size or 0) > MAX_WHOLE_OBJECT_BYTES and probe(entry.url).version == version:
             return _in_ranges(entry.url, entry.size or 0, version)
-        return fetched(entry.url, 0, entry.size or 0, version, REPLACED, listed=True)
+        return fetched(entry.url, 0, entry.size or 0, version, REPLACED_SINCE_LISTING, listed=True)
     with naming(entry.url), open(path_of(entry.url), "rb", buffering=0) as file:
         before = str(FileVersion.of(file))
         data = file.readall()
         after = str(FileVersion.of(file))
     if before != version or after != version or len(data) != entry.size:
-        raise StorageError(REPLACED, url=entry.url)
+        raise StorageError(REPLACED_SINCE_LISTING, url=entry.url)
     return data
 
 
@@ -264,20 +266,20 @@ def _in_ranges(url: str, size: int, version: str) -> bytes:
     """Return all bytes of a large object, whose server has ranges and versions. Raises: as `contents`."""
     data = io.BytesIO()  # gives its bytes without a copy
     waiting: deque[Callable[[], bytes]] = deque()
-    for begin in range(0, size, RANGE):
+    for begin in range(0, size, OBJECT_RANGE_BYTES):
         if len(waiting) >= requests_at_once():
             data.write(waiting.popleft()())
-        task = partial(fetched, url, begin, min(begin + RANGE, size), version, REPLACED)
-        waiting.append(_threads(os.getpid(), REQUESTS).submit(task))
+        task = partial(fetched, url, begin, min(begin + OBJECT_RANGE_BYTES, size), version, REPLACED_SINCE_LISTING)
+        waiting.append(_threads(os.getpid(), MAX_REQUESTS_AT_ONCE).submit(task))
     while waiting:
         data.write(waiting.popleft()())
     return data.getvalue()
 
 
 @functools.cache
-def _threads(process: int, most: int) -> Threads[Callable[[], bytes], bytes]:
-    """Return the threads of this *process* for up to *most* requests: a fork has its own.
+def _threads(process: int, max_requests: int) -> Threads[Callable[[], bytes], bytes]:
+    """Return the threads of this *process* for up to *max_requests* requests: a fork has its own.
 
-    Those for ranges are others than those for whole objects, which wait for them.
+    Threads for ranges are separate from threads for whole objects, which wait for ranges.
     """
-    return Threads(requests_at_once(most))
+    return Threads(requests_at_once(max_requests))

@@ -17,12 +17,12 @@ from tartools.storage.interrupts import handled_signals
 from tartools.storage.streams import FileSink, InputFile, changed, enlarge, naming, sync_file, wait_until_ready
 from tartools.storage.url import FILE, Url
 
-LONGEST = 100  # bytes of the output's name in that of the temporary file; file systems allow 255
+MAX_TEMPORARY_NAME_BYTES = 100  # bytes of the output's name in that of the temporary file; file systems allow 255
 _made: set[str] = set()  # folders of outputs
 
 
 def identity(url: str) -> str:
-    """Return what is the same for names of the same file, and of the same object."""
+    """Return a key that is equal for all names of one file: its real path; of an object the URL."""
     return os.path.realpath(path_of(url)) if Url(url).is_local else str(url)
 
 
@@ -39,17 +39,17 @@ def path_of(url: str) -> str:
         return path
     from urllib.parse import unquote
 
-    host, slash, rest = path[2:].partition("/")
+    host, slash, encoded_path = path[2:].partition("/")
     if host not in ("", "localhost"):
         raise UsageError(f"a file: URL of another host: {host}", url=url)
-    decoded = slash + unquote(rest)
+    decoded = slash + unquote(encoded_path)
     if "\0" in decoded:
         raise UsageError("not a file name: it has a NUL in it", url=url)
     return decoded
 
 
 class FileInput:
-    """An open file as input. If it is a regular file, its bytes are those of *file* from *start* on."""
+    """An open file as input. If it is a regular file, *file* has its bytes, from *start* on."""
 
     def __init__(self, file: InputFile) -> None:
         self._file = file
@@ -111,8 +111,8 @@ def read_small(url: str, max_bytes: int) -> bytes | None:
         fd = os.open(url, os.O_RDONLY | os.O_CLOEXEC)
         try:
             data = os.read(fd, size + 1)
-            while len(data) < size and (more := os.read(fd, size + 1 - len(data))):  # some network file systems do less
-                data += more
+            while len(data) < size and (part := os.read(fd, size + 1 - len(data))):  # some network file systems do less
+                data += part
         finally:
             os.close(fd)
     except OSError as error:  # not by `naming`, whose block costs 2 µs a file
@@ -129,16 +129,16 @@ def check_readable(url: str) -> int | None:
     """
     path = path_of(url)
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as error:  # not by `naming`, whose block costs 2 µs a file
         raise StorageError(error.strerror or str(error), url=url) from error
     except ValueError as error:
         raise StorageError(f"not a file name: {error}", url=url) from error
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise StorageError("is a directory, not a shard (tarcreate --folder makes a shard from it)", url=url)
     if not os.access(path, os.R_OK):
         raise StorageError(os.strerror(errno.EACCES), url=url)
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def check_listed(urls: Iterable[str]) -> None:
@@ -155,19 +155,19 @@ def check_writable(url: str, force: bool, inputs: Sequence[str]) -> None:
     """
     if url != "-":
         _file_path(url)
-    found = _stat(url, 1)
-    if found is None or not stat.S_ISREG(found.st_mode):
+    output_status = _stat(url, 1)
+    if output_status is None or not stat.S_ISREG(output_status.st_mode):
         return
     for name in inputs:
-        other = _stat(name, 0)
-        if other and os.path.samestat(found, other):
+        input_status = _stat(name, 0)
+        if input_status and os.path.samestat(output_status, input_status):
             raise StorageError(f"this output is also the input {shown(name)}", url="stdout" if url == "-" else url)
     if url != "-" and not force:
         raise ExistsError(url)
 
 
 def _file_path(url: str) -> str:
-    """Return the path of an output. Raises: StorageError if it is that of a directory."""
+    """Return the path of an output. Raises: StorageError if it names a directory."""
     path = path_of(url)
     if path.endswith("/"):
         raise StorageError("is the name of a directory; name a file in it", url=url)
@@ -175,7 +175,7 @@ def _file_path(url: str) -> str:
 
 
 def exists(url: str) -> bool:
-    """Tell whether the file *url* exists; a link to nothing does not."""
+    """True if the file *url* exists; False for a broken link."""
     return _stat(url, 1) is not None
 
 
@@ -215,12 +215,12 @@ class OpenOutput:
 
 
 def open_text() -> OpenOutput:
-    """Return stdout as output, also if it is a terminal: for what people can read."""
+    """Return stdout as output, also if it is a terminal: for text."""
     return OpenOutput(FileSink(1, "stdout"))
 
 
 def sync_folder(url: str) -> None:
-    """Bring the names in the folder of *url*, if it is a local file, to the disk. Raises: StorageError."""
+    """Flush the names in the folder of *url*, if it is a local file, to the disk. Raises: StorageError."""
     if Url(url).is_local:
         with naming(url):
             sync_file(os.path.dirname(os.path.realpath(path_of(url))))
@@ -246,37 +246,37 @@ def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
         return open_text()
     name = _file_path(url)
     path = os.path.realpath(name)  # a symlink stays one
-    found = os.stat(name) if os.path.exists(name) or os.path.lexists(path) else None
-    if found and not stat.S_ISREG(found.st_mode):
+    status = os.stat(name) if os.path.exists(name) or os.path.lexists(path) else None
+    if status and not stat.S_ISREG(status.st_mode):
         return open_in_place(name, url)  # by *name*: the real path of `>(command)` does not exist
-    if found and not force:
+    if status and not force:
         raise ExistsError(url)
     if not os.path.lexists(os.path.dirname(path)):
         _made.update(make_directory(os.path.dirname(path)))
     try:
-        return FileOutput(path, url, force, stat.S_IMODE(found.st_mode) if found else None)
+        return FileOutput(path, url, force, stat.S_IMODE(status.st_mode) if status else None)
     except BaseException:
         _remove_made(path)
         raise
 
 
 def make_directory(url: str) -> list[str]:
-    """Make the local directory *url*, and those above it, unless it exists; on servers there are none.
+    """Make the local directory *url* and its missing parents; does nothing on servers.
 
-    Returns the paths of those that it made, which are on the disk then. Raises: StorageError.
+    Returns the paths of the directories that it made, which are on the disk then. Raises: StorageError.
     """
     if not Url(url).is_local:
         return []
-    path, made = path_of(url), []
-    above = path
-    while above and not os.path.isdir(above):
-        made.append(above)
-        above = os.path.dirname(above)
+    path, missing = path_of(url), []
+    parent = path
+    while parent and not os.path.isdir(parent):
+        missing.append(parent)
+        parent = os.path.dirname(parent)
     with naming(url):
         os.makedirs(path, exist_ok=True)
-        for each in made:
-            sync_file(os.path.dirname(each))
-    return made[::-1]
+        for folder in missing:
+            sync_file(os.path.dirname(folder))
+    return missing[::-1]
 
 
 def _remove_made(path: str) -> None:
@@ -319,7 +319,7 @@ class FileOutput:
             os.fchmod(self.sink.fileno(), mode)
 
     def sync(self) -> None:
-        """Bring what was written to the disk, in whatever thread; only `commit` may follow, and `sync_folder`.
+        """Flush the written data to the disk, in any thread; only `commit` may follow, and `sync_folder`.
 
         Raises: StorageError.
         """
@@ -374,17 +374,17 @@ class FileOutput:
 
 
 def _temporary_file(path: str, url: str) -> tuple[str, FileSink]:
-    """Return the name of a new file beside *path*, and the file, after removing what killed runs left for *path*.
+    """Return name and file of a new file beside *path*, after removing files that killed runs left for *path*.
 
     A lock tells whether a file's process lives: it ends with the process, whatever ends that, and no other process can
     be taken for it, as by a number that is used again. Only files of this host are looked at, because not every shared
     directory tells one host of another's locks. Raises: OSError.
     """
     folder, name = os.path.split(path)
-    begin = f".{os.fsdecode(os.fsencode(name)[:LONGEST])}.{os.uname().nodename}."
-    for found in _temporary_files(folder):
-        if found.startswith(begin) and re.fullmatch(r"\d+-[0-9a-f]{8}\.tmp", found[len(begin) :]):
-            _remove_if_left(os.path.join(folder, found))
+    begin = f".{os.fsdecode(os.fsencode(name)[:MAX_TEMPORARY_NAME_BYTES])}.{os.uname().nodename}."
+    for leftover in _temporary_files(folder):
+        if leftover.startswith(begin) and re.fullmatch(r"\d+-[0-9a-f]{8}\.tmp", leftover[len(begin) :]):
+            _remove_if_left(os.path.join(folder, leftover))
     while True:
         temporary = os.path.join(folder, f"{begin}{os.getpid()}-{os.urandom(4).hex()}.tmp")
         sink = FileSink(temporary, url, os.O_CREAT | os.O_EXCL)
@@ -409,7 +409,7 @@ def _temporary_files(folder: str) -> tuple[str, ...]:
 
 
 def _remove_if_left(path: str) -> None:
-    """Remove the file *path* if no process holds its lock. What can't be opened for writing or locked stays."""
+    """Remove the file *path* if no process holds its lock. Files that can't be opened for writing or locked stay."""
     with suppress(OSError):
         fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:

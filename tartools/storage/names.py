@@ -10,11 +10,11 @@ from tartools.errors import StorageError
 from tartools.storage.local import path_of
 from tartools.storage.url import Url
 
-_NUMBER = r"([0-9]{1,99})"
+_RANGE_NUMBER = r"([0-9]{1,99})"
 _WILDCARDS = "*?["
 Part = Callable[[str], object] | None  # whether a name between two slashes matches; None is `**`
 PERCENT = r"(?<!%)%(0?)(\d*)d"
-_ZEROS = r"%(0)([1-9])d"
+_PADDED_FORMAT = r"%(0)([1-9])d"
 _BRACES = r"\{shard(?::(0?)(\d*)d?)?\}"
 # Names of split(1) and of others that cut a file: x.tar.gz.partaa, x.tar.gz-part-00, x.tar.001, x.tgz.aa
 _SPLIT_PART = (
@@ -54,59 +54,59 @@ def quoted(url: str) -> str:
     return re.sub(r"[*?[]", r"[\g<0>]", Url(url).name).replace("{", "[{{]", 1) + Url(url).query
 
 
-def folded(urls: Iterable[str], taken: Callable[[str], bool] = lambda text: False) -> Iterator[str]:
-    """Yield *urls*; adjacent ones that count up in one number become one pattern with braces.
+def folded(urls: Iterable[str], is_taken: Callable[[str], bool] = lambda text: False) -> Iterator[str]:
+    """Yield *urls*, with runs that count up in one number folded into a pattern with braces.
 
-    `unfolded` gives *urls* back, in their order, if they have no braces. A pattern that is *taken*, because it is the
-    name of something, is not used.
+    `unfolded` gives *urls* back, in their order, if they have no braces. A pattern for which *is_taken* is true, since
+    it is the name of a file or an object, is not used.
 
     >>> list(folded(["a-08", "a-09", "a-10", "a-12", "b9", "b10"]))
     ['a-{08..10}', 'a-12', 'b{9..10}']
     """
-    rest = iter(urls)
-    first = last = next(rest, None)
+    remaining = iter(urls)
+    first = last = next(remaining, None)
     if first is None or last is None:
         return
     around: tuple[str, str] | None = None  # what is before and behind the number that counts up
-    for url in rest:
-        found = _around(last, url)
+    for url in remaining:
+        next_around = _around(last, url)
         padded = around and re.match("0[0-9]", first[len(around[0]) :])  # then all numbers have as many digits
-        if found is None or around not in (None, found) or (padded and len(url) != len(first)):
-            yield from _pattern(first, last, around, taken)
-            first, found = url, None
-        last, around = url, found
-    yield from _pattern(first, last, around, taken)
+        if next_around is None or around not in (None, next_around) or (padded and len(url) != len(first)):
+            yield from _pattern(first, last, around, is_taken)
+            first, next_around = url, None
+        last, around = url, next_around
+    yield from _pattern(first, last, around, is_taken)
 
 
-def _around(one: str, other: str) -> tuple[str, str] | None:
-    """Return what is before and behind the only number in which *other* differs from *one*, if it is the next one."""
-    if "{" in one + other or "}" in one + other:
+def _around(first_url: str, second_url: str) -> tuple[str, str] | None:
+    """Return the texts around the one number that is higher by 1 in the second URL; None if they differ otherwise."""
+    if "{" in first_url + second_url or "}" in first_url + second_url:
         return None
-    first, second = re.split(_NUMBER, one), re.split(_NUMBER, other)
-    places = [place for place, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]]
-    if len(first) != len(second) or len(places) != 1 or places[0] % 2 == 0:
+    first_parts, second_parts = re.split(_RANGE_NUMBER, first_url), re.split(_RANGE_NUMBER, second_url)
+    places = [place for place, pair in enumerate(zip(first_parts, second_parts, strict=False)) if pair[0] != pair[1]]
+    if len(first_parts) != len(second_parts) or len(places) != 1 or places[0] % 2 == 0:
         return None
     (place,) = places
-    if second[place] != str(int(first[place]) + 1).zfill(len(first[place])):
+    if second_parts[place] != str(int(first_parts[place]) + 1).zfill(len(first_parts[place])):
         return None
-    return "".join(first[:place]), "".join(first[place + 1 :])
+    return "".join(first_parts[:place]), "".join(first_parts[place + 1 :])
 
 
-def _pattern(first: str, last: str, around: tuple[str, str] | None, taken: Callable[[str], bool]) -> list[str]:
+def _pattern(first: str, last: str, around: tuple[str, str] | None, is_taken: Callable[[str], bool]) -> list[str]:
     """Return the pattern for *first* to *last*, or the only one of them."""
     if around is None:
         return [first]
     head, tail = around
     low, high = (text[len(head) : len(text) - len(tail)] for text in (first, last))
     text = f"{head}{{{low}..{high}}}{tail}"
-    return unfolded(text) if taken(text) else [text]
+    return unfolded(text) if is_taken(text) else [text]
 
 
 # ---- wildcards ----
 
 
 def has_wildcards(url: str) -> bool:
-    """Tell whether *url*, whose scheme has wildcards, contains one."""
+    """True if *url*, whose scheme has wildcards, contains one."""
     name = Url(url).name
     path = name[_host_end(name) :]
     return any(character in path for character in _WILDCARDS)
@@ -140,7 +140,7 @@ class Pattern:
         self._parts = [_part(text) for text in parts]
 
     def matches(self, url: str) -> bool:
-        """Tell whether *url*, which begins with *prefix*, matches; no name that ends in a slash does."""
+        """True if *url*, which begins with *prefix*, matches; no name that ends in a slash does."""
         names = url[self._begin : len(url) - len(self._query)].split("/")
         return bool(names[-1]) and _fits(self._parts, names)
 
@@ -159,13 +159,13 @@ def _part(text: str) -> Part:
 def _fits(parts: Sequence[Part], names: Sequence[str]) -> bool:
     for place, part in enumerate(parts):
         if part is None:
-            rest = parts[place + 1 :]
+            remaining_parts = parts[place + 1 :]
             for passed in range(place, len(names)):
-                if rest and _fits(rest, names[passed:]):
+                if remaining_parts and _fits(remaining_parts, names[passed:]):
                     return True
                 if names[passed].startswith("."):
                     return False
-            return not rest and place < len(names)
+            return not remaining_parts and place < len(names)
         if place >= len(names) or not part(names[place]):
             return False
     return len(parts) == len(names)
@@ -175,15 +175,15 @@ def _fits(parts: Sequence[Part], names: Sequence[str]) -> bool:
 
 
 def numbers_in(text: str) -> list[re.Match[str]]:
-    """Return where numbers stand in the pattern *text*, which has no query."""
+    """Return the matches of number placeholders in the pattern *text*, which has no query."""
     encoded = text.startswith(("http://", "https://", "file://"))  # there %20 is a blank
     if "%" in text or "{" in text:
-        return [*re.finditer(_ZEROS if encoded else PERCENT, text), *re.finditer(_BRACES, text)]
+        return [*re.finditer(_PADDED_FORMAT if encoded else PERCENT, text), *re.finditer(_BRACES, text)]
     return []
 
 
 def has_number(url: str) -> bool:
-    """Tell whether *url* is a pattern with a number.
+    """True if *url* is a pattern with a number.
 
     >>> has_number("a-%06d.tar"), has_number("a.tar")
     (True, False)
@@ -195,7 +195,7 @@ def has_number(url: str) -> bool:
 
 
 def is_literal(url: str) -> bool:
-    """Tell whether *url*, taken literally, names an existing local file or directory."""
+    """True if *url*, taken literally, names an existing local file or directory."""
     return Url(url).is_local and "\0" not in url and os.path.lexists(path_of(url))
 
 
@@ -203,10 +203,10 @@ def matches(url: str) -> list[str]:
     """Return the URLs that the local pattern *url* matches, sorted by bytes. Raises: StorageError if there are none."""
     from glob import glob
 
-    found = sorted(glob(path_of(url), recursive=True), key=os.fsencode)
-    if not found:
+    paths = sorted(glob(path_of(url), recursive=True), key=os.fsencode)
+    if not paths:
         raise StorageError("no file matches", url=url)
-    return [local_url(name) for name in found]
+    return [local_url(name) for name in paths]
 
 
 def local_url(path: str) -> str:
@@ -222,7 +222,7 @@ def local_url(path: str) -> str:
 
 
 def split_part_advice(url: str) -> str:
-    """Return how to read the archive of which *url* names one part; "" if it names none.
+    """Return advice how to read a split archive if *url* names a part of one, else "".
 
     >>> split_part_advice("https://host/x.tar.gz.partab?sig=1")
     "this is part 'ab' of an archive that was split: cat x.tar.gz.part* | tarcat"

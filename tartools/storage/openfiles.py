@@ -1,4 +1,4 @@
-"""Many local files that stay open, reads of many places in them at once, and what of files is in the page cache."""
+"""A cache of open local files, reads of many places in them at once, and the share of files in the page cache."""
 
 import contextlib
 import ctypes
@@ -12,21 +12,21 @@ from time import perf_counter
 from tartools.storage.streams import check_input_file
 
 OPEN_FILES = 128  # at once; macOS allows 256
-COLD = 20e-6  # seconds to read a place from disk; from the page cache it takes 2e-6
-ASKED = 64  # reads before which the kernel is asked for all places, once a read had to wait for the disk
+COLD_READ_SECONDS = 20e-6  # seconds to read a place from disk; from the page cache it takes 2e-6
+READS_BEFORE_ADVICE = 64  # reads before which the kernel is asked for all places, once a read had to wait for the disk
 
 
-class OpenFiles:
-    """Files by number, of which those that were used last stay open: *most*. Several threads may use them.
+class OpenFileCache:
+    """A thread-safe LRU cache of up to *max_files* open files by number.
 
     Once reads have had to wait for the disk, the kernel is asked for all places before the first of them is read.
     """
 
-    def __init__(self, most: int = OPEN_FILES) -> None:
-        self._most = most
+    def __init__(self, max_files: int = OPEN_FILES) -> None:
+        self._max_files = max_files
         self._open: dict[int, io.FileIO] = {}  # least recently used first
         self._opening = threading.Lock()
-        self._cold = 0  # reads to come of places that are taken not to be in the page cache
+        self._cold_reads = 0  # reads to come of places that are taken not to be in the page cache
 
     def file(self, number: int, opened: Callable[[], io.FileIO]) -> io.FileIO:
         """Return the file *number*, which `opened()` opens if it is not open.
@@ -36,7 +36,7 @@ class OpenFiles:
         with self._opening:
             file = self._open.pop(number, None)
             self._open[number] = file = opened() if file is None else file
-            if len(self._open) > self._most:
+            if len(self._open) > self._max_files:
                 check_input_file(self._open.pop(next(iter(self._open))))
         return file
 
@@ -46,37 +46,37 @@ class OpenFiles:
             check_input_file(file)
 
     def read(self, files: Sequence[io.FileIO], begins: Sequence[int], sizes: Sequence[int]) -> bytes:
-        """Return *sizes* bytes of each of *files* from *begins* on, one after the other; less if a read has less."""
+        """Return *sizes* bytes of each of *files* from *begins* on, joined; less if a file ends earlier."""
         started = self._started(files, begins, sizes)
-        found = b"".join(map(os.pread, [file.fileno() for file in files], sizes, begins))
+        data = b"".join(map(os.pread, [file.fileno() for file in files], sizes, begins))
         self._note(started, len(files))
-        return found
+        return data
 
     def read_into(
-        self, files: Sequence[io.FileIO], begins: Sequence[int], sizes: Sequence[int], room: memoryview
+        self, files: Sequence[io.FileIO], begins: Sequence[int], sizes: Sequence[int], buffer: memoryview
     ) -> int:
-        """Read as `read`, into *room*. Return how many bytes came; those of each place are where all would be."""
+        """Read the bytes of `read` into *buffer*; return their count. A short read leaves a gap behind its bytes."""
         started = self._started(files, begins, sizes)
-        at = count = 0
+        offset = count = 0
         for file, begin, size in zip(files, begins, sizes, strict=True):
-            count += os.preadv(file.fileno(), [room[at : at + size]], begin)
-            at += size
+            count += os.preadv(file.fileno(), [buffer[offset : offset + size]], begin)
+            offset += size
         self._note(started, len(files))
         return count
 
     def _started(self, files: Sequence[io.FileIO], begins: Sequence[int], sizes: Sequence[int]) -> float:
-        """Ask the kernel for what will be read, if the files are cold; return the time."""
-        if self._cold and hasattr(os, "posix_fadvise"):
+        """Ask the kernel for all places in advance, if the files are cold; return the start time."""
+        if self._cold_reads and hasattr(os, "posix_fadvise"):
             for file, begin, size in zip(files, begins, sizes, strict=True):
                 os.posix_fadvise(file.fileno(), begin, size, os.POSIX_FADV_WILLNEED)
         return perf_counter()
 
     def _note(self, started: float, count: int) -> None:
-        """Note whether *count* reads that *started* then had to wait."""
-        if self._cold:
-            self._cold -= 1
+        """Count the reads to come as cold if *count* reads since *started* had to wait for the disk."""
+        if self._cold_reads:
+            self._cold_reads -= 1
         else:
-            self._cold = ASKED * (perf_counter() - started > COLD * count)
+            self._cold_reads = READS_BEFORE_ADVICE * (perf_counter() - started > COLD_READ_SECONDS * count)
 
 
 def drop(paths: Iterable[str]) -> None:
@@ -93,19 +93,19 @@ def drop(paths: Iterable[str]) -> None:
 
 
 def share_cached(paths: Iterable[str]) -> float:
-    """Return which share of the pages of the files *paths* is in the page cache, 0 to 1; 0 without any bytes.
+    """Return the share of the pages of the files *paths* in the page cache, 0 to 1; 0 without any bytes.
 
     Where the system does not tell, as of files of other users, all count as cached. Raises: OSError.
     """
-    pages = there = 0
+    pages = cached = 0
     mincore = ctypes.CDLL(None).mincore
     for path in filter(os.path.getsize, paths):
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as content:
             size = len(content)
-            found = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+            residency = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
             first = ctypes.c_char.from_buffer(content)
-            unknown = mincore(ctypes.byref(first), ctypes.c_size_t(size), found)
+            failed = mincore(ctypes.byref(first), ctypes.c_size_t(size), residency)
             del first  # or the file can't be closed
-            pages += len(found)
-            there += len(found) if unknown else sum(page & 1 for page in found)
-    return there / pages if pages else 0.0
+            pages += len(residency)
+            cached += len(residency) if failed else sum(page & 1 for page in residency)
+    return cached / pages if pages else 0.0

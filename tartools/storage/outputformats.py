@@ -1,4 +1,4 @@
-"""Suffixes of outputs: a name that says another format than the one that is written is refused, for all commands.
+"""Suffixes of outputs: all commands refuse a name with the suffix of another format than they write.
 
 A name without a suffix, or with one that is not in the table, may be the output of any command.
 """
@@ -10,15 +10,15 @@ from tartools.storage.url import Url
 
 
 class OutputFormat(NamedTuple):
-    """What an output is: *name*s it, its *suffixes* (the first is the usual one), and what *writes* it.
+    """A format of outputs: its *name*, its *suffixes* (the first is the usual one), and the command that *writes* it.
 
-    *others*: suffixes of other formats that a user may choose for it.
+    *other_suffixes*: suffixes of other formats that a user may choose for it.
     """
 
     name: str
     suffixes: tuple[str, ...]
     writes: str = ""
-    others: tuple[str, ...] = ()
+    other_suffixes: tuple[str, ...] = ()
 
     @property
     def is_packed(self) -> bool:
@@ -26,7 +26,9 @@ class OutputFormat(NamedTuple):
         return self.name in ("tar", "TSV", "CSV", "JSON lines", "TFRecord")
 
 
-SHARD = OutputFormat("tar", ("tar", "tgz"), "tarcat", ("parquet",))  # a table, if the samples are in shards already
+SHARD_FORMAT = OutputFormat(
+    "tar", ("tar", "tgz"), "tarcat", ("parquet",)
+)  # a table, if the samples are in shards already
 PARQUET = OutputFormat("Parquet", ("parquet", "pq"), "tarindex or tar2parquet")
 ZIP = OutputFormat("zip", ("zip",), "tar2zip")
 TFRECORD = OutputFormat("TFRecord", ("tfrecord", "tfrecords"), "tar2tfrecord")
@@ -44,7 +46,7 @@ OTHERS = (
 CODEC_SUFFIXES = ("gz", "bz2", "xz", "zst", "lz4")
 OUTPUT_FORMATS = {
     suffix: form
-    for form in (*OTHERS, SHARD, PARQUET, ZIP, TFRECORD, TSV, CSV, JSON_LINES, HTML)
+    for form in (*OTHERS, SHARD_FORMAT, PARQUET, ZIP, TFRECORD, TSV, CSV, JSON_LINES, HTML)
     for suffix in form.suffixes
 }
 
@@ -61,12 +63,12 @@ def check_format(url: str, form: OutputFormat) -> None:
     if form.is_packed and words[-1] in CODEC_SUFFIXES:
         del words[-1]
     suffix = words[-1] if len(words) > 1 else ""
-    said = OUTPUT_FORMATS.get(suffix) or (
+    named_format = OUTPUT_FORMATS.get(suffix) or (
         OutputFormat("compressed data", CODEC_SUFFIXES) if suffix in CODEC_SUFFIXES else None
     )
-    if said is None or said == form or suffix in form.others:
+    if named_format is None or named_format == form or suffix in form.other_suffixes:
         return
-    advice = f"; {said.writes} writes {said.name}" if said.writes else ""
+    advice = f"; {named_format.writes} writes {named_format.name}" if named_format.writes else ""
     raise UsageError(
-        f".{suffix} says {said.name}, and this writes {form.name}: name it .{form.suffixes[0]}{advice}", url=url
+        f".{suffix} says {named_format.name}, and this writes {form.name}: name it .{form.suffixes[0]}{advice}", url=url
     )

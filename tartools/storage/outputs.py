@@ -1,4 +1,4 @@
-"""Outputs that a Python program holds: they appear at `close`, and never because they were forgotten."""
+"""Outputs held by a Python program: they appear at `close`, and never by garbage collection."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Pending(Generic[Writer]):
 
     @property
     def is_open(self) -> bool:
-        """Tell whether it was neither committed nor aborted."""
+        """True until it is committed or aborted."""
         return self._finalizer.alive
 
     @property
     def is_ours(self) -> bool:
-        """Tell whether this process made it."""
+        """True if this process made it."""
         return os.getpid() == self._process
 
     @property
     def writer(self) -> Writer:
-        """What is written to. Raises: ValueError after `commit` and `abort`; RuntimeError in another process."""
+        """The open writer. Raises: ValueError after `commit` and `abort`; RuntimeError in another process."""
         if not self.is_open:
             raise ValueError("writing to a closed output")
         self.check_process()
@@ -70,7 +70,7 @@ class Pending(Generic[Writer]):
         self._finalizer.detach()
 
     def abort(self) -> None:
-        """Abort the writer; in another process only close what is open there. Does nothing after `commit`."""
+        """Abort the writer; in another process only close its files there. Does nothing after `commit`."""
         if not self.is_open:
             return
         self._finalizer()
@@ -79,13 +79,13 @@ class Pending(Generic[Writer]):
 
 
 def _abort(writer: Completable, process: int) -> None:
-    """Abort *writer* if this is *process*: a fork of it would flush what is buffered there too."""
+    """Abort *writer* if this is *process*: in a fork of it, that would flush the buffers of the parent again."""
     if os.getpid() == process:
         writer.abort()
 
 
 class ClosedByBlock:
-    """A context manager, of a class with `close` and `abort`: which is called says how the block has ended."""
+    """A context manager for a class with `close` and `abort`: `close` after a normal end of the block, else `abort`."""
 
     def __enter__(self) -> Self:
         """Return itself."""

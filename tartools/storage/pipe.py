@@ -15,18 +15,19 @@ from collections.abc import Mapping
 from functools import partial
 
 from tartools.errors import StorageError, UsageError, concealed
-from tartools.storage.children import PATIENCE, Child, end_all, how_it_ended, readers
+from tartools.storage.children import TERM_SECONDS, Child, end_all, how_it_ended, readers
 from tartools.storage.streams import FileSink, Input, enlarge
 from tartools.storage.url import PIPE
 
-# What changes the meaning of quotes, or of quoted text: arithmetic, expansions, comments; and what reads a word again,
+# Syntax that changes the meaning of quotes, or of quoted text: arithmetic, expansions, comments; and
+# commands that read a word again,
 # as code or as a name of a variable.
-_NESTED = re.compile(
+_NESTED_PIPE = re.compile(
     r"`|<<|\$'|\(\(|\$\[|\$\{[^}]*\{|(?<![^\s;&|()<>])#"
     r"|(?<![\w.-])(?:eval|trap|alias|ssh|parallel|watch|let|declare|typeset|read|printf\s+-v)(?=\s)|\[\[\s|\w\["
 )
-PLACE = "{}"
-SHARD = "TAR_SHARD"  # the variable with the name that replaces {}
+URL_PLACEHOLDER = "{}"
+SHARD_VARIABLE = "TAR_SHARD"  # the variable with the name that replaces {}
 
 
 def fill_template(template: str, word: str) -> str:
@@ -40,19 +41,19 @@ def fill_template(template: str, word: str) -> str:
 
     Raises: UsageError for such a word inside a quoted string.
     """
-    alone = re.compile(r"""'{}'|"{}"|{}""")
-    if re.search(rf"\$(?:{alone.pattern})", template):  # $"text" and $'text' are other kinds of quotes
+    placeholder = re.compile(r"""'{}'|"{}"|{}""")
+    if re.search(rf"\$(?:{placeholder.pattern})", template):  # $"text" and $'text' are other kinds of quotes
         raise _refused(template, word)
     if shlex.quote(word) == word:
-        return alone.sub(word, template)
+        return placeholder.sub(word, template)
     quoted = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|{}|['"]""", re.DOTALL)
 
-    def put(found: re.Match[str]) -> str:
-        part = found[0]
-        if alone.fullmatch(part) and not _NESTED.search(template):
+    def put(match: re.Match[str]) -> str:
+        part = match[0]
+        if placeholder.fullmatch(part) and not _NESTED_PIPE.search(template):
             return shlex.quote(word)
         unclosed = part[part.find("$(") :].count(")") < part.count("$(")
-        if PLACE in part or part in "'\"" or unclosed or _NESTED.search(template):
+        if URL_PLACEHOLDER in part or part in "'\"" or unclosed or _NESTED_PIPE.search(template):
             raise _refused(template, word)
         return part
 
@@ -62,19 +63,19 @@ def fill_template(template: str, word: str) -> str:
 def _refused(template: str, word: str) -> UsageError:
     """Return the error for *word*, which a shell would not take for one word in *template*."""
     return UsageError(
-        f'a shell might not read this name as one word here: write "${SHARD}" instead of {{}}, or have {{}} stand '
-        f"alone, or alone in quotes: {concealed(template)}",
+        f'a shell might not read this name as one word here: write "${SHARD_VARIABLE}" instead of {{}}, '
+        f"or have {{}} stand alone, or alone in quotes: {concealed(template)}",
         url=word,
     )
 
 
 def run_template(template: str, word: str) -> None:
-    """Run *template*, with *word* for its `{}` and in `$TAR_SHARD`; what it prints goes to stderr.
+    """Run *template*, with *word* for its `{}` and in `$TAR_SHARD`; its stdout goes to stderr.
 
     Raises: StorageError if it fails.
     """
     command = ["sh", "-c", fill_template(template, word)]
-    child = Child(command, stdin=subprocess.DEVNULL, stdout=2, env={**os.environ, SHARD: word})
+    child = Child(command, stdin=subprocess.DEVNULL, stdout=2, env={**os.environ, SHARD_VARIABLE: word})
     try:
         status = child.wait()
     except BaseException:
@@ -113,7 +114,7 @@ class CommandInput(Input):
     def close(self) -> None:
         """Close the pipe; a command that goes on writing gets SIGPIPE, and SIGTERM after two seconds."""
         self._output.close()
-        if self._child.wait(PATIENCE) is None:
+        if self._child.wait(TERM_SECONDS) is None:
             self._child.end()
 
     def __del__(self) -> None:
@@ -148,12 +149,12 @@ class CommandOutput:
     def abort(self) -> None:
         """Kill the command *before* its stdin ends, so that it can't take a part of an archive for all of it.
 
-        So are all that can read from the pipe, even if the command that started them has ended.
+        All other readers of the pipe are killed too, even if the command that started them has ended.
         """
         if self._open:
             self._open = False
-            others = None if self.sink.closed else partial(readers, self.sink.fileno())
-            end_all([self._child], signal.SIGKILL, others=others)
+            pipe_readers = None if self.sink.closed else partial(readers, self.sink.fileno())
+            end_all([self._child], signal.SIGKILL, others=pipe_readers)
             self.sink.close()
 
 

@@ -35,7 +35,7 @@ class Engine(Protocol[Item_contra, Result_co]):
 
 
 class _Answer(Generic[Result]):
-    """What *task* will return, or raise, when it was run."""
+    """The future result of *task*: its return value or its error."""
 
     def __init__(self, task: Callable[[], Result], ended: Callable[[], object] | None) -> None:
         self._task = task
@@ -55,7 +55,7 @@ class _Answer(Generic[Result]):
             self._ended()
 
     def __call__(self) -> Result:
-        """Wait for the answer; return it, or raise what the task raised."""
+        """Wait for the result; return it, or raise the error of the task."""
         with self._running:
             pass
         if self._error is not None:
@@ -72,21 +72,21 @@ class Threads(Generic[Item, Result]):
 
     def __init__(
         self,
-        most: int,
+        max_threads: int,
         work: Callable[[Item], Result] = call,  # type: ignore[assignment]
         cancel: Callable[[], object] | None = None,
     ) -> None:
-        self._most = most
+        self._max_threads = max_threads
         self._work = work
         self._cancel = cancel
         self._tasks: SimpleQueue[_Answer[Result] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
     def submit(self, item: Item, ended: Callable[[], object] | None = None, /) -> Callable[[], Result]:
-        """Have *item* worked on; see `Engine.submit`."""
+        """Queue *item*; return a function that waits for its result; see `Engine.submit`."""
         answer = _Answer(partial(self._work, item), ended)
         self._tasks.put(answer)
-        if len(self._threads) < self._most:
+        if len(self._threads) < self._max_threads:
             self._threads.append(threading.Thread(target=self._run, name=f"tartools_{len(self._threads)}", daemon=True))
             self._threads[-1].start()
         return answer
@@ -94,10 +94,10 @@ class Threads(Generic[Item, Result]):
     def _run(self) -> None:
         while (answer := self._tasks.get()) is not None:
             answer.run()
-            del answer  # which holds what was worked on
+            del answer  # it holds the item
 
     def close(self) -> None:
-        """Drop what has not begun, and let the threads end when they have done theirs."""
+        """Drop the queued items, and let the threads end after their current one."""
         while True:
             try:
                 self._tasks.get_nowait()
@@ -120,11 +120,11 @@ class Threads(Generic[Item, Result]):
 def windowed(
     items: Iterable[Item], engine: Engine[Item, Result], window: int, *, ordered: bool = True, busy: int | None = None
 ) -> Generator[tuple[Item, Callable[[], Result]], None, None]:
-    """Yield each of *items* with a function that returns what *engine* made of it, or raises its error.
+    """Yield each of *items* with a function that returns the result of *engine* for it, or raises its error.
 
     Order: that of *items*, or that in which calls end. *items* are read in the caller's thread, and as many submitted
-    as there is room for before one is yielded. But with *busy*, no more than so many are not done at a time, and what
-    is done is yielded before another item is read: for items that may be long in coming, or that take up disk until
+    as there is room for before one is yielded. But with *busy*, no more than *busy* calls run at a time, and a result
+    is yielded before another item is read: for items that may be long in coming, or that take up disk until
     they are done. An item that takes long delays the results behind it, but not the work on them.
 
     Holds: up to *window* items, the one that was yielded last included. Raises: what *items* raise, after those before.
@@ -132,31 +132,31 @@ def windowed(
     """
     ended: SimpleQueue[int] = SimpleQueue()
     waiting: dict[int, tuple[Item, Callable[[], Result]]] = {}  # not yet yielded
-    done: dict[int, None] = {}  # of these, in the order in which they ended
+    ended_numbers: dict[int, None] = {}  # of these, in the order in which they ended
     source = enumerate(items)
-    more = True
+    has_more = True
     failure: Exception | None = None
     try:
         while True:
             while not ended.empty():
-                done[ended.get()] = None
-            turn = next(iter(waiting if ordered else done), None)
-            room = more and len(waiting) < window and (busy is None or len(waiting) - len(done) < busy)
-            if turn in done and not (room and busy is None):
-                del done[turn]
-                yield waiting[turn]
-                del waiting[turn]
-            elif room:
+                ended_numbers[ended.get()] = None
+            next_number = next(iter(waiting if ordered else ended_numbers), None)
+            has_room = has_more and len(waiting) < window and (busy is None or len(waiting) - len(ended_numbers) < busy)
+            if next_number in ended_numbers and not (has_room and busy is None):
+                del ended_numbers[next_number]
+                yield waiting[next_number]
+                del waiting[next_number]
+            elif has_room:
                 try:
                     number, item = next(source)
                 except StopIteration:
-                    more = False
+                    has_more = False
                 except Exception as error:
-                    more, failure = False, error
+                    has_more, failure = False, error
                 else:
                     waiting[number] = item, engine.submit(item, partial(ended.put, number))
             elif waiting:
-                done[ended.get()] = None
+                ended_numbers[ended.get()] = None
             else:
                 break
         if failure is not None:

@@ -1,4 +1,4 @@
-"""Temporary files without a name, copies of streams in them, and private directories: for what memory can't hold."""
+"""Scratch files: unnamed temporary files, spooled streams, and private directories, for data beyond memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def scratch_file(folder: str | None = None) -> io.FileIO:
 
     Its `write` writes everything. Raises: StorageError.
     """
-    where = _place(folder)
-    return FileSink(_nameless(where), f"temporary file in {where}")
+    place = _place(folder)
+    return FileSink(_nameless(place), f"temporary file in {place}")
 
 
 def _nameless(where: str) -> int:
@@ -42,7 +42,7 @@ def _nameless(where: str) -> int:
 
 
 def _place(folder: str | None) -> str:
-    """Return *folder*, or else where temporary files are by default."""
+    """Return *folder*, or else the default folder of temporary files."""
     import tempfile
 
     with deferred_signals():  # it tries the folder with a file of its own, once
@@ -51,13 +51,13 @@ def _place(folder: str | None) -> str:
 
 def reread(file: io.FileIO) -> io.BufferedReader:
     """Return the temporary *file* for reading, from its first byte on. It has to be closed, and *file* too."""
-    found = open(os.dup(file.fileno()), "rb")  # noqa: SIM115  # the caller closes it
-    found.seek(0)
-    return found
+    reader = open(os.dup(file.fileno()), "rb")  # noqa: SIM115  # the caller closes it
+    reader.seek(0)
+    return reader
 
 
-def copy_of(stream: Stream, folder: str | None = None, note: Callable[[int], object] = lambda count: None) -> io.FileIO:
-    """Return a file as `scratch_file` does, with what is left of *stream*; *note* gets numbers of copied bytes."""
+def spool(stream: Stream, folder: str | None = None, note: Callable[[int], object] = lambda count: None) -> io.FileIO:
+    """Spool the rest of *stream* to a new unnamed scratch file; *note* is called with the size of each chunk."""
     scratch = scratch_file(folder)
     for chunk in chunks(stream):
         scratch.write(chunk)
@@ -66,31 +66,31 @@ def copy_of(stream: Stream, folder: str | None = None, note: Callable[[int], obj
 
 
 def copied(stream: Stream) -> io.BufferedReader:
-    """Return a temporary file without a name that holds what is left of *stream*."""
-    return reread(copy_of(stream))
+    """Spool the rest of *stream* to an unnamed scratch file; return that for reading."""
+    return reread(spool(stream))
 
 
 class Copy:
     """The bytes of *stream*, the input *url*: read to their end now, and kept for `open` as long as this object lives.
 
-    They are copied as by `copy_of`. If stdin is a regular file, nothing is copied. *stream* is closed.
+    They are spooled to a scratch file. If stdin is a regular file, nothing is copied. *stream* is closed.
 
     Raises: StorageError, also if there is no room for the copy.
     """
 
     def __init__(self, stream: Input, url: str, folder: str | None, note: Callable[[int], object]) -> None:
         try:
-            self._start, found = stream.start, stream.file
-            if isinstance(found, InputFile):
-                self._file = found
+            self._start, file = stream.start, stream.file
+            if isinstance(file, InputFile):
+                self._file = file
                 return
-            self._scratch = copy_of(stream, folder, note)
+            self._scratch = spool(stream, folder, note)
             self._file = InputFile(self._scratch.fileno(), url)
         finally:
             stream.close()
 
     def open(self) -> FileInput:
-        """Return the bytes from the first on. What was opened before may not be read any more."""
+        """Return the bytes from the first on. Inputs that it returned before may not be read any more."""
         os.lseek(self._file.fileno(), self._start, os.SEEK_SET)
         return FileInput(self._file)
 
@@ -103,7 +103,7 @@ class SentOutput:
         self.sink = scratch_file()
 
     def commit(self) -> None:
-        """Send everything. Raises: what *send* raises."""
+        """Send everything. Raises: the errors of *send*."""
         self._send(self.sink)
         self.sink.close()
 
@@ -136,7 +136,7 @@ def create_file(path: bytes) -> FileSink:
 
 
 def identity_of_file(path: bytes) -> Identity:
-    """Return what *path* is: permissions, inode, links, owner, and the names of its extended attributes.
+    """Return the identity of *path*: permissions, inode, links, owner, names of its extended attributes.
 
     Raises: OSError.
     """
@@ -146,13 +146,13 @@ def identity_of_file(path: bytes) -> Identity:
     return *os.lstat(path)[:6], *attributes
 
 
-def read_file(path: bytes, most: int) -> bytes | io.FileIO | None:
-    """Return the content of the regular file *path*, or the open file if it has more than *most* bytes.
+def read_file(path: bytes, max_bytes: int) -> bytes | io.FileIO | None:
+    """Return the content of the regular file *path*, or the open file if it has more than *max_bytes* bytes.
 
     None if it is not a regular file. Links are not followed. Raises: OSError.
     """
     file = open_file(path)
-    if file is None or os.fstat(file.fileno()).st_size > most:
+    if file is None or os.fstat(file.fileno()).st_size > max_bytes:
         return file
     with file:
         return file.readall()
@@ -171,18 +171,18 @@ def open_file(path: bytes) -> io.FileIO | None:
 
 
 def remove_files(paths: Iterable[bytes]) -> bool:
-    """Remove files; those that can't be removed stay. Return whether none does."""
-    done = True
+    """Remove files; return False if any could not be removed."""
+    all_removed = True
     for path in paths:
         try:
             os.unlink(path)
         except OSError:
-            done = False
-    return done
+            all_removed = False
+    return all_removed
 
 
 def remove_tree(path: bytes) -> None:
-    """Remove a file, or a directory with its content, whatever the permissions. A missing *path* is no failure."""
+    """Remove a file, or a directory with its content, also without write permission. A missing *path* is no failure."""
     import shutil
 
     try:

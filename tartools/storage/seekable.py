@@ -10,7 +10,7 @@ import os
 
 from tartools import storage
 from tartools.errors import StorageError
-from tartools.storage.checks import look
+from tartools.storage.checks import probe
 from tartools.storage.local import path_of
 from tartools.storage.objects import fetched, object_at
 from tartools.storage.objects.contract import Object
@@ -18,7 +18,7 @@ from tartools.storage.objects.ranges import RangedInput
 from tartools.storage.outputs import ClosedByBlock, Pending
 from tartools.storage.scratch import copied
 from tartools.storage.streams import (
-    BUFFER,
+    FILE_BUFFER_BYTES,
     FileVersion,
     Input,
     SeekableFile,
@@ -30,9 +30,9 @@ from tartools.storage.streams import (
 )
 from tartools.storage.url import Url
 
-FIRST = 256 << 10  # bytes of the first range after a seek; ranges double up to 8 MiB
-TAIL = 64 << 10  # bytes at the end that are kept once read: directories of zip files, Parquet's footer
-NEAR = 1 << 20  # bytes that a seek forward reads and drops: a new request takes longer
+FIRST_RANGE_BYTES = 256 << 10  # bytes of the first range after a seek; ranges double up to 8 MiB
+TAIL_BYTES = 64 << 10  # bytes at the end that are kept once read: directories of zip files, Parquet's footer
+MAX_SKIPPED_BYTES = 1 << 20  # bytes that a seek forward reads and drops: a new request takes longer
 
 
 def reading(url: str) -> io.BufferedReader:
@@ -48,24 +48,24 @@ def reading(url: str) -> io.BufferedReader:
             return open(path_of(url), "rb")
     if not url.is_stored or url.read_command:
         return stream_file(storage.open_read(url), url)
-    if known := look(url).version:
-        size, _, tag = known.partition(" ")
-        return io.BufferedReader(_RangedFile(object_at(url), int(size), tag), BUFFER)
+    if object_version := probe(url).version:
+        size, _, tag = object_version.partition(" ")
+        return io.BufferedReader(_RangedFile(object_at(url), int(size), tag), FILE_BUFFER_BYTES)
     return _copy(RangedInput(object_at(url)), url)
 
 
 def seekable(url: str) -> io.BufferedReader:
-    """Return the bytes of *url* as `reading` does; of what can't seek a temporary copy, which can."""
+    """Return the bytes of *url* as a file that can seek: of a pipe or fifo a temporary copy."""
     return reading(url) if storage.is_seekable(url) else _copy(storage.open_read(url), url)
 
 
 def version(file: io.BufferedReader) -> str:
-    """Return what *file*, of `reading`, is now, as `checks.version_of` does; of a copy only the size."""
+    """Return the version of *file*, which `open_file` opened, as `checks.version_of` does; of a copy only the size."""
     raw: object = file.raw
     if isinstance(raw, _RangedFile):
         return raw.version
-    found = FileVersion.of(file)
-    return str(found) if isinstance(getattr(raw, "name", None), str) else str(found.size)
+    file_version = FileVersion.of(file)
+    return str(file_version) if isinstance(getattr(raw, "name", None), str) else str(file_version.size)
 
 
 def _copy(stream: Input, url: str) -> io.BufferedReader:
@@ -110,17 +110,17 @@ class _RangedFile(SeekableFile):
     def _readinto(self, buffer: memoryview) -> int:
         if self._position >= self._size:
             return 0
-        if self._position >= self._size - TAIL and (self._tail or self._at != self._position):
+        if self._position >= self._size - TAIL_BYTES and (self._tail or self._at != self._position):
             return self._from_tail(buffer)
         if self._owner != os.getpid():  # the connection belongs to the parent process
             self._input, self._owner = None, os.getpid()
-        if self._input is None or not 0 <= self._position - self._at <= NEAR:
+        if self._input is None or not 0 <= self._position - self._at <= MAX_SKIPPED_BYTES:
             self._stop()
-            self._input = RangedInput(self._source, self._position, FIRST, self._size, self._version)
+            self._input = RangedInput(self._source, self._position, FIRST_RANGE_BYTES, self._size, self._version)
             self._at = self._position
         try:
-            for dropped in chunks(self._input, self._position - self._at):
-                self._at += len(dropped)
+            for skipped in chunks(self._input, self._position - self._at):
+                self._at += len(skipped)
             if self._at < self._position:
                 raise StorageError("ended before its size", url=self._source.url, offset=self._at)
             count = self._input.readinto(memoryview(buffer).cast("B"))
@@ -133,7 +133,7 @@ class _RangedFile(SeekableFile):
 
     def _from_tail(self, buffer: memoryview) -> int:
         """Read from the last bytes of the object, which are requested once."""
-        begin = max(self._size - TAIL, 0)
+        begin = max(self._size - TAIL_BYTES, 0)
         self._tail = self._tail or fetched(
             self._source.url, begin, self._size, self.version, "was replaced while it was being read"
         )
@@ -171,7 +171,7 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
         self.failure: Exception | None = None  # the last one, which a library may have replaced by its own
 
     def writable(self) -> bool:
-        """Tell that it can be written."""
+        """True: it can be written."""
         return True
 
     def tell(self) -> int:
@@ -184,9 +184,9 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
         try:
             sink = self._pending.writer.sink
             self._incomplete = True  # if this fails, what follows would not belong behind it
-            if len(self._buffer) + view.nbytes > BUFFER:
+            if len(self._buffer) + view.nbytes > FILE_BUFFER_BYTES:
                 self._flush(sink)
-            if view.nbytes > BUFFER:
+            if view.nbytes > FILE_BUFFER_BYTES:
                 sink.write(view)
             else:
                 self._buffer += view
@@ -231,7 +231,7 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
             super().close()
 
     def _dealloc_warn(self, wrapper: object) -> None:
-        """Abort: a TextIOWrapper that is garbage-collected closes what it wraps, and calls this name before."""
+        """Abort: a garbage-collected TextIOWrapper calls this before it closes the wrapped file."""
         self._forgotten = True
         self.abort()
 

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 from tartools.errors import StorageError
 
 PIPE_SIZE = 1 << 20  # bytes; Linux's limit for users without privileges
-BUFFER = 128 << 10  # bytes that a file over a stream holds
-CHUNK = 1 << 20  # bytes that are copied at once
+FILE_BUFFER_BYTES = 128 << 10  # bytes that a file over a stream holds
+COPY_CHUNK_BYTES = 1 << 20  # bytes that are copied at once
 CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY, errno.EROFS)  # pipes, devices, some file systems
 
 
@@ -30,7 +30,7 @@ def naming(url: str) -> Iterator[None]:
 class Stream(Protocol):
     """Bytes to read.
 
-    *file* is the open regular file whose bytes from *start* on these are, or None. Large payloads stay in the file, and
+    *file* is the open regular file that has these bytes from *start* on, or None. Large payloads stay in the file, and
     bytes can be skipped (see `skip`).
     """
 
@@ -42,15 +42,15 @@ class Stream(Protocol):
         ...
 
 
-def chunks(stream: Stream, most: int = sys.maxsize) -> Iterator[memoryview]:
-    """Yield what is left of *stream*, or the next *most* bytes; fewer at its end. The next chunk overwrites the last.
+def chunks(stream: Stream, max_bytes: int = sys.maxsize) -> Iterator[memoryview]:
+    """Yield the rest of *stream*, or up to *max_bytes* bytes of it. Each chunk overwrites the one before.
 
     Holds: 1 MiB.
     """
-    room = memoryview(bytearray(min(CHUNK, most)))
-    while most and (count := stream.readinto(room[:most])):
-        yield room[:count]
-        most -= count
+    buffer = memoryview(bytearray(min(COPY_CHUNK_BYTES, max_bytes)))
+    while max_bytes and (count := stream.readinto(buffer[:max_bytes])):
+        yield buffer[:count]
+        max_bytes -= count
 
 
 def skip(stream: Stream, count: int) -> None:
@@ -62,7 +62,7 @@ class Input(Stream, Protocol):
     """A stream that was opened, and has to be closed."""
 
     def cancel(self) -> bool:
-        """Make a `readinto` in another thread return soon; tell whether that is possible."""
+        """Make a `readinto` in another thread return soon; return True if that is possible."""
         ...
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class InputFile(SharedFile):
             raise changed(self.url)
 
     def _has_new_status(self, old: os.stat_result, new: os.stat_result) -> bool:
-        """Tell whether the file has another mode, owner, number of links, or name."""
+        """True if the file has another mode, owner, number of links, or name."""
         if any(getattr(old, name) != getattr(new, name) for name in ("st_mode", "st_uid", "st_gid", "st_nlink")):
             return True
         try:
@@ -147,15 +147,15 @@ def check_input_file(file: object) -> None:
 
 
 def size_of(file: io.FileIO) -> int:
-    """Return the bytes of the open *file*; of an input, which may not change, those that it had when it was opened."""
+    """Return the size of the open *file* in bytes; of an input, which may not change, the size when it was opened."""
     opened = file.opened if isinstance(file, InputFile) else None
     return (opened or os.fstat(file.fileno())).st_size
 
 
 class FileVersion(NamedTuple):
-    """What an open file is: another one when the file is written to or replaced. Times are in ns.
+    """The version of an open file: another one when the file is written to or replaced. Times are in ns.
 
-    As text it is what tables say of a shard, of which a copy is the same: size and time of modification.
+    As text it is the version of a shard in tables, which a copy shares: size and time of modification.
     """
 
     device: int
@@ -166,9 +166,9 @@ class FileVersion(NamedTuple):
 
     @classmethod
     def of(cls, file: io.FileIO | io.BufferedReader) -> "FileVersion":
-        """Return what the open *file* is now."""
-        found = os.fstat(file.fileno())
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        """Return the version of the open *file*."""
+        status = os.fstat(file.fileno())
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     def __str__(self) -> str:
         return f"{self.size} {self.modified}"
@@ -190,7 +190,7 @@ def size_in_version(version: str | None) -> int | None:
 
 
 def changed(url: str) -> StorageError:
-    """Return the failure of an input that changed between two looks at it."""
+    """Return the error of an input that changed while it was read."""
     return StorageError("this file changed while it was read; start again when nothing writes to it", url=url)
 
 
@@ -219,19 +219,19 @@ class FileSink(SharedFile):
         except OSError as error:
             if isinstance(error, BrokenPipeError) and self.fileno() == 1:
                 raise
-            gone = isinstance(error, BrokenPipeError)
-            what = "the reader has closed the pipe" if gone else error.strerror or str(error)
-            raise StorageError(what, url=self.url) from error
+            reader_closed = isinstance(error, BrokenPipeError)
+            reason = "the reader has closed the pipe" if reader_closed else error.strerror or str(error)
+            raise StorageError(reason, url=self.url) from error
         return len(data)
 
     def sync(self) -> None:
-        """Bring what was written to the disk, as `sync_file` does. Raises: StorageError."""
+        """Flush the written data to the disk; see `sync_file`. Raises: StorageError."""
         with naming(self.url):
             sync_file(self)
 
 
 def sync_file(file: io.FileIO | str) -> None:
-    """Bring the open *file*, or the names in the folder *file*, to the disk: what is there then outlives a power cut.
+    """Flush the open *file*, or the names in the folder *file*, to the disk, so that a power cut does not lose them.
 
     Does nothing with `TARTOOLS_FSYNC=0`, and where the file system can't. Raises: OSError.
     """
@@ -252,14 +252,14 @@ def sync_file(file: io.FileIO | str) -> None:
 
 
 def unlock(fd: int) -> None:
-    """Give up the lock of the file *fd*, of which a fork of this process may have the descriptor too, and close it."""
+    """Release the lock of the file *fd*, also for forks of this process that inherited the descriptor, and close it."""
     with suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
 
 
 def wait_until_ready(fd: int, *, writing: bool, seconds: float | None = None) -> bool:
-    """Wait until the descriptor *fd* can be read, or written, up to *seconds*; tell whether it can."""
+    """Wait up to *seconds* until the descriptor *fd* can be read, or written; return True if it can."""
     import select
 
     poll = select.poll()
@@ -276,15 +276,15 @@ def enlarge(fd: int) -> None:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Drop what is written to stderr during the block, also by code that is not Python."""
-    stderr, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    """Discard output to stderr during the block, also of code that is not Python."""
+    stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nothing, 2)
+        os.dup2(null, 2)
         yield
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-        os.close(nothing)
+        os.close(null)
 
 
 def check_whole(stream: Stream, url: str) -> None:
@@ -298,7 +298,7 @@ def check_whole(stream: Stream, url: str) -> None:
 
 def stream_file(stream: Input, url: str, close: Callable[[], object] | None = None) -> io.BufferedReader:
     """Return *stream*, the bytes of *url*, as a file, which closes it, or calls *close*. Its end: see `check_whole`."""
-    return io.BufferedReader(_StreamFile(stream, url, close or stream.close), BUFFER)
+    return io.BufferedReader(_StreamFile(stream, url, close or stream.close), FILE_BUFFER_BYTES)
 
 
 class SeekableFile(io.RawIOBase):
@@ -309,11 +309,11 @@ class SeekableFile(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Tell that it can be read."""
+        """True: it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Tell that it can seek."""
+        """True: it can seek."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 PIPE, FILE = "pipe:", "file:"
 Name = str | os.PathLike[str]  # what a Python program gives as a path or a URL
 _SCHEME = r"([A-Za-z][A-Za-z0-9+.-]*)://"  # patterns are compiled when they are needed
-_CREDENTIALS = r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#@]*@"
+_URL_WITH_CREDENTIALS = r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#@]*@"
 _NEEDLESS_USER = r"(?:https?|s3|gs|ais|aws|gcp)://[^/?#]*@"  # where nobody needs a name: it may be a token
-_COMMIT = r"\A(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/)"
+_PINNED_URL = r"\A(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/)"
 _PROVIDER_SUFFIX = r"\?provider=(ais|aws|gcp|azure|oci|ht)\Z"
 
 
@@ -51,7 +51,7 @@ class Url(str):
         return url
 
     def __reduce__(self) -> tuple[type[Url], tuple[str]]:
-        """Return what makes it again in another process."""
+        """Return class and arguments by which pickle makes it in another process."""
         return Url, (str(self),)
 
     @property
@@ -61,17 +61,17 @@ class Url(str):
 
     @property
     def is_local(self) -> bool:
-        """Tell whether it names a local file, which need not exist."""
+        """True if it names a local file, which need not exist."""
         return self.scheme in ("", "file")
 
     @property
     def is_stored(self) -> bool:
-        """Tell whether it is an object of a store, or on a web server: what `storage.objects` reads and writes."""
+        """True if it is an object of a store or a web server, which `storage.objects` reads and writes."""
         return self.record.module.startswith(STORES)
 
     @property
     def is_listed(self) -> bool:
-        """Tell whether its store lists objects. In such URLs wildcards expand."""
+        """True if its store lists objects. In such URLs wildcards expand."""
         return self.record.is_listed
 
     @property
@@ -109,8 +109,8 @@ class Url(str):
         """
         if self.scheme in SCHEMES:
             return self.record.module
-        known = ", ".join(f"{name}:" for name in SCHEMES if name not in ("", "-"))
-        raise StorageError(f"cannot {verb} {self.scheme}: URLs (supported are plain paths, {known})", url=self)
+        schemes = ", ".join(f"{name}:" for name in SCHEMES if name not in ("", "-"))
+        raise StorageError(f"cannot {verb} {self.scheme}: URLs (supported are plain paths, {schemes})", url=self)
 
 
 def unpinned(url: str) -> str:
@@ -119,11 +119,11 @@ def unpinned(url: str) -> str:
     >>> unpinned(f"hf://datasets/org/set@{'7' * 40}/a.tar"), unpinned("hf://datasets/org/set@dev/a.tar")
     ('hf://datasets/org/set/a.tar', 'hf://datasets/org/set@dev/a.tar')
     """
-    return re.sub(_COMMIT, r"\1", url) if url.startswith("hf:") else url
+    return re.sub(_PINNED_URL, r"\1", url) if url.startswith("hf:") else url
 
 
 def bucket_and_name(url: str) -> tuple[str, str]:
-    """Return bucket and name of the object *url*; the name may be empty, and has what looks like a query.
+    """Return bucket and name of the object *url*; the name may be empty, and includes any `?`.
 
     >>> bucket_and_name("s3://b/d/a?.tar")
     ('b', 'd/a?.tar')
@@ -161,16 +161,16 @@ def _scheme_of(text: str) -> str:
         return "-"
     if text.startswith((PIPE, FILE)):
         return text[:4]
-    found = re.match(_SCHEME, text) if "://" in text else None
-    if not found:
+    match = re.match(_SCHEME, text) if "://" in text else None
+    if not match:
         return ""
-    if re.match(_CREDENTIALS, text):
-        raise UsageError(f"a {found[1]} URL with a password in it is refused; see tartools(7) for credentials")
+    if re.match(_URL_WITH_CREDENTIALS, text):
+        raise UsageError(f"a {match[1]} URL with a password in it is refused; see tartools(7) for credentials")
     if re.match(_NEEDLESS_USER, text, re.IGNORECASE):
         raise UsageError(
-            f"a {found[1]} URL with a user name or token in it is refused; see tartools(7) for credentials"
+            f"a {match[1]} URL with a user name or token in it is refused; see tartools(7) for credentials"
         )
-    return found[1]
+    return match[1]
 
 
 @cache

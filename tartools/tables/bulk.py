@@ -1,4 +1,4 @@
-"""Many samples at once, and where their payloads are: found for all together, from their headers."""
+"""Many samples at once with the offsets of their payloads: headers are parsed for all samples together, by numpy."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from tartools.tar import BLOCK
 from tartools.tar.keys import Paths
 from tartools.tar.runs import are_plain, sizes_in
 
-RoomOf = Callable[[int], memoryview]
+GetBuffer = Callable[[int], memoryview]
 
 
 @dataclass
 class Bulk:
-    """Samples with these *keys*, in the shards *urls*, and their payloads, of *fields*, whose names are in lower case.
+    """Samples with these *keys*, in the shards *urls*, and the payloads of *fields*, whose names are in lower case.
 
-    In the archive *fields*[f] of sample n is at *offsets*[f, n]; -1 says that it is not there. If they are *uniform*,
-    all have all, in this order. A payload is *columns*[f][n], or *sizes*[f, n] bytes of *data* from *places*[f, n] on.
+    In the archive the payload of *fields*[f] of sample n is at *offsets*[f, n]; -1 if it has none. If *uniform*, all
+    samples have all fields, in this order. A payload is *columns*[f][n], or *sizes*[f, n] bytes of *data* from offset
+    *places*[f, n] on.
     """
 
     keys: list[bytes]
@@ -41,16 +42,16 @@ class Bulk:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | ({"data": bytes(self.data)} if isinstance(self.data, memoryview) else {})
 
-    def part(self, some: slice) -> Bulk:
-        """Return *some* of these samples."""
-        columns = self.columns and {n: column[some] for n, column in self.columns.items()}
-        arrays = {name: getattr(self, name)[:, some] for name in ("offsets", "sizes", "places")}
-        return replace(self, keys=self.keys[some], urls=self.urls[some], columns=columns, **arrays)
+    def part(self, selection: slice) -> Bulk:
+        """Return a slice of these samples."""
+        columns = self.columns and {n: column[selection] for n, column in self.columns.items()}
+        arrays = {name: getattr(self, name)[:, selection] for name in ("offsets", "sizes", "places")}
+        return replace(self, keys=self.keys[selection], urls=self.urls[selection], columns=columns, **arrays)
 
     def payloads(self, number: int) -> Iterable[bytes]:
-        """Return the payloads of field *number*, of each sample; what is not there is empty.
+        """Return the payload of field *number* of each sample; empty for an absent field.
 
-        They are copied one by one, so that who drops each sample has the next one in the same memory.
+        Payloads are copied one by one: if the caller drops each one, the next takes the same memory.
         """
         if self.columns is not None:
             return self.columns[number]
@@ -61,109 +62,111 @@ class Bulk:
         return map(bytes, map(memoryview(self.data).__getitem__, spans))
 
 
-def in_buffer(data: Any, sizes: Any) -> Bulk | None:
-    """Return the samples that *data* is, of *sizes* bytes, one after the other; None if that takes a closer look."""
+def bulk_from_buffer(data: Any, sizes: Any) -> Bulk | None:
+    """Return the adjacent samples in *data*, of *sizes* bytes; None if a header is unusual, for the full parser."""
     import numpy as np
 
     bounds = np.concatenate(([0], np.cumsum(sizes)))
     if (sizes % BLOCK).any() or len(data) != bounds[-1]:
         return None
     blocks = np.frombuffer(data, np.uint8).reshape(-1, BLOCK)
-    found = arranged(lambda _, at: blocks[at // BLOCK], bounds[:-1], bounds[1:])
-    if found is not None:
-        found.data, found.places = data, found.offsets
-    return found
+    bulk = locate_payloads(lambda _, at: blocks[at // BLOCK], bounds[:-1], bounds[1:])
+    if bulk is not None:
+        bulk.data, bulk.places = data, bulk.offsets
+    return bulk
 
 
-def in_files(
-    files: list[io.FileIO], begins: Any, ends: Any, room_of: RoomOf | None, wanted: Collection[str] | None
+def bulk_from_files(
+    files: list[io.FileIO], begins: Any, ends: Any, room_of: GetBuffer | None, fields: Collection[str] | None
 ) -> Bulk | None:
-    """Return the samples in bytes *begins* to *ends* of *files*; None if that takes a closer look.
+    """Return the samples in bytes *begins* to *ends* of *files*; None if a header is unusual, for the full parser.
 
-    Read are their headers, and the payloads of the fields *wanted*, None for all: into `room_of(size)` if it is given,
-    else into columns. Raises: StorageError if a file has changed.
+    Reads the headers, and the payloads of *fields*, None for all: into the buffer `room_of(size)` if it is given, else
+    into columns. Raises: StorageError if a file has changed.
     """
     import numpy as np
 
-    places = [file.fileno() for file in files]
+    descriptors = [file.fileno() for file in files]
 
-    def headers_at(who: Any, at: Any) -> Any:
-        data = b"".join(map(os.pread, [places[n] for n in who.tolist()], repeat(BLOCK), at.tolist()))
-        return np.frombuffer(data, np.uint8).reshape(-1, BLOCK) if len(data) == BLOCK * len(who) else None
+    def headers_at(numbers: Any, at: Any) -> Any:
+        data = b"".join(map(os.pread, [descriptors[n] for n in numbers.tolist()], repeat(BLOCK), at.tolist()))
+        return np.frombuffer(data, np.uint8).reshape(-1, BLOCK) if len(data) == BLOCK * len(numbers) else None
 
-    found = arranged(headers_at, begins, ends)
-    if found is None:
+    bulk = locate_payloads(headers_at, begins, ends)
+    if bulk is None:
         return None
-    chosen = [n for n, name in enumerate(found.fields) if wanted is None or name in wanted]
-    found.sizes[np.setdiff1d(range(len(found.fields)), chosen)] = 0
-    found.places = (np.cumsum(found.sizes) - found.sizes.ravel()).reshape(found.sizes.shape)
-    starts, sizes, total, count = np.maximum(found.offsets, 0).tolist(), found.sizes.tolist(), int(found.sizes.sum()), 0
+    chosen = [n for n, name in enumerate(bulk.fields) if fields is None or name in fields]
+    bulk.sizes[np.setdiff1d(range(len(bulk.fields)), chosen)] = 0
+    bulk.places = (np.cumsum(bulk.sizes) - bulk.sizes.ravel()).reshape(bulk.sizes.shape)
+    starts, sizes, total, count = np.maximum(bulk.offsets, 0).tolist(), bulk.sizes.tolist(), int(bulk.sizes.sum()), 0
     if room_of is None:
-        found.columns = {n: list(map(os.pread, places, sizes[n], starts[n])) for n in chosen}
-        count = sum(sum(map(len, column)) for column in found.columns.values())
+        bulk.columns = {n: list(map(os.pread, descriptors, sizes[n], starts[n])) for n in chosen}
+        count = sum(sum(map(len, column)) for column in bulk.columns.values())
     else:
-        found.data = room_of(total)
+        bulk.data = room_of(total)
         for n in chosen:
-            for place, start, size, at in zip(places, starts[n], sizes[n], found.places[n].tolist(), strict=True):
-                count += os.preadv(place, [found.data[at : at + size]], start) if size else 0
+            for descriptor, start, size, at in zip(
+                descriptors, starts[n], sizes[n], bulk.places[n].tolist(), strict=True
+            ):
+                count += os.preadv(descriptor, [bulk.data[at : at + size]], start) if size else 0
     for file in set(files):
         check_input_file(file)
-    return found if count == total else None
+    return bulk if count == total else None
 
 
-def arranged(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> Bulk | None:
-    """Return the samples from *begins* to *ends*; None if that takes a closer look.
+def locate_payloads(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> Bulk | None:
+    """Return the samples in bytes *begins* to *ends*; None if any header is unusual: then the full parser is used.
 
-    `headers_at(who, at)` has the headers at these bytes, of samples with the numbers *who*; None if they are not there.
-    All headers are checked: checksums, one key in each sample, that members end where the sample does. None does not
-    mean that something is wrong: only headers as most programs write them are known here, of short names.
+    `headers_at(numbers, at)` returns the headers of the samples *numbers* at the offsets *at*; None if data is missing.
+    Checks all headers: checksums, one key in each sample, members that end where the sample does. None does not mean
+    damage: only the headers that most programs write, with short names, are parsed here.
     """
     import numpy as np
 
     count = len(begins)
-    at, who = begins, np.arange(count)
+    at, numbers = begins, np.arange(count)
     rounds: list[tuple[Any, Any, Any, Any]] = []  # of the first members, of the second ones, ...
     while len(at):
-        headers = headers_at(who, at)
+        headers = headers_at(numbers, at)
         size = None if headers is None else _sizes_of(headers)
         if size is None:
             return None
-        rounds.append((headers, who, at, size))
+        rounds.append((headers, numbers, at, size))
         at = at + BLOCK + (size + BLOCK - 1) // BLOCK * BLOCK
-        left = ends[who] - at
-        if (left < 0).any():
+        remaining = ends[numbers] - at
+        if (remaining < 0).any():
             return None
-        if left.any():
-            at, who = at[left > 0], who[left > 0]
+        if remaining.any():
+            at, numbers = at[remaining > 0], numbers[remaining > 0]
         else:
             break
-    headers = np.concatenate([one[0] for one in rounds]) if len(rounds) > 1 else rounds[0][0]
-    who = np.concatenate([one[1] for one in rounds])
+    headers = np.concatenate([parsed[0] for parsed in rounds]) if len(rounds) > 1 else rounds[0][0]
+    numbers = np.concatenate([parsed[1] for parsed in rounds])
     if not are_plain(headers).all():
         return None
     paths = Paths(headers)
-    if not (paths.plain & paths.keyed).all() or not paths.share_key(count, who[count:]):
+    if not (paths.plain & paths.keyed).all() or not paths.share_key(count, numbers[count:]):
         return None
     fields = paths.fields()
     offsets: dict[str, Any] = {}
     sizes: dict[str, Any] = {}
     uniform, low = True, 0
-    for _, who, at, size in rounds:
-        texts, codes = _distinct(fields[low : low + len(who)])
-        low += len(who)
-        uniform = uniform and len(texts) == 1 and len(who) == count
+    for _, numbers, at, size in rounds:
+        texts, codes = _distinct_texts(fields[low : low + len(numbers)])
+        low += len(numbers)
+        uniform = uniform and len(texts) == 1 and len(numbers) == count
         for code, text in enumerate(texts):
-            some = slice(None) if len(texts) == 1 else codes == code
-            which, name = who[some], text.decode("utf-8", "surrogateescape").lower()
+            selection = slice(None) if len(texts) == 1 else codes == code
+            chosen, name = numbers[selection], text.decode("utf-8", "surrogateescape").lower()
             if name not in offsets:
                 offsets[name], sizes[name] = np.full(count, -1), np.zeros(count, np.int64)
-            elif (offsets[name][which] >= 0).any():
+            elif (offsets[name][chosen] >= 0).any():
                 return None  # twice
-            offsets[name][which], sizes[name][which] = at[some] + BLOCK, size[some]
+            offsets[name][chosen], sizes[name][chosen] = at[selection] + BLOCK, size[selection]
     if not offsets or any(name.startswith("__") for name in offsets):
         return None
-    found = np.array([*offsets.values()]), np.array([*sizes.values()])
-    return Bulk(paths.keys(np.arange(count)), [*offsets], *found, uniform)
+    arrays = np.array([*offsets.values()]), np.array([*sizes.values()])
+    return Bulk(paths.keys(np.arange(count)), [*offsets], *arrays, uniform)
 
 
 def _sizes_of(headers: Any) -> Any:
@@ -172,8 +175,8 @@ def _sizes_of(headers: Any) -> Any:
     return sizes if right.all() else None
 
 
-def _distinct(fields: Any) -> tuple[list[bytes], Any]:
-    """Return the texts that *fields* are, and which of them each is; None for that if there is one only."""
+def _distinct_texts(fields: Any) -> tuple[list[bytes], Any]:
+    """Return the distinct texts of *fields*, and for each field the index of its text; None for one text only."""
     import numpy as np
 
     if (fields == fields[0]).all():

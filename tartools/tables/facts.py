@@ -1,4 +1,4 @@
-"""What columns of a table say of samples: values of fields, what pictures are, and digests."""
+"""Facts about samples for columns of a table: values of fields, facts about pictures, digests and picture hashes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,31 @@ from tartools.samples.values import Column, lookup, no_sample_has, parse_column,
 from tartools.tables import schema
 from tartools.tables.rows import Fact
 
-NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
-OWN = (schema.SHARD, schema.VERSION, schema.INDEX, schema.KEY, schema.BEGIN, schema.END, schema.MEMBERS)
-DIGEST = 16  # bytes
-DIGITS = 20  # characters of a whole number of 64 bits, at most
-PICTURE = (("width", "int64"), ("height", "int64"), ("format", "string"), ("mode", "string"), ("broken", "string"))
+NUMBER_PATTERN = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
+ROW_COLUMNS = (
+    schema.SHARD_COLUMN,
+    schema.VERSION_COLUMN,
+    schema.INDEX_COLUMN,
+    schema.KEY_COLUMN,
+    schema.BEGIN_COLUMN,
+    schema.END_COLUMN,
+    schema.MEMBERS_COLUMN,
+)
+HASH_BYTES = 16  # bytes
+MAX_INTEGER_CHARS = 20  # characters of a whole number of 64 bits, at most
+PICTURE_FACTS = (
+    ("width", "int64"),
+    ("height", "int64"),
+    ("format", "string"),
+    ("mode", "string"),
+    ("broken", "string"),
+)
 
 
-class WantedFacts(NamedTuple):
-    """Which facts a table has: *columns* of values, digests of the fields *hashed*, hashes of the pictures *likened*.
+class TableFacts(NamedTuple):
+    """The facts in a table: *columns* of values, digests of the fields *hashed*, hashes of the pictures *likened*.
 
-    With *pictures*, what all pictures are; they are broken only by their headers, unless all are to be *decoded*.
+    With *pictures*, size, format and mode of all pictures. Only headers are checked, unless pictures are *decoded*.
     """
 
     columns: Sequence[Column]
@@ -36,7 +50,7 @@ class WantedFacts(NamedTuple):
 
     @property
     def known(self) -> list[Fact]:
-        """The columns that the table has whatever the samples are."""
+        """The columns that do not depend on the samples."""
         return [
             *((column.name, "") for column in self.columns),
             *((f"{field}.blake2b", "digest") for field in self.hashed),
@@ -45,58 +59,58 @@ class WantedFacts(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """Whether anything is wanted."""
+        """True if there are facts to find."""
         return bool(self.known or self.pictures)
 
     def of(self, batch: Batch) -> Iterable[Mapping[Fact, object]]:
         """Return the facts of each sample of *batch*.
 
-        Payloads that are ranges of files are read only if they are needed, and large ones in pieces, but for values and
+        Payloads that are ranges of files are read only if they are needed, and large ones in parts, except values and
         decoded pictures. Raises: SampleError as `samples.values.lookup`.
         """
-        return map(self._found, batch)
+        return map(self._facts_of, batch)
 
-    def _found(self, sample: Sample) -> dict[Fact, object]:
-        found: dict[Fact, object] = {}
+    def _facts_of(self, sample: Sample) -> dict[Fact, object]:
+        facts: dict[Fact, object] = {}
         for column in self.columns:
             value = lookup(sample, column)
-            found[column.name, ""] = value and value_of(value[0])
+            facts[column.name, ""] = value and value_of(value[0])
         for field in self.hashed:
             member = sample.member(field)
-            found[f"{field}.blake2b", "digest"] = member and payload_digests([member], DIGEST)[0]
+            facts[f"{field}.blake2b", "digest"] = member and payload_digests([member], HASH_BYTES)[0]
         for field in self.likened:
             member = sample.member(field)
             likeness = (member and decoding.likeness_or_none(member)) or (None,) * 4
-            found.update(zip(_likeness_facts(field), likeness, strict=True))
+            facts.update(zip(_likeness_facts(field), likeness, strict=True))
         if self.pictures:
             names = [field_name(member) for member in sample.members]
             for name, member in zip(names, sample.members, strict=True):
                 if is_picture_field(name) and names.count(name) == 1:  # nothing for a field that it has twice
-                    found.update(zip(_picture_facts(name), decoding.facts(member, self.decoded), strict=True))
-        return found
+                    facts.update(zip(_picture_facts(name), decoding.facts(member, self.decoded), strict=True))
+        return facts
 
     def check_seen(self, fields: Iterable[str]) -> None:
-        """Raise SampleError if no sample had a field that is named here; *fields* are those that samples had."""
-        have = list(fields)
-        known = {field.lower() for field in have}
-        named = [(field,) for field in (*self.hashed, *self.likened)]
-        for choices in (*(column.choices for column in self.columns), *named):
-            if not any(name.lower() in known or name.startswith("__") for name in choices):
-                lost = ";".join(choices)
-                raise no_sample_has(lost, have)
+        """Raise SampleError if a field of these facts is in none of *fields*, the fields that samples had."""
+        present = list(fields)
+        lower_names = {field.lower() for field in present}
+        field_choices = [(field,) for field in (*self.hashed, *self.likened)]
+        for choices in (*(column.choices for column in self.columns), *field_choices):
+            if not any(name.lower() in lower_names or name.startswith("__") for name in choices):
+                missing = ";".join(choices)
+                raise no_sample_has(missing, present)
 
 
-def wanted_facts(specs: Iterable[str], hashed: Iterable[str] = (), likened: Iterable[str] = ()) -> WantedFacts:
-    """Return the facts that options name: *specs* are words for columns, the others names of fields, in any number.
+def parse_facts(specs: Iterable[str], hashed: Iterable[str] = (), likened: Iterable[str] = ()) -> TableFacts:
+    """Return the facts of options: *specs* have words for columns, *hashed* and *likened* names of fields.
 
     Raises: UsageError for a word that is no column, and if two columns would have one name.
     """
-    found = WantedFacts([parse_column(word) for word in _words(specs)], list(_words(hashed)), list(_words(likened)))
-    names = [name for name, _ in found.known]
+    facts = TableFacts([parse_column(word) for word in _words(specs)], list(_words(hashed)), list(_words(likened)))
+    names = [name for name, _ in facts.known]
     for name in names:
-        if name in OWN or names.count(name) > 1:
+        if name in ROW_COLUMNS or names.count(name) > 1:
             raise UsageError(f"two columns would have the name {name!r}; NEW={name} gives one another name")
-    return found
+    return facts
 
 
 def _words(options: Iterable[str]) -> Iterable[str]:
@@ -111,7 +125,7 @@ def _likeness_facts(field: str) -> list[Fact]:
 @lru_cache(1000)
 def _picture_facts(name: str) -> list[Fact]:
     name = name.encode("utf-8", "replace").decode()
-    return [(f"{name}.{what}", kind) for what, kind in PICTURE]
+    return [(f"{name}.{fact}", kind) for fact, kind in PICTURE_FACTS]
 
 
 def value_of(text: object) -> object:
@@ -120,7 +134,7 @@ def value_of(text: object) -> object:
     >>> value_of("7"), value_of("0.50"), value_of("007"), value_of("seven"), value_of("9" * 5000) == "9" * 5000
     (7, 0.5, '007', 'seven', True)
     """
-    if not isinstance(text, str) or not re.fullmatch(NUMBER, text):
+    if not isinstance(text, str) or not re.fullmatch(NUMBER_PATTERN, text):
         return text
-    number = float(text) if set(text) & set(".eE") or len(text) > DIGITS else int(text)
+    number = float(text) if set(text) & set(".eE") or len(text) > MAX_INTEGER_CHARS else int(text)
     return number if abs(number) < 1 << 63 else text  # else an id, or the like

@@ -3,8 +3,8 @@
 - NVIDIA DALI (`fn.readers.webdataset`, `index_paths`), as its wds2idx makes them: text, a file a shard. The first line
   is `v1.2 SAMPLES`; the others are samples, with four words for each member: field, offset of the payload, its size,
   name of the member.
-- wids (`ShardListDataset`): one JSON file with the number of samples in each shard. wids finds the samples of a shard
-  itself, when it opens it, and counts them as it sees them: so what it would see in another way than we do is a
+- wids (`ShardListDataset`): one JSON file with the number of samples in each shard. wids indexes the samples of a shard
+  itself, when it opens it: a shard that it would index in another way than we do is a
   failure.
 - webshart: a JSON file beside each shard, with offset and length of each member.
 - Megatron-Energon: what its command `energon prepare` makes, but for dataset.yaml. Beside each shard, SHARD.tar.idx:
@@ -44,11 +44,11 @@ from tartools.tar.keys import join_path
 if TYPE_CHECKING:
     import sqlite3
 
-TAR = ".tar"
+TAR_SUFFIX = ".tar"
 DALI_VERSION = b"v1.2"
 WIDS_NAME = "shardindex.json"
-LONGEST = 100  # bytes of a name that wids reads: those in the last header block of a member
-GREATEST = 8 << 30  # bytes of a payload whose size wids can't read: such sizes are not octal
+MAX_WIDS_NAME_BYTES = 100  # bytes of a name that wids reads: those in the last header block of a member
+MAX_WIDS_PAYLOAD_BYTES = 8 << 30  # bytes of a payload whose size wids can't read: such sizes are not octal
 SQLITE, UUID, INFO, SPLIT = (f".nv-meta/{name}" for name in ("index.sqlite", "index.uuid", ".info.json", "split.yaml"))
 
 TABLES = """
@@ -98,8 +98,8 @@ class IndexedSample(NamedTuple):
         except UnicodeDecodeError:
             raise SampleError(f"the name {name!r} is not UTF-8, which this index needs", url=self.shard) from None
 
-    def refused(self, why: str, field: bytes = b"") -> SampleError:
-        """Return the failure that the member *field* can't be in an index."""
+    def refusal(self, why: str, field: bytes = b"") -> SampleError:
+        """Return the error that the member *field* can't be in an index."""
         name = join_path(self.key, field).decode("utf-8", "surrogateescape")
         return SampleError(f"the member {name!r} {why}", url=self.shard)
 
@@ -108,7 +108,7 @@ IndexedShards = Iterable[tuple[str, int, Iterator[IndexedSample]]]  # URL, size 
 
 
 class IndexPlaces(NamedTuple):
-    """Where the files of an index are: *beside* each shard, by its URL, or in *folder*, which all shards share.
+    """URLs of the files of an index: *beside* each shard, by the URL of the shard, or in the *folder* for all shards.
 
     With *force*, files that exist are replaced.
     """
@@ -129,13 +129,13 @@ class IndexPlaces(NamedTuple):
 
     def name_of(self, url: str) -> str:
         """Return the name of the shard *url*, relative to the folder where both can be moved together."""
-        return schema.relative(url, schema.folder_of(self.folder))
+        return schema.relative_name(url, schema.folder_of(self.folder))
 
 
 class IndexFormat(NamedTuple):
     """An index for one tool: files with this *suffix* beside each shard, others with these *names*, and how to *write*.
 
-    *check* raises SampleError for a row that the tool would see in another way.
+    *check* raises SampleError for a row that the tool would index in another way.
     """
 
     suffix: str
@@ -147,44 +147,47 @@ class IndexFormat(NamedTuple):
 def index_places(
     tool: str, urls: Sequence[str], folder: str, force: bool = False, tmpdir: str | None = None
 ) -> IndexPlaces:
-    """Return where the files of the index for *tool* of the shards *urls* go, before anything is read.
+    """Return the URLs of the files of the index for *tool* of the shards *urls*, before anything is read.
 
-    *folder* is for those that all shards share, if *tool* has such files, else for those of each shard. "" is the
+    *folder* is for the files about all shards, if *tool* has such files, else for the files of each shard. "" is the
     deepest directory of all shards, or that of each. Raises: UsageError, StorageError.
     """
-    if Url(folder).scheme in ("-", "pipe") or folder.endswith(schema.SUFFIX):
+    if Url(folder).scheme in ("-", "pipe") or folder.endswith(schema.PARQUET_SUFFIX):
         raise UsageError("must be a directory or a prefix, for the files of an index", url=folder)
-    wanted = FORMATS[tool]
+    index_format = INDEX_FORMATS[tool]
     folder += "/" if folder and not folder.endswith("/") else ""
-    apart = "" if wanted.names else folder
+    index_folder = "" if index_format.names else folder
     users: dict[str, str] = {}  # of files: the shards that they are for
     for url in urls:
-        name = Url(url).name.removesuffix(TAR) + wanted.suffix if wanted.suffix else url
-        name = apart + name.rpartition("/")[2] if apart else name
-        if name in users and not wanted.suffix:
+        name = Url(url).name.removesuffix(TAR_SUFFIX) + index_format.suffix if index_format.suffix else url
+        name = index_folder + name.rpartition("/")[2] if index_folder else name
+        if name in users and not index_format.suffix:
             raise UsageError(f"{shown(url)} is named twice, and wids would not tell its samples apart")
         if name in users:
             raise UsageError(f"{shown(users[name])} and {shown(url)} would have the same index {shown(name)}")
         users[name] = url
-    if wanted.names:
+    if index_format.names:
         folder = folder or common_folder(urls)
     places = IndexPlaces({url: name for name, url in users.items()}, folder, force, tmpdir)
     if tool == "energon":
         _check_energon_names(places)
-    for url in (*(users if wanted.suffix else ()), *(folder + name for name in wanted.names)):
+    for url in (*(users if index_format.suffix else ()), *(folder + name for name in index_format.names)):
         storage.check_output(url, force, urls, single=False, form=None)
     return places
 
 
 def common_folder(urls: Sequence[str]) -> str:
-    """Return the deepest directory or prefix that has all of *urls*, with its last slash. Raises: UsageError.
+    """Return the deepest directory or prefix that contains all of *urls*, with its last slash. Raises: UsageError.
 
     >>> common_folder(["s3://b/d/a.tar", "s3://b/d/e/a.tar"]), common_folder(["a.tar", "d/a.tar"])
     ('s3://b/d/', './')
     """
     names = [Url(url).name for url in urls]
-    each_has = zip(*(name.split("/")[:-1] for name in names), strict=False)
-    common = "".join(f"{each[0]}/" for each in takewhile(lambda each: len(set(each)) == 1, each_has))
+    folders_by_depth = zip(*(name.split("/")[:-1] for name in names), strict=False)
+    common = "".join(
+        f"{names_at_depth[0]}/"
+        for names_at_depth in takewhile(lambda names_at_depth: len(set(names_at_depth)) == 1, folders_by_depth)
+    )
     local = all(Url(url).is_local for url in urls)
     if (not local and common.count("/") < 3) or (not common and any(map(os.path.isabs, names))):
         raise UsageError("the shards are in no common directory: name one for the index with -o DIR")
@@ -194,56 +197,56 @@ def common_folder(urls: Sequence[str]) -> str:
 def write_index(
     tool: str, blocks: Iterable[bytes], versions: Mapping[str, str], places: IndexPlaces, account: Account
 ) -> None:
-    """Write the index for *tool* of the shards that *blocks* of rows are of; each file appears when it is complete.
+    """Write the index for *tool* of shards, given *blocks* of their rows; each file appears when it is complete.
 
-    *versions* are those that the shards had before they were read. All samples are counted in *account*; those without
-    a field are left out, and reported.
+    *versions*: of the shards, before they were read. All samples are counted in *account*; a sample without a field is
+    left out, and reported.
 
     Order: that of the shards. Holds: the index of a shard.
     Raises: SampleError for what the index can't hold, StorageError, also if a shard has changed.
     """
-    wanted = FORMATS[tool]
-    wanted.write(_shards(blocks, versions, account, wanted.check), places)
+    index_format = INDEX_FORMATS[tool]
+    index_format.write(_shards(blocks, versions, account, index_format.check), places)
 
 
 def _shards(
     blocks: Iterable[bytes], versions: Mapping[str, str], account: Account, check: Callable[[IndexedSample], None]
 ) -> IndexedShards:
-    """Yield the shards; the rows of one have to be read before the next one is asked for. Holds: one block."""
+    """Yield the shards; all rows of a shard have to be read before the next shard. Holds: one block."""
     grouped = groupby(map(marshal.loads, blocks), itemgetter(0))
-    name, found = next(grouped, ("", iter(())))
+    name, shard_blocks = next(grouped, ("", iter(())))
     for url, version in versions.items():
-        rows = chain.from_iterable(map(_rows, found if url == name else ()))
-        yield url, int(version.split()[0]), _listed(rows, url, version, account, check)
+        rows = chain.from_iterable(map(_rows, shard_blocks if url == name else ()))
+        yield url, int(version.split()[0]), _report_rows_without_field(rows, url, version, account, check)
         if url == name:
-            name, found = next(grouped, ("", iter(())))
+            name, shard_blocks = next(grouped, ("", iter(())))
 
 
 def _rows(
     block: tuple[str, list[bytes], bytes, bytes, dict[bytes, tuple[bytes, bytes]], Any],
 ) -> Iterator[IndexedSample]:
     """Yield the rows of an unpacked *block*. Raises: SampleError for a sample that has a field twice."""
-    url, keys, begins, ends, found, _ = block
-    columns = [(field, array("q", offsets), array("q", sizes)) for field, (offsets, sizes) in found.items()]
+    url, keys, begins, ends, extents_by_field, _ = block
+    columns = [(field, array("q", offsets), array("q", sizes)) for field, (offsets, sizes) in extents_by_field.items()]
     for number, (key, begin, end) in enumerate(zip(keys, array("q", begins), array("q", ends), strict=True)):
         parts = [IndexedMember(field, offsets[number], sizes[number]) for field, offsets, sizes in columns]
         row = IndexedSample(url, key, begin, end, [part for part in parts if part.offset >= 0])
         row.parts.sort(key=itemgetter(1))
         for part in parts if len(row.parts) < len(parts) else ():
-            if part.offset == schema.TWICE:
-                raise row.refused("is there twice in one sample, which an index can't say", part.field)
+            if part.offset == schema.REPEATED_OFFSET:
+                raise row.refusal("is there twice in one sample, which an index can't say", part.field)
         yield row
 
 
-def _listed(
+def _report_rows_without_field(
     rows: Iterable[IndexedSample],
     url: str,
     version: str,
     account: Account,
     check: Callable[[IndexedSample], None],
 ) -> Iterator[IndexedSample]:
-    """Yield those of *rows* that have a field; report the others. Raises: StorageError if the shard has changed."""
-    lost, first = 0, b""
+    """Yield rows with a field; report rows without one. Raises: StorageError if the shard has changed."""
+    without_field, first_key = 0, b""
     for row in rows:
         check(row)
         account.samples_in += 1
@@ -251,12 +254,12 @@ def _listed(
             account.samples_out += 1
             yield row
         else:
-            lost, first = lost + 1, first or row.key
-    if lost:
-        account.dropped += lost
-        name = printable(first.decode("utf-8", "surrogateescape"))
-        more = f" (and {lost - 1} more)" if lost > 1 else ""
-        account.omit(f"{shown(url)}: not in the index, since its name has no field: {name}{more}")
+            without_field, first_key = without_field + 1, first_key or row.key
+    if without_field:
+        account.dropped += without_field
+        name = printable(first_key.decode("utf-8", "surrogateescape"))
+        suffix = f" (and {without_field - 1} more)" if without_field > 1 else ""
+        account.omit(f"{shown(url)}: not in the index, since its name has no field: {name}{suffix}")
     check_unchanged({url: version})  # before anything is written
 
 
@@ -267,7 +270,7 @@ def _dali_words(row: IndexedSample) -> Iterator[bytes]:
     for part in row.parts:
         path = row.path(part)
         if len(path.split()) != 1:  # blanks separate words
-            raise row.refused("has a blank in its name, which DALI's index can't hold", part.field)
+            raise row.refusal("has a blank in its name, which DALI's index can't hold", part.field)
         yield b"%b %d %d %b" % (*part, path)
 
 
@@ -284,19 +287,19 @@ def _check_wids(row: IndexedSample) -> None:
     for part in row.parts:
         header, end = part.offset - end, part.offset + padded(part.size)
         path = row.path(part)
-        if len(path) > LONGEST or (header > BLOCK and not path.isascii()):
-            raise row.refused("has a name that wids can't read: it reads 100 bytes of the plain header", part.field)
-        if part.size >= GREATEST:
-            raise row.refused("has 8 GiB or more, which wids can't read", part.field)
+        if len(path) > MAX_WIDS_NAME_BYTES or (header > BLOCK and not path.isascii()):
+            raise row.refusal("has a name that wids can't read: it reads 100 bytes of the plain header", part.field)
+        if part.size >= MAX_WIDS_PAYLOAD_BYTES:
+            raise row.refusal("has 8 GiB or more, which wids can't read", part.field)
     if not row.parts and b"." in row.key:
-        raise row.refused("has no field, but wids takes it for a sample; leave it out of the shard")
+        raise row.refusal("has no field, but wids takes it for a sample; leave it out of the shard")
 
 
 def _write_wids(shards: IndexedShards, places: IndexPlaces) -> None:
-    found = [
+    shard_list = [
         {"url": places.name_of(url), "nsamples": sum(1 for _ in rows), "filesize": size} for url, size, rows in shards
     ]
-    places.write_json(WIDS_NAME, {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": found})
+    places.write_json(WIDS_NAME, {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": shard_list})
 
 
 def _write_webshart(shards: IndexedShards, places: IndexPlaces) -> None:
@@ -312,21 +315,21 @@ def _write_webshart(shards: IndexedShards, places: IndexPlaces) -> None:
 
 
 def _check_energon_names(places: IndexPlaces) -> None:
-    """Raise UsageError for a shard that Energon would not find in the folder."""
+    """Raise UsageError for a shard that Energon can't find in the folder."""
     for url in places.beside:
         name = places.name_of(Url(url).name)
         if name.startswith(("../", "/")) or "://" in name:
             raise UsageError(f"{shown(url)} is not below the directory of the index; Energon reads no others")
-        if not name.endswith(TAR) or any(each in name for each in "{}\\$"):
+        if not name.endswith(TAR_SUFFIX) or any(character in name for character in "{}\\$"):
             raise UsageError(f"{shown(url)}: Energon needs a name that ends in .tar, without braces and backslashes")
 
 
 def _check_energon(row: IndexedSample) -> None:
     first, slash, _ = row.key.partition(b"/")
     if row.parts and slash and first.startswith(b"__") and first.endswith(b"__") and len(first) >= len(b"____"):
-        raise row.refused("has a name that Energon passes over", row.parts[0].field)
+        raise row.refusal("has a name that Energon passes over", row.parts[0].field)
     if not row.parts and row.key.endswith(b"."):
-        raise row.refused("has no field, but Energon takes it for a sample; leave it out of the shard")
+        raise row.refusal("has no field, but Energon takes it for a sample; leave it out of the shard")
 
 
 def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
@@ -363,9 +366,9 @@ def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
 
 
 def _store(number: int, rows: Iterable[IndexedSample], base: sqlite3.Connection) -> array[int]:
-    """Add *rows*, of shard *number*, to *base*; return where they begin, and the last one ends, or 0.
+    """Add *rows*, of shard *number*, to *base*; return the offsets of their begins, then the end of the last one, or 0.
 
-    Raises: SampleError for a key that *base* has.
+    Raises: SampleError for a key that is in *base* already.
     """
     import sqlite3
 
@@ -388,7 +391,7 @@ def _store(number: int, rows: Iterable[IndexedSample], base: sqlite3.Connection)
     return begins
 
 
-FORMATS = {
+INDEX_FORMATS = {
     "dali": IndexFormat(".idx", (), _write_dali),
     "wids": IndexFormat("", (WIDS_NAME,), _write_wids, _check_wids),
     "webshart": IndexFormat(".json", (), _write_webshart),

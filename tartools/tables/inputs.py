@@ -1,4 +1,4 @@
-"""Rows of several tables, and of shards that were indexed, as rows of one: the same columns and types, in any order.
+"""Rows of several tables, and of indexed shards, as rows of one table: the same columns and types, in any order.
 
 A unified record batch has `__shard__` as int32, a number in `KnownShards`, which stands for the version too; then
 `__index__` as uint64, `__key__` as string, `__begin__` and `__end__` as uint64, `__members__` as a struct of places,
@@ -19,16 +19,16 @@ from tartools.errors import StorageError
 from tartools.samples.values import as_text
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema, source
-from tartools.tables.rowplaces import KnownShards, Listing, Piece
+from tartools.tables.rowplaces import Extents, KnownShards, Listing
 from tartools.tables.rows import RowSpool
 from tartools.tar import read_range
 
-ROWS = 1 << 16  # in a batch
-SLOT, ROW = "\0slot", "\0row"  # columns of rows on their way: their place in the output, and in the input
-PART = 1 << 16  # rows of the output that are sorted together, or more
-PARTS = 256  # at most
-CHUNK = 1 << 16  # positions taken at once
-HALF = 32  # bits for the number of a row, and for its place in the output
+INPUT_BATCH_ROWS = 1 << 16  # in a batch
+SLOT_COLUMN, ROW_COLUMN = "\0slot", "\0row"  # columns of rows on their way: their place in the output, and in the input
+MIN_SORTED_ROWS = 1 << 16  # rows of the output that are sorted together, or more
+MAX_SORTED_PARTS = 256  # at most
+POSITIONS_IN_CHUNK = 1 << 16  # positions taken at once
+ROW_NUMBER_BITS = 32  # bits for the number of a row, and for its place in the output
 Stored = tuple[int, int]  # begin and end of a record batch in the temporary file
 
 
@@ -38,26 +38,26 @@ class TablePart:
     def __init__(self, url: str, shards: KnownShards) -> None:
         self.url = url
         self._shards = shards
-        with source.opened(url) as table:
+        with source.open_table(url) as table:
             self.rows = table.rows
             self.schema = unified_schema(table.parquet.schema_arrow)
 
     @property
     def have_keys(self) -> bool:
-        """Whether each row has the key of its sample."""
-        if schema.KEY not in self.schema.names:
+        """True if each row has the key of its sample."""
+        if schema.KEY_COLUMN not in self.schema.names:
             return False
-        with source.opened(self.url) as table:
-            return not any(rows.column(0).null_count for rows in table.batches([schema.KEY], ROWS))
+        with source.open_table(self.url) as table:
+            return not any(rows.column(0).null_count for rows in table.batches([schema.KEY_COLUMN], INPUT_BATCH_ROWS))
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Yield the rows, in order, in unified record batches; only those of *columns* that there are, if given."""
-        wanted = _some(self.schema, columns)
+        """Yield the rows, in order, in unified record batches. *columns*: names to read, if they exist; None: all."""
+        selected = _select_columns(self.schema, columns)
         listing = Listing(self.url, self._shards)
         first = 0
-        with source.opened(self.url) as table:
-            for rows in table.batches([*source.NEEDED, schema.VERSION, *wanted.names], ROWS):
-                yield unified(rows, first, listing, wanted)
+        with source.open_table(self.url) as table:
+            for rows in table.batches([*source.NEEDED, schema.VERSION_COLUMN, *selected.names], INPUT_BATCH_ROWS):
+                yield unify(rows, first, listing, selected)
                 first += len(rows)
 
 
@@ -70,76 +70,76 @@ class RowInputs:
     def __init__(self, parts: Sequence[RowSource], shards: KnownShards) -> None:
         self.parts = parts
         self.shards = shards
-        self.schema = joined_schema([part.schema for part in parts])
+        self.schema = join_schemas([part.schema for part in parts])
         self.rows = sum(part.rows for part in parts)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Yield all rows, in order, in record batches of `schema`; only those of *columns* that there are, if given.
+        """Yield all rows, in order, in record batches of `schema`. *columns*: names to read, if they exist; None: all.
 
-        Holds: a row group. Raises: TarFormatError for a damaged table; StorageError for a value of no use.
+        Holds: a row group. Raises: TarFormatError for a damaged table; StorageError for an invalid value.
         """
-        wanted = _some(self.schema, columns)
+        selected = _select_columns(self.schema, columns)
         for part in self.parts:
             for rows in part.batches(columns):
-                yield conforming(rows, wanted)
+                yield conform(rows, selected)
 
     @cached_property
     def have_keys(self) -> bool:
-        """Whether each row has the key of its sample; the keys of tables are read for that."""
+        """True if each row has the key of its sample; reads the keys of tables."""
         return all(part.have_keys for part in self.parts if isinstance(part, TablePart))
 
     def spans(self, apart: bool) -> Iterator[range]:
-        """Yield the numbers of the rows of each part, or, if *apart*, of each table and each shard that was indexed."""
+        """Yield the range of row numbers of each part, or, if *apart*, of each table and each indexed shard."""
         first = 0
         for part in self.parts:
             cuts = [first, first + part.rows]
             if apart and not isinstance(part, TablePart):
-                cuts[:1] = [first + begin for begin in _begins(part)]
+                cuts[:1] = [first + begin for begin in _shard_begins(part)]
             yield from (range(begin, end) for begin, end in pairwise(cuts))
             first += part.rows
 
 
-def _some(found: Any, columns: Sequence[str] | None) -> Any:
-    """Return the schema *found*; only those of *columns* that it has, if given."""
-    return schema.arrow().schema([field for field in found if columns is None or field.name in columns])
+def _select_columns(full_schema: Any, columns: Sequence[str] | None) -> Any:
+    """Return *full_schema* with the columns named in *columns*; all if None."""
+    return schema.arrow().schema([field for field in full_schema if columns is None or field.name in columns])
 
 
-def _begins(part: RowSource) -> list[int]:
-    """Return the numbers of the rows of *part* with which a shard begins."""
+def _shard_begins(part: RowSource) -> list[int]:
+    """Return the numbers of the rows of *part* at which a shard begins."""
     import numpy as np
 
-    found: list[int] = []
+    begins: list[int] = []
     first = 0
-    for rows in part.batches([schema.INDEX]):
-        found += (first + np.flatnonzero(np.asarray(rows.column(schema.INDEX)) == 0)).tolist()
+    for rows in part.batches([schema.INDEX_COLUMN]):
+        begins += (first + np.flatnonzero(np.asarray(rows.column(schema.INDEX_COLUMN)) == 0)).tolist()
         first += len(rows)
-    return found
+    return begins
 
 
 # ---- types ----
 
 
-def unified_schema(found: Any) -> Any:
-    """Return the columns of a table whose schema is *found*, in our types.
+def unified_schema(table_schema: Any) -> Any:
+    """Return the unified schema of a table, given its own.
 
-    Columns that tartools needs keep their place; whether they can be converted shows when they are.
+    Columns that tartools needs keep their position; a column that can't be converted is an error when it is read.
     """
     pa, own = schema.arrow(), schema.own_types()
     fields = []
-    for field in found:
+    for field in table_schema:
         if field.name in own:
             fields.append((field.name, own[field.name]))
-        elif field.name == schema.MEMBERS:
+        elif field.name == schema.MEMBERS_COLUMN:
             fields += schema.members_column(
-                [each.name for each in field.type] if pa.types.is_struct(field.type) else []
+                [member.name for member in field.type] if pa.types.is_struct(field.type) else []
             )
-        elif field.name != schema.VERSION:
+        elif field.name != schema.VERSION_COLUMN:
             fields.append((field.name, plain_type(field.type)))
     return pa.schema(fields)
 
 
 def plain_type(kind: Any) -> Any:
-    """Return the type of values that the type *kind* stores, which may be a dictionary or a large form of it."""
+    """Return the plain type for *kind*: of a dictionary the type of its values, of a large type the small one."""
     pa = schema.arrow()
     is_a = pa.types
     if is_a.is_dictionary(kind):
@@ -150,34 +150,34 @@ def plain_type(kind: Any) -> Any:
         return pa.binary()
     if is_a.is_list(kind) or is_a.is_large_list(kind):
         return pa.list_(plain_type(kind.value_type))
-    return pa.struct([(each.name, plain_type(each.type)) for each in kind]) if is_a.is_struct(kind) else kind
+    return pa.struct([(member.name, plain_type(member.type)) for member in kind]) if is_a.is_struct(kind) else kind
 
 
-def joined_schema(schemas: Sequence[Any]) -> Any:
+def join_schemas(schemas: Sequence[Any]) -> Any:
     """Return one schema for rows of unified *schemas*: all their columns, in types that hold the values of all."""
     types: dict[str, Any] = {}
     members: dict[str, None] = {}
-    for one in schemas:
-        members.update(dict.fromkeys(schema.fields_of(one)))
-        for field in one:
-            types[field.name] = schema.joined_type(types.get(field.name, field.type), field.type)
-    types.update(schema.members_column(list(members)[: schema.MOST_FIELDS]))
-    order = [*schema.own_types(), schema.MEMBERS]
+    for part_schema in schemas:
+        members.update(dict.fromkeys(schema.fields_of(part_schema)))
+        for field in part_schema:
+            types[field.name] = schema.join_types(types.get(field.name, field.type), field.type)
+    types.update(schema.members_column(list(members)[: schema.MAX_FIELDS_LISTED]))
+    order = [*schema.own_types(), schema.MEMBERS_COLUMN]
     names = [name for name in order if name in types] + [name for name in types if name not in order]
     return schema.arrow().schema([(name, types[name]) for name in names])
 
 
-def conforming(rows: Any, wanted: Any) -> Any:
-    """Return the unified record batch *rows* with the columns of the joined schema *wanted*.
+def conform(rows: Any, target: Any) -> Any:
+    """Return the unified record batch *rows* with the columns of the joined schema *target*.
 
-    Null is in columns that it has not. What is not text becomes text as `samples.values.as_text` makes it; a whole
+    Missing columns are null. In a column of text, other values become text by `samples.values.as_text`; a whole
     number that a double can't hold exactly is rounded.
     """
     pa = schema.arrow()
-    if rows.schema == wanted:
+    if rows.schema == target:
         return rows
     columns = []
-    for field in wanted:
+    for field in target:
         if field.name not in rows.schema.names:
             columns.append(pa.nulls(len(rows), field.type))
             continue
@@ -186,40 +186,40 @@ def conforming(rows: Any, wanted: Any) -> Any:
             values = schema.plain_values(column)
             column = pa.array([None if value is None else as_text(value) for value in values], field.type)
         columns.append(column if column.type == field.type else column.cast(field.type, safe=False))
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+    return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
 # ---- rows of a table ----
 
 
-def unified(rows: Any, first: int, listing: Listing, columns: Any) -> Any:
+def unify(rows: Any, first: int, listing: Listing, columns: Any) -> Any:
     """Return the record batch *rows*, which begins with row *first* of the table of *listing*, as a unified one.
 
-    It gets *columns*: those that are wanted of the `unified_schema` of the table.
-    Raises: StorageError, with the row, for a value of no use.
+    *columns*: the schema of the result, of columns of the `unified_schema` of the table.
+    Raises: StorageError, with the row, for an invalid value.
     """
     import numpy as np
 
     pa = schema.arrow()
-    piece = listing.piece(rows, first, keyed=False)
+    extents = listing.extents(rows, first, keyed=False)
     ours = {
-        schema.SHARD: piece.numbers,
-        schema.BEGIN: piece.begins.astype(np.uint64),
-        schema.END: piece.ends.astype(np.uint64),
+        schema.SHARD_COLUMN: extents.numbers,
+        schema.BEGIN_COLUMN: extents.begins.astype(np.uint64),
+        schema.END_COLUMN: extents.ends.astype(np.uint64),
     }
-    found = [
-        pa.array(ours[field.name]) if field.name in ours else _taken_over(rows, field, first, listing.table)
+    arrays = [
+        pa.array(ours[field.name]) if field.name in ours else _convert_column(rows, field, first, listing.table)
         for field in columns
     ]
-    return pa.RecordBatch.from_arrays(found, schema=columns)
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def _taken_over(rows: Any, field: Any, first: int, url: str) -> Any:
-    """Return the column *field* of *rows* in its type."""
+def _convert_column(rows: Any, field: Any, first: int, url: str) -> Any:
+    """Return the column *field* of *rows*, converted to the type of *field*."""
     pa, column = schema.arrow(), rows.column(field.name)
     try:
-        if field.name == schema.KEY:
-            column = schema.raw(column)
+        if field.name == schema.KEY_COLUMN:
+            column = schema.as_bytes(column)
         elif pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         return column if column.type == field.type else column.cast(field.type)
@@ -228,19 +228,21 @@ def _taken_over(rows: Any, field: Any, first: int, url: str) -> Any:
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise StorageError(
             f"rows {first} to {first + len(column) - 1}: {field.name} has values that are not "
-            f"{'places' if field.name == schema.MEMBERS else field.type}: {str(error).splitlines()[0]}",
+            f"{'places' if field.name == schema.MEMBERS_COLUMN else field.type}: {str(error).splitlines()[0]}",
             url=url,
         ) from None
 
 
-def unified_piece(rows: Any, first: int, numbers: Any) -> Piece:
-    """Return the unified record batch *rows* as places; the first is row *first*, unless *numbers* has that of each."""
+def extents_of_unified(rows: Any, first: int, numbers: Any) -> Extents:
+    """Return the extents of the unified record batch *rows*, which begins with row *first*, or has row *numbers*."""
     import numpy as np
 
-    shards, begins, ends = (np.asarray(rows.column(name)) for name in (schema.SHARD, schema.BEGIN, schema.END))
-    keys = rows.column(schema.KEY) if schema.KEY in rows.schema.names else None
-    known = None if keys is None or keys.null_count else schema.raw(keys).to_pylist()
-    return Piece(first, shards, begins.astype(np.int64), ends.astype(np.int64), known, numbers)
+    shards, begins, ends = (
+        np.asarray(rows.column(name)) for name in (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN)
+    )
+    keys = rows.column(schema.KEY_COLUMN) if schema.KEY_COLUMN in rows.schema.names else None
+    key_list = None if keys is None or keys.null_count else schema.as_bytes(keys).to_pylist()
+    return Extents(first, shards, begins.astype(np.int64), ends.astype(np.int64), key_list, numbers)
 
 
 def table_schema(rows: Any) -> Any:
@@ -248,7 +250,11 @@ def table_schema(rows: Any) -> Any:
     pa = schema.arrow()
     name = pa.dictionary(pa.int32(), pa.string())
     return pa.schema(
-        [(schema.SHARD, name), (schema.VERSION, name), *(field for field in rows if field.name != schema.SHARD)]
+        [
+            (schema.SHARD_COLUMN, name),
+            (schema.VERSION_COLUMN, name),
+            *(field for field in rows if field.name != schema.SHARD_COLUMN),
+        ]
     )
 
 
@@ -257,18 +263,20 @@ def table_rows(rows: Any, shard: Callable[[int], tuple[str, str | None]]) -> Any
     import numpy as np
 
     pa = schema.arrow()
-    column = rows.column(schema.SHARD)
+    column = rows.column(schema.SHARD_COLUMN)
     numbers = np.asarray(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
     used, first, place = np.unique(numbers, return_index=True, return_inverse=True)
     order = np.argsort(first)  # so that equal rows make equal bytes, whatever the numbers of the shards
-    which = pa.array(np.argsort(order).astype(np.int32)[place])
-    named = list(map(shard, used[order].tolist()))
+    shard_indexes = pa.array(np.argsort(order).astype(np.int32)[place])
+    names_and_versions = list(map(shard, used[order].tolist()))
     encoded = [
-        pa.DictionaryArray.from_arrays(which, pa.array([name for name, _ in named], pa.string())),
-        pa.array([version for _, version in named], pa.string()).take(which).dictionary_encode(),  # None becomes null
+        pa.DictionaryArray.from_arrays(shard_indexes, pa.array([name for name, _ in names_and_versions], pa.string())),
+        pa.array([version for _, version in names_and_versions], pa.string())
+        .take(shard_indexes)
+        .dictionary_encode(),  # None becomes null
     ]
-    others = [rows.column(name) for name in rows.schema.names if name != schema.SHARD]
-    return pa.Table.from_arrays([*encoded, *others], schema=table_schema(rows.schema))
+    other_columns = [rows.column(name) for name in rows.schema.names if name != schema.SHARD_COLUMN]
+    return pa.Table.from_arrays([*encoded, *other_columns], schema=table_schema(rows.schema))
 
 
 # ---- rows in another order, however many: they are spread over parts of the output, then each part is sorted ----
@@ -281,59 +289,59 @@ def rows_in_order(
 
     They have all columns, or *columns*, and then `ROW`: the position. All *positions* are read before this returns.
 
-    Holds: 8 bytes for each position, and 65,536 rows, or 1/256 of them if that is more; the rows are in a temporary
+    Holds: 8 bytes a position, and 65,536 rows, or 1/256 of all rows if that is more; the rows are in a temporary
     file in *tmpdir*.
     """
     places = places_by_row(positions)
-    return _in_places(inputs, places, tmpdir, columns) if len(places) else iter(())
+    return _rows_in_places(inputs, places, tmpdir, columns) if len(places) else iter(())
 
 
-def _in_places(inputs: RowInputs, places: Any, tmpdir: str | None, columns: Sequence[str] | None) -> Iterator[Any]:
-    """Yield the rows of *inputs* that have *places* in the output, in that order, in record batches."""
-    size = max(PART, -(-len(places) // PARTS))
+def _rows_in_places(inputs: RowInputs, places: Any, tmpdir: str | None, columns: Sequence[str] | None) -> Iterator[Any]:
+    """Yield the rows of *inputs* in the order of *places*, in record batches."""
+    size = max(MIN_SORTED_ROWS, -(-len(places) // MAX_SORTED_PARTS))
     with closing(scratch_file(tmpdir)) as file:
-        pieces: list[list[Stored]] = [[] for _ in range(0, len(places), size)]
-        layout = _spread(inputs.batches(columns), places, size, file, pieces)
-        for part in pieces:
-            yield from _sorted(part, layout, file)
+        stored: list[list[Stored]] = [[] for _ in range(0, len(places), size)]
+        layout = _spread(inputs.batches(columns), places, size, file, stored)
+        for part in stored:
+            yield from _sort_part(part, layout, file)
 
 
 def places_by_row(positions: Iterable[int]) -> Any:
-    """Return the number of a row and its place in the output, in the halves of one number, for each of *positions*.
+    """Return one uint64 for each of *positions*: the row number in the high half, its output place in the low one.
 
-    They ascend. Raises: StorageError if a half is too small for them.
+    They ascend. Raises: StorageError for more than 2**32 rows.
     """
     import numpy as np
 
-    found = array("Q")
+    packed = array("Q")
     remaining = iter(positions)
-    while len(rows := np.fromiter(islice(remaining, CHUNK), np.uint64)):
-        places = np.arange(len(found), len(found) + len(rows), dtype=np.uint64)
-        if max(int(rows.max()), int(places[-1])) >> HALF:
+    while len(rows := np.fromiter(islice(remaining, POSITIONS_IN_CHUNK), np.uint64)):
+        places = np.arange(len(packed), len(packed) + len(rows), dtype=np.uint64)
+        if max(int(rows.max()), int(places[-1])) >> ROW_NUMBER_BITS:
             raise StorageError("these are too many rows to bring into another order")
-        found.frombytes((rows << HALF | places).tobytes())
-    all_places = np.frombuffer(found, np.uint64)
+        packed.frombytes((rows << ROW_NUMBER_BITS | places).tobytes())
+    all_places = np.frombuffer(packed, np.uint64)
     all_places.sort()
     return all_places
 
 
 def places_between(places: Any, first: int, last: int) -> Iterator[tuple[Any, Any]]:
-    """Yield the *places*, as `places_by_row` has them, of rows *first* to *last* (exclusive), up to 65,536 at a time.
+    """Yield the *places*, from `places_by_row`, of rows *first* to *last* (exclusive), up to 65,536 at a time.
 
-    They come as arrays, the places ascending: the number of the row among these, and its place.
+    Yields two arrays: row numbers counted from *first*, and places in the output, which ascend.
     """
     import numpy as np
 
-    low, high = np.searchsorted(places, np.array([first << HALF, last << HALF], np.uint64))
-    slots = places[low:high] & ((1 << HALF) - 1)
+    low, high = np.searchsorted(places, np.array([first << ROW_NUMBER_BITS, last << ROW_NUMBER_BITS], np.uint64))
+    slots = places[low:high] & ((1 << ROW_NUMBER_BITS) - 1)
     order = np.argsort(slots)
-    for begin in range(0, len(order), CHUNK):
-        some = order[begin : begin + CHUNK]
-        yield (places[low:high][some] >> HALF).astype(np.int64) - first, slots[some].astype(np.int64)
+    for begin in range(0, len(order), POSITIONS_IN_CHUNK):
+        chunk = order[begin : begin + POSITIONS_IN_CHUNK]
+        yield (places[low:high][chunk] >> ROW_NUMBER_BITS).astype(np.int64) - first, slots[chunk].astype(np.int64)
 
 
-def _spread(batches: Iterator[Any], places: Any, size: int, file: io.FileIO, pieces: list[list[Stored]]) -> Any:
-    """Write the rows of *batches* that have *places* to *file*, in *pieces* for parts of *size*; return the schema."""
+def _spread(batches: Iterator[Any], places: Any, size: int, file: io.FileIO, stored: list[list[Stored]]) -> Any:
+    """Write the rows of *batches* to *file*, in record batches for parts of *size* places; return their schema."""
     import numpy as np
 
     pa = schema.arrow()
@@ -342,26 +350,28 @@ def _spread(batches: Iterator[Any], places: Any, size: int, file: io.FileIO, pie
     for rows in batches:
         begin, first = first, first + len(rows)
         for order, slot in places_between(places, begin, first):
-            taken = rows.take(pa.array(order))
-            layout = rows.schema.append(pa.field(ROW, pa.int64())).append(pa.field(SLOT, pa.int64()))
-            moved = pa.RecordBatch.from_arrays([*taken.columns, pa.array(begin + order), pa.array(slot)], schema=layout)
+            chosen = rows.take(pa.array(order))
+            layout = rows.schema.append(pa.field(ROW_COLUMN, pa.int64())).append(pa.field(SLOT_COLUMN, pa.int64()))
+            moved = pa.RecordBatch.from_arrays(
+                [*chosen.columns, pa.array(begin + order), pa.array(slot)], schema=layout
+            )
             parts = slot // size
             for part in range(int(parts[0]), int(parts[-1]) + 1):
                 low, high = np.searchsorted(parts, [part, part + 1])
                 if low < high:
                     data = moved.slice(low, high - low).serialize()
                     file.write(data)
-                    pieces[part].append((end, end + data.size))
+                    stored[part].append((end, end + data.size))
                     end += data.size
     return layout
 
 
-def _sorted(pieces: list[Stored], layout: Any, file: io.FileIO) -> Iterator[Any]:
-    """Yield the rows of one part of the output, which are in *pieces* of *file*, in record batches."""
+def _sort_part(stored: list[Stored], layout: Any, file: io.FileIO) -> Iterator[Any]:
+    """Yield the sorted rows of one part of the output, which are in *stored* extents of *file*, in record batches."""
     import numpy as np
 
     pa = schema.arrow()
-    batches = [pa.ipc.read_record_batch(pa.py_buffer(read_range(file, begin, end)), layout) for begin, end in pieces]
+    batches = [pa.ipc.read_record_batch(pa.py_buffer(read_range(file, begin, end)), layout) for begin, end in stored]
     table = pa.Table.from_batches(batches, layout).combine_chunks()
-    order = np.argsort(table.column(SLOT).to_numpy(), kind="stable")
-    yield from table.drop_columns([SLOT]).take(pa.array(order)).combine_chunks().to_batches()
+    order = np.argsort(table.column(SLOT_COLUMN).to_numpy(), kind="stable")
+    yield from table.drop_columns([SLOT_COLUMN]).take(pa.array(order)).combine_chunks().to_batches()

@@ -1,6 +1,7 @@
-"""The rows of samples: where each sample and each of its members are in the shard.
+"""Rows of samples: the extents of each sample and of its members in the shard.
 
-Rows travel in blocks of bytes, from the process that reads a shard to the one that writes the table. There they are in
+Rows are sent in blocks of bytes, from the process that reads a shard to the one that writes the table. There they are
+in
 a temporary file until all fields and types are known.
 """
 
@@ -19,10 +20,10 @@ from tartools.storage.scratch import reread, scratch_file
 from tartools.tables import schema
 from tartools.tables.rowplaces import KnownShards
 from tartools.tar import BLOCK, ContiguousGroups, split_path
-from tartools.tar.groups import Alike
+from tartools.tar.groups import UniformGroups
 from tartools.tar.member import Chunk
 
-ROWS = 1 << 13  # in a block
+ROWS_IN_BLOCK = 1 << 13  # in a block
 
 Fact = tuple[str, str]  # a column of facts: its name, and that of its type; "" for one that its values show
 Facts = Callable[[Batch], Iterable[Mapping[Fact, object]]]
@@ -44,13 +45,13 @@ class RowBlock:
         return len(self.keys)
 
     def packed(self) -> bytes:
-        """Return the block as bytes for `unpacked`."""
+        """Return the block as bytes, for `marshal.loads`."""
         self._fill()
         for values in self.facts.values():
             values.extend([None] * (len(self) - len(values)))
-        places = {field: (found.tobytes(), self.sizes[field].tobytes()) for field, found in self.offsets.items()}
+        members = {field: (offsets.tobytes(), self.sizes[field].tobytes()) for field, offsets in self.offsets.items()}
         return marshal.dumps(
-            (str(self.shard), self.keys, self.begins.tobytes(), self.ends.tobytes(), places, self.facts)
+            (str(self.shard), self.keys, self.begins.tobytes(), self.ends.tobytes(), members, self.facts)
         )
 
     def columns(self) -> Iterator[tuple[bytes, Any, Any]]:
@@ -62,36 +63,36 @@ class RowBlock:
             yield field, np.frombuffer(offsets, np.int64), np.frombuffer(self.sizes[field], np.int64)
 
     def _fill(self) -> None:
-        """Note that the last rows lack the fields that were not added to them."""
-        for columns, missing in ((self.offsets, schema.ABSENT), (self.sizes, 0)):
+        """Mark fields that were not added to the last rows as absent."""
+        for columns, missing in ((self.offsets, schema.ABSENT_OFFSET), (self.sizes, 0)):
             for column in columns.values():
                 column.extend([missing] * (len(self) - len(column)))
 
     def add(self, batch: Batch) -> None:
-        """Add the samples of *batch*. Raises: SampleError if one of them can't be read alone."""
+        """Add the samples of *batch*. Raises: SampleError if a sample has no extent of its own."""
         groups = batch.groups
         if groups is None or groups.alike is None or not self._add_arrays(groups, groups.alike):
             for number, sample in enumerate(batch):
                 self.add_sample(sample, begin_of(sample, batch, number))
 
-    def add_facts(self, found: Iterable[Mapping[Fact, object]], first: int) -> None:
-        """Add what was *found* of samples number *first* and on; what is not found of a sample is null."""
-        for number, values in enumerate(found, first):
+    def add_facts(self, facts: Iterable[Mapping[Fact, object]], first: int) -> None:
+        """Add facts about samples from number *first* on; a missing fact is null."""
+        for number, values in enumerate(facts, first):
             for fact, value in values.items():
                 column = self.facts.setdefault(fact, [])
                 column.extend([None] * (number - len(column)))
                 column.append(value)
 
-    def _add_arrays(self, groups: ContiguousGroups, alike: Alike) -> bool:
-        """Add *groups*, whose members are in arrays, if none lacks a field or has it twice; tell whether that is so."""
-        fields = alike.fields
-        if not all(fields) or len(set(fields)) < alike.each:
+    def _add_arrays(self, groups: ContiguousGroups, uniform: UniformGroups) -> bool:
+        """Add *groups*, uniform ones, and return True; False if a field is empty or repeated."""
+        fields = uniform.fields
+        if not all(fields) or len(set(fields)) < uniform.width:
             return False
-        payloads = alike.begins + BLOCK + base_of(groups)
+        payloads = uniform.begins + BLOCK + base_of(groups)
         for number, field in enumerate(fields):
             offsets, sizes = self._columns(field)
             offsets.frombytes(payloads[:, number].tobytes())
-            sizes.frombytes(alike.sizes[:, number].tobytes())
+            sizes.frombytes(uniform.sizes[:, number].tobytes())
         shift, starts = base_of(groups), groups.starts
         self.keys += groups.keys
         self.begins.extend([start + shift for start in starts[:-1]] if shift else starts[:-1])
@@ -99,26 +100,26 @@ class RowBlock:
         return True
 
     def _columns(self, field: bytes) -> tuple[array[int], array[int]]:
-        """Return offsets and sizes of *field*, filled up to the rows that there are."""
+        """Return offsets and sizes of *field*, filled up to the current row."""
         offsets, sizes = self.offsets.setdefault(field, array("q")), self.sizes.setdefault(field, array("q"))
         if len(offsets) < len(self.keys):
-            offsets.extend([schema.ABSENT] * (len(self.keys) - len(offsets)))
+            offsets.extend([schema.ABSENT_OFFSET] * (len(self.keys) - len(offsets)))
             sizes.extend([0] * (len(self.keys) - len(sizes)))
         return offsets, sizes
 
     def add_sample(self, sample: Sample, begin: int) -> None:
         """Add *sample*, which is in the shard from byte *begin* on."""
-        seen: set[bytes] = set()
+        fields: set[bytes] = set()
         end = begin
         for member in sample.members:
             field = split_path(member.path)[1]
-            if field and field not in seen:
+            if field and field not in fields:
                 offsets, sizes = self._columns(field)
                 offsets.append(end + (member.data - member.start if member.head is None else len(member.head)))
                 sizes.append(member.size)
             elif field:
-                self.offsets[field][-1] = schema.TWICE
-            seen.add(field)
+                self.offsets[field][-1] = schema.REPEATED_OFFSET
+            fields.add(field)
             end += member.stored
         self.keys.append(sample.raw_key)
         self.begins.append(begin)
@@ -126,19 +127,19 @@ class RowBlock:
 
 
 def base_of(groups: ContiguousGroups) -> int:
-    """Return the byte of the shard at which the source of *groups* begins."""
+    """Return the offset in the shard at which the source of *groups* begins."""
     return groups.source.base if isinstance(groups.source, Chunk) else 0
 
 
 def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[bytes]:
-    """Yield the rows of the samples of *batches* in blocks for `unpacked`, in order.
+    """Yield the rows of the samples of *batches* in packed blocks, in order.
 
-    *facts* gives the values of the samples of a batch for further columns. Holds: 8,192 rows.
+    *facts* returns the values of the samples of a batch for further columns. Holds: 8,192 rows.
     Raises: SampleError if a sample is not in one piece with its own headers.
     """
     block: RowBlock | None = None
     for batch in batches:
-        if block is not None and (batch.shard != block.shard or len(block) >= ROWS):
+        if block is not None and (batch.shard != block.shard or len(block) >= ROWS_IN_BLOCK):
             yield block.packed()
             block = None
         block = block or RowBlock(batch.shard)
@@ -151,9 +152,9 @@ def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[byt
 
 
 def begin_of(sample: Sample, batch: Batch, number: int) -> int:
-    """Return the byte of the shard at which *sample*, number *number* of *batch*, begins.
+    """Return the offset in the shard at which *sample*, number *number* of *batch*, begins.
 
-    Raises: SampleError if it is not in one piece there.
+    Raises: SampleError if its members are not adjacent there.
     """
     if batch.groups is not None:
         return batch.groups.starts[number] + base_of(batch.groups)
@@ -161,9 +162,9 @@ def begin_of(sample: Sample, batch: Batch, number: int) -> int:
         return batch.offset
     members = sample.members
     file = members[0].source
-    together = all(a.source is b.source and a.end == b.start for a, b in pairwise(members))
-    own = all(member.head is None for member in members)
-    if together and own and isinstance(file, io.FileIO) and not file.writable():
+    is_contiguous = all(a.source is b.source and a.end == b.start for a, b in pairwise(members))
+    has_own_headers = all(member.head is None for member in members)
+    if is_contiguous and has_own_headers and isinstance(file, io.FileIO) and not file.writable():
         return members[0].start
     raise SampleError(
         f"sample {sample.key!r}, with {field_name(members[0])!r}, is not in one piece with its own headers, so a "
@@ -173,9 +174,9 @@ def begin_of(sample: Sample, batch: Batch, number: int) -> int:
 
 
 class RowSpool:
-    """The rows of shards, whose *versions* are known by URL.
+    """The rows of shards in a temporary file. *versions*: of the shards, by URL.
 
-    *facts* are columns of values that they have in any case, before others that blocks bring.
+    *facts*: columns of values that do not depend on blocks, before columns that blocks add.
     Holds: one block; disk: about 60 bytes a sample.
     """
 
@@ -194,7 +195,7 @@ class RowSpool:
         self.rows = 0
         self.counts: dict[str, int] = {}  # of rows, by URL
 
-    def know(self, url: str, version: str) -> None:
+    def add_shard(self, url: str, version: str) -> None:
         """Add the shard *url*, of this *version*."""
         self._numbers[url] = self._shards.number(url, version)
 
@@ -208,8 +209,8 @@ class RowSpool:
                 raise SampleError(f"the key {key!r} is not UTF-8, which tables need", url=shard) from None
         self._fields.update(dict.fromkeys(columns))
         for fact, values in facts.items():
-            found = _type_of(fact, values)
-            self._types[fact] = schema.joined_type(self._types.get(fact, found), found)
+            kind = _type_of(fact, values)
+            self._types[fact] = schema.join_types(self._types.get(fact, kind), kind)
         self.rows += len(keys)
         self.counts[shard] = self.counts.get(shard, 0) + len(keys)
         self._file.write(len(block).to_bytes(8, "big") + block)
@@ -218,29 +219,33 @@ class RowSpool:
     def schema(self) -> Any:
         """The unified schema of the rows that were added. Raises: SampleError if two columns would have one name."""
         names = [name for name, _ in self._types]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise SampleError(f"two columns would have the name {twice!r}")
-        fields = [field.decode("utf-8", "replace") for field in list(self._fields)[: schema.MOST_FIELDS]]
-        values = [(name, schema.stored_type(found)) for (name, _), found in self._types.items()]
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise SampleError(f"two columns would have the name {repeated!r}")
+        fields = [field.decode("utf-8", "replace") for field in list(self._fields)[: schema.MAX_FIELDS_LISTED]]
+        values = [(name, schema.stored_type(kind)) for (name, _), kind in self._types.items()]
         return schema.arrow().schema([*schema.own_types().items(), *schema.members_column(fields), *values])
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Yield the rows in unified record batches, in the order in which they were added; only *columns*, if given."""
+        """Yield the rows in unified record batches, in the order of `add`. *columns*: names; None: all."""
         import numpy as np
 
         pa = schema.arrow()
-        whole = self.schema
-        fields = list(self._fields)[: schema.MOST_FIELDS]
-        types = {fact: whole.field(fact[0]).type for fact in self._types}
-        index, end, before = 0, 0, ""
+        full_schema = self.schema
+        fields = list(self._fields)[: schema.MAX_FIELDS_LISTED]
+        types = {fact: full_schema.field(fact[0]).type for fact in self._types}
+        index, end, previous_shard = 0, 0, ""
         for block in self._blocks():
-            shard, keys, begins, ends, found, facts = marshal.loads(block)  # noqa: S302  # from our own process
+            shard, keys, begins, ends, members_by_field, facts = marshal.loads(block)  # noqa: S302  # from our own process
             count = len(keys)
             begin, stop = (np.frombuffer(column, np.int64) for column in (begins, ends))
-            numbered = _numbered(begin, stop, *((index, end) if shard == before else (0, 0)))
-            places = [_places(found.get(field), count) for field in fields]
-            members = [pa.StructArray.from_arrays(places, type=whole.field(schema.MEMBERS).type)] if fields else []
-            made = pa.RecordBatch.from_arrays(
+            numbered = _numbered(begin, stop, *((index, end) if shard == previous_shard else (0, 0)))
+            places = [_places(members_by_field.get(field), count) for field in fields]
+            members = (
+                [pa.StructArray.from_arrays(places, type=full_schema.field(schema.MEMBERS_COLUMN).type)]
+                if fields
+                else []
+            )
+            rows = pa.RecordBatch.from_arrays(
                 [
                     pa.array(np.full(count, self._numbers[shard], np.int32)),
                     pa.array(numbered),
@@ -250,10 +255,10 @@ class RowSpool:
                     *members,
                     *(schema.column_of(facts.get(fact) or [None] * count, type_) for fact, type_ in types.items()),
                 ],
-                schema=whole,
+                schema=full_schema,
             )
-            yield made if columns is None else made.select([name for name in whole.names if name in columns])
-            index, end, before = int(numbered[-1]) + 1, int(stop[-1]), shard
+            yield rows if columns is None else rows.select([name for name in full_schema.names if name in columns])
+            index, end, previous_shard = int(numbered[-1]) + 1, int(stop[-1]), shard
 
     def _blocks(self) -> Iterator[bytes]:
         with reread(self._file) as file:
@@ -266,32 +271,32 @@ def _type_of(fact: Fact, values: Sequence[object]) -> Any:
 
 
 def _numbered(begins: Any, ends: Any, first: int, end: int) -> Any:
-    """Return the numbers of samples in their shard; *first* is that of the next one, if it begins behind byte *end*.
+    """Return the numbers of samples in their shard; the next one is *first*, if it begins at or after byte *end*.
 
-    They begin anew where a sample does not come behind the one before: there the shard was named once more.
+    They start from 0 again at a sample that begins before the end of the one before: there the shard is read again.
     """
     import numpy as np
 
     number = np.arange(first, first + len(begins), dtype=np.int64)
-    for again in np.flatnonzero(begins < np.concatenate(([end], ends[:-1]))):
-        number[again:] = np.arange(len(begins) - again)
+    for restart in np.flatnonzero(begins < np.concatenate(([end], ends[:-1]))):
+        number[restart:] = np.arange(len(begins) - restart)
     return number.astype(np.uint64)
 
 
-def _places(found: tuple[bytes, bytes] | None, count: int) -> Any:
-    """Return the column of offset and size of one field; null where a sample lacks it.
+def _places(packed: tuple[bytes, bytes] | None, count: int) -> Any:
+    """Return the column of offsets and sizes of one field; null where a sample lacks it.
 
-    Where a sample has the field twice, both of them are null.
+    Where a sample has the field twice, offset and size are null.
     """
     import numpy as np
 
     pa = schema.arrow()
-    if found is None:
+    if packed is None:
         return pa.nulls(count, schema.place_type())
-    offsets, sizes = (np.frombuffer(column, np.int64) for column in found)
+    offsets, sizes = (np.frombuffer(column, np.int64) for column in packed)
     unknown = offsets < 0
     return pa.StructArray.from_arrays(
         [pa.array(offsets.astype(np.uint64), mask=unknown), pa.array(sizes.astype(np.uint64), mask=unknown)],
         ["offset", "size"],
-        mask=pa.array(offsets == schema.ABSENT),
+        mask=pa.array(offsets == schema.ABSENT_OFFSET),
     )

@@ -1,7 +1,7 @@
-"""What a table is, by its name and its first bytes; its columns, their types, and the names of shards in it.
+"""Recognize a table by its name or magic; its columns, their types, and the names of shards in it.
 
-Everything that reading relies on is a column, because SQL engines drop the metadata of a file. The type of a column of
-values is known only when all values are: JSON's, for lists and objects too, or text for values of several kinds.
+All data needed for reading is in columns, because SQL engines drop the metadata of a file. The type of a column of
+values depends on all its values: a type of JSON, for lists and objects too, or text for values of several types.
 """
 
 from __future__ import annotations
@@ -16,42 +16,47 @@ from tartools import storage
 from tartools.errors import StorageError, how_to_install
 from tartools.storage.url import Url, unpinned
 
-SHARD, VERSION, INDEX, KEY = "__shard__", "__version__", "__index__", "__key__"
-BEGIN, END, MEMBERS = "__begin__", "__end__", "__members__"
-MAGIC, SUFFIX = b"PAR1", ".parquet"
-ROW_GROUP = 1 << 16  # rows
-ABSENT, TWICE = -1, -2  # offset of a field that a sample lacks, and of one that it has twice: which is not known
-MOST_FIELDS = 1000  # in `__members__`
-DEEPEST = 20  # lists and objects in each other; what is deeper becomes text
+SHARD_COLUMN, VERSION_COLUMN, INDEX_COLUMN, KEY_COLUMN = "__shard__", "__version__", "__index__", "__key__"
+BEGIN_COLUMN, END_COLUMN, MEMBERS_COLUMN = "__begin__", "__end__", "__members__"
+PARQUET_MAGIC, PARQUET_SUFFIX = b"PAR1", ".parquet"
+ROW_GROUP_ROWS = 1 << 16  # rows
+ABSENT_OFFSET, REPEATED_OFFSET = (
+    -1,
+    -2,
+)  # offset of a field that a sample lacks, and of one that it has twice: which is not known
+MAX_FIELDS_LISTED = 1000  # in `__members__`
+MAX_DEPTH = 20  # lists and objects in each other; what is deeper becomes text
 COPY_IT = " (a copy of the table on this machine may)"
-MOST_NAMES = 1000  # in an object; one with more becomes text
-LEAST, GREATEST = -(1 << 63), (1 << 63) - 1  # of int64
+MAX_OBJECT_NAMES = 1000  # in an object; one with more becomes text
+MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1  # of int64
 
 
 def is_table_name(url: str) -> bool:
-    """Tell whether the output *url* is to be a table that lists samples, not a shard that holds them.
+    """True if the output *url* is a table of samples, by its name, and not a shard.
 
     >>> is_table_name("s3://b/good.parquet"), is_table_name("pipe:cat > good.parquet")
     (True, False)
     """
-    return SUFFIX in url.lower() and Url(url).scheme != "pipe" and Url(url).name.lower().endswith(SUFFIX)
+    return (
+        PARQUET_SUFFIX in url.lower() and Url(url).scheme != "pipe" and Url(url).name.lower().endswith(PARQUET_SUFFIX)
+    )
 
 
 def is_table(url: str) -> bool:
-    """Tell whether *url* is a table, by its first bytes; stdin, commands and fifos are not looked into: False.
+    """True if *url* is a table, by its magic; False for stdin, commands and fifos, which are not read.
 
-    On a server, where a look costs a request, only what has the name of a table can be one. Raises: StorageError.
+    On a server, where a probe costs a request, only a URL with the name of a table is probed. Raises: StorageError.
     """
     url = Url(url)
     if storage.plain_size(url) is None and not (is_table_name(url) and storage.is_far(url)):
         return False
-    from tartools.storage.checks import look
+    from tartools.storage.checks import probe
 
-    return look(url).first == MAGIC
+    return probe(url).first == PARQUET_MAGIC
 
 
 def check_pyarrow() -> None:
-    """Raise StorageError if there is no pyarrow, without importing it, which takes 0.3 s."""
+    """Raise StorageError if pyarrow is not installed; does not import it, which takes 0.3 s."""
     from importlib.util import find_spec
 
     if find_spec("pyarrow") is None:
@@ -59,7 +64,7 @@ def check_pyarrow() -> None:
 
 
 def arrow() -> Any:
-    """Return pyarrow, with `pyarrow.parquet` imported. Raises: StorageError, which says what to install."""
+    """Import pyarrow and `pyarrow.parquet`; return pyarrow. Raises: StorageError, with the command to install it."""
     from tartools.tar.runs import one_thread
 
     try:
@@ -78,17 +83,17 @@ def _missing() -> StorageError:
 
 
 @contextmanager
-def unfit(what: str, url: str) -> Iterator[None]:
-    """Turn what Arrow raises for values of other types into a StorageError: *what* is wrong with the table *url*."""
+def value_errors(message: str, url: str) -> Iterator[None]:
+    """Turn errors of Arrow about values into a StorageError with the message *message* about the table *url*."""
     try:
         yield
     except (arrow().ArrowException, ValueError, OverflowError) as error:
         if isinstance(error, MemoryError):
             raise
-        raise StorageError(what, url=url) from None
+        raise StorageError(message, url=url) from None
 
 
-def raw(column: Any) -> Any:
+def as_bytes(column: Any) -> Any:
     """Return *column*, of text or bytes, as an array of bytes. Raises: ArrowException if it is neither."""
     pa = arrow()
     if pa.types.is_dictionary(column.type):
@@ -101,7 +106,7 @@ def raw(column: Any) -> Any:
 
 
 def folder_of(url: str) -> str:
-    """Return the directory or prefix that the table *url* is in, with its last slash; "" for stdin and commands.
+    """Return the directory or prefix of the table *url*, with its last slash; "" for stdin and commands.
 
     >>> folder_of("s3://b/sets/train.parquet"), folder_of("train.parquet")
     ('s3://b/sets/', '')
@@ -110,7 +115,7 @@ def folder_of(url: str) -> str:
     return name[: name.rfind("/") + 1]
 
 
-def relative(shard: str, folder: str) -> str:
+def relative_name(shard: str, folder: str) -> str:
     """Return the name of *shard* in a table in *folder*: relative where both can be moved together.
 
     >>> relative("s3://b/sets/a.tar", "s3://b/sets/"), relative("s3://b/a.tar", "sets/")
@@ -129,14 +134,14 @@ def relative(shard: str, folder: str) -> str:
 
 
 def check_names(names: Iterable[str], folder: str) -> None:
-    """Raise StorageError if one of *names*, as `relative` gives them, can't be read from a table in *folder*."""
+    """Raise StorageError if one of *names*, from `relative_name`, can't be read from a table in *folder*."""
     for name in names:
         if why := _refusal(name, folder):
             raise StorageError(why)
 
 
-def resolved(name: str, folder: str) -> str:
-    """Return the URL of the shard *name* in a table in *folder*. Raises: StorageError for one it may not name."""
+def resolve(name: str, folder: str) -> str:
+    """Return the URL of the shard *name* in a table in *folder*. Raises: StorageError if it is not allowed."""
     if why := _refusal(name, folder):
         from tartools.storage import origins
 
@@ -161,50 +166,60 @@ def _shard_url(name: str, folder: str) -> str:
 
 
 def own_types() -> dict[str, Any]:
-    """Return the types of columns of unified rows, in order, but for members and values: see `inputs`."""
+    """Return the types of columns of unified rows, in order, without members and values: see `inputs`."""
     pa = arrow()
-    return {SHARD: pa.int32(), INDEX: pa.uint64(), KEY: pa.string(), BEGIN: pa.uint64(), END: pa.uint64()}
+    return {
+        SHARD_COLUMN: pa.int32(),
+        INDEX_COLUMN: pa.uint64(),
+        KEY_COLUMN: pa.string(),
+        BEGIN_COLUMN: pa.uint64(),
+        END_COLUMN: pa.uint64(),
+    }
 
 
 def place_type() -> Any:
-    """Return the type of a place in `__members__`."""
+    """Return the type of an extent in `__members__`: offset and size of a payload."""
     pa = arrow()
     return pa.struct([("offset", pa.uint64()), ("size", pa.uint64())])
 
 
-def is_place(found: Any) -> bool:
-    """Tell whether *found* is the type of a place, whatever the types of its numbers."""
-    return arrow().types.is_struct(found) and [field.name for field in found] == ["offset", "size"]
+def is_place(kind: Any) -> bool:
+    """True if *kind* is a struct of offset and size, of any types."""
+    return arrow().types.is_struct(kind) and [field.name for field in kind] == ["offset", "size"]
 
 
 def members_column(fields: Sequence[str]) -> list[tuple[str, Any]]:
-    """Return name and type of the column of places of *fields*; nothing without one: Parquet has no empty structs."""
-    return [(MEMBERS, arrow().struct([(field, place_type()) for field in fields]))] if fields else []
+    """Return name and type of the column of extents of *fields*; [] without fields: Parquet has no empty structs."""
+    return [(MEMBERS_COLUMN, arrow().struct([(field, place_type()) for field in fields]))] if fields else []
 
 
-def fields_of(found: Any) -> list[str]:
-    """Return the fields that samples have by the unified schema *found*."""
-    return [field.name for field in found.field(MEMBERS).type] if MEMBERS in found.names else []
+def fields_of(unified_schema: Any) -> list[str]:
+    """Return the fields of samples in the unified schema *unified_schema*."""
+    return (
+        [field.name for field in unified_schema.field(MEMBERS_COLUMN).type]
+        if MEMBERS_COLUMN in unified_schema.names
+        else []
+    )
 
 
 # ---- types of values ----
 
 
 def named_type(name: str) -> Any:
-    """Return the type of a column of facts that *name* says: an alias of Arrow's, "digest", or "colours"."""
+    """Return the type of a column of facts for *name*: an alias of Arrow, "digest" or "colours"."""
     pa = arrow()
     sizes = {"digest": 16, "colours": 48}
     return pa.binary(sizes[name]) if name in sizes else pa.type_for_alias(name)
 
 
 class _MixedError(Exception):
-    """Values that no type but text holds."""
+    """Values of several types, which only a column of text can hold."""
 
 
 def json_type(values: Sequence[Any]) -> Any:
-    """Return the type of a column of *values* of JSON: null without any, text for values of several kinds.
+    """Return the type of a column of JSON *values*: null without values, text for values of several types.
 
-    It does not depend on how values are cut into blocks: `joined_type` of the types of blocks is that of the whole.
+    It does not depend on blocks: `join_types` of the types of all blocks is the type of all values.
 
     >>> print(json_type([1, None, 2.5]), json_type([[1], []]), json_type([{"a": 1}, {"b": True}]), json_type([1, True]))
     double list<item: int64> struct<a: int64, b: bool> string
@@ -216,92 +231,92 @@ def json_type(values: Sequence[Any]) -> Any:
 
 
 def _type_of(values: Sequence[Any], depth: int) -> Any:
-    found = arrow().null()
+    joined = arrow().null()
     types = set(map(type, values))
-    for each in types - {type(None)}:
-        alike = values if len(types) == 1 else [value for value in values if type(value) is each]
-        found = _joined(found, _type_of_alike(alike, each, depth))
-    return found
+    for python_type in types - {type(None)}:
+        values_of_type = values if len(types) == 1 else [value for value in values if type(value) is python_type]
+        joined = _join_types(joined, _type_of_one_kind(values_of_type, python_type, depth))
+    return joined
 
 
-def _type_of_alike(values: Sequence[Any], each: type, depth: int) -> Any:
-    """Return the type of *values*, which are all of type *each*."""
+def _type_of_one_kind(values: Sequence[Any], python_type: type, depth: int) -> Any:
+    """Return the Arrow type of *values*, which all have the Python type *python_type*."""
     pa = arrow()
-    if each not in (list, dict):
-        if each is int and (min(values) < LEAST or max(values) > GREATEST):
+    if python_type not in (list, dict):
+        if python_type is int and (min(values) < MIN_INT64 or max(values) > MAX_INT64):
             raise _MixedError
-        return {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}[each]
-    if depth == DEEPEST:
+        return {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}[python_type]
+    if depth == MAX_DEPTH:
         raise _MixedError
-    if each is list:
+    if python_type is list:
         return pa.list_(_type_of([*chain.from_iterable(values)], depth + 1))
     names = dict.fromkeys(chain.from_iterable(values))
-    if len(names) > MOST_NAMES or not all(map(_encodable, names)):
+    if len(names) > MAX_OBJECT_NAMES or not all(map(_encodable, names)):
         raise _MixedError
     return pa.struct([(name, _type_of([value.get(name) for value in values], depth + 1)) for name in names])
 
 
 def _encodable(name: str) -> bool:
-    """Tell whether *name*, of JSON, can be written as UTF-8: it may hold half of a surrogate pair."""
+    """True if *name*, from JSON, can be encoded as UTF-8: it may contain half of a surrogate pair."""
     return name.isascii() or name == name.encode("utf-8", "replace").decode()
 
 
-def joined_type(one: Any, other: Any) -> Any:
-    """Return a type that holds the values of both types: the same, a number, lists or objects of such, or text.
+def join_types(first: Any, second: Any) -> Any:
+    """Return a type for the values of both types: the same, a number, lists or objects of joined types, or text.
 
-    `pyarrow.unify_schemas` says the same of the types that `json_type` finds. Of others it promises what can't be kept:
+    `pyarrow.unify_schemas` agrees for the types of `json_type`. For others its result can't hold all values:
     int64 for uint64 and int64.
     """
     try:
-        return _joined(one, other)
+        return _join_types(first, second)
     except _MixedError:
         return arrow().string()
 
 
-def _joined(one: Any, other: Any) -> Any:
+def _join_types(first: Any, second: Any) -> Any:
     pa = arrow()
-    is_a, both = pa.types, (one, other)
-    if one == other or is_a.is_null(other):
-        return one
-    if is_a.is_null(one):
-        return other
+    is_a, both = pa.types, (first, second)
+    if first == second or is_a.is_null(second):
+        return first
+    if is_a.is_null(first):
+        return second
     if all(map(is_a.is_signed_integer, both)):
         return pa.int64()
-    if all(is_a.is_integer(each) or is_a.is_floating(each) for each in both):
+    if all(is_a.is_integer(kind) or is_a.is_floating(kind) for kind in both):
         return pa.float64()
     if all(map(is_a.is_list, both)):
-        return pa.list_(_joined(one.value_type, other.value_type))
+        return pa.list_(_join_types(first.value_type, second.value_type))
     if not all(map(is_a.is_struct, both)):
         raise _MixedError
-    types = {field.name: field.type for field in one}
-    for field in other:
-        types[field.name] = _joined(types.get(field.name, field.type), field.type)
-    if len(types) > MOST_NAMES:
+    types = {field.name: field.type for field in first}
+    for field in second:
+        types[field.name] = _join_types(types.get(field.name, field.type), field.type)
+    if len(types) > MAX_OBJECT_NAMES:
         raise _MixedError
     return pa.struct(list(types.items()))
 
 
-def stored_type(found: Any) -> Any:
-    """Return the type that Parquet has for *found*: text for null, and for objects one of which has no names."""
+def stored_type(kind: Any) -> Any:
+    """Return the type in Parquet for *kind*: text for null, and for types with an empty object, which Parquet lacks."""
     try:
-        return _stored(found)
+        return _stored_or_raise(kind)
     except _MixedError:
         return arrow().string()
 
 
-def _stored(found: Any) -> Any:
+def _stored_or_raise(kind: Any) -> Any:
     pa = arrow()
-    if pa.types.is_list(found):
-        return pa.list_(_stored(found.value_type))
-    if not pa.types.is_struct(found):
-        return pa.string() if pa.types.is_null(found) else found
-    if not found.num_fields:
+    if pa.types.is_list(kind):
+        return pa.list_(_stored_or_raise(kind.value_type))
+    if not pa.types.is_struct(kind):
+        return pa.string() if pa.types.is_null(kind) else kind
+    if not kind.num_fields:
         raise _MixedError
-    return pa.struct([(field.name, _stored(field.type)) for field in found])
+    return pa.struct([(field.name, _stored_or_raise(field.type)) for field in kind])
 
 
 def column_of(values: Sequence[Any], type_: Any) -> Any:
-    """Return *values* as a column of *type_*; what is not text goes into a column of text as `as_text` makes it.
+    """Return *values* as a column of *type_*; in a column of text, other values become text by `as_text`.
 
     A whole number that a double can't hold exactly is rounded; half of a surrogate pair in JSON becomes "?".
     """
@@ -313,11 +328,11 @@ def column_of(values: Sequence[Any], type_: Any) -> Any:
     try:
         return pa.array(values, type_)
     except (pa.ArrowInvalid, UnicodeEncodeError):
-        return pa.array([_fitting(value, type_) for value in values], type_)
+        return pa.array([_convert_value(value, type_) for value in values], type_)
 
 
-def _fitting(value: Any, type_: Any) -> Any:
-    """Return *value* in a form that pyarrow takes for *type_*."""
+def _convert_value(value: Any, type_: Any) -> Any:
+    """Return *value*, converted so that pyarrow accepts it for *type_*."""
     types = arrow().types
     if value is None:
         return None
@@ -326,9 +341,9 @@ def _fitting(value: Any, type_: Any) -> Any:
     if types.is_string(type_):
         return value.encode("utf-8", "replace").decode()
     if types.is_list(type_):
-        return [_fitting(each, type_.value_type) for each in value]
+        return [_convert_value(element, type_.value_type) for element in value]
     if types.is_struct(type_):
-        return {name: _fitting(each, type_.field(name).type) for name, each in value.items()}
+        return {name: _convert_value(element, type_.field(name).type) for name, element in value.items()}
     return value
 
 
@@ -354,28 +369,28 @@ def plain_values(column: Any) -> Sequence[Any]:
     except (ValueError, OverflowError) as error:  # such as the year 10,000
         if isinstance(error, UnicodeDecodeError):
             raise
-        values = column.cast(_worded(kind)).to_pylist()
+        values = column.cast(_times_as_text(kind)).to_pylist()
     if is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_boolean(kind) or is_a.is_string(kind):
         return values
-    return list(map(_simple, values))
+    return list(map(_json_value, values))
 
 
-def _worded(kind: Any) -> Any:
+def _times_as_text(kind: Any) -> Any:
     """Return the type *kind* with text in place of times and dates."""
     pa = arrow()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(_worded(kind.value_type))
+        return pa.list_(_times_as_text(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([(each.name, _worded(each.type)) for each in kind])
+        return pa.struct([(member.name, _times_as_text(member.type)) for member in kind])
     return pa.string() if pa.types.is_temporal(kind) else kind
 
 
-def _simple(value: Any) -> Any:
-    """Return *value* as something that JSON can hold."""
+def _json_value(value: Any) -> Any:
+    """Return *value* as a value of JSON."""
     if isinstance(value, dict):
-        return {name: _simple(one) for name, one in value.items()}
+        return {name: _json_value(element) for name, element in value.items()}
     if isinstance(value, (list, tuple)):
-        return list(map(_simple, value))
+        return list(map(_json_value, value))
     if isinstance(value, bytes):
         return value.hex()
     return value if value is None or isinstance(value, (str, int, float)) else str(value)

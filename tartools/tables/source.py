@@ -1,4 +1,4 @@
-"""A table as a file: its columns, and its rows in batches."""
+"""Parquet files: opening a table, its columns, and its rows in batches."""
 
 from __future__ import annotations
 
@@ -13,82 +13,82 @@ from typing import Any
 from tartools.errors import TarFormatError, TruncatedError
 from tartools.tables import schema
 
-FOOTER = 8  # bytes at the end: the size of the metadata, and `schema.MAGIC`
-ENCRYPTED = b"PARE"  # in place of `schema.MAGIC`, the first and the last bytes
-NEEDED = (schema.SHARD, schema.BEGIN, schema.END)
-ROWS = 1 << 13  # read from a table at a time
+FOOTER_BYTES = 8  # bytes at the end: the size of the metadata, and `schema.MAGIC`
+ENCRYPTED_MAGIC = b"PARE"  # in place of `schema.MAGIC`, the first and the last bytes
+NEEDED = (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN)
+TABLE_READ_ROWS = 1 << 13  # read from a table at a time
 
 
 class ParquetSource:
-    """The table *url*, opened. `names` are its columns, `rows` is how many it has, `parquet` is pyarrow's *file*.
+    """The table *url*, opened. Attributes: `names` of columns; `rows`, their number; `parquet`, a ParquetFile.
 
-    *what* it is, a "table" or another word, is for messages.
+    *what*: "table", or another noun for messages.
     """
 
-    def __init__(self, url: str, file: io.BufferedReader, parquet: Any, what: str) -> None:
+    def __init__(self, url: str, file: io.BufferedReader, parquet: Any, noun: str) -> None:
         self.url = url
         self.file = file
         self.parquet = parquet
-        self._what = what
+        self._noun = noun
         self.names: list[str] = parquet.schema_arrow.names
         self.rows: int = parquet.metadata.num_rows
 
     def check_names(self) -> None:
-        """Raise TarFormatError if the names of columns are not those of the copy of the schema that Arrow adds.
+        """Raise TarFormatError if names of columns differ from the copy of the schema that Arrow writes.
 
-        Names have no checksum, and with a changed one a file is sound by its format.
+        Names have no checksum: a file with a changed name is valid.
         """
-        with _arrow_errors(self.url, self._what):
-            about = (self.parquet.metadata.metadata or {}).get(b"ARROW:schema")
-            if about is None:
+        with _arrow_errors(self.url, self._noun):
+            encoded = (self.parquet.metadata.metadata or {}).get(b"ARROW:schema")
+            if encoded is None:
                 return
             pa = schema.arrow()
-            copy = pa.ipc.read_schema(pa.py_buffer(b64decode(about)))
-            same = _names(copy) == _names(self.parquet.schema_arrow)
+            copy = pa.ipc.read_schema(pa.py_buffer(b64decode(encoded)))
+            same = _column_names(copy) == _column_names(self.parquet.schema_arrow)
         if not same:
             raise self.failure("it has two names for one column")
 
-    def failure(self, what: str) -> TarFormatError:
-        """Return the failure of the metadata: *what* is wrong with them."""
-        return TarFormatError(f"this {self._what} is damaged: {what}", url=self.url, offset=metadata_begin(self.file))
+    def failure(self, reason: str) -> TarFormatError:
+        """Return the error that the metadata are damaged; *reason* is the reason."""
+        return TarFormatError(f"this {self._noun} is damaged: {reason}", url=self.url, offset=metadata_begin(self.file))
 
     @cached_property
     def fields(self) -> list[str] | None:
-        """The fields that samples may have; None if not known."""
-        found = self.parquet.schema_arrow
-        if schema.MEMBERS not in found.names:
+        """The fields that samples may have; None if unknown."""
+        arrow_schema = self.parquet.schema_arrow
+        if schema.MEMBERS_COLUMN not in arrow_schema.names:
             return None
-        kind = found.field(found.names.index(schema.MEMBERS)).type
+        kind = arrow_schema.field(arrow_schema.names.index(schema.MEMBERS_COLUMN)).type
         if not schema.arrow().types.is_struct(kind) or not all(schema.is_place(field.type) for field in kind):
             return None
         fields = [field.name for field in kind]
-        return fields if len(fields) < schema.MOST_FIELDS and "\ufffd" not in "".join(fields) else None
+        return fields if len(fields) < schema.MAX_FIELDS_LISTED and "\ufffd" not in "".join(fields) else None
 
     def batches(
-        self, columns: Sequence[str], most: int = ROWS, groups: Sequence[int] | None = None
+        self, columns: Sequence[str], max_rows: int = TABLE_READ_ROWS, groups: Sequence[int] | None = None
     ) -> Generator[Any, None, None]:
-        """Yield those of *columns* that the table has, in record batches of up to *most* rows, in order.
+        """Yield record batches of up to *max_rows* rows, in order, with the existing columns of *columns*.
 
-        Only those of the row groups *groups*, if they are given.
+        *groups*: numbers of the row groups to read; None: all.
 
         Holds: a row group of these columns. Raises: TarFormatError if the table is damaged.
         """
-        wanted = [name for name in columns if name in self.names]
+        selected = [name for name in columns if name in self.names]
         expected = self.rows
         if groups is not None:
             expected = sum(self.parquet.metadata.row_group(group).num_rows for group in groups)
-        found = 0
-        with _arrow_errors(self.url, self._what):
-            for batch in self.parquet.iter_batches(most, columns=wanted, row_groups=groups, use_threads=False):
-                found += len(batch)
-                if len(batch) and found <= expected:
+        count = 0
+        with _arrow_errors(self.url, self._noun):
+            for batch in self.parquet.iter_batches(max_rows, columns=selected, row_groups=groups, use_threads=False):
+                count += len(batch)
+                if len(batch) and count <= expected:
                     batch.validate(full=True)  # a damaged table may have text and numbers that crash who uses them
                     yield batch
-        if found != expected and wanted:
-            raise TarFormatError(f"this {self._what} is damaged: it has {found} of {expected} rows", url=self.url)
+        if count != expected and selected:
+            raise TarFormatError(f"this {self._noun} is damaged: it has {count} of {expected} rows", url=self.url)
 
     def slices(self, columns: Sequence[str], rows: range) -> Iterator[tuple[int, Any]]:
-        """Yield *columns* of the rows with the numbers *rows*, in record batches with the number of their first row.
+        """Yield (row number, record batch) with *columns* of the *rows*; the number is of the first row of the batch.
 
         Other row groups are not read. Raises: TarFormatError.
         """
@@ -103,97 +103,97 @@ class ParquetSource:
     def groups(self) -> Iterator[tuple[int, int, int]]:
         """Yield number, first row and number of rows of each row group."""
         first = 0
-        about = self.parquet.metadata
-        for group in range(about.num_row_groups):
-            count = about.row_group(group).num_rows
+        metadata = self.parquet.metadata
+        for group in range(metadata.num_row_groups):
+            count = metadata.row_group(group).num_rows
             yield group, first, count
             first += count
 
     def read(self, columns: Sequence[str] | None) -> Any:
         """Return *columns*, None for all, of all rows, as a `pyarrow.Table`. Raises: TarFormatError."""
-        with _arrow_errors(self.url, self._what):
-            found = self.parquet.read(columns=columns)
-            found.validate(full=True)
-            return found
+        with _arrow_errors(self.url, self._noun):
+            rows = self.parquet.read(columns=columns)
+            rows.validate(full=True)
+            return rows
 
 
-def _names(fields: Any) -> list[Any]:
-    """Return the names of *fields*, each with those in it if it is a struct."""
+def _column_names(fields: Any) -> list[Any]:
+    """Return the names of *fields*, each with the names of its own fields if it is a struct."""
     is_struct = schema.arrow().types.is_struct
-    return [(each.name, _names(each.type) if is_struct(each.type) else []) for each in fields]
+    return [(field.name, _column_names(field.type) if is_struct(field.type) else []) for field in fields]
 
 
 @contextmanager
-def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[ParquetSource]:
-    """Give the table *url*, whose bytes *file* has if it is open already; *file* is closed at the end.
+def open_table(url: str, file: io.BufferedReader | None = None) -> Iterator[ParquetSource]:
+    """Open the table *url*, or its open *file*, which is closed at the end.
 
-    Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is damaged or no table.
+    Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is damaged or not a table.
     """
-    with opened_any(url, file) as found:
-        lacking = [name for name in NEEDED if name not in found.names]
-        if lacking:
+    with open_parquet(url, file) as parquet:
+        missing = [name for name in NEEDED if name not in parquet.names]
+        if missing:
             raise TarFormatError(
-                f"this Parquet file is not a table of samples: it has no column {lacking[0]} "
+                f"this Parquet file is not a table of samples: it has no column {missing[0]} "
                 "(tarcreate --parquet makes samples of its rows; tarindex makes a table of shards)",
                 url=url,
             )
-        if twice := next((name for name, count in Counter(found.names).items() if count > 1), None):
-            raise TarFormatError(f"this table has two columns with the name {twice}", url=url)
-        yield found
+        if repeated := next((name for name, count in Counter(parquet.names).items() if count > 1), None):
+            raise TarFormatError(f"this table has two columns with the name {repeated}", url=url)
+        yield parquet
 
 
 @contextmanager
-def opened_any(
+def open_parquet(
     url: str, file: io.BufferedReader | None = None, what: str = "table", buffer: int = 0
 ) -> Iterator[ParquetSource]:
-    """Give the Parquet file *url*, whether it lists samples or not, as `opened` does. Messages say *what* it is.
+    """Open the Parquet file *url*, a table of samples or not, or its open *file*. *noun*: for messages.
 
-    With *buffer*, a column is read in pieces of so many bytes, not all of a row group at once.
+    *buffer*: bytes of a column to read at once; 0: all of a row group.
     """
     from tartools.storage import seekable  # and what servers need
 
     pa = schema.arrow()
-    with file or seekable.seekable(url) as opened:
+    with file or seekable.seekable(url) as open_file:
         try:
             with _arrow_errors(url, what):
                 parquet = pa.parquet.ParquetFile(
-                    opened,
+                    open_file,
                     buffer_size=buffer,
                     pre_buffer=False,  # threads that read end the process badly
                     page_checksum_verification=True,
                 )
         except TarFormatError as error:
-            raise _failure(opened, url, what, error) from error
+            raise _open_error(open_file, url, what, error) from error
         with parquet:
-            yield ParquetSource(url, opened, parquet, what)
+            yield ParquetSource(url, open_file, parquet, what)
 
 
-def _failure(file: io.BufferedReader, url: str, what: str, error: TarFormatError) -> TarFormatError:
-    """Return the failure of *file*, a *what* that pyarrow does not open because of *error*, with its byte."""
+def _open_error(file: io.BufferedReader, url: str, noun: str, error: TarFormatError) -> TarFormatError:
+    """Return the error, with its offset, for a *file* that pyarrow can't open because of *error*. *noun*: its noun."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
-    if file.read(len(schema.MAGIC)) not in (schema.MAGIC, ENCRYPTED):
+    if file.read(len(schema.PARQUET_MAGIC)) not in (schema.PARQUET_MAGIC, ENCRYPTED_MAGIC):
         return TarFormatError("this is not a Parquet file: it does not begin as one", url=url, offset=0)
-    file.seek(max(len(schema.MAGIC), size - len(schema.MAGIC)))
-    if file.read() not in (schema.MAGIC, ENCRYPTED):
-        return TruncatedError(f"this {what} was cut: its end is missing", url=url, offset=size)
+    file.seek(max(len(schema.PARQUET_MAGIC), size - len(schema.PARQUET_MAGIC)))
+    if file.read() not in (schema.PARQUET_MAGIC, ENCRYPTED_MAGIC):
+        return TruncatedError(f"this {noun} was cut: its end is missing", url=url, offset=size)
     return TarFormatError(error.message, url=url, offset=metadata_begin(file))
 
 
 def metadata_begin(file: io.BufferedReader) -> int:
-    """Return the byte of a Parquet *file* at which its metadata begin; that of their size, if that is wrong."""
-    place = file.seek(-FOOTER, io.SEEK_END)
+    """Return the offset of the metadata in a Parquet *file*; if invalid, the offset of the field with their size."""
+    place = file.seek(-FOOTER_BYTES, io.SEEK_END)
     begin = place - int.from_bytes(file.read(4), "little")
     return begin if begin > 0 else place
 
 
 @contextmanager
-def _arrow_errors(url: str, what: str) -> Iterator[None]:
-    """Turn what pyarrow raises for a damaged file, a *what*, into a TarFormatError."""
+def _arrow_errors(url: str, noun: str) -> Iterator[None]:
+    """Turn errors of pyarrow about a damaged file into a TarFormatError. *noun*: the noun in the message."""
     pa = schema.arrow()
     try:
         yield
     except (pa.ArrowException, EOFError, UnicodeDecodeError, OSError) as error:
         if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
             raise
-        raise TarFormatError(f"this {what} is damaged: {str(error).splitlines()[0]}", url=url) from error
+        raise TarFormatError(f"this {noun} is damaged: {str(error).splitlines()[0]}", url=url) from error

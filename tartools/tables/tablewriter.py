@@ -1,4 +1,4 @@
-"""Rows to a table, which appears under its name when it is complete."""
+"""Write rows to a table, which appears under its name when it is complete."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tartools.storage.streams import Sink
 from tartools.tables import schema
 from tartools.tables.inputs import RowInputs, table_rows, table_schema
 
-WEIGHT = 32  # bytes of memory for a row that is held
+ROW_WEIGHT_BYTES = 32  # bytes of memory for a row that is held
 SMALL_BATCHES = 256  # record batches that are held before they are joined
 
 
 class RowBatch:
-    """Some *rows* of the unified schema, in place of the samples that they list: see `samples.sample.Batch`.
+    """Some *rows* of the unified schema, with the interface of `samples.sample.Batch`.
 
-    *numbers* are theirs, for messages.
+    *numbers*: of the rows, for messages.
     """
 
     def __init__(self, rows: Any, numbers: Any = None) -> None:
@@ -26,39 +26,43 @@ class RowBatch:
 
         self.rows = rows
         self.numbers = numbers
-        sizes = (np.asarray(rows.column(name)).astype(np.int64) for name in (schema.END, schema.BEGIN))
-        self._ends = np.cumsum(next(sizes) - next(sizes))  # of archives with the first, the first two ... samples
+        sizes = (np.asarray(rows.column(name)).astype(np.int64) for name in (schema.END_COLUMN, schema.BEGIN_COLUMN))
+        self._ends = np.cumsum(next(sizes) - next(sizes))  # bytes of archives with the first, the first two ... samples
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def size(self, first: int, last: int) -> int:
-        """Return the bytes that samples *first* to *last* - 1 fill in an archive."""
+        """Return the size in an archive of samples *first* to *last* (exclusive), in bytes."""
         return int(self._ends[last - 1]) - (int(self._ends[first - 1]) if first else 0)
 
     @property
     def keys(self) -> list[bytes]:
-        """The keys of the samples; none if there is no column for them."""
-        named = schema.KEY in self.rows.schema.names
-        return schema.raw(self.rows.column(schema.KEY)).to_pylist() if named else []
+        """The keys of the samples; [] without a column of keys."""
+        has_keys = schema.KEY_COLUMN in self.rows.schema.names
+        return schema.as_bytes(self.rows.column(schema.KEY_COLUMN)).to_pylist() if has_keys else []
 
     def weight(self, first: int, last: int) -> int:
         """Return the bytes that rows *first* to *last* (exclusive) may take in memory."""
-        return WEIGHT * (last - first)
+        return ROW_WEIGHT_BYTES * (last - first)
 
     def apart(
         self, labels: Sequence[Label], skipped: Label | None = None
     ) -> Iterator[tuple[Label, RowBatch, int, int]]:
-        """As `samples.sample.Batch.apart`, but one run for each label: rows can be moved together."""
+        """Yield (label, batch, first, last), one batch for each label: rows with one label need not be adjacent."""
         import numpy as np
 
         codes: dict[Label, int] = {}
-        of = np.fromiter((codes.setdefault(label, len(codes)) for label in labels), np.int32, len(labels))
+        label_codes = np.fromiter((codes.setdefault(label, len(codes)) for label in labels), np.int32, len(labels))
         for label, code in codes.items():
             if label != skipped:
-                some = np.flatnonzero(of == code)
-                numbers = None if self.numbers is None else self.numbers[some]
-                part = self if len(some) == len(self) else RowBatch(self.rows.take(schema.arrow().array(some)), numbers)
+                indexes = np.flatnonzero(label_codes == code)
+                numbers = None if self.numbers is None else self.numbers[indexes]
+                part = (
+                    self
+                    if len(indexes) == len(self)
+                    else RowBatch(self.rows.take(schema.arrow().array(indexes)), numbers)
+                )
                 yield label, part, 0, len(part)
 
     def fitting(self, first: int, room: int) -> int:
@@ -68,9 +72,9 @@ class RowBatch:
 
 
 class SinkFile:
-    """What pyarrow writes to: *sink*, until it is `closed`, and the count of bytes `written`.
+    """A file object for pyarrow, which writes to *sink* until it is `closed`, and counts the bytes `written`.
 
-    After a failure it is closed first: pyarrow writes the end of a file whenever its writer is dropped.
+    It is closed after an error: pyarrow writes the end of the file whenever its writer is deleted.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -89,7 +93,7 @@ class SinkFile:
         """Do nothing: nothing is held here."""
 
     def close(self) -> None:
-        """Drop what is written from now on."""
+        """Discard all further writes."""
         self.closed = True
 
 
@@ -106,22 +110,22 @@ class TableWriter:
         self._shards = rows.shards
         self._folder = schema.folder_of(url)
         self._columns = rows.schema
-        self._held: list[Any] = []  # record batches of the next row group, the first of them joined
+        self._waiting: list[Any] = []  # record batches of the next row group, the first of them joined
         self._joined = 0  # how many are
         self._count = 0  # rows held
         self._finished = False
         self.samples = 0
         self.size = 0  # bytes of the tar that the samples would be, without its end
-        whole = table_schema(rows.schema)
-        values = [name for name in whole.names if not name.startswith("__")]
+        full_schema = table_schema(rows.schema)
+        values = [name for name in full_schema.names if not name.startswith("__")]
         self.output = storage.open_write(url, force)  # `storage.sync` takes it
         self._file = SinkFile(self.output.sink)
         try:
             self._parquet = pa.parquet.ParquetWriter(
                 pa.PythonFile(self._file, "w"),
-                whole,
+                full_schema,
                 compression="zstd",
-                write_statistics=[schema.SHARD, *values],
+                write_statistics=[schema.SHARD_COLUMN, *values],
                 write_page_checksum=True,
             )
         except BaseException:
@@ -134,41 +138,41 @@ class TableWriter:
         return self._file.written
 
     def write_batch(self, batch: Any, first: int, last: int) -> None:
-        """Add the rows *first* to *last* - 1 of *batch*, a `RowBatch`. Raises: StorageError, as all others do."""
-        self._held.append(batch.rows.slice(first, last - first))
+        """Add the rows *first* to *last* (exclusive) of *batch*, a `RowBatch`. Raises: StorageError."""
+        self._waiting.append(batch.rows.slice(first, last - first))
         self._count += last - first
         self.samples += last - first
         self.size += batch.size(first, last)
-        while self._count >= schema.ROW_GROUP:
-            self._write_held(schema.ROW_GROUP)
-        if len(self._held) - self._joined >= SMALL_BATCHES:
+        while self._count >= schema.ROW_GROUP_ROWS:
+            self._write_row_group(schema.ROW_GROUP_ROWS)
+        if len(self._waiting) - self._joined >= SMALL_BATCHES:
             self._join_batches()
 
     def _join_batches(self) -> None:
-        """Join the record batches that are not joined yet: there is one for each shard, which takes 9 KB."""
-        joined = schema.arrow().Table.from_batches(self._held[self._joined :], self._columns).combine_chunks()
-        self._held[self._joined :] = joined.to_batches()
-        self._joined = len(self._held)
+        """Join the small record batches, one for each shard, since each takes 9 KB."""
+        joined = schema.arrow().Table.from_batches(self._waiting[self._joined :], self._columns).combine_chunks()
+        self._waiting[self._joined :] = joined.to_batches()
+        self._joined = len(self._waiting)
 
-    def _write_held(self, count: int) -> None:
-        """Write a row group of the first *count* rows held."""
-        held = schema.arrow().Table.from_batches(self._held, self._columns)
-        self._parquet.write_table(table_rows(held.slice(0, count), self._shard))
-        self._held = held.slice(count).to_batches()
+    def _write_row_group(self, count: int) -> None:
+        """Write a row group of the first *count* waiting rows."""
+        rows = schema.arrow().Table.from_batches(self._waiting, self._columns)
+        self._parquet.write_table(table_rows(rows.slice(0, count), self._shard))
+        self._waiting = rows.slice(count).to_batches()
         self._joined = 0
         self._count -= count
 
     def _shard(self, number: int) -> tuple[str, str | None]:
         """Return name and version of the shard *number*. Raises: StorageError if the table can't list it."""
         url, version = self._shards.shard(number)
-        name = schema.relative(url, self._folder)
+        name = schema.relative_name(url, self._folder)
         schema.check_names([name], self._folder)
         return name, version
 
     def flush(self) -> None:
-        """Write the rows held, as a row group that is smaller than others. Raises: StorageError."""
+        """Write the waiting rows, as a row group that is smaller than others. Raises: StorageError."""
         if self._count:
-            self._write_held(self._count)
+            self._write_row_group(self._count)
 
     def finish(self) -> None:
         """Write the rest of the table; only `commit` may follow. Raises: StorageError."""
@@ -177,7 +181,7 @@ class TableWriter:
         self._finished = True
 
     def commit(self) -> None:
-        """Write the rest of the table, unless `finish` has, and let it appear under its name. Raises: StorageError."""
+        """Finish the table, if it is not, and let it appear under its name. Raises: StorageError."""
         if not self._finished:
             self.finish()
         self.output.commit()

@@ -9,7 +9,7 @@ Formats: ustar, GNU and pax (POSIX.1-2017, pax, "ustar Interchange Format" and "
 
 from __future__ import annotations
 
-from tartools.tar.groups import END, ContiguousGroups, Mark, Parsed, ScatteredGroup, Special
+from tartools.tar.groups import ARCHIVE_END, ContiguousGroups, Mark, Parsed, ScatteredGroup, Special
 from tartools.tar.header import BLOCK, padded
 from tartools.tar.keys import join_path, split_path
 from tartools.tar.member import Member, Source, located, read_range
@@ -26,8 +26,8 @@ from tartools.tar.writer import (
 )
 
 __all__ = [
+    "ARCHIVE_END",
     "BLOCK",
-    "END",
     "ContiguousGroups",
     "Mark",
     "Member",

@@ -13,9 +13,9 @@ from tartools.errors import StorageError, TarFormatError, TarToolsError, Truncat
 from tartools.storage.streams import Sink, Stream, chunks, skip
 
 LONGEST_NAME = 1 << 16  # bytes of a name or comment in a gzip header; a longer one is taken for damage
-READ = 1 << 18  # compressed bytes a read
+COMPRESSED_READ_BYTES = 1 << 18  # compressed bytes a read
 SHORTAGE = ("allocat", "not enough memory", "unable to create")  # in what decompressors say of too little memory
-STEP = 1 << 17  # most decompressed bytes a call: some libraries are slower the more they may return
+MAX_DECOMPRESSED_STEP = 1 << 17  # most decompressed bytes a call: some libraries are slower the more they may return
 
 
 # What the libraries' incremental ones have in common: the interfaces of `bz2.BZ2Decompressor` and `bz2.BZ2Compressor`.
@@ -121,8 +121,8 @@ CODECS = (
     Codec("zstd", (b"\x28\xb5\x2f\xfd", *_SKIPPABLE), (".tar.zst",), lambda: _zstd().ZstdDecompressor(), _zstd_writer),
     Codec("lz4", (b"\x04\x22\x4d\x18",), (".tar.lz4",), _LZ4_READER, _Lz4Writer),
 )
-SUFFIXES = (*(suffix for codec in CODECS for suffix in codec.suffixes), ".tar")
-MAGIC = 10  # bytes of the longest magic number
+SHARD_SUFFIXES = (*(suffix for codec in CODECS for suffix in codec.suffixes), ".tar")
+MAX_COMPRESSION_MAGIC_BYTES = 10  # bytes of the longest magic number
 
 
 def zstd_window(head: bytes) -> int:
@@ -153,7 +153,7 @@ def split_suffix(name: str) -> tuple[str, str]:
     >>> split_suffix("a/train.tar.zst"), split_suffix("b")
     (('a/train', '.tar.zst'), ('b', ''))
     """
-    for suffix in SUFFIXES:
+    for suffix in SHARD_SUFFIXES:
         if name.lower().endswith(suffix):
             return name[: -len(suffix)], name[-len(suffix) :]
     return name, ""
@@ -182,7 +182,7 @@ def decompressed(stored: "StoredBytes", url: str) -> Stream:
     if stored.file is not None:
         stored.head = head_of(stored.file, stored.start)
     else:
-        stored.head = first_bytes(stored, MAGIC)
+        stored.head = first_bytes(stored, MAX_COMPRESSION_MAGIC_BYTES)
         stream = Pushed(stored, stored.head)
     codec = codec_of(stored.head)
     return stream if codec is None else Decompressed(stream, codec, url)
@@ -206,15 +206,15 @@ def decompress(codec: Codec, data: bytes, max_bytes: int) -> bytes:
 
 def head_of(file: io.FileIO, start: int = 0) -> bytes:
     """Return the bytes of *file* from *start* on that `codec_of` looks at. The position does not change."""
-    return os.pread(file.fileno(), MAGIC, start)
+    return os.pread(file.fileno(), MAX_COMPRESSION_MAGIC_BYTES, start)
 
 
 def first_bytes(stream: Stream, count: int) -> bytes:
     """Return the next *count* bytes of *stream*; fewer at its end."""
     head = bytearray(count)
     have = 0
-    while have < count and (more := stream.readinto(memoryview(head)[have:])):
-        have += more
+    while have < count and (received := stream.readinto(memoryview(head)[have:])):
+        have += received
     return bytes(head[:have])
 
 
@@ -245,7 +245,7 @@ class StoredBytes:
 
 
 class Pushed(Stream):
-    """The bytes *head*, and then those of *stream*, if there is one: its first bytes, already read, are put back."""
+    """A stream of the bytes *head*, then of *stream*, if there is one: puts back first bytes that were already read."""
 
     def __init__(self, stream: Stream | None, head: bytes | memoryview) -> None:
         self._stream = stream
@@ -273,7 +273,7 @@ class Decompressed(Stream):
         self._decompressor: Decompressor | None = self._new_decompressor()
         self._fresh = True  # the decompressor has had no input yet
         self._head = b""  # the first bytes of the compressed stream
-        self._buffer = memoryview(bytearray(READ))
+        self._buffer = memoryview(bytearray(COMPRESSED_READ_BYTES))
         self._input = b""  # read, not yet decompressed
         self._offset = 0  # in the compressed file, of the end of _input
         self._output = memoryview(b"")  # decompressed, not yet returned
@@ -297,14 +297,14 @@ class Decompressed(Stream):
             while self._fresh and not self._codec.begins(self._input) and self._read():
                 pass
             if self._fresh:
-                self._fresh, self._head = False, self._input[:MAGIC]
+                self._fresh, self._head = False, self._input[:MAX_COMPRESSION_MAGIC_BYTES]
             if decompressor.needs_input and not self._input and not self._read():
                 raise TruncatedError(
                     f"the {self._codec.name} data ends before its end", url=self._url, offset=self._offset
                 )
             data, self._input = self._input, b""
             try:
-                output = decompressor.decompress(data, STEP)
+                output = decompressor.decompress(data, MAX_DECOMPRESSED_STEP)
             except Exception as error:  # each library has its own
                 raise self._failure(len(data), error) from error
             if output:
@@ -324,7 +324,7 @@ class Decompressed(Stream):
         while True:
             if codec.padded:
                 self._input = self._input.lstrip(b"\0")
-            if len(self._input) >= MAGIC or not self._read():
+            if len(self._input) >= MAX_COMPRESSION_MAGIC_BYTES or not self._read():
                 break
         if not self._input:
             self._decompressor = None
@@ -344,7 +344,7 @@ class Decompressed(Stream):
             raise self._failure(0, error) from error
 
     def _failure(self, count: int, error: Exception) -> TarToolsError:
-        """Return what *error*, which decompressing the last *count* bytes raised, says to a user."""
+        """Translate *error*, which decompressing the last *count* bytes raised, for users."""
         name = self._codec.name
         if isinstance(error, MemoryError) or any(word in str(error).lower() for word in SHORTAGE):
             return StorageError(f"there is too little memory to decompress its {name} data", url=self._url)
@@ -363,7 +363,7 @@ class Decompressed(Stream):
 
 
 class CompressedSink:
-    """Compresses what is written and writes that to *sink*; complete after `finish`."""
+    """A sink that compresses the written data to *sink*; complete after `finish`."""
 
     def __init__(self, sink: Sink, compressor: Compressor) -> None:
         self._sink = sink

@@ -1,4 +1,4 @@
-"""Files that are no tar archives: say what a file is, by its first bytes, and what to do with it."""
+"""Files that are no tar archives: their format by the first bytes, and advice how to read them."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _FORMATS = (
     (b"\xff\xfe", "text in UTF-16", "iconv -f UTF-16 -t UTF-8 FILE converts it"),
     (b"\xfe\xff", "text in UTF-16", "iconv -f UTF-16 -t UTF-8 FILE converts it"),
 )
-_NAME_BYTES = 100
-_MODE = slice(100, 108)
+_OLD_NAME_BYTES = 100
+_MODE_FIELD = slice(100, 108)
 _OCTAL = b"01234567 \0"
 _TEXT_BYTES = bytes({*range(32, 127), *b"\t\n\r\f", *range(128, 256)})
 
 
 def describe_format(head: bytes) -> tuple[str, str]:
-    r"""Return what a file that begins with *head* is, with an article, and advice; both "" if it is not known.
+    r"""Return the format of a file that begins with *head*, with an article, and advice; both "" if unknown.
 
     >>> describe_format(b"\x1f\x9d\x90")
     ('data of compress (.Z)', "'pipe:gzip -dc FILE' reads it")
@@ -101,7 +101,7 @@ def is_cut_header(head: bytes) -> bool:
     >>> is_cut_header(b"a.jpg" + bytes(95) + b"0000644"), is_cut_header(b"hello world"), is_cut_header(b"a\1\0\1")
     (True, False, False)
     """
-    name, zero, padding = head[:_NAME_BYTES].partition(b"\0")
-    if not name or min(name) < ord(" ") or (len(head) <= _NAME_BYTES and not zero) or padding.strip(b"\0"):
+    name, zero, padding = head[:_OLD_NAME_BYTES].partition(b"\0")
+    if not name or min(name) < ord(" ") or (len(head) <= _OLD_NAME_BYTES and not zero) or padding.strip(b"\0"):
         return False
-    return not head[_MODE].translate(None, _OCTAL)
+    return not head[_MODE_FIELD].translate(None, _OCTAL)

@@ -3,13 +3,13 @@
 from typing import NamedTuple
 
 from tartools.errors import TarFormatError
-from tartools.tar.groups import MACOS_METADATA, NO_PAYLOAD, SPECIAL, Special
+from tartools.tar.groups import MACOS_METADATA, NO_PAYLOAD, SPECIAL_TYPES, Special
 from tartools.tar.header import (
     BLOCK,
     MAX_EXTENDED_HEADER,
-    SIZE,
+    SIZE_SLICE,
     SIZES,
-    TYPE,
+    TYPE_SLICE,
     Records,
     checksum_matches,
     padded,
@@ -19,10 +19,10 @@ from tartools.tar.header import (
 from tartools.tar.keys import is_macos_metadata
 from tartools.tar.writer import extended_header
 
-PAX, GLOBAL, LONG_NAME, LONG_LINK = b"xX", b"g", b"L", b"K"  # X is that of old Solaris
-EXTENDED = PAX + GLOBAL + LONG_NAME + LONG_LINK
+PAX_TYPES, GLOBAL_TYPE, LONG_NAME_TYPE, LONG_LINK_TYPE = b"xX", b"g", b"L", b"K"  # X is that of old Solaris
+EXTENDED_TYPES = PAX_TYPES + GLOBAL_TYPE + LONG_NAME_TYPE + LONG_LINK_TYPE
 MAX_GLOBAL_BYTES = 1 << 16  # of all global records that are in force together
-RECORD_BYTES = 64  # of memory that a record takes besides its keyword and value, about
+PAX_RECORD_OVERHEAD_BYTES = 64  # of memory that a record takes besides its keyword and value, about
 MORE_MAP, MORE_MAP_AFTER = 482, 504  # offsets in a GNU sparse header and in the blocks that follow it
 
 
@@ -48,19 +48,19 @@ class ExtendedHeaders:
 
     def add(self, kind: bytes, payload: bytes, raw: memoryview, at: int) -> None:
         """Add the extended header *raw* of this *kind*, which is at offset *at*. Raises: TarFormatError."""
-        if kind == GLOBAL:
+        if kind == GLOBAL_TYPE:
             self.governing = _governing(self.governing, parse_records(payload, at), at)
             self.dropped = True
-        elif kind in PAX:
+        elif kind in PAX_TYPES:
             self.records |= parse_records(payload, at)
         else:
-            self.path = payload.partition(b"\0")[0] if kind == LONG_NAME else self.path
+            self.path = payload.partition(b"\0")[0] if kind == LONG_NAME_TYPE else self.path
             self.gnu += raw
         self.size += len(raw)
 
 
 class NeedMore(NamedTuple):
-    """The buffer is too short: it must reach offset *end*, the end of *what*; *parsed* is for the next attempt."""
+    """The buffer is too short: it must reach offset *end*; *what* ends there; *parsed* is for the next attempt."""
 
     end: int
     what: str
@@ -95,13 +95,13 @@ class FullHeader(NamedTuple):
 
     @property
     def special(self) -> Special | None:
-        """What to yield instead of a member, if this one carries no sample data."""
+        """The special member to yield instead, if this one carries no sample data."""
         if self.sparse:
-            return Special(self.name, *SPECIAL[b"S"])
-        if self.kind in SPECIAL:
-            return Special(self.name, *SPECIAL[self.kind])
+            return Special(self.name, *SPECIAL_TYPES[b"S"])
+        if self.kind in SPECIAL_TYPES:
+            return Special(self.name, *SPECIAL_TYPES[self.kind])
         if self.path.endswith(b"/") and self.size == 0:  # how pre-POSIX tars write a directory
-            return Special(self.name, *SPECIAL[b"5"])
+            return Special(self.name, *SPECIAL_TYPES[b"5"])
         if is_macos_metadata(self.path):
             return Special(self.name, MACOS_METADATA, False)
         return None
@@ -129,7 +129,7 @@ def read_full_header(
             return NeedMore(at + BLOCK, "a header", extended)
         block = bytes(view[at : at + BLOCK])
         kind, size = _checked(block, at)
-        if kind not in EXTENDED:
+        if kind not in EXTENDED_TYPES:
             break
         end = at + BLOCK + padded(size)
         if size > MAX_EXTENDED_HEADER or end - start > 4 * MAX_EXTENDED_HEADER:
@@ -137,7 +137,7 @@ def read_full_header(
         if end > len(view):
             return NeedMore(end, "an extended header", extended)
         extended.add(kind, bytes(view[at + BLOCK : at + BLOCK + size]), view[at:end], at)
-        if kind == GLOBAL and at == start:
+        if kind == GLOBAL_TYPE and at == start:
             return GlobalHeader(extended.governing, end)
     governing = extended.governing
     governed = governing | extended.records
@@ -156,14 +156,17 @@ def read_full_header(
 
 
 def _governing(before: Records, added: Records, at: int) -> Records:
-    """Return the global records in force once those *added* are, without comments.
+    """Return the global records in force after *added* ones, without comments.
 
     Raises: TarFormatError with offset *at* if they are too many. They become part of the header of each member behind
     them, so the members of one buffer would take a thousand times this memory.
     """
     records = before | added
     records.pop(b"comment", None)
-    if sum(map(len, records)) + sum(map(len, records.values())) + RECORD_BYTES * len(records) > MAX_GLOBAL_BYTES:
+    if (
+        sum(map(len, records)) + sum(map(len, records.values())) + PAX_RECORD_OVERHEAD_BYTES * len(records)
+        > MAX_GLOBAL_BYTES
+    ):
         raise TarFormatError(f"global extended headers above the limit of {MAX_GLOBAL_BYTES} bytes", offset=at)
     return records
 
@@ -172,10 +175,10 @@ def _checked(block: bytes, at: int) -> tuple[bytes, int]:
     """Return type flag and size of a header block. Raises: TarFormatError if the checksum or the size is wrong."""
     if not checksum_matches(block):
         raise BadChecksumError("header checksum does not match", offset=at)
-    size = SIZES[block[SIZE]]
+    size = SIZES[block[SIZE_SLICE]]
     if size < 0:
         raise TarFormatError("the size in the header is not a number", offset=at)
-    return block[TYPE], size
+    return block[TYPE_SLICE], size
 
 
 def _stated_size(records: Records, at: int) -> int:
@@ -185,14 +188,14 @@ def _stated_size(records: Records, at: int) -> int:
     return int(digits)
 
 
-def _past_map(view: memoryview, header: FullHeader, more: int, extended: ExtendedHeaders) -> FullHeader | NeedMore:
+def _past_map(view: memoryview, header: FullHeader, has_more: int, extended: ExtendedHeaders) -> FullHeader | NeedMore:
     """Return *header*, of an old GNU sparse file, with *data* moved past the extra blocks of its sparse map."""
     data = header.data
-    while more:
+    while has_more:
         if data - header.data >= MAX_EXTENDED_HEADER:
             raise TarFormatError(f"a sparse map above the limit of {MAX_EXTENDED_HEADER} bytes", offset=header.data)
         if data + BLOCK > len(view):
             return NeedMore(data + BLOCK, "a sparse header", extended)
-        more = view[data + MORE_MAP_AFTER]
+        has_more = view[data + MORE_MAP_AFTER]
         data += BLOCK
     return header._replace(data=data)

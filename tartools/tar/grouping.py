@@ -10,7 +10,7 @@ from tartools.tar.header import padded
 from tartools.tar.keys import NO_STEM, belongs, split_path, stem_of
 from tartools.tar.member import Member, Source
 
-LARGE = 16 << 20  # bytes; larger members and groups are ranges of files, not memory
+MAX_GROUP_IN_MEMORY = 16 << 20  # bytes; larger members and groups are ranges of files, not memory
 
 
 class Grouper:
@@ -22,11 +22,11 @@ class Grouper:
     the same fields are not listed one by one.
     """
 
-    def __init__(self, scratch: Callable[[], io.FileIO], listed: bool, alike: bool) -> None:
+    def __init__(self, scratch: Callable[[], io.FileIO], listed: bool, uniform: bool) -> None:
         self.source: Source = b""
         self.shift = 0
         self._scratch = scratch
-        self.alike = listed and alike
+        self.alike = listed and uniform
         self.parts: list[Parsed] = []  # complete, not yet yielded
         self.keys: list[bytes] = []  # columns of the complete groups that are contiguous
         self.starts: list[int] = []
@@ -43,7 +43,7 @@ class Grouper:
         self.last = 0  # where in the stream the last of these ends
 
     def taken(self, position: int) -> list[Parsed]:
-        """Return what was found before *position*, and forget it."""
+        """Return the parts before *position*, and drop them here."""
         self.cut(position)
         parts, self.parts = self.parts, []
         return parts
@@ -69,8 +69,8 @@ class Grouper:
             self.scatter(position)
             own = all(head is None for *_, head in self.scattered)  # no header is replaced
             stored = sum(data - start + padded(size) for _, _, start, data, size, _ in self.scattered)
-            whole = own and stored == self.last - self.origin
-            self.parts.append(ScatteredGroup(self.key, self.scattered, self.origin if whole else None))
+            is_contiguous = own and stored == self.last - self.origin
+            self.parts.append(ScatteredGroup(self.key, self.scattered, self.origin if is_contiguous else None))
             self.scattered, self.held = [], 0
         else:
             self.keys.append(self.key)
@@ -97,19 +97,19 @@ class Grouper:
 
             if not self.scattered:
                 self.origin = self.base + self.begin - self.shift
-            held = not isinstance(self.source, io.FileIO)
+            in_memory = not isinstance(self.source, io.FileIO)
             for member in members_in(self.source, self.begin, position + self.shift, ranges=True):
-                self.keep(member, held * (member[3] - member[2] + member[4]))
+                self.keep(member, in_memory * (member[3] - member[2] + member[4]))
                 self.last = self.base + position
             if self.members:
                 self.members.clear()
         self.begin, self.first = position + self.shift, 0
 
-    def keep(self, member: Member, held: int) -> None:
-        """Add *member*, which holds *held* bytes of memory, to the scattered members of the open group."""
+    def keep(self, member: Member, size: int) -> None:
+        """Add *member*, with *size* bytes of memory, to the scattered members of the open group."""
         self.scattered.append(member)
-        self.held += held
-        if self.held > LARGE:
+        self.held += size
+        if self.held > MAX_GROUP_IN_MEMORY:
             from tartools.tar.rescan import spilled
 
             self.scattered = spilled(self.scattered, self._scratch)

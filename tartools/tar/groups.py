@@ -13,23 +13,23 @@ class Mark:
     """A mark in the stream between members."""
 
 
-END: Final = Mark()  # of an archive
+ARCHIVE_END: Final = Mark()  # of an archive
 
 
-class Alike:
-    """The members of groups with the same fields: *each* of a group; *endings* are what follows the key in their paths.
+class UniformGroups:
+    """Groups with the same fields, as arrays. *endings*: the ends of their members' paths, after the key.
 
     Headers *begin* at these bytes of the source of the groups, payloads are one block behind that, and *sizes* are
     theirs: arrays of int64, with a row for each group and a column for each of its members.
     """
 
-    __slots__ = ("begins", "each", "endings", "sizes")
+    __slots__ = ("begins", "endings", "sizes", "width")
 
     def __init__(self, endings: list[bytes], begins: Any, sizes: Any) -> None:
         self.endings = endings
-        self.each = len(endings)
-        self.begins = begins.reshape(-1, self.each)
-        self.sizes = sizes.reshape(-1, self.each)
+        self.width = len(endings)
+        self.begins = begins.reshape(-1, self.width)
+        self.sizes = sizes.reshape(-1, self.width)
 
     @property
     def fields(self) -> list[bytes]:
@@ -41,12 +41,12 @@ class Alike:
         paths = [key + ending for key in keys for ending in self.endings]
         begins = self.begins.ravel()
         places = begins.tolist(), (begins + BLOCK).tolist(), self.sizes.ravel().tolist()
-        found: Any = zip(paths, repeat(source), *places, repeat(None))
-        return list(found)
+        members: Any = zip(paths, repeat(source), *places, repeat(None))
+        return list(members)
 
     def firsts(self) -> list[int]:
-        """Return the numbers of those that are the first of their group."""
-        return list(range(0, self.sizes.size, self.each))
+        """Return the index of the first member of each group."""
+        return list(range(0, self.sizes.size, self.width))
 
     def payloads(self, source: bytes | bytearray, column: int) -> list[bytes | bytearray]:
         """Return the payloads of one *column*, in *source*."""
@@ -68,7 +68,7 @@ class ContiguousGroups(NamedTuple):
     starts: list[int]
     members: list[Member] | None
     firsts: list[int]
-    alike: Alike | None = None
+    alike: UniformGroups | None = None
 
 
 class ScatteredGroup(NamedTuple):
@@ -97,7 +97,7 @@ FOREIGN_PREFIX = "prefix that is no ustar prefix"  # see `header.has_foreign_pre
 MACOS_METADATA = "macOS metadata file"  # see `keys.is_macos_metadata`; counted, not reported one by one
 
 # type flag -> kind, silent; POSIX.1-2017 and GNU tar manual, "Basic Tar Format"
-SPECIAL = {
+SPECIAL_TYPES = {
     b"1": ("hard link", False),
     b"2": ("symbolic link", False),
     b"3": ("character device", False),

@@ -12,7 +12,7 @@ from typing import TypeVar
 from tartools.errors import TarFormatError
 
 BLOCK = 512
-RECORD = 20 * BLOCK  # archives end on a multiple of this, as GNU tar's do
+RECORD_BYTES = 20 * BLOCK  # archives end on a multiple of this, as GNU tar's do
 MAX_EXTENDED_HEADER = 1 << 20  # bytes; as in libarchive and Go's archive/tar
 
 Key = TypeVar("Key")
@@ -20,9 +20,9 @@ Found = TypeVar("Found")
 Records = dict[bytes, bytes]  # of a pax extended header
 
 # POSIX.1-2017, pax, "ustar Interchange Format"
-NAME, SIZE = slice(0, 100), slice(124, 136)
-CHKSUM, TYPE = slice(148, 156), slice(156, 157)
-MAGIC, OWNER_NAMES, PREFIX = slice(257, 265), slice(265, 345), slice(345, 500)
+NAME_SLICE, SIZE_SLICE = slice(0, 100), slice(124, 136)
+CHKSUM_SLICE, TYPE_SLICE = slice(148, 156), slice(156, 157)
+MAGIC_SLICE, OWNER_NAMES_SLICE, PREFIX_SLICE = slice(257, 265), slice(265, 345), slice(345, 500)
 USTAR = b"ustar\x0000"  # only headers with this magic have a prefix
 GNU = b"ustar  \0"
 
@@ -70,13 +70,13 @@ def parse_number(field: bytes) -> int:
 def byte_sum(block: bytes | memoryview) -> int:
     """Return the checksum of *block*: the sum of its bytes, with blanks in place of the checksum field."""
     halves = (adler32(block[:HALF_BLOCK]) & 0xFFFF) + (adler32(block[HALF_BLOCK:]) & 0xFFFF) - 2
-    return halves - sum(block[CHKSUM]) + 8 * 0x20
+    return halves - sum(block[CHKSUM_SLICE]) + 8 * 0x20
 
 
 def checksum_matches(block: bytes) -> bool:
-    """Return whether the stored checksum is that of *block*, summed over unsigned or (old Sun tars) signed bytes."""
+    """True if the stored checksum of *block* is right, summed over unsigned or (old Sun tars) signed bytes."""
     try:
-        stored = parse_number(block[CHKSUM])
+        stored = parse_number(block[CHKSUM_SLICE])
     except TarFormatError:
         return False
     unsigned = byte_sum(block)
@@ -84,22 +84,22 @@ def checksum_matches(block: bytes) -> bool:
 
 
 def regular_name(block: bytes) -> bytes:
-    """Return the path in *block*: prefix and name if the magic is that of ustar, else the name."""
-    name = block[NAME].partition(b"\0")[0]
-    prefix = block[PREFIX].partition(b"\0")[0] if block[MAGIC] == USTAR else b""
+    """Return the path in *block*: prefix and name if the magic is ustar, else the name."""
+    name = block[NAME_SLICE].partition(b"\0")[0]
+    prefix = block[PREFIX_SLICE].partition(b"\0")[0] if block[MAGIC_SLICE] == USTAR else b""
     return prefix + b"/" + name if prefix else name
 
 
 def has_foreign_prefix(block: bytes) -> bool:
-    """Return whether readers that do not look at the magic take other bytes of *block* for a prefix of the name.
+    """True if readers that ignore the magic take other bytes of *block* for a prefix of the name.
 
     GNU tar -g has times there. Python's tarfile, so webdataset and datasets, reads `13627467000/a.jpg`.
     """
-    return block[PREFIX.start] != 0 and block[MAGIC] != USTAR
+    return block[PREFIX_SLICE.start] != 0 and block[MAGIC_SLICE] != USTAR
 
 
 class Remembered(dict[Key, Found]):
-    """What *make* returns for each key, for up to 65,536 keys: forged headers may have any number of them."""
+    """A cache of *make(key)*, of up to 65,536 keys: forged headers may have any number of them."""
 
     def __init__(self, make: Callable[[Key], Found]) -> None:
         self._make = make
@@ -107,8 +107,8 @@ class Remembered(dict[Key, Found]):
     def __missing__(self, key: Key) -> Found:
         if len(self) > 1 << 16:
             self.clear()
-        found = self[key] = self._make(key)
-        return found
+        value = self[key] = self._make(key)
+        return value
 
 
 def _expected_sum(field: bytes) -> int:
@@ -167,8 +167,8 @@ def format_records(records: Records) -> bytes:
     """
     lines = []
     for keyword, value in records.items():
-        rest = len(keyword) + len(value) + 3
-        length = rest + len(str(rest))
-        length = rest + len(str(length))  # the length counts its own digits
+        size = len(keyword) + len(value) + 3
+        length = size + len(str(size))
+        length = size + len(str(length))  # the length counts its own digits
         lines.append(b"%d %b=%b\n" % (length, keyword, value))
     return b"".join(lines)

@@ -1,4 +1,4 @@
-"""The key rule: which part of a member's path is the key of its sample, and which is the field.
+"""The key rule: how a member's path is split into the key of its sample and the field.
 
 A path is a folder and a base name. The key ends at the first dot of the base name; the field is what follows it:
 
@@ -59,8 +59,8 @@ def reads_back(key: bytes, field: bytes) -> bool:
     (True, False, False, False)
     """
     path = join_path(key, field)
-    whole = b"\0" not in path and not path.endswith(b"/")
-    return split_path(path) == (key, field) and whole and not is_macos_metadata(path)
+    is_safe = b"\0" not in path and not path.endswith(b"/")
+    return split_path(path) == (key, field) and is_safe and not is_macos_metadata(path)
 
 
 def stem_of(key: bytes, keyed: bool) -> bytes:
@@ -97,9 +97,9 @@ class Paths:
         width = len(used.rstrip(b"\0")) or 1
         self.names = np.ascontiguousarray(headers[:, :width])
         columns = np.ascontiguousarray(self.names.T)  # to reduce many short rows takes longer than few long columns
-        there = columns != 0
-        self.ends = ends = there.sum(axis=0, dtype=np.uint8).astype(np.int64)
-        self.plain = there[0] & ~(there[1:] > there[:-1]).any(axis=0)
+        nonzero = columns != 0
+        self.ends = ends = nonzero.sum(axis=0, dtype=np.uint8).astype(np.int64)
+        self.plain = nonzero[0] & ~(nonzero[1:] > nonzero[:-1]).any(axis=0)
         order = np.arange(width, dtype=np.uint8)[:, None]
         self.bases = np.zeros(len(headers), np.int64)
         slashes = columns == ord("/")
@@ -118,21 +118,21 @@ class Paths:
 
     def paths(self, low: int, high: int) -> list[bytes]:
         """Return the paths with the numbers *low* to *high*."""
-        found: list[bytes] = self.names[low:high].view(f"S{self.names.shape[1]}").ravel().tolist()
-        return found
+        paths: list[bytes] = self.names[low:high].view(f"S{self.names.shape[1]}").ravel().tolist()
+        return paths
 
-    def keys(self, which: Any) -> list[bytes]:
-        """Return the keys of the paths *which*."""
+    def keys(self, indexes: Any) -> list[bytes]:
+        """Return the keys of the paths *indexes*."""
         import numpy as np
 
-        lengths = self.lengths[which]
+        lengths = self.lengths[indexes]
         size = int(lengths[0]) if len(lengths) else 0
         if size and (lengths == size).all():  # numpy cuts them faster than the loop below
-            keys: list[bytes] = np.ascontiguousarray(self.names[which, :size]).view(f"S{size}").ravel().tolist()
+            keys: list[bytes] = np.ascontiguousarray(self.names[indexes, :size]).view(f"S{size}").ravel().tolist()
             return keys
         data, width = self.names.tobytes(), self.names.shape[1]
-        ends = (which * width + lengths).tolist()
-        return [data[at:end] for at, end in zip((which * width).tolist(), ends, strict=True)]
+        ends = (indexes * width + lengths).tolist()
+        return [data[at:end] for at, end in zip((indexes * width).tolist(), ends, strict=True)]
 
     def fields(self) -> Any:
         """Return the fields of all paths, which must be plain and keyed, as rows of bytes, filled up with zeros."""
@@ -158,38 +158,38 @@ class Paths:
             differ &= np.arange(width) < lengths[:, None]
         return not bool(differ.any())
 
-    def begins(self, many: int) -> Any:
-        """Return the numbers of those of the first *many* paths that do not have the key of the path before them."""
+    def begins(self, count: int) -> Any:
+        """Return the indexes of group starts among the first *count* paths: the key differs from the path before."""
         import numpy as np
 
-        names, lengths = self.names[:many], self.lengths[:many]
-        keyed = self.keyed[1:many] & self.keyed[: many - 1] & (lengths[1:] == lengths[:-1])
+        names, lengths = self.names[:count], self.lengths[:count]
+        keyed = self.keyed[1:count] & self.keyed[: count - 1] & (lengths[1:] == lengths[:-1])
         columns = np.ascontiguousarray(names.T)
         differ = (columns[:, 1:] != columns[:, :-1]) & (np.arange(len(columns))[:, None] <= lengths[1:])
         return np.concatenate(([0], (~keyed | differ.any(axis=0)).nonzero()[0] + 1))
 
     def endings(self, begins: Any) -> list[bytes] | None:
-        """Return what follows the keys of the paths of a group, if it is the same in each group; else None.
+        """Return the endings of a group's paths, after the key, if they are the same in each group; else None.
 
         Groups begin with the paths that *begins* numbers; of the last one only its begin counts.
         """
         import numpy as np
 
-        low, high, each = int(begins[0]), int(begins[-1]), int(begins[1] - begins[0])
-        if not (np.diff(begins) == each).all():
+        low, high, group_size = int(begins[0]), int(begins[-1]), int(begins[1] - begins[0])
+        if not (np.diff(begins) == group_size).all():
             return None
-        lengths = self.lengths[low:high].reshape(-1, each)
-        widths = self.ends[low:high].reshape(-1, each) - lengths
+        lengths = self.lengths[low:high].reshape(-1, group_size)
+        widths = self.ends[low:high].reshape(-1, group_size) - lengths
         if not (widths == widths[0]).all():
             return None
-        endings, alike = [], (lengths == lengths[0, 0]).all()
+        endings, same_lengths = [], (lengths == lengths[0, 0]).all()
         for number, width in enumerate(widths[0].tolist()):
-            names, first = self.names[low + number : high : each], int(lengths[0, number])
-            if alike:
-                there = names[:, first : first + width]
+            names, first = self.names[low + number : high : group_size], int(lengths[0, number])
+            if same_lengths:
+                ending_bytes = names[:, first : first + width]
             else:
-                there = np.take_along_axis(names, lengths[:, number : number + 1] + np.arange(width), axis=1)
-            if not (there == there[0]).all():
+                ending_bytes = np.take_along_axis(names, lengths[:, number : number + 1] + np.arange(width), axis=1)
+            if not (ending_bytes == ending_bytes[0]).all():
                 return None
-            endings.append(there[0].tobytes())
+            endings.append(ending_bytes[0].tobytes())
         return endings

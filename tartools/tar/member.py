@@ -8,7 +8,7 @@ from tartools.errors import StorageError
 from tartools.storage.streams import SeekableFile, Stream, check_input_file
 from tartools.tar.header import padded
 
-VIEWED = 1 << 12  # bytes; to copy fewer twice is faster than to slice them through a view
+MIN_VIEW_BYTES = 1 << 12  # bytes; to copy fewer twice is faster than to slice them through a view
 
 
 class Chunk(bytearray):
@@ -98,7 +98,7 @@ def read_range(source: Source, start: int, end: int) -> bytes:
     Raises: StorageError if a file has become shorter than that, or has changed since it was opened.
     """
     if not isinstance(source, io.FileIO):
-        return bytes(source[start:end]) if end - start < VIEWED else bytes(memoryview(source)[start:end])
+        return bytes(source[start:end]) if end - start < MIN_VIEW_BYTES else bytes(memoryview(source)[start:end])
     part = os.pread(source.fileno(), end - start, start)
     if len(part) == end - start:
         check_input_file(source)

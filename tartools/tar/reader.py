@@ -24,16 +24,16 @@ from tartools.tar.fullheader import (
     NeedMore,
     read_full_header,
 )
-from tartools.tar.grouping import LARGE, Grouper
-from tartools.tar.groups import END, FOREIGN_PREFIX, Parsed, Special
+from tartools.tar.grouping import MAX_GROUP_IN_MEMORY, Grouper
+from tartools.tar.groups import ARCHIVE_END, FOREIGN_PREFIX, Parsed, Special
 from tartools.tar.header import (
     BLOCK,
     EXPECTED_SUMS,
     FAST,
     HALF_BLOCK,
-    MAGIC,
+    MAGIC_SLICE,
     NO_SUMS,
-    RECORD,
+    RECORD_BYTES,
     SIZES,
     Records,
     adler32,
@@ -43,15 +43,15 @@ from tartools.tar.header import (
 from tartools.tar.keys import NAME_BYTES, NO_STEM, belongs, is_macos_metadata
 from tartools.tar.member import Chunk, Member
 
-BUFFER = 1 << 20  # bytes of a buffer and of a read: fewer and longer ones are faster; a larger member is a range
-CARRIED = 1 << 18  # bytes of a group that are copied to the next buffer, so that the group stays contiguous
-DENSE = 256  # headers in a MiB
-SKIPPED = 1 << 16  # bytes; if more than these are skipped in a file, the next read is short
-NEXT = 1 << 13  # bytes of that short read, since more payloads to skip may follow
-ZEROS = bytes(BLOCK)
-SOME = 200  # groups that are parsed before runs are looked for
-MANY = 40_000  # groups; to parse them takes about as long as to import numpy
-TRIES = 4  # to find a run in a window
+BUFFER_BYTES = 1 << 20  # bytes of a buffer and of a read: fewer and longer ones are faster; a larger member is a range
+MAX_CARRY_BYTES = 1 << 18  # bytes of a group that are copied to the next buffer, so that the group stays contiguous
+DENSE_HEADERS_PER_MIB = 256  # headers in a MiB
+MIN_SKIP_BYTES = 1 << 16  # bytes; if more than these are skipped in a file, the next read is short
+FIRST_READ_BYTES = 1 << 13  # bytes of that short read, since more payloads to skip may follow
+ZERO_BLOCK = bytes(BLOCK)
+GROUPS_BEFORE_RUNS = 200  # groups that are parsed before runs are looked for
+NUMPY_MIN_GROUPS = 40_000  # groups; to parse them takes about as long as to import numpy
+MAX_RUN_MISSES = 4  # to find a run in a window
 _TRAILING = "the bytes after the end of the archive are neither zeros nor an archive"
 
 
@@ -103,7 +103,7 @@ def read_members(
     elif not reader.sound_end(lax):
         yield Special(url, "missing end", False)
         yield from reader.groups.taken(reader.position)
-        yield END
+        yield ARCHIVE_END
 
 
 class Reader:
@@ -120,16 +120,16 @@ class Reader:
         begin: int,
         until: int | None,
     ) -> None:
-        """Read *stream* from byte *begin* of its file on. The arguments are those of `read_members`."""
+        """Read *stream* from byte *begin* of its file on. For the arguments see `read_members`."""
         self.stream = stream
         self.url = url
         self.scratch = scratch
-        self.limit = BUFFER if stream.file is not None else LARGE
+        self.limit = BUFFER_BYTES if stream.file is not None else MAX_GROUP_IN_MEMORY
         self.size = 0 if stream.file is None else max(0, size_of(stream.file) - stream.start)
         self.until = sys.maxsize if until is None else until
         self.size = min(self.size, self.until)
         self.ranges = ranges and stream.file is not None
-        if ranges and alike and stream.file is not None and self.size - begin >= LARGE:
+        if ranges and alike and stream.file is not None and self.size - begin >= MAX_GROUP_IN_MEMORY:
             self.ranges = not is_dense(stream.file, stream.start + begin)  # to read small members is less than to skip
         self.position = 0  # offset in the buffer up to which it is parsed
         self.filled = 0
@@ -140,7 +140,9 @@ class Reader:
         self.ended = False  # the last thing parsed was an end of archive
         self.foreign_prefix = False  # a header with one was noted
         self.globals: Records = {}
-        self.reach = NEXT if self.ranges and until is not None else BUFFER  # bytes to read next; a part may be short
+        self.reach = (
+            FIRST_READ_BYTES if self.ranges and until is not None else BUFFER_BYTES
+        )  # bytes to read next; a part may be short
         self.seen = 0  # groups
         self.takes_runs = until is not None and "numpy" in sys.modules  # of plain headers, by numpy
         self.failed = 0  # times in a row that there was no run
@@ -218,40 +220,42 @@ class Reader:
         return self.need > BLOCK and self.position + self.need > self.filled
 
     def take_run(self) -> None:
-        """Parse what is plain by numpy, if that pays; do not try again after several times in vain."""
+        """Parse a run of plain headers by numpy, if that pays; give up after several vain attempts in a row."""
         if not self.takes_runs or self.globals or self.groups.scattered:
             return
         from tartools.tar import runs
 
-        if self.filled - self.position >= runs.FEW * BLOCK:
+        if self.filled - self.position >= runs.MIN_RUN_BLOCKS * BLOCK:
             self.failed = 0 if runs.take_run(self) else self.failed + 1
-            self.takes_runs = self.failed < TRIES
+            self.takes_runs = self.failed < MAX_RUN_MISSES
 
     def note_groups(self) -> None:
         """Count the groups that were found; decide whether numpy is to look for runs."""
         self.seen += len(self.groups.keys)
-        if self.failed or self.takes_runs or self.seen < SOME:
+        if self.failed or self.takes_runs or self.seen < GROUPS_BEFORE_RUNS:
             return
-        done = self.buffer.base + self.position
-        more = self.seen * (self.size - done) // done if self.size else self.seen
-        enough = MANY if self.seen > MANY or not self.size else 2 * MANY  # what is expected is less sure at the begin
-        self.takes_runs = "numpy" in sys.modules or (more > enough)
+        parsed_bytes = self.buffer.base + self.position
+        expected = self.seen * (self.size - parsed_bytes) // parsed_bytes if self.size else self.seen
+        enough = (
+            NUMPY_MIN_GROUPS if self.seen > NUMPY_MIN_GROUPS or not self.size else 2 * NUMPY_MIN_GROUPS
+        )  # what is expected is less sure at the begin
+        self.takes_runs = "numpy" in sys.modules or (expected > enough)
 
     def sound_end(self, lax: bool) -> bool:
-        """Return, at the end of the stream, whether it ended with an end of archive.
+        """True, at the end of the stream, if it ended with an end of archive.
 
         Raises: TruncatedError if it did not and *lax* does not allow that, or if it ended inside a member;
         TarFormatError if other bytes follow the end.
         """
-        rest = bytes(memoryview(self.buffer)[self.position : self.filled])
-        if self.ended and not rest.strip(b"\0"):
+        remaining = bytes(memoryview(self.buffer)[self.position : self.filled])
+        if self.ended and not remaining.strip(b"\0"):
             return True
         end = self.buffer.base + self.filled
-        if self.ended and len(rest) < BLOCK:
+        if self.ended and len(remaining) < BLOCK:
             raise TarFormatError(_TRAILING, url=self.url, offset=self.buffer.base + self.position)
         if end == 0:
             raise TruncatedError("the input is empty, not a tar archive", url=self.url, offset=0)
-        if len(rest) < BLOCK and not rest.strip(b"\0"):
+        if len(remaining) < BLOCK and not remaining.strip(b"\0"):
             if lax:
                 self.groups.complete(self.position)
                 return False
@@ -261,12 +265,12 @@ class Reader:
                 url=self.url,
                 offset=end,
             )
-        if end == len(rest) < BLOCK:
+        if end == len(remaining) < BLOCK:
             from tartools.tar.foreign import is_cut_header, not_tar_message
 
-            if not is_cut_header(rest):
-                raise TarFormatError(not_tar_message(rest), url=self.url, offset=0)
-        raise self.cut(self.need - len(rest))
+            if not is_cut_header(remaining):
+                raise TarFormatError(not_tar_message(remaining), url=self.url, offset=0)
+        raise self.cut(self.need - len(remaining))
 
     def end_piece(self, until: int) -> None:
         """Complete the open group at byte *until*. Raises: TarFormatError if a member does not end exactly at it."""
@@ -285,7 +289,7 @@ class Reader:
     def _parse_slowly(self) -> bool:
         """Parse any header or end block at `position`; return False if more bytes are needed."""
         with memoryview(self.buffer)[: self.filled] as view:
-            if view[self.position : self.position + BLOCK] == ZEROS:
+            if view[self.position : self.position + BLOCK] == ZERO_BLOCK:
                 self._end_block()
                 return True
             header = read_full_header(view, self.position, self.globals, self.extended)
@@ -327,9 +331,9 @@ class Reader:
         if not self.ended:
             self.groups.complete(self.position)
             self.groups.cut(self.position)
-            self.groups.parts.append(END)
+            self.groups.parts.append(ARCHIVE_END)
             self.ended, self.globals = True, {}
-        record = bytes(memoryview(self.buffer)[self.position : min(self.position + RECORD, self.filled)])
+        record = bytes(memoryview(self.buffer)[self.position : min(self.position + RECORD_BYTES, self.filled)])
         zeros = len(record) if record == bytes(len(record)) else len(record) - len(record.lstrip(b"\0"))
         self.position += zeros // BLOCK * BLOCK
 
@@ -346,13 +350,13 @@ class Reader:
         special = header.special
         if special is None and not self.groups.takes(header.path):
             self.groups.complete(self.position)
-        if self.need > (self.limit if special is None else BUFFER):
+        if self.need > (self.limit if special is None else BUFFER_BYTES):
             self.large = header
             if special:
                 self._go_past(self.position, special)
 
     def _explained(self, error: TarFormatError) -> TarFormatError:
-        """Return *error* with its offset in the stream; if the input is not a tar archive, with what it is instead."""
+        """Return *error* with its offset in the stream; if the input is not a tar archive, with its real format."""
         offset = self.buffer.base + (error.offset or 0)
         message = error.message
         if isinstance(error, BadChecksumError):
@@ -376,7 +380,7 @@ class Reader:
             skipped = self.position - self.filled
             skip(self.stream, skipped)
             self.filled = self.position
-            self.reach = NEXT if skipped > SKIPPED else self.reach
+            self.reach = FIRST_READ_BYTES if skipped > MIN_SKIP_BYTES else self.reach
         reach = min(self.reach, self.until - self.buffer.base - self.filled)
         if reach <= 0:
             return False
@@ -384,20 +388,20 @@ class Reader:
             self._shift()
         count = self.stream.readinto(memoryview(self.buffer)[self.filled : self.filled + reach])
         self.filled += count
-        self.reach = min(BUFFER, 2 * self.reach)
+        self.reach = min(BUFFER_BYTES, 2 * self.reach)
         return count > 0
 
     def _shift(self) -> None:
-        """Make room: move the bytes that are not parsed, and those of the open group, to the start of a buffer."""
+        """Make room: move the bytes of the open group and all that are not parsed yet to the start of a buffer."""
         groups, old = self.groups, self.buffer
         begin = self.position
         if not self.ranges and groups.key is not None:
-            if self.position - groups.begin > CARRIED:
+            if self.position - groups.begin > MAX_CARRY_BYTES:
                 groups.scatter(self.position)
             begin = groups.begin
-        left = memoryview(old)[begin : self.filled]
+        remaining = memoryview(old)[begin : self.filled]
         self.position -= begin
-        self.filled = len(left)
+        self.filled = len(remaining)
         # while headers are parsed, any number of others may follow: to grow by each of them would take quadratic time
         size = max(self.reach, self.position + (self.need if self.extended is None else 2 * self.need))
         if self.ranges and size <= len(old):  # no view of this buffer exists
@@ -405,7 +409,7 @@ class Reader:
             self._begin_buffer(old)
         else:
             self._begin_buffer(Chunk(size, self.stream, old.base + begin))
-        self.buffer[: len(left)] = left
+        self.buffer[: len(remaining)] = remaining
 
     def available(self) -> int:
         """Return the offset in the buffer up to which payloads are available, in the buffer or in the file."""
@@ -416,7 +420,7 @@ class Reader:
 
         Raises: TruncatedError if the stream has fewer bytes.
         """
-        need, held, start = self.need, self.filled - self.position, self.buffer.base + self.position
+        need, in_buffer, start = self.need, self.filled - self.position, self.buffer.base + self.position
         regular = large.special is None
         if regular:
             self.groups.admit(large.path, self.position)
@@ -426,12 +430,12 @@ class Reader:
             missing = start + self.stream.start + need - os.fstat(source.fileno()).st_size
             if missing > 0:
                 raise self.cut(missing)
-            skip(self.stream, need - held)
+            skip(self.stream, need - in_buffer)
             first = start + self.stream.start
         else:
             source, first, missing = self.scratch() if regular else None, 0, need
             view = memoryview(self.buffer)[self.position : self.filled]
-            for part in chain([view], chunks(self.stream, need - held)):
+            for part in chain([view], chunks(self.stream, need - in_buffer)):
                 if source is not None:
                     source.write(part)
                 missing -= len(part)
@@ -441,7 +445,7 @@ class Reader:
             data = first + large.data - self.position
             self.groups.keep(Member(large.path, source, first, data, large.size, large.head), 0)
             self.groups.last = start + need
-        self._begin_buffer(Chunk(NEXT, self.stream, start + need))
+        self._begin_buffer(Chunk(FIRST_READ_BYTES, self.stream, start + need))
         self.groups.begin = self.groups.shift
         self.position = self.filled = 0
         self.ended = False
@@ -464,6 +468,9 @@ class Reader:
 
 
 def is_dense(file: io.FileIO, at: int) -> bool:
-    """Return whether the MiB of *file* that begins at byte *at* has many members."""
+    """True if the MiB of *file* that begins at byte *at* has many members."""
     head = os.pread(file.fileno(), 1 << 20, at)
-    return sum(head[byte : byte + 5] == b"ustar" for byte in range(MAGIC.start, len(head), BLOCK)) > DENSE
+    return (
+        sum(head[byte : byte + 5] == b"ustar" for byte in range(MAGIC_SLICE.start, len(head), BLOCK))
+        > DENSE_HEADERS_PER_MIB
+    )

@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 from tartools.errors import TarFormatError
 from tartools.tar.fullheader import FullHeader, GlobalHeader, NeedMore, read_full_header
-from tartools.tar.header import BLOCK, FAST, MAGIC, SIZES, Records, padded
+from tartools.tar.header import BLOCK, FAST, MAGIC_SLICE, SIZES, Records, padded
 from tartools.tar.keys import split_path
 from tartools.tar.member import Chunk, Member, Source, located, read_range
 from tartools.tar.writer import Writer
 
-IN_MEMORY = 1 << 20  # bytes; members of a shorter range of a file are read into memory
-WINDOW = 1 << 13  # bytes that are read for the headers of a member, to find a cut
+MAX_MEMBER_READ_BYTES = 1 << 20  # bytes; members of a shorter range of a file are read into memory
+HEADER_READ_BYTES = 1 << 13  # bytes that are read for the headers of a member, to find a cut
 LOOKED_AT = 1 << 20  # bytes that are searched for a header, to find a cut
-MOST = 1000  # members that are read to find the start of a group
-PLAIN = b"0\0"  # type flags
+MAX_MEMBERS_REREAD = 1000  # members that are read to find the start of a group
+FILE_TYPES = b"0\0"  # type flags
 
 
 Read = Callable[[int, int], bytes]  # how many bytes, and from which on; gives fewer only at the end
@@ -36,9 +36,9 @@ def header_at(
     *governing* are the records of global headers before it. Raises: TarFormatError if there is none.
     """
     while True:
-        held = read(min(window, end - position), position)
-        header = read_full_header(memoryview(held), 0, governing)
-        if not isinstance(header, NeedMore) or len(held) < window:
+        data = read(min(window, end - position), position)
+        header = read_full_header(memoryview(data), 0, governing)
+        if not isinstance(header, NeedMore) or len(data) < window:
             return header
         window = max(2 * window, header.end)
 
@@ -63,7 +63,7 @@ def members_in(source: Source, start: int, end: int, *, ranges: bool = False) ->
     *ranges*, the members are ranges of the file.
     Raises: TarFormatError if the bytes have changed meanwhile; StorageError if the file has become shorter.
     """
-    if isinstance(source, io.FileIO) and not ranges and end - start <= IN_MEMORY:
+    if isinstance(source, io.FileIO) and not ranges and end - start <= MAX_MEMBER_READ_BYTES:
         source, start, end = read_range(source, start, end), 0, end - start
     members: list[Member] = []
     checked = isinstance(source, Chunk)  # the reader has verified its headers, and they never change
@@ -72,7 +72,7 @@ def members_in(source: Source, start: int, end: int, *, ranges: bool = False) ->
     while position < end:
         if checked:
             name, size_field, check, prefix = unpack(source, position)  # type: ignore[arg-type]
-            if check[8] in PLAIN and not prefix:
+            if check[8] in FILE_TYPES and not prefix:
                 data, size, nul = position + BLOCK, SIZES[size_field], name.find(0)
                 if nul >= 0:
                     name = name[:nul]
@@ -130,22 +130,22 @@ def find_cut(read: Read, near: int) -> Cut | None:
     window = read(LOOKED_AT, near)
     at = window.find(b"ustar")
     while at >= 0:
-        if at % BLOCK == MAGIC.start:
-            found = _next_group(read, near + at - MAGIC.start)
-            if found is not None:
-                return found
+        if at % BLOCK == MAGIC_SLICE.start:
+            cut = _next_group(read, near + at - MAGIC_SLICE.start)
+            if cut is not None:
+                return cut
         at = window.find(b"ustar", at + 1)
     return None
 
 
 def _next_group(read: Read, position: int) -> Cut | None:
-    """Return the start of the first group after that of the second member from *position* on.
+    """Return the start of the first group after the group of the second member from *position* on.
 
     The first member is skipped, because *position* may be after its extended headers. None if the bytes are no members.
     """
     keys: list[bytes] = []
     with contextlib.suppress(TarFormatError):
-        for at, header in islice(headers_in(read, position, sys.maxsize, WINDOW), MOST):
+        for at, header in islice(headers_in(read, position, sys.maxsize, HEADER_READ_BYTES), MAX_MEMBERS_REREAD):
             if header.special is None:
                 keys.append(split_path(header.path)[0])
                 if len(keys) > 2 and keys[-1] != keys[-2]:

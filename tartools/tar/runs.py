@@ -15,14 +15,17 @@ from itertools import repeat
 from typing import Any
 
 from tartools.tar.grouping import Grouper
-from tartools.tar.groups import Alike, ContiguousGroups
+from tartools.tar.groups import ContiguousGroups, UniformGroups
 from tartools.tar.header import BLOCK
 from tartools.tar.keys import NO_STEM, Paths, belongs, stem_of
 
-FEW = 64  # blocks, or headers; in a shorter run, the loop is as fast
-MAGIC, USTA = 257, int.from_bytes(b"usta", "little")
-SIZE, CHKSUM, KIND, PREFIX = 124, 148, 156, 345  # bytes of a header
-ZEROS, OTHER = 0x3030303030303030, 0xF8F8F8F8F8F8F8F8  # eight digits 0; the bits in which octal digits don't differ
+MIN_RUN_BLOCKS = 64  # blocks, or headers; in a shorter run, the loop is as fast
+MAGIC_OFFSET, USTA = 257, int.from_bytes(b"usta", "little")
+SIZE_OFFSET, CHKSUM_OFFSET, TYPE_OFFSET, PREFIX_OFFSET = 124, 148, 156, 345  # bytes of a header
+OCTAL_ZEROS, NOT_OCTAL_BITS = (
+    0x3030303030303030,
+    0xF8F8F8F8F8F8F8F8,
+)  # eight digits 0; the bits in which octal digits don't differ
 
 
 def imported() -> Any:
@@ -55,8 +58,8 @@ def take_run(reader: Any) -> int:
     position, groups = reader.position, reader.groups
     count = (reader.filled - position) // BLOCK
     blocks = np.frombuffer(reader.buffer, np.uint8, count * BLOCK, position).reshape(-1, BLOCK)
-    at = (_numbers(blocks, MAGIC, "<u4") == USTA).nonzero()[0]
-    if len(at) < FEW or at[0]:
+    at = (_numbers(blocks, MAGIC_OFFSET, "<u4") == USTA).nonzero()[0]
+    if len(at) < MIN_RUN_BLOCKS or at[0]:
         return 0
     headers = blocks[at]
     sizes, sound = sizes_in(headers)
@@ -66,28 +69,28 @@ def take_run(reader: Any) -> int:
     sound &= ends <= (reader.available() - position) // BLOCK
     paths = Paths(headers)
     sound &= paths.plain & ((sizes > 0) | (paths.bases == 0)) & ~paths.hidden
-    many = len(at) if sound.all() else int(sound.argmin())
-    if many < FEW:
+    run_length = len(at) if sound.all() else int(sound.argmin())
+    if run_length < MIN_RUN_BLOCKS:
         return 0
-    starts = at[:many] * BLOCK + position + groups.shift
-    begins = paths.begins(many)
+    starts = at[:run_length] * BLOCK + position + groups.shift
+    begins = paths.begins(run_length)
     if groups.stem is not NO_STEM and belongs(paths.first(), groups.stem):
         begins = begins[1:]
-    if not (groups.alike and len(begins) > FEW and _add_alike(groups, paths, starts, sizes, begins)):
-        _add(groups, paths, starts, sizes, begins, 0, many)
-    reader.position = position + int(ends[many - 1]) * BLOCK
+    if not (groups.alike and len(begins) > MIN_RUN_BLOCKS and _add_alike(groups, paths, starts, sizes, begins)):
+        _add(groups, paths, starts, sizes, begins, 0, run_length)
+    reader.position = position + int(ends[run_length - 1]) * BLOCK
     reader.ended = False
-    return many
+    return run_length
 
 
 def _add(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any, low: int, high: int) -> None:
-    """Add members *low* to *high* to *groups*, in which new ones begin with those that *begins* numbers."""
+    """Add members *low* to *high* to *groups*; *begins* are the indexes of members that begin a new group."""
     first = groups.first
     if groups.members is not None:
         first = len(groups.members) - low
         places = starts[low:high].tolist(), (starts[low:high] + BLOCK).tolist(), sizes[low:high].tolist()
-        found: Any = zip(paths.paths(low, high), repeat(groups.source), *places, repeat(None))
-        groups.members += found
+        members: Any = zip(paths.paths(low, high), repeat(groups.source), *places, repeat(None))
+        groups.members += members
     if len(begins):
         if groups.key is not None:
             groups.keys.append(groups.key)
@@ -101,7 +104,7 @@ def _add(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any, lo
 
 
 def _add_alike(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any) -> bool:
-    """Add all members to *groups* if those of all new groups but the last, which stays open, have the same fields."""
+    """Add all members to *groups* if all new groups but the last, which stays open, have the same fields."""
     low, high = int(begins[0]), int(begins[-1])
     endings = paths.endings(begins)
     if endings is None:
@@ -109,9 +112,9 @@ def _add_alike(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: A
     _add(groups, paths, starts, sizes, begins[:0], 0, low)
     groups.complete(int(starts[low]) - groups.shift)
     groups.cut(int(starts[low]) - groups.shift)
-    alike = Alike(endings, starts[low:high], sizes[low:high])
+    uniform = UniformGroups(endings, starts[low:high], sizes[low:high])
     keys = paths.keys(begins[:-1])
-    groups.parts.append(ContiguousGroups(groups.source, keys, starts[begins].tolist(), None, [], alike))
+    groups.parts.append(ContiguousGroups(groups.source, keys, starts[begins].tolist(), None, [], uniform))
     _add(groups, paths, starts, sizes, begins[-1:], high, len(starts))
     return True
 
@@ -120,28 +123,28 @@ def sizes_in(headers: Any) -> tuple[Any, Any]:
     """Return the sizes of payloads that *headers* have, and which have one, in octal digits."""
     import numpy as np
 
-    sizes, right = octal(_numbers(headers, SIZE + 4, "<u8"), 7)  # of 11 digits
+    sizes, right = octal(_numbers(headers, SIZE_OFFSET + 4, "<u8"), 7)  # of 11 digits
     sizes = sizes.view("i8")
-    if not (_numbers(headers, SIZE, "<u4") == ZEROS >> 32).all():
-        digits = headers[:, SIZE : SIZE + 4] - ord("0")  # what is less wraps around
+    if not (_numbers(headers, SIZE_OFFSET, "<u4") == OCTAL_ZEROS >> 32).all():
+        digits = headers[:, SIZE_OFFSET : SIZE_OFFSET + 4] - ord("0")  # what is less wraps around
         right &= (digits <= 7).all(axis=1)
         sizes += digits.astype(np.int64) @ (8 ** np.arange(10, 6, -1, dtype=np.int64))
     return sizes, right
 
 
 def are_plain(headers: Any) -> Any:
-    """Return which *headers* are of regular files with short names, and have right checksums."""
+    """Return a flag for each of *headers*: True for a regular file with a short name and a right checksum."""
     import numpy as np
 
-    stored, found = octal(_numbers(headers, CHKSUM, "<u8"), 6)
+    stored, valid = octal(_numbers(headers, CHKSUM_OFFSET, "<u8"), 6)
     # sums in 16 bits are fastest; those of ASCII headers, at most 512 * 127, fit
     sums = headers.sum(axis=1, dtype=np.uint16 if headers.max(initial=0) < 128 else np.uint32).astype(np.uint64)
-    sums -= headers[:, CHKSUM : CHKSUM + 8].sum(axis=1, dtype=np.uint16)
+    sums -= headers[:, CHKSUM_OFFSET : CHKSUM_OFFSET + 8].sum(axis=1, dtype=np.uint16)
     sums += np.uint64(8 * ord(" "))
-    kinds = headers[:, KIND]
-    found &= sums == stored
-    found &= ((kinds == ord("0")) | (kinds == 0)) & (headers[:, PREFIX] == 0)
-    return found
+    kinds = headers[:, TYPE_OFFSET]
+    valid &= sums == stored
+    valid &= ((kinds == ord("0")) | (kinds == 0)) & (headers[:, PREFIX_OFFSET] == 0)
+    return valid
 
 
 def octal(words: Any, digits: int) -> tuple[Any, Any]:
@@ -150,8 +153,8 @@ def octal(words: Any, digits: int) -> tuple[Any, Any]:
     Words are eight bytes each. The byte that follows the digits must be a blank or NUL.
     """
     words = words.byteswap()  # the first byte becomes the most significant
-    values = (words ^ ZEROS) >> 8 * (8 - digits)
-    right = (values & OTHER == 0) & (words >> 8 * (7 - digits) & (0xFF - ord(" ")) == 0)
+    values = (words ^ OCTAL_ZEROS) >> 8 * (8 - digits)
+    right = (values & NOT_OCTAL_BITS == 0) & (words >> 8 * (7 - digits) & (0xFF - ord(" ")) == 0)
     values = (values & 0x0007000700070007) + ((values >> 8 & 0x0007000700070007) << 3)  # two digits together, then four
     values = (values & 0x0000003F0000003F) + ((values >> 16 & 0x0000003F0000003F) << 6)
     return (values & 0xFFF) + (values >> 32 << 12), right

@@ -13,15 +13,15 @@ from tartools.errors import SampleError, StorageError
 from tartools.storage.streams import Sink, check_input_file
 from tartools.tar.header import (
     BLOCK,
-    CHKSUM,
+    CHKSUM_SLICE,
     GNU,
-    MAGIC,
-    NAME,
-    OWNER_NAMES,
-    PREFIX,
-    RECORD,
-    SIZE,
-    TYPE,
+    MAGIC_SLICE,
+    NAME_SLICE,
+    OWNER_NAMES_SLICE,
+    PREFIX_SLICE,
+    RECORD_BYTES,
+    SIZE_SLICE,
+    TYPE_SLICE,
     USTAR,
     Records,
     Remembered,
@@ -34,9 +34,9 @@ from tartools.tar.header import (
 )
 from tartools.tar.member import Member, Source, located, read_range
 
-PENDING = 1 << 20  # bytes collected before they are written
-DIRECT = 1 << 16  # bytes; a longer piece is written directly, a shorter one is copied, which frees its buffer
-COPY = 1 << 20  # bytes of a range in memory at a time
+MAX_UNWRITTEN_BYTES = 1 << 20  # bytes collected before they are written
+MIN_DIRECT_BYTES = 1 << 16  # bytes; a longer piece is written directly, a shorter one is copied, which frees its buffer
+COPY_BYTES_AT_ONCE = 1 << 20  # bytes of a range in memory at a time
 LARGEST_OCTAL = 8**11 - 1  # bytes; the largest size in a size field of octal digits
 
 
@@ -76,10 +76,10 @@ class Writer:
                 self._end = len(head)
                 self._turn(origin, data)
                 self._end = data + size
-                self._turn(ZEROS, 0)
-                source, end = ZEROS, last - data - size
+                self._turn(PADDING, 0)
+                source, end = PADDING, last - data - size
         self._end = end
-        if end - self._start >= PENDING:
+        if end - self._start >= MAX_UNWRITTEN_BYTES:
             self.flush()
 
     def add_range(self, source: Source, start: int, end: int) -> None:
@@ -87,7 +87,7 @@ class Writer:
         if source is not self._source or start != self._end:
             self._turn(source, start)
         self._end = end
-        if end - self._start >= PENDING:
+        if end - self._start >= MAX_UNWRITTEN_BYTES:
             self.flush()
 
     def end(self) -> None:
@@ -98,7 +98,7 @@ class Writer:
         self.flush()
 
     def flush(self) -> None:
-        """Write what has been added."""
+        """Write the buffered members."""
         self._turn(None, 0)
         self._write_pending()
 
@@ -109,9 +109,9 @@ class Writer:
         if old is None or first == end:
             return
         self._closed += end - first
-        if end - first < DIRECT:
+        if end - first < MIN_DIRECT_BYTES:
             self._pending += read_range(old, first, end) if isinstance(old, io.FileIO) else memoryview(old)[first:end]
-            if len(self._pending) >= PENDING:
+            if len(self._pending) >= MAX_UNWRITTEN_BYTES:
                 self._write_pending()
             return
         self._write_pending()
@@ -127,7 +127,7 @@ class Writer:
             self.sink.write(pending)
 
 
-ZEROS = bytes(BLOCK)
+PADDING = bytes(BLOCK)
 
 
 def archive_size(size: int) -> int:
@@ -136,7 +136,7 @@ def archive_size(size: int) -> int:
     >>> archive_size(0), archive_size(9216), archive_size(9728)
     (10240, 10240, 20480)
     """
-    return size + 2 * BLOCK + -(size + 2 * BLOCK) % RECORD
+    return size + 2 * BLOCK + -(size + 2 * BLOCK) % RECORD_BYTES
 
 
 def room_in(size: int) -> int:
@@ -145,7 +145,7 @@ def room_in(size: int) -> int:
     >>> room_in(20479), room_in(20480)
     (9216, 19456)
     """
-    return size // RECORD * RECORD - 2 * BLOCK
+    return size // RECORD_BYTES * RECORD_BYTES - 2 * BLOCK
 
 
 def copy_range(source: io.FileIO, start: int, end: int, sink: Sink) -> None:
@@ -160,7 +160,7 @@ def copy_range(source: io.FileIO, start: int, end: int, sink: Sink) -> None:
         start = _send(source, start, end, sink)
         check_input_file(source)
     while start < end:
-        part = read_range(source, start, min(end, start + COPY))
+        part = read_range(source, start, min(end, start + COPY_BYTES_AT_ONCE))
         sink.write(part)
         start += len(part)
 
@@ -179,14 +179,14 @@ def _send(source: io.FileIO, start: int, end: int, sink: io.FileIO) -> int:
 
 
 def new_member(path: bytes, payload: bytes | memoryview, like: Member | None = None) -> Member:
-    """Return a member with this *path* and *payload*; mode, owner and times are those of *like*.
+    """Return a member with this *path* and *payload*; mode, owner and times are taken from *like*.
 
     Without *like*: mode 0644, owner and time 0, so that equal contents give equal bytes.
     """
     size = len(payload)
     head = encode_header(path, size, like)
-    if size < DIRECT:  # one piece is written faster than three
-        return Member(path, b"".join((head, payload, ZEROS[: -size % BLOCK])), 0, len(head), size)
+    if size < MIN_DIRECT_BYTES:  # one piece is written faster than three
+        return Member(path, b"".join((head, payload, PADDING[: -size % BLOCK])), 0, len(head), size)
     source = payload if isinstance(payload, bytes) else bytes(payload)
     return Member(path, source, 0, 0, size, head)
 
@@ -207,7 +207,7 @@ def rewritten(member: Member, path: bytes, source: Source, size: int) -> Member:
 
 
 def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
-    """Return the header blocks of a regular member: a pax header for what ustar cannot hold, then a ustar block.
+    """Return the header blocks of a regular member: a pax header for values beyond ustar, then a ustar block.
 
     Mode, owner, times and pax records are those of *like*; GNU long names become pax records.
 
@@ -225,11 +225,11 @@ def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
         header = like.header
         records = _records_of(header)
         block = bytearray(header[-BLOCK:])
-        if block[MAGIC] not in (USTAR, GNU):
-            block[OWNER_NAMES] = bytes(80)  # meaningless before POSIX
-        block[MAGIC] = USTAR
-        if block[TYPE] != b"7":
-            block[TYPE] = b"0"
+        if block[MAGIC_SLICE] not in (USTAR, GNU):
+            block[OWNER_NAMES_SLICE] = bytes(80)  # meaningless before POSIX
+        block[MAGIC_SLICE] = USTAR
+        if block[TYPE_SLICE] != b"7":
+            block[TYPE_SLICE] = b"0"
     records.pop(b"path", None)
     records.pop(b"size", None)
     records.pop(b"hdrcharset", None)
@@ -242,9 +242,9 @@ def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
         records[b"path"] = path
     if size > LARGEST_OCTAL:
         records[b"size"] = b"%d" % size
-    block[NAME] = name[-100:].ljust(100, b"\0")
-    block[PREFIX] = (prefix or b"").ljust(155, b"\0")  # in the GNU format this field held times
-    block[SIZE] = b"%011o\0" % (size if size <= LARGEST_OCTAL else 0)
+    block[NAME_SLICE] = name[-100:].ljust(100, b"\0")
+    block[PREFIX_SLICE] = (prefix or b"").ljust(155, b"\0")  # in the GNU format this field held times
+    block[SIZE_SLICE] = b"%011o\0" % (size if size <= LARGEST_OCTAL else 0)
     _seal(block)
     return extended_header(records, bytes(block)) + bytes(block)
 
@@ -255,15 +255,17 @@ def extended_header(records: Records, block: bytes) -> bytes:
         return b""
     payload = format_records(records)
     head = bytearray(NEW_BLOCK)
-    head[NAME] = (b"PaxHeaders/" + block[NAME].partition(b"\0")[0].rpartition(b"/")[2])[:100].ljust(100, b"\0")
-    head[TYPE] = b"x"
-    head[SIZE] = b"%011o\0" % len(payload)
+    head[NAME_SLICE] = (b"PaxHeaders/" + block[NAME_SLICE].partition(b"\0")[0].rpartition(b"/")[2])[:100].ljust(
+        100, b"\0"
+    )
+    head[TYPE_SLICE] = b"x"
+    head[SIZE_SLICE] = b"%011o\0" % len(payload)
     _seal(head)
     return bytes(head) + payload + bytes(-len(payload) % BLOCK)
 
 
 def _seal(block: bytearray) -> None:
-    block[CHKSUM] = b"%06o\0 " % byte_sum(bytes(block))
+    block[CHKSUM_SLICE] = b"%06o\0 " % byte_sum(bytes(block))
 
 
 def _split(path: bytes) -> tuple[bytes | None, bytes]:
@@ -281,8 +283,8 @@ def _records_of(header: bytes) -> Records:
     records: Records = {}
     at = 0
     while at < len(header) - BLOCK:
-        size = parse_number(header[at:][SIZE])
-        if header[at:][TYPE] in (b"x", b"X"):
+        size = parse_number(header[at:][SIZE_SLICE])
+        if header[at:][TYPE_SLICE] in (b"x", b"X"):
             records |= parse_records(header[at + BLOCK : at + BLOCK + size])
         at += BLOCK + padded(size)
     return records
@@ -292,8 +294,8 @@ def _new_block() -> bytes:
     """Return the block that new headers start from: a regular file, mode 0644, owner and times 0."""
     block = bytearray(BLOCK)
     block[100:148] = b"0000644\0" + 2 * b"0000000\0" + 2 * b"00000000000\0"
-    block[TYPE] = b"0"
-    block[MAGIC] = USTAR
+    block[TYPE_SLICE] = b"0"
+    block[MAGIC_SLICE] = USTAR
     block[329:345] = 2 * b"0000000\0"
     return bytes(block)
 
@@ -315,12 +317,12 @@ class NewMembers(NamedTuple):
 
 
 def new_members(paths: Sequence[bytes], payloads: Sequence[bytes]) -> NewMembers:
-    """Return the bytes of members as those of `new_member`, for many that are in memory: that is faster."""
+    """Return the bytes of many members in memory, each as by `new_member`, but faster."""
     sizes = list(map(len, payloads))
-    found = list(map(_MIDDLES.__getitem__, sizes))
-    heads = [path.ljust(100, b"\0") + middle for path, (middle, _, _) in zip(paths, found, strict=True)]
+    middles = list(map(_MIDDLES.__getitem__, sizes))
+    heads = [path.ljust(100, b"\0") + middle for path, (middle, _, _) in zip(paths, middles, strict=True)]
     tails = [_TAILS[adler32(head) & 0xFFFF] for head in heads]
-    paddings, stored = [padding for _, padding, _ in found], [size for _, _, size in found]
+    paddings, stored = [padding for _, padding, _ in middles], [size for _, _, size in middles]
     for number in _unusual(paths, sizes):
         heads[number], tails[number] = encode_header(paths[number], sizes[number]), b""
         stored[number] += len(heads[number]) - BLOCK
@@ -344,11 +346,11 @@ def fits_one_block(path: bytes, size: int) -> bool:
 def _middle(size: int) -> tuple[bytes, bytes, int]:
     """Return mode, owner, size and time of the header of a payload of *size* bytes; its padding; the size of all."""
     middle = NEW_BLOCK[100:124] + b"%011o\0" % min(size, LARGEST_OCTAL) + NEW_BLOCK[136:148]
-    return middle, ZEROS[: -size % BLOCK], BLOCK + padded(size)
+    return middle, PADDING[: -size % BLOCK], BLOCK + padded(size)
 
 
 def _tail(low: int) -> bytes:
-    """Return a new header from its checksum on; *low* is the low half of the Adler-32 sum of what is before.
+    """Return a new header from its checksum on; *low* is the low half of the Adler-32 sum of the bytes before.
 
     It is 1 + the sum of these bytes, 148 if the path has up to 100: see `header`.
     """

@@ -1,4 +1,4 @@
-"""Batches of samples that are alike, or that cost no more than a budget, and how ranks share them."""
+"""Batches by bucket, or by a cost budget, and their shares by rank."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ class RankSteps(NamedTuple):
 
     @classmethod
     def of(cls, begin: int, length: int, world_size: int, size: int, drop_last: bool, single: bool) -> RankSteps:
-        """Return how the positions from *begin* to *length* are shared in batches of *size*.
+        """Share the positions from *begin* to *length* in batches of *size*.
 
         What is left is shared as evenly as can be in one more step. If fewer samples than ranks are left, the step
         before takes them along, so that batches of some ranks have one sample more: so all ranks have equally many
         batches. With *drop_last* what is left is left out. With *single*, which is for samples and not for batches,
         nothing is taken along: some ranks have one sample more.
         """
-        full, left = divmod(max(length - begin, 0), world_size * size)
+        full, remaining = divmod(max(length - begin, 0), world_size * size)
         if drop_last:
-            left = 0
-        elif 0 < left < world_size and full and not single:
-            full, left = full - 1, left + world_size * size
-        low, each, more = begin + full * world_size * size, *divmod(left, world_size)
-        rest = [low + rank * each + min(rank, more) for rank in range(min(world_size, left) + 1)]
-        return cls(world_size, begin, full, size, rest)
+            remaining = 0
+        elif 0 < remaining < world_size and full and not single:
+            full, remaining = full - 1, remaining + world_size * size
+        low, per_rank, extra = begin + full * world_size * size, *divmod(remaining, world_size)
+        bounds = [low + rank * per_rank + min(rank, extra) for rank in range(min(world_size, remaining) + 1)]
+        return cls(world_size, begin, full, size, bounds)
 
     def batches(self, rank: int) -> int:
         """Return how many steps have a batch for *rank*; all have one for rank 0."""
         return self.full + max(0, -((rank + 1 - len(self.rest)) // self.world_size))
 
     def rest_of(self, rank: int, step: int) -> Iterator[tuple[int, int]]:
-        """Yield where the batches of *rank* begin and end, of *step* and those after it, but for full steps."""
+        """Yield (begin, end) of the batches of *rank* from *step* on, after the full steps."""
         for at in range(max(step - self.full, 0) * self.world_size + rank, len(self.rest) - 1, self.world_size):
             yield self.rest[at], self.rest[at + 1]
 
     def after(self, steps: int) -> int:
-        """Return how many positions the whole world has had after *steps* steps."""
+        """Return the positions that all ranks have consumed after *steps* steps."""
         if steps < self.full:
             return self.begin + steps * self.world_size * self.size
         return int(self.rest[min((steps - self.full) * self.world_size, len(self.rest) - 1)])
@@ -73,12 +73,12 @@ class BatchedOrder:
         self._inner, self._size, self._drop_last, self._local = inner, size, drop_last, local
         self._labels = labels_of(table, count, bucket)
         self._costs = None if max_cost is None else costs_of(table, count, max_cost)
-        self._most = 0 if max_cost is None else max_cost[1]
-        check = None if self._costs is None else [zlib.crc32(self._costs.tobytes()), self._most]
-        # what tells it from others
+        self._max_cost = 0 if max_cost is None else max_cost[1]
+        check = None if self._costs is None else [zlib.crc32(self._costs.tobytes()), self._max_cost]
+        # identifies the order in states
         self.kind = inner.kind | {"bucket": zlib.crc32(self._labels.tobytes()), "max_cost": check}
         self.kind |= {"batch_size": size, "drop_last": drop_last}
-        self._made: tuple[tuple[int, int], Any, Any] | None = None  # of the epoch that was asked for last
+        self._cached_epoch: tuple[tuple[int, int], Any, Any] | None = None  # of the epoch that was asked for last
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
         """Return the rows at *positions*."""
@@ -87,13 +87,17 @@ class BatchedOrder:
     def steps(self, begin: int, seed: int, epoch: int, world_size: int) -> RankSteps:
         """Return how ranks share the batches from position *begin* on; of a batch that it cuts, the rest is one."""
         bounds = self._batches(seed, epoch)[1]
-        left = np.append(min(begin, bounds[-1]), bounds[bounds > begin])
-        left = left[: len(left) - (len(left) - 1) % world_size] if self._drop_last else split(left, world_size)
-        return RankSteps(world_size, int(left[0]), 0, 1, left)
+        bounds_left = np.append(min(begin, bounds[-1]), bounds[bounds > begin])
+        bounds_left = (
+            bounds_left[: len(bounds_left) - (len(bounds_left) - 1) % world_size]
+            if self._drop_last
+            else split(bounds_left, world_size)
+        )
+        return RankSteps(world_size, int(bounds_left[0]), 0, 1, bounds_left)
 
     def _batches(self, seed: int, epoch: int) -> tuple[Any, Any]:
         """Return the rows of an epoch, and the positions at which batches begin and the last ends."""
-        if self._made is None or self._made[0] != (seed, epoch):
+        if self._cached_epoch is None or self._cached_epoch[0] != (seed, epoch):
             rows = self._inner.rows(np.arange(self.length), seed, epoch)
             order = np.argsort(self._labels[rows], kind="stable")
             labels = self._labels[rows[order]]
@@ -112,8 +116,8 @@ class BatchedOrder:
             starts, ends = starts[moved], ends[moved]
             bounds = np.concatenate(([0], np.cumsum(ends - starts)))
             at = np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], ends - starts)
-            self._made = (seed, epoch), rows[order[at]], bounds
-        return self._made[1:]
+            self._cached_epoch = (seed, epoch), rows[order[at]], bounds
+        return self._cached_epoch[1:]
 
     def _starts(self, rows: Any, of_label: Any) -> Any:
         """Return the numbers among *rows* at which batches begin."""
@@ -122,7 +126,7 @@ class BatchedOrder:
         if self._costs is not None:
             costs = self._costs[rows]
             sums = np.cumsum(costs)
-            ends = np.minimum(ends, np.maximum(sums.searchsorted(sums - costs + self._most, "right"), numbers + 1))
+            ends = np.minimum(ends, np.maximum(sums.searchsorted(sums - costs + self._max_cost, "right"), numbers + 1))
         starts, at = [], 0
         while at < len(rows):
             starts.append(at)
@@ -131,9 +135,9 @@ class BatchedOrder:
 
 
 def split(bounds: Any, world_size: int) -> Any:
-    """Return *bounds* of batches with those of the last step halved, the largest first, until each rank has one of it.
+    """Halve batches of the last step, the largest first, until each rank has one; return the new *bounds*.
 
-    Only if these have too few samples, batches of the steps before are.
+    Batches of earlier steps are halved only if the last step has too few samples.
 
     >>> split(np.array([0, 4, 8, 16]), 2).tolist(), split(np.array([0, 1, 3]), 4).tolist()
     ([0, 4, 8, 12, 16], [0, 1, 2, 3])
@@ -151,14 +155,14 @@ def split(bounds: Any, world_size: int) -> Any:
 
 
 def labels_of(table: Any, count: int, bucket: Any) -> Any:
-    """Return a number for each of *count* rows, equal for those that may be in one batch; all are if *bucket* is None.
+    """Return the bucket number of each of *count* rows; 0 for all if *bucket* is None.
 
     *bucket* is a column, an array of labels, or a dict of columns and where their buckets begin, None for each value.
     Raises: ValueError for what is none.
     """
-    found = np.zeros(count, np.int64)
+    labels = np.zeros(count, np.int64)
     if bucket is None:
-        return found
+        return labels
     if isinstance(bucket, str):
         bucket = {bucket: None}
     for name, edges in bucket.items() if isinstance(bucket, dict) else [("", None)]:
@@ -171,21 +175,21 @@ def labels_of(table: Any, count: int, bucket: Any) -> Any:
             if [*edges] != sorted({*edges}):
                 raise ValueError(f"buckets of {name!r} begin at ever larger numbers, not at {edges}")
             part = np.searchsorted(edges, values, "right")
-        found = np.unique(found * (int(part.max(initial=0)) + 1) + part, return_inverse=True)[1]
-    return found
+        labels = np.unique(labels * (int(part.max(initial=0)) + 1) + part, return_inverse=True)[1]
+    return labels
 
 
 def costs_of(table: Any, count: int, max_cost: Any) -> Any:
-    """Return what each of *count* rows costs, by *max_cost*: a column or an array, and the most that a batch may cost.
+    """Return the cost of each of *count* rows. *max_cost*: a column or an array, and the maximal cost of a batch.
 
-    Raises: ValueError for what is none, and for a row that costs more.
+    Raises: ValueError for an invalid value, and for a row that costs more.
     """
     if not isinstance(max_cost, (tuple, list)) or len(max_cost) != 2:
         raise ValueError(f"max_cost is a column and the most that a batch costs, ('tokens', 16384), not {max_cost!r}")
-    cost, most = max_cost
+    cost, limit = max_cost
     costs = np.asarray(table.column(cost) if isinstance(cost, str) else cost)
     if costs.shape != (count,) or costs.dtype.kind not in "iuf":
         raise ValueError(f"max_cost has a number for each of {count} samples, not {costs.dtype} of {costs.shape}")
-    for row in np.flatnonzero(~((costs >= 0) & (costs <= most)))[:1].tolist():
-        raise ValueError(f"the sample of row {row} costs {costs[row]}, and a batch may cost from 0 to {most}")
+    for row in np.flatnonzero(~((costs >= 0) & (costs <= limit)))[:1].tolist():
+        raise ValueError(f"the sample of row {row} costs {costs[row]}, and a batch may cost from 0 to {limit}")
     return costs.astype(np.float64 if costs.dtype.kind == "f" else np.int64)

@@ -1,4 +1,4 @@
-"""What tarbench measures: passes over samples as training makes them, by torch's DataLoader and datasets users have."""
+"""The measurements of tarbench: passes over samples by torch's DataLoader, with the datasets for training."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from tartools.errors import SampleError, TarToolsError, several
 from tartools.samples.filetypes import PICTURES, suffix_of
+from tartools.samples.sample import DICT_KEY, DICT_URL
 from tartools.storage import openfiles
 from tartools.tables.table import Table
 from tartools.tar import split_path
-from tartools.train.fieldchooser import KEY, URL, FieldChooser
+from tartools.train.fieldchooser import FieldChooser
 from tartools.train.loading import as_it_is
 from tartools.train.objects import ObjectDataset
 from tartools.train.payloaddecoding import PictureDecoder
@@ -30,20 +31,20 @@ from tartools.train.samplestream import samples
 from tartools.train.tabledataset import TableDataset
 from tartools.train.zips import ZipDataset
 
-CROP = 224  # pixels
-MOST = 2  # times as long as a row is measured it may take, with what starts workers
-COLD = 0.01  # of the pages of files that may still be cached in a cold run
-DECODED = ("npy", "json", "jsn")  # besides pictures
+CROP_PIXELS = 224  # pixels
+MAX_TIME_RATIO = 2  # times as long as a row is measured it may take, with what starts workers
+MAX_CACHED_SHARE = 0.01  # of the pages of files that may still be cached in a cold run
+DECODED_SUFFIXES = ("npy", "json", "jsn")  # besides pictures
 SHUFFLES: dict[str, bool | str] = {"in order": False, "blocks": "blocks", "shuffled": True}
 
 clock = time.perf_counter
 
 
 class BenchRow(NamedTuple):
-    """What is measured: *samples* in a *form* at *urls*, in an *order*, with *workers*, in batches of *batch*.
+    """One measurement: *samples* in a *form* at *urls*, in an *order*, with *workers*, in batches of *batch*.
 
     *files* are the local files, which are dropped from the page cache if the row is *cold*. It takes about *seconds*,
-    or so many *passes* if they are given.
+    or *passes* over the data, if given.
     """
 
     form: str
@@ -59,17 +60,17 @@ class BenchRow(NamedTuple):
 
 
 class BatchNote(NamedTuple):
-    """What a batch was: its *keys*, the *size* of its payloads; seconds *read*, *decoded*, *collated*."""
+    """Facts about a batch: its *keys*, the *size* of its payloads; the seconds to read, decode and collate it."""
 
     keys: list[str]
     size: int
     read: float
     decoded: float
-    collated: float
+    collate: float
 
 
 class LooseFiles(Dataset[Any]):
-    """Files or objects below a prefix, by number; those of one key, side by side, are a sample."""
+    """Samples by number from files or objects below a prefix; adjacent files with one key are a sample."""
 
     def __init__(self, prefix: str) -> None:
         self._objects = ObjectDataset(prefix)
@@ -86,9 +87,12 @@ class LooseFiles(Dataset[Any]):
 
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Return the samples *numbers*."""
-        wanted = [self._samples[number] for number in numbers]
-        found = self._objects.items([entry for _, _, fields in wanted for entry in fields.values()])
-        return [{KEY: key, URL: url, **{field: next(found) for field in fields}} for key, url, fields in wanted]
+        selected = [self._samples[number] for number in numbers]
+        payloads = self._objects.items([entry for _, _, fields in selected for entry in fields.values()])
+        return [
+            {DICT_KEY: key, DICT_URL: url, **{field: next(payloads) for field in fields}}
+            for key, url, fields in selected
+        ]
 
 
 class ByNumber(Dataset[Any]):
@@ -113,43 +117,45 @@ class ByShard(IterableDataset[Any]):
             yield batch
 
 
-def _kept(field: str, data: bytes) -> bytes | None:
-    """Leave what is neither picture nor array nor JSON as it is: a class may be a number or a word."""
-    return None if suffix_of(field) in DECODED else data
+def _keep_undecoded(field: str, data: bytes) -> bytes | None:
+    """Return *data* unless it is a picture, array or JSON; None for these, which are decoded."""
+    return None if suffix_of(field) in DECODED_SUFFIXES else data
 
 
 def batch_of(read: Callable[[], list[dict[str, Any]]], decode: FieldChooser) -> Any:
-    """Return a batch of what *read* reads, and its note; the error of one that is broken; None without samples."""
+    """Return the batch of the samples from `read()`, with its note; an error of a sample; None without samples."""
     begun = clock()
     try:
-        found = read()
+        samples = read()
     except TarToolsError as error:
         return error
-    had, decoded = clock(), []
-    for sample in found:
+    after_read, decoded = clock(), []
+    for sample in samples:
         try:
             decoded.append(decode(sample))
         except TarToolsError as error:
-            return SampleError(error.message, url=str(sample[URL]))
+            return SampleError(error.message, url=str(sample[DICT_URL]))
     ended = clock()
-    made = collated(decoded)
-    size = sum(len(value) for sample in found for name, value in sample.items() if name[:2] != "__")
-    note = BatchNote([sample[KEY] for sample in found], size, had - begun, ended - had, clock() - ended)
-    return (made, note) if found else None
+    batch = collate(decoded)
+    size = sum(len(value) for sample in samples for name, value in sample.items() if name[:2] != "__")
+    note = BatchNote(
+        [sample[DICT_KEY] for sample in samples], size, after_read - begun, ended - after_read, clock() - ended
+    )
+    return (batch, note) if samples else None
 
 
-def collated(decoded: list[dict[str, Any]]) -> dict[str, Any]:
+def collate(decoded: list[dict[str, Any]]) -> dict[str, Any]:
     """Return *decoded* samples as a batch: pictures in one tensor, all 224 x 224 at the top left; others in lists."""
-    made: dict[str, Any] = {}
+    batch: dict[str, Any] = {}
     for name in dict.fromkeys(name for sample in decoded for name in sample):
-        values = made[name] = [sample.get(name) for sample in decoded]
+        values = batch[name] = [sample.get(name) for sample in decoded]
         if all(isinstance(value, np.ndarray) and value.ndim == 3 and value.dtype == np.uint8 for value in values):
-            room = np.zeros((len(values), CROP, CROP, values[0].shape[2]), np.uint8)
+            room = np.zeros((len(values), CROP_PIXELS, CROP_PIXELS, values[0].shape[2]), np.uint8)
             for place, value in zip(room, values, strict=True):
-                part = value[:CROP, :CROP, : place.shape[2]]
+                part = value[:CROP_PIXELS, :CROP_PIXELS, : place.shape[2]]
                 place[: part.shape[0], : part.shape[1], : part.shape[2]] = part
-            made[name] = torch.from_numpy(room)
-    return made
+            batch[name] = torch.from_numpy(room)
+    return batch
 
 
 def bench_dataset(form: str, urls: Sequence[str]) -> Any:
@@ -159,10 +165,10 @@ def bench_dataset(form: str, urls: Sequence[str]) -> Any:
     return ZipDataset(urls) if form == "zip" else TableDataset(Table(*urls))
 
 
-def measured(row: BenchRow) -> dict[str, Any]:
-    """Return what passes over the samples of *row* took, until its time is over, or as many as it wants.
+def measure_row(row: BenchRow) -> dict[str, Any]:
+    """Measure passes over the samples of *row*, for its time or its number of passes; return the facts.
 
-    With counts and rates; and, without workers, the seconds a sample by what they were spent for.
+    Facts are counts and rates; and, without workers, the seconds a sample to list, read, decode and collate.
 
     Raises: SampleError if a complete pass does not have each sample once, or a sample can't be decoded; what reading
     raises.
@@ -170,32 +176,37 @@ def measured(row: BenchRow) -> dict[str, Any]:
     warnings.simplefilter("ignore")  # of torch, about what users of it choose
     torch.set_num_threads(1)
     Image.init()
-    chooser = FieldChooser(decode=[PictureDecoder("rgb8", PICTURES), _kept])  # pictures to RGB, arrays, JSON
+    chooser = FieldChooser(decode=[PictureDecoder("rgb8", PICTURES), _keep_undecoded])  # pictures to RGB, arrays, JSON
     cached = _drop(row)
     begun = clock()
     how, count = _batches(row, chooser)
     listed, begun = clock() - begun, clock()
     timed, seconds, cpu = np.zeros(5), 0.0, 0.0  # of these: samples, bytes; seconds read, decoded, collated
-    given = passes = 0
+    count_read = passes = 0
     while count and (
-        passes < row.passes if row.passes else seconds < row.seconds and clock() - begun < MOST * row.seconds
+        passes < row.passes if row.passes else seconds < row.seconds and clock() - begun < MAX_TIME_RATIO * row.seconds
     ):
         cached = max(cached, _drop(row))
         used = _processor_seconds()
         with closing(_notes(how, row.workers)) as notes:
-            came, some, took = _pass(row, notes, count, row.seconds - seconds)
+            came, batch_facts, took = _pass(row, notes, count, row.seconds - seconds)
         cpu += _processor_seconds() - used
-        timed, seconds, given, passes = timed + some, seconds + took, given + came, passes + (came == count)
-    some_of, size, *spent = timed.tolist()
-    parts = [listed / max(count, 1), *(part / (some_of or 1) for part in spent)]
+        timed, seconds, count_read, passes = (
+            timed + batch_facts,
+            seconds + took,
+            count_read + came,
+            passes + (came == count),
+        )
+    timed_samples, size, *spent = timed.tolist()
+    parts = [listed / max(count, 1), *(part / (timed_samples or 1) for part in spent)]
     return {
-        "cache": ("cold" if row.cold and cached <= COLD else "warm") if row.files else None,
-        "samples": given,
+        "cache": ("cold" if row.cold and cached <= MAX_CACHED_SHARE else "warm") if row.files else None,
+        "samples": count_read,
         "passes": passes,
         "run_seconds": seconds,
-        "samples_per_second": some_of / (seconds or 1),
+        "samples_per_second": timed_samples / (seconds or 1),
         "bytes_per_second": size / (seconds or 1),
-        "cpu_seconds": cpu / (given or 1),
+        "cpu_seconds": cpu / (count_read or 1),
         "parts": None if row.workers else dict(zip(("list", "read", "decode", "collate"), parts, strict=True)),
     }
 
@@ -208,7 +219,7 @@ def _drop(row: BenchRow) -> float:
 
 
 def _batches(row: BenchRow, chooser: FieldChooser) -> tuple[dict[str, Any], int]:
-    """Return what DataLoader takes for the batches of *row*, and how many samples a pass has."""
+    """Return the arguments of DataLoader for the batches of *row*, and the number of samples of a pass."""
     if row.form == "tar":
         return {"dataset": ByShard(row, chooser), "batch_size": None}, row.samples
     dataset = bench_dataset(row.form, row.urls)
@@ -220,15 +231,15 @@ def _batches(row: BenchRow, chooser: FieldChooser) -> tuple[dict[str, Any], int]
 
 def _notes(how: dict[str, Any], workers: int) -> Generator[BatchNote, None, None]:
     """Yield the note of each batch of a pass; the workers of DataLoader end with it. Raises: the error of one."""
-    found = iter(DataLoader(**how, num_workers=workers, worker_init_fn=_leave_signals))
+    iterator = iter(DataLoader(**how, num_workers=workers, worker_init_fn=_leave_signals))
     try:
-        for item in found:
+        for item in iterator:
             if isinstance(item, TarToolsError):
                 raise item
             yield item[1]
     finally:
         if workers:
-            found._shutdown_workers()  # type: ignore[attr-defined]
+            iterator._shutdown_workers()  # type: ignore[attr-defined]
 
 
 def _leave_signals(_worker: int) -> None:
@@ -237,17 +248,17 @@ def _leave_signals(_worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _pass(row: BenchRow, notes: Iterator[BatchNote], count: int, most: float) -> tuple[int, Any, float]:
-    """Make one pass over *count* samples, or the part of it that *most* seconds allow.
+def _pass(row: BenchRow, notes: Iterator[BatchNote], count: int, max_seconds: float) -> tuple[int, Any, float]:
+    """Make one pass over *count* samples, or the part of it that *max_seconds* seconds allow.
 
     Return how many samples came; of those that were timed the samples, bytes, and seconds of parts; and the seconds.
     With workers the clock begins when as many batches have come as there are workers, which have started then.
     """
-    keys, given, timed, seconds = set[str](), 0, np.zeros(5), 0.0
+    keys, count_read, timed, seconds = set[str](), 0, np.zeros(5), 0.0
     starting = row.workers if count > 2 * row.workers * row.batch else 0
     begun = clock()
     for note in notes:
-        given += len(note.keys)
+        count_read += len(note.keys)
         keys.update(note.keys)
         if starting:
             starting -= 1
@@ -255,16 +266,18 @@ def _pass(row: BenchRow, notes: Iterator[BatchNote], count: int, most: float) ->
             continue
         timed += (len(note.keys), *note[1:])
         seconds = clock() - begun
-        if given >= count or (not row.passes and seconds >= most):
+        if count_read >= count or (not row.passes and seconds >= max_seconds):
             break
-    if given > count or (row.files and len(keys) < given):  # keys of our copies are different
-        raise SampleError(f"{several(given, 'sample')} of {count:,} came, with {len(keys):,} keys: some came twice")
-    if given < count and (row.passes or seconds < most):
-        raise SampleError(f"only {several(given, 'sample')} of {count:,} came")
-    return given, timed, seconds
+    if count_read > count or (row.files and len(keys) < count_read):  # keys of our copies are different
+        raise SampleError(
+            f"{several(count_read, 'sample')} of {count:,} came, with {len(keys):,} keys: some came twice"
+        )
+    if count_read < count and (row.passes or seconds < max_seconds):
+        raise SampleError(f"only {several(count_read, 'sample')} of {count:,} came")
+    return count_read, timed, seconds
 
 
 def _processor_seconds() -> float:
-    """Return what this process and its workers that have ended have taken."""
+    """Return the processor seconds of this process and its ended workers."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(used.ru_utime + used.ru_stime for used in both)

@@ -28,7 +28,7 @@ def writer(url: Name) -> Iterator[WritableFile]:
 
     Holds: up to 5 parts of 16 MiB. Raises: StorageError.
     """
-    with WritableFile(name_of(url), force=True) as file, _told(file):
+    with WritableFile(name_of(url), force=True) as file, _raise_cause(file):
         yield file
 
 
@@ -38,12 +38,12 @@ def reader(url: Name) -> Iterator[io.BufferedReader]:
 
     Holds: up to 72 MiB. Raises: StorageError, also if the object is replaced while it is read.
     """
-    with seekable.seekable(name_of(url)) as file, _told(file.raw):
+    with seekable.seekable(name_of(url)) as file, _raise_cause(file.raw):
         yield file
 
 
 @contextmanager
-def _told(file: object) -> Iterator[None]:
+def _raise_cause(file: object) -> Iterator[None]:
     """Raise why *file* failed, where torch raises an error of its own after that, without the URL."""
     try:
         yield

@@ -37,13 +37,13 @@ from tartools.storage.local import path_of
 from tartools.storage.url import Url
 from tartools.train import checkpoint
 
-DATA = ".distcp"
+DISTCP_SUFFIX = ".distcp"
 
 _log = logging.getLogger("tartools.train")
 
 
 class _CheckpointFiles:
-    """What torch's reader and writer ask of a file system."""
+    """The file system interface of torch's reader and writer, for URLs."""
 
     def create_stream(self, path: str, mode: str) -> AbstractContextManager[Any]:
         """Give the file *path*; one that is written appears at the end of the block."""
@@ -62,12 +62,12 @@ class _CheckpointFiles:
         storage.make_directory(path)
 
     def exists(self, path: str) -> bool:
-        """Tell whether the file *path* exists."""
+        """True if the file *path* exists."""
         return storage.exists(path)
 
 
 class _AtUrl:
-    """What a reader and a writer at *url* have in common."""
+    """Base class of the reader and the writer of a checkpoint at *url*."""
 
     def __init__(self, url: str | os.PathLike[str], **options: Any) -> None:
         super().__init__("", **options)  # type: ignore[call-arg]
@@ -76,7 +76,7 @@ class _AtUrl:
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Tell whether *checkpoint_id* is a URL that can be written."""
+        """True if *checkpoint_id* is a URL that can be written."""
         try:
             Url(os.fspath(checkpoint_id)).module("write")
         except (StorageError, UsageError):
@@ -116,7 +116,7 @@ class StorageWriter(_AtUrl, FileSystemWriter):
         return _StoragePrefix(f"__{rank}_{self.save_id}_")
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write what this rank saves. Raises: StorageError, also if one of several threads has failed."""
+        """Write the data of this rank. Raises: StorageError, also if one of several threads has failed."""
         written = super().write_data(plan, planner)
         missing = len(plan.items) - len(written.value())
         if missing:
@@ -126,22 +126,22 @@ class StorageWriter(_AtUrl, FileSystemWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Let the checkpoint appear, and remove data of the one before."""
         metadata.version = CURRENT_DCP_VERSION
-        metadata.storage_data = {one.index: one.storage_data for several in results for one in several}
+        metadata.storage_data = {result.index: result.storage_data for several in results for result in several}
         metadata.storage_meta = self.storage_meta()
-        alone = None if self.use_collectives else self.rank
-        begin = f"{self.path}/__{'' if alone is None else f'{alone}_'}"
-        with self.fs.create_stream(self._get_metadata_path(alone), "wb") as file:
+        own_rank = None if self.use_collectives else self.rank
+        begin = f"{self.path}/__{'' if own_rank is None else f'{own_rank}_'}"
+        with self.fs.create_stream(self._get_metadata_path(own_rank), "wb") as file:
             pickle.dump(metadata, file)
         used = {info.relative_path for info in metadata.storage_data.values()}
         try:
             for name in self._files():
-                if name.startswith(begin) and name.endswith(DATA) and name.rpartition("/")[2] not in used:
+                if name.startswith(begin) and name.endswith(DISTCP_SUFFIX) and name.rpartition("/")[2] not in used:
                     storage.remove(name)
         except (StorageError, OSError) as error:
             _log.warning("the checkpoint is saved, but data of an older one was not removed: %s", error)
 
     def _files(self) -> list[str]:
-        """Return what is in the folder, whose name may have braces; nothing where that can't be known."""
+        """Return the URLs of files in the folder, whose name may have braces; [] if the store can't list."""
         if Url(self.path).is_local:
             return [f"{self.path}/{name}" for name in os.listdir(path_of(self.path))]
         return [entry.url for entry in listed(f"{self.path}/", flat=True)] if Url(self.path).is_listed else []
@@ -159,7 +159,7 @@ class StorageReader(_AtUrl, FileSystemReader):
         super().__init__(url)
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Bring what is to be read into the order of the files."""
+        """Sort the items to read by file and offset."""
 
         def place(item: Any) -> tuple[str, int]:
             info = self.storage_data[item.storage_index]

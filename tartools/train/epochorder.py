@@ -1,4 +1,4 @@
-"""Orders of an epoch as functions of seed, epoch and position, of which nothing is held.
+"""Orders of an epoch as functions of seed, epoch and position, computed on demand.
 
 Rows come as they are stored, permuted as a whole or by blocks, or in shares: of rows, or of the sources that they are
 of, exact ones or drawn by lot. Only whole numbers of 64 bits that wrap around are used, and a few products of doubles:
@@ -24,12 +24,12 @@ MASK = (1 << 64) - 1
 FRACTION = 20  # bits of where the first point of an epoch is
 
 
-def mixed(values: Any, key: int) -> Any:
+def mix_bits(values: Any, key: int) -> Any:
     """Return 64 well mixed bits for each of *values* (uint64): the finalizer of splitmix64."""
-    found = values * np.uint64(GOLDEN) + np.uint64(key & MASK)
-    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return found ^ (found >> np.uint64(31))
+    bits = values * np.uint64(GOLDEN) + np.uint64(key & MASK)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
 
 
 def key_of(*parts: int) -> int:
@@ -40,12 +40,12 @@ def key_of(*parts: int) -> int:
     """
     key = 0
     for part in parts:
-        key = int(mixed(np.array([key ^ (part & MASK)], np.uint64), part >> 64)[0])
+        key = int(mix_bits(np.array([key ^ (part & MASK)], np.uint64), part >> 64)[0])
     return key
 
 
 def permuted(positions: Any, count: int, key: int) -> Any:
-    """Return where a permutation of `range(count)` has *positions*: an array of int64.
+    """Return the values of a permutation of `range(count)` at *positions*: an array of int64.
 
     A Feistel network on pairs (low, high) with low + width * high, walked until the number is below *count*: for each
     *key* a bijection. About one microsecond for ten positions; holds a few arrays as long as *positions*.
@@ -55,18 +55,18 @@ def permuted(positions: Any, count: int, key: int) -> Any:
     """
     width = np.uint64(isqrt(max(count - 1, 0)) + 1)
     height = np.uint64(-(-count // int(width)))
-    found = np.asarray(positions).astype(np.uint64)
+    values = np.asarray(positions).astype(np.uint64)
     keys = [key_of(key, number) for number in range(ROUNDS)]
-    walking = np.arange(len(found))
+    walking = np.arange(len(values))
     while len(walking):
-        high, low = np.divmod(found[walking], width)
+        high, low = np.divmod(values[walking], width)
         for number in range(0, ROUNDS, 2):
-            low = (low + mixed(high, keys[number]) % width) % width
-            high = (high + mixed(low, keys[number + 1]) % height) % height
+            low = (low + mix_bits(high, keys[number]) % width) % width
+            high = (high + mix_bits(low, keys[number + 1]) % height) % height
         reached = low + width * high
-        found[walking] = reached
+        values[walking] = reached
         walking = walking[reached >= np.uint64(count)]
-    return found.astype(np.int64)
+    return values.astype(np.int64)
 
 
 def drawn_by_share(positions: Any, bounds: Any, key: int) -> Any:
@@ -75,11 +75,11 @@ def drawn_by_share(positions: Any, bounds: Any, key: int) -> Any:
     *bounds* are sums of weights, up to each number.
     """
     numbers = np.asarray(positions).astype(np.uint64)
-    shares = (mixed(mixed(numbers, key), key) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+    shares = (mix_bits(mix_bits(numbers, key), key) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
     return np.minimum(bounds.searchsorted(shares * bounds[-1], "right"), len(bounds) - 1)
 
 
-# ---- orders: *length* is the number of positions, *kind* tells it from others, `rows` gives an array of int64 ----
+# ---- orders: *length* is the number of positions, *kind* identifies it in states, `rows` returns int64 ----
 
 
 class PlainOrder:
@@ -114,34 +114,34 @@ class BlockOrder:
         new[1:] |= part[1:] != part[:-1]
         self._starts = np.flatnonzero(new)
         self._counts = np.diff(np.append(self._starts, self.length))
-        self._made: tuple[tuple[int, int], Any, Any] | None = None  # of the epoch that was asked for last
+        self._cached_epoch: tuple[tuple[int, int], Any, Any] | None = None  # of the epoch that was asked for last
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
         """Return the rows at *positions*."""
         order, bounds = self._order(seed, epoch)
         borders = np.append(bounds[: -1 : self._window], bounds[-1])  # of windows
         within = borders.searchsorted(positions, "right") - 1
-        found = np.empty(len(positions), np.int64)
+        rows = np.empty(len(positions), np.int64)
         for window in np.unique(within).tolist():
             at = np.flatnonzero(within == window)
             begin, end = int(borders[window]), int(borders[window + 1])
             moved = permuted(positions[at] - begin, end - begin, key_of(seed, epoch, window + 1)) + begin
             run = bounds.searchsorted(moved, "right") - 1
-            found[at] = self._starts[order[run]] + moved - bounds[run]
-        return found
+            rows[at] = self._starts[order[run]] + moved - bounds[run]
+        return rows
 
     def _order(self, seed: int, epoch: int) -> tuple[Any, Any]:
         """Return the runs of an epoch in their order, and the positions at which they begin and the last ends."""
-        if self._made is None or self._made[0] != (seed, epoch):
+        if self._cached_epoch is None or self._cached_epoch[0] != (seed, epoch):
             count = len(self._starts)
             order = permuted(np.arange(count), count, key_of(seed, epoch))
             bounds = np.concatenate(([0], np.cumsum(self._counts[order])))
-            self._made = (seed, epoch), order, bounds
-        return self._made[1:]
+            self._cached_epoch = (seed, epoch), order, bounds
+        return self._cached_epoch[1:]
 
 
 class Weighting(NamedTuple):
-    """What weights say: the number of the *source* of each row, and the *weights* of rows among those of their source.
+    """Parsed weights: the number of the *source* of each row, and the *weights* of rows within their source.
 
     *schedule* has pairs: from how many samples on, over all epochs, and the share that each source has from there.
     """
@@ -155,7 +155,7 @@ class WeightedOrder:
     """Rows drawn with repetition, each as often as its weight says, on average. Holds: 8 bytes a row."""
 
     def __init__(self, mixture: Weighting, length: int) -> None:
-        self.length, self.kind = length, identity_of_mixture(mixture, length) | {"replacement": True, "per_batch": 0}
+        self.length, self.kind = length, mixture_fingerprint(mixture, length) | {"replacement": True, "per_batch": 0}
         source, weights, ((_, shares),) = mixture
         self._bounds = np.cumsum((shares / np.bincount(source, weights, len(shares)))[source] * weights)
 
@@ -176,7 +176,7 @@ class ShareOrder:
 
     def __init__(self, mixture: Weighting, length: int, batch: int = 0) -> None:
         self.length = length - length % (batch or 1)
-        self.kind = identity_of_mixture(mixture, self.length) | {"replacement": False, "per_batch": batch}
+        self.kind = mixture_fingerprint(mixture, self.length) | {"replacement": False, "per_batch": batch}
         self._batch, self._schedule = batch, mixture.schedule
         count = len(mixture.source)
         order = permuted(np.arange(count), count, key_of(count))  # so that no pattern of the table meets the distances
@@ -187,29 +187,29 @@ class ShareOrder:
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
         """Return the rows at *positions*."""
         positions = np.asarray(positions)
-        source, draw, found = np.empty((3, len(positions)), np.int64)
+        source, draw, indexes = np.empty((3, len(positions)), np.int64)
         drawn = np.zeros(len(self._ends), np.int64)  # by each source, in the parts before
         for number, (begin, end, shares) in enumerate(self._parts(epoch)):
-            here = np.flatnonzero((positions >= begin) & (positions < end))
-            at = positions[here] - begin
-            each, turns, turn = in_ratio(shares, self._batch or end - begin), 1, np.int64(0)
+            selected = np.flatnonzero((positions >= begin) & (positions < end))
+            at = positions[selected] - begin
+            per_turn, turns, turn = in_ratio(shares, self._batch or end - begin), 1, np.int64(0)
             if self._batch:
                 turns = (end - begin) // self._batch
                 turn, at = np.divmod(at, self._batch)
             else:
                 at = permuted(at, end - begin, key_of(seed, epoch, 0, number))
-            bounds = np.cumsum(each)
-            of = source[here] = bounds.searchsorted(at, "right")
-            draw[here] = drawn[of] + turn * each[of] + at - (bounds - each)[of]
-            drawn += turns * each
+            bounds = np.cumsum(per_turn)
+            owner = source[selected] = bounds.searchsorted(at, "right")
+            draw[selected] = drawn[owner] + turn * per_turn[owner] + at - (bounds - per_turn)[owner]
+            drawn += turns * per_turn
         for number in np.unique(source).tolist():
-            here = np.flatnonzero(source == number)
-            moved = permuted(draw[here], int(drawn[number]), key_of(seed, epoch, 1, number))
-            found[here] = self._points(moved, int(drawn[number]), number, seed, epoch)
-        return self._order[found]
+            selected = np.flatnonzero(source == number)
+            moved = permuted(draw[selected], int(drawn[number]), key_of(seed, epoch, 1, number))
+            indexes[selected] = self._points(moved, int(drawn[number]), number, seed, epoch)
+        return self._order[indexes]
 
     def _points(self, numbers: Any, count: int, source: int, seed: int, epoch: int) -> Any:
-        """Return on which places of the order points with these *numbers* are, of *count* ones of *source*."""
+        """Return the indexes in `_order` of the points *numbers*, of *count* points of *source*."""
         begin, end = (int(self._ends[source - 1]) if source else 0), int(self._ends[source])
         before = self._sums[begin - 1] if begin else 0.0
         place = ((key_of(seed, source) + epoch * GOLDEN) & MASK) >> (64 - FRACTION)
@@ -218,7 +218,7 @@ class ShareOrder:
         return np.clip(self._sums.searchsorted(at, "right"), begin, end - 1)
 
     def _parts(self, epoch: int) -> list[tuple[int, int, Any]]:
-        """Return where the parts of *epoch* begin and end, and the shares that hold there."""
+        """Return (begin, end, shares) for each part of *epoch*."""
         bounds = [min(max(first - epoch * self.length, 0), self.length) for first, _ in self._schedule] + [self.length]
         parts = zip(bounds[:-1], bounds[1:], self._schedule, strict=True)
         return [(begin, end, shares) for begin, end, (_, shares) in parts if begin < end]
@@ -234,25 +234,25 @@ def in_ratio(shares: Any, count: int) -> Any:
     [9, 2, 1]
     """
     exact = shares * (count / np.cumsum(shares)[-1])
-    found = np.floor(exact).astype(np.int64)
-    found[np.argsort(found - exact, kind="stable")[: count - int(found.sum())]] += 1
-    return found
+    counts = np.floor(exact).astype(np.int64)
+    counts[np.argsort(counts - exact, kind="stable")[: count - int(counts.sum())]] += 1
+    return counts
 
 
-def identity_of_mixture(mixture: Weighting, length: int) -> dict[str, Any]:
-    """Return what tells orders of *mixture* in epochs of *length* from others."""
+def mixture_fingerprint(mixture: Weighting, length: int) -> dict[str, Any]:
+    """Return a fingerprint of the order of *mixture* in epochs of *length* samples."""
     check = zlib.crc32(mixture.source.tobytes(), zlib.crc32(mixture.weights.tobytes()))
     check = zlib.crc32(repr([(first, shares.tolist()) for first, shares in mixture.schedule]).encode(), check)
     return {"weights": check, "length": length}
 
 
 def is_schedule(weights: Any) -> bool:
-    """Tell whether *weights* is a list of pairs."""
+    """True if *weights* is a list of pairs."""
     return isinstance(weights, (list, tuple)) and bool(weights) and isinstance(weights[0], (list, tuple))
 
 
 def mixture_of(table: Any, count: int, weights: Any) -> Weighting:
-    """Return what *weights* says of *count* rows.
+    """Parse *weights* for *count* rows.
 
     It is a column, an array, shares of sources by pattern, a schedule of these, or None where all rows are alike.
     Raises: SampleError, ValueError if they are no weights.
@@ -260,30 +260,32 @@ def mixture_of(table: Any, count: int, weights: Any) -> Weighting:
     if isinstance(weights, dict):
         weights = [(0, weights)]
     if is_schedule(weights):
-        return _scheduled(table, count, weights)
-    found = table.column(weights) if isinstance(weights, str) else np.ones(count) if weights is None else weights
-    found = np.asarray(found, np.float64)
-    if found.shape != (count,):
-        raise ValueError(f"weights are one number for each of {count} samples, not {found.shape}")
-    return Weighting(np.zeros(count, np.int8), _checked(found), [(0, np.ones(1))])
+        return _parse_schedule(table, count, weights)
+    row_weights = table.column(weights) if isinstance(weights, str) else np.ones(count) if weights is None else weights
+    row_weights = np.asarray(row_weights, np.float64)
+    if row_weights.shape != (count,):
+        raise ValueError(f"weights are one number for each of {count} samples, not {row_weights.shape}")
+    return Weighting(np.zeros(count, np.int8), _check_weights(row_weights), [(0, np.ones(1))])
 
 
-def _checked(weights: Any) -> Any:
+def _check_weights(weights: Any) -> Any:
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise ValueError("weights are numbers from 0 on, not all of them 0")
     return weights
 
 
-def _scheduled(table: Any, count: int, schedule: Any) -> Weighting:
+def _parse_schedule(table: Any, count: int, schedule: Any) -> Weighting:
     if any(len(pair) != 2 or not isinstance(pair[1], dict) for pair in schedule):
         raise ValueError("a schedule of weights is like [(0, {'a/*.tar': 1}), (100000, {'b/*.tar': 1})]")
     firsts = [first for first, _ in schedule]
     if firsts[0] != 0 or firsts != sorted({*firsts}):
         raise ValueError(f"a schedule of weights begins at sample 0 and goes on at later ones, not at {firsts}")
     patterns = [*dict.fromkeys(pattern for _, shares in schedule for pattern in shares)]
-    of = _sources(table, patterns)
-    rows = [(first, np.array([shares.get(one, 0) for one in patterns], np.float64)) for first, shares in schedule]
-    return Weighting(of, np.ones(count), [(first, _checked(shares)) for first, shares in rows])
+    source_of_row = _sources(table, patterns)
+    rows = [
+        (first, np.array([shares.get(pattern, 0) for pattern in patterns], np.float64)) for first, shares in schedule
+    ]
+    return Weighting(source_of_row, np.ones(count), [(first, _check_weights(shares)) for first, shares in rows])
 
 
 def _sources(table: Any, patterns: Iterable[str]) -> Any:
@@ -298,7 +300,9 @@ def _sources(table: Any, patterns: Iterable[str]) -> Any:
         if two := [shard for shard in matched if source[shard] >= 0]:
             raise ValueError(f"two patterns match {urls[two[0]]}")
         source[matched] = number
-    of = source[numbers]
-    if (of < 0).any():
-        raise SampleError("no pattern of weights matches this shard", url=urls[int(numbers[(of < 0).argmax()])])
-    return of
+    source_of_row = source[numbers]
+    if (source_of_row < 0).any():
+        raise SampleError(
+            "no pattern of weights matches this shard", url=urls[int(numbers[(source_of_row < 0).argmax()])]
+        )
+    return source_of_row

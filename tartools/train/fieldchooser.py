@@ -1,4 +1,4 @@
-"""What a sample is for a person who trains: its fields as a dict or a tuple, decoded and transformed.
+"""Samples for training: their fields as a dict or a tuple, decoded and transformed.
 
 Decoders are those of webdataset. What would unpickle is refused, because whoever wrote the shards could run code.
 """
@@ -15,17 +15,17 @@ from typing import Any
 from tartools import storage
 from tartools.errors import SampleError, TarToolsError
 from tartools.samples.encoding import without_codec
-from tartools.samples.sample import Sample, field_name
+from tartools.samples.sample import DICT_KEY, DICT_URL, Sample, field_name
 from tartools.samples.values import field_list
 from tartools.storage.url import Name, name_of
 from tartools.tar import Member
-from tartools.train.payloaddecoding import FILE, Resize, decoder_of, pictures_of
+from tartools.train.payloaddecoding import AS_FILE, Resize, decoder_of, pictures_of
 from tartools.train.sampleseeds import SampleSeeds, SharedSeeds, call_with_seed, seed_parameter
 from tartools.train.sending import check_sent
 from tartools.train.workererrors import note_result
 
-KEY, URL, OWN = "__key__", "__url__", "__"  # names of a dict that begin with the last are no fields
-NAMED = 10  # classes in a message
+RESERVED_PREFIX = "__"  # names of a dict that begin with it are no fields
+MAX_CLASSES_IN_MESSAGE = 10  # classes in a message
 
 Fields = str | Sequence[str] | None
 Decoder = str | Callable[..., Any]
@@ -36,7 +36,7 @@ Classes = Name | Iterable[str] | Mapping[str, Name | Iterable[str]] | None
 
 
 class FieldChooser:
-    """Makes of a sample what training takes. It is called with a `Sample`, or with a dict as `as_dict` makes it.
+    """Chooses, decodes and transforms the fields of a sample. Call it with a `Sample`, or with a dict from `as_dict`.
 
         FieldChooser(("jpg;png", "cls"), "pil", (augment, None))
 
@@ -103,60 +103,64 @@ class FieldChooser:
         self._seed_parameters = [seed_parameter(function) for function in functions]
         self.seeds: SharedSeeds | SampleSeeds | None = SharedSeeds() if any(self._seed_parameters) else None
         self.decoder = decoder_of(decode, resize)
-        given = decode.items() if isinstance(decode, Mapping) else ()
-        self.files = frozenset(field.lower() for field, how in given if how == FILE)
+        decoders_by_field = decode.items() if isinstance(decode, Mapping) else ()
+        self.files = frozenset(field.lower() for field, how in decoders_by_field if how == AS_FILE)
         self.classes = class_numbers(classes)
         self.raw = decode is None and transform is None and not self.classes  # payloads are given as they are
-        known = (name for one in self.fields or () for name in one)
-        self.needed = None if self.fields is None else {name.lower() for name in known}
+        all_names = (name for choices in self.fields or () for name in choices)
+        self.needed = None if self.fields is None else {name.lower() for name in all_names}
         if self.needed is not None:
-            there = self.needed | {without_codec(name)[0] for name in self.needed}
+            decodable = self.needed | {without_codec(name)[0] for name in self.needed}
             sizes = [name for names in resize for name in names.split(";")] if isinstance(resize, Mapping) else ()
-            for what, some in (("decode", dict(given)), ("resize", sizes), ("classes", self.classes)):
-                if lost := [name for name in some if name.lower() not in there]:
+            for argument, fields_named in (
+                ("decode", dict(decoders_by_field)),
+                ("resize", sizes),
+                ("classes", self.classes),
+            ):
+                if absent := [name for name in fields_named if name.lower() not in decodable]:
                     names = ", ".join(sorted(self.needed))
-                    raise ValueError(f"{what} names the field {lost[0]!r}, and the fields are {names}")
+                    raise ValueError(f"{argument} names the field {absent[0]!r}, and the fields are {names}")
 
     @property
     def by_pillow(self) -> int:
-        """How many JPEGs Pillow has decoded that simplejpeg refused, here and in workers: odd ones, or damaged."""
-        return sum(one.by_pillow for one in pictures_of(() if self.decoder is None else self.decoder.handlers))
+        """The number of JPEGs that simplejpeg refused and Pillow decoded, here and in workers."""
+        return sum(decoder.by_pillow for decoder in pictures_of(() if self.decoder is None else self.decoder.handlers))
 
     def __getstate__(self) -> dict[str, Any]:
         check_sent("transform", self.transform if isinstance(self.transform, list) else [self.transform])
         handlers = () if self.decoder is None else self.decoder.handlers
-        check_sent("decode", [getattr(one, "function", one) for one in handlers])
+        check_sent("decode", [getattr(handler, "function", handler) for handler in handlers])
         return self.__dict__
 
     def __call__(self, sample: Sample | Mapping[str, Any]) -> Any:
-        """Return what training takes of *sample*."""
-        found: Any = as_dict(sample, None, self.files) if isinstance(sample, Sample) else sample
-        result = self._result(found)
-        note_result(result, found, self._names)
+        """Return the chosen fields of *sample*, decoded and transformed."""
+        fields: Any = as_dict(sample, None, self.files) if isinstance(sample, Sample) else sample
+        result = self._result(fields)
+        note_result(result, fields, self._names)
         return result
 
-    def _result(self, found: Mapping[str, Any]) -> Any:
+    def _result(self, fields: Mapping[str, Any]) -> Any:
         if self.fields is not None:
-            values = [self._value(found, names) for names in self.fields]
-            return self._transformed(found, tuple(values))
+            values = [self._value(fields, names) for names in self.fields]
+            return self._transformed(fields, tuple(values))
         if self.decoder is not None or self.classes:
-            found = {name: self._decoded(found, name, value) for name, value in found.items()}
-        return self._transformed(found, found)
+            fields = {name: self._decoded(fields, name, value) for name, value in fields.items()}
+        return self._transformed(fields, fields)
 
     def _value(self, sample: Mapping[str, Any], names: list[str]) -> Any:
         for name in names:
-            found = name if name in sample else name.lower()
-            if found in sample:
-                return self._decoded(sample, found, sample[found])
+            field = name if name in sample else name.lower()
+            if field in sample:
+                return self._decoded(sample, field, sample[field])
         if self.missing is None:
             return None
-        have = field_list(name for name in sample if not name.startswith(OWN))
+        have = field_list(name for name in sample if not name.startswith(RESERVED_PREFIX))
         raise _failure(sample, f"has no field {' or '.join(map(repr, names))}; its fields are: {have}")
 
     def _decoded(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
         if name in self.classes:
             return self._number(sample, name, value)
-        if self.decoder is None or name[:2] == OWN or not isinstance(value, bytes):
+        if self.decoder is None or name[:2] == RESERVED_PREFIX or not isinstance(value, bytes):
             return value
         try:
             return self.decoder.decode1(name, value)
@@ -167,8 +171,10 @@ class FieldChooser:
         numbers = self.classes[field]
         name = (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
         if name not in numbers:
-            some = ", ".join(islice(numbers, NAMED)) + ", ..." * (len(numbers) > NAMED)
-            raise _failure(sample, f"field {field!r}: {name!r} is none of the {len(numbers)} classes: {some}")
+            examples = ", ".join(islice(numbers, MAX_CLASSES_IN_MESSAGE)) + ", ..." * (
+                len(numbers) > MAX_CLASSES_IN_MESSAGE
+            )
+            raise _failure(sample, f"field {field!r}: {name!r} is none of the {len(numbers)} classes: {examples}")
         return numbers[name]
 
     def _transformed(self, sample: Mapping[str, Any], value: Any) -> Any:
@@ -193,7 +199,7 @@ class FieldChooser:
 
     def _seeded(self, sample: Mapping[str, Any], seeds: SharedSeeds | SampleSeeds) -> Any:
         """Return the transform, or the list of them, with the seed of *sample* for functions that ask for one."""
-        seed = seeds.of(str(sample[URL]), str(sample[KEY]))
+        seed = seeds.of(str(sample[DICT_URL]), str(sample[DICT_KEY]))
         if not isinstance(self.transform, list):
             return partial(call_with_seed, self.transform, self._seed_parameters[0], seed)
         pairs = zip(self.transform, self._seed_parameters, strict=True)
@@ -203,39 +209,41 @@ class FieldChooser:
         ]
 
 
-def names_in(fields: Any, what: str = "fields") -> list[str]:
-    """Return the names that *fields* are. Raises: TypeError for what is none, ValueError without any."""
+def names_in(fields: Any, argument: str = "fields") -> list[str]:
+    """Return the list of names in *fields*. Raises: TypeError for a value that is no name, ValueError if empty."""
     names = fields.split() if isinstance(fields, str) else [*fields] if isinstance(fields, Iterable) else [fields]
     if wrong := [name for name in names if not isinstance(name, str)]:
-        raise TypeError(f"{what} are names, as in 'jpg;png cls' or ('jpg;png', 'cls'), not {wrong[0]!r}")
+        raise TypeError(f"{argument} are names, as in 'jpg;png cls' or ('jpg;png', 'cls'), not {wrong[0]!r}")
     if not names:
-        raise ValueError(f"{what} names none; without fields= a sample is a dict of all")
+        raise ValueError(f"{argument} names none; without fields= a sample is a dict of all")
     return names
 
 
 def class_numbers(classes: Any) -> dict[str, dict[str, int]]:
-    """Return the numbers of the names that *classes* gives, by field. Raises: ValueError without any, or for twins."""
-    found = {}
-    for field, given in (classes if isinstance(classes, Mapping) else {"cls": classes}).items():
-        if given is not None:
-            is_file = isinstance(given, (str, os.PathLike))
-            names = storage.content(name_of(given)).decode().splitlines() if is_file else given
+    """Return the number of each class name, by field. Raises: ValueError if empty, or for repeated names."""
+    numbers_by_field = {}
+    for field, field_classes in (classes if isinstance(classes, Mapping) else {"cls": classes}).items():
+        if field_classes is not None:
+            is_file = isinstance(field_classes, (str, os.PathLike))
+            names = storage.content(name_of(field_classes)).decode().splitlines() if is_file else field_classes
             names = [str(name).strip() for name in names]
-            numbers = found[field.lower()] = {name: number for number, name in enumerate(names)}
+            numbers = numbers_by_field[field.lower()] = {name: number for number, name in enumerate(names)}
             if not numbers or len(numbers) < len(names) or "" in numbers:
-                raise ValueError(f"classes are different names, one on each line of a file, not {names[:NAMED]}")
-    return found
+                raise ValueError(
+                    f"classes are different names, one on each line of a file, not {names[:MAX_CLASSES_IN_MESSAGE]}"
+                )
+    return numbers_by_field
 
 
-def as_dict(sample: Sample, wanted: Set[str] | None = None, files: Set[str] = frozenset()) -> dict[str, Any]:
-    """Return *sample* as webdataset gives it: `__key__`, `__url__`, and payloads by field, in lower case.
+def as_dict(sample: Sample, needed: Set[str] | None = None, files: Set[str] = frozenset()) -> dict[str, Any]:
+    """Return *sample* as a dict of webdataset: `__key__`, `__url__`, and payloads by field, in lower case.
 
     Those of *files* that are ranges of a file are given as files.
-    Only the fields *wanted* are read, if they are given; others are None. Raises: SampleError if two fields differ only
+    Only the fields *needed* are read, if they are given; others are None. Raises: SampleError if two fields differ only
     in case, or if one begins with two underscores.
     """
     fields = [(field_name(member), _reader(member, files)) for member in sample.members]
-    return dict_of(sample.key, sample.shard, fields, wanted)
+    return dict_of(sample.key, sample.shard, fields, needed)
 
 
 def _reader(member: Member, files: Set[str]) -> Callable[[], Any]:
@@ -245,29 +253,31 @@ def _reader(member: Member, files: Set[str]) -> Callable[[], Any]:
 
 
 def dict_of(
-    key: str, url: str, fields: Sequence[tuple[str, Callable[[], Any]]], wanted: Set[str] | None
+    key: str, url: str, fields: Sequence[tuple[str, Callable[[], Any]]], needed: Set[str] | None
 ) -> dict[str, Any]:
-    """Return the sample *key* of *url* with *fields*, (name, what reads the payload), as `as_dict` does."""
-    found: dict[str, Any] = {KEY: key, URL: url}
+    """Return the sample *key* of *url* as a dict like `as_dict`; *fields*: (name, function that reads the payload)."""
+    sample: dict[str, Any] = {DICT_KEY: key, DICT_URL: url}
     for field, payload in fields:
         name = field.lower()
-        if name.startswith(OWN):
-            what = f"has a field {field!r}, and names that begin with {OWN} are those of the key and the URL"
-            raise _failure(found, f"{what} (tarcat -x {field} leaves it out)")
-        if wanted is not None and name not in wanted:
-            found[name] = None
-        elif name in found:
-            raise _failure(found, f"has two fields {name!r}")
+        if name.startswith(RESERVED_PREFIX):
+            problem = (
+                f"has a field {field!r}, and names that begin with {RESERVED_PREFIX} are those of the key and the URL"
+            )
+            raise _failure(sample, f"{problem} (tarcat -x {field} leaves it out)")
+        if needed is not None and name not in needed:
+            sample[name] = None
+        elif name in sample:
+            raise _failure(sample, f"has two fields {name!r}")
         else:
-            found[name] = payload()
-    return found
+            sample[name] = payload()
+    return sample
 
 
-def _failure(sample: Mapping[str, Any], what: str) -> SampleError:
-    return SampleError(f"sample {sample.get(KEY)!r}: {what}", url=str(sample.get(URL) or ""))
+def _failure(sample: Mapping[str, Any], problem: str) -> SampleError:
+    return SampleError(f"sample {sample.get(DICT_KEY)!r}: {problem}", url=str(sample.get(DICT_URL) or ""))
 
 
 def undecodable(sample: Mapping[str, Any], field: str, error: BaseException | None) -> SampleError:
-    """Return the failure of decoding *field* of *sample*, for what *error* says."""
+    """Return the SampleError for *field* of *sample*, which can't be decoded because of *error*."""
     text = f"{type(error).__name__}: {error} (tarcheck --decode lists all fields that can't be decoded)"
     return _failure(sample, f"field {field!r}: {error.message if isinstance(error, TarToolsError) else text}")

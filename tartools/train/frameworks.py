@@ -1,4 +1,4 @@
-"""What tartools has to know about frameworks: accelerate and transformers deal samples to ranks on their own.
+"""Support for frameworks: accelerate and transformers deal samples to ranks on their own.
 
 All other frameworks ask `loader.sampler` whether it is torch's DistributedSampler, and leave the loader as it is then.
 accelerate asks nobody. It makes another DataLoader of the dataset and the sampler, of which it gives each rank a part:

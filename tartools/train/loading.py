@@ -23,9 +23,9 @@ from tartools.train.sharedmemory import SentBuffer, SharedBuffers, keep_freed_me
 from tartools.train.tabledataset import Columns, TableBatch, TableDataset, TableSource
 from tartools.train.workererrors import WorkerInit
 
-ENDED = "DataLoader worker (pid"  # how torch begins to say that a worker was killed, or has ended
-CAUGHT = "Caught "  # and what was raised in a worker
-NAMED = 8  # rows and shards in a message
+WORKER_DIED = "DataLoader worker (pid"  # how torch begins to say that a worker was killed, or has ended
+WORKER_RAISED = "Caught "  # and what was raised in a worker
+MAX_PLACES_IN_MESSAGE = 8  # rows and shards in a message
 
 
 def loader(
@@ -56,7 +56,7 @@ def loader(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     **options: Any,
 ) -> Loader:
-    """Return a DataLoader over *source*: what TableDataset takes, or a dataset. Most people want this.
+    """Return a DataLoader over *source*, a source of TableDataset or a dataset. Most users need only this.
 
         data = tartools.train.loader("train.parquet", 64, fields=("jpg;png", "cls"), decode="torchrgb8", num_workers=4)
         data.load_state_dict(torch.load("loader.pt"))  # in mid-epoch, with any number of ranks and workers
@@ -80,12 +80,12 @@ def loader(
 
     Raises: ValueError if there are no samples, and for arguments that don't fit; what TableDataset raises.
     """
-    given = {"fields": fields, "decode": decode, "transform": transform, "resize": resize, "classes": classes}
-    given |= {"table": table, "cache": cache, "columns": columns}
+    arguments = {"fields": fields, "decode": decode, "transform": transform, "resize": resize, "classes": classes}
+    arguments |= {"table": table, "cache": cache, "columns": columns}
     check_loader_options(batch_size, options)
     mixing: dict[str, Any] = {"length": length, "replacement": replacement, "per_batch": per_batch}
     mixing |= {"weights": weights, "bucket": bucket, "max_cost": max_cost, "drop_last": drop_last}
-    data = dataset_of(source, given, missing, shuffle, mixing)
+    data = dataset_of(source, arguments, missing, shuffle, mixing)
     sampler = StatefulSampler(data, seed, shuffle, block, batch_size, rank, world_size, **mixing)
     return Loader(data, sampler, collate_fn, **options)
 
@@ -103,33 +103,33 @@ def check_loader_options(batch_size: Any, options: dict[str, Any]) -> None:
 
 
 def dataset_of(
-    source: Any, given: dict[str, Any], missing: str | None, shuffle: bool | str, mixing: dict[str, Any]
+    source: Any, arguments: dict[str, Any], missing: str | None, shuffle: bool | str, mixing: dict[str, Any]
 ) -> Any:
-    """Return *source* as a dataset. Raises: ValueError if it is empty, for what is *given* to one, or is not for it."""
+    """Return *source* as a dataset. Raises: ValueError if it is empty, or for *arguments* that a dataset can't take."""
     if is_dataset(source):
         if missing != "error":
             raise ValueError(f"missing is for tables and shards: this is a {type(source).__name__} already")
         data = source
     else:
-        data = TableDataset(source, missing=missing, **given)
+        data = TableDataset(source, missing=missing, **arguments)
     if not len(data):
         raise ValueError("there are no samples: the table, the shards or the dataset are empty")
     if data is not source:
         return data
     kind = type(source).__name__
-    if wrong := [name for name, value in given.items() if value is not None]:
+    if wrong := [name for name, value in arguments.items() if value is not None]:
         raise ValueError(f"give {' and '.join(wrong)} to the dataset: this is a {kind} already")
     if not isinstance(source, TableDataset):
         cost = mixing["max_cost"]
-        named = mixing | {"max_cost": cost[0] if isinstance(cost, tuple) else None}
-        names = [name for name, value in named.items() if isinstance(value, (str, dict)) or is_schedule(value)]
-        for what in ["shuffle='blocks'"] * (shuffle == "blocks") + [f"{name} by name" for name in names]:
-            raise ValueError(f"{what} needs a table: this is a {kind}")
+        mixing_names = mixing | {"max_cost": cost[0] if isinstance(cost, tuple) else None}
+        names = [name for name, value in mixing_names.items() if isinstance(value, (str, dict)) or is_schedule(value)]
+        for feature in ["shuffle='blocks'"] * (shuffle == "blocks") + [f"{name} by name" for name in names]:
+            raise ValueError(f"{feature} needs a table: this is a {kind}")
     return source
 
 
 def is_dataset(source: Any) -> bool:
-    """Tell whether *source* has a length and items by number, and is neither names nor a table."""
+    """True if *source* has a length and items by number, and is neither names nor a table."""
     names = isinstance(source, (Sequence, os.PathLike, Table))
     return hasattr(source, "__getitem__") and hasattr(source, "__len__") and not names
 
@@ -172,7 +172,7 @@ class Loader(DataLoader[Any]):
 
     def _is_at_end(self) -> bool:
         """True if the last batch of the epoch was handed out."""
-        return self._sampler.running is not None and not self._sampler.running.left
+        return self._sampler.running is not None and not self._sampler.running.remaining
 
     def _batches(self) -> Iterator[Any]:
         """Yield the batches of the next epoch, from the place of a state if one was loaded.
@@ -193,7 +193,7 @@ class Loader(DataLoader[Any]):
         keep_freed_memory()
         batches: Any = None
         try:
-            batches = self._begun()
+            batches = self._begin_iteration()
             running = cast(SamplerIteration, self._sampler.running)
             for batch in batches:
                 if isinstance(batch, TarToolsError):
@@ -201,51 +201,55 @@ class Loader(DataLoader[Any]):
                 if self.num_workers and isinstance(batch, TableBatch):
                     tensor = batch.bulk.data.obj.base
                     buffers[tensor.data_ptr()] = tensor
-                running.had += 1
+                running.consumed += 1
                 yield batch
                 del batch  # its buffer is free, unless the caller has kept it
         except (ConnectionError, EOFError, RuntimeError) as error:
             torchs = isinstance(error, RuntimeError)
-            if not self.num_workers or str(error).startswith(CAUGHT) or (torchs and not str(error).startswith(ENDED)):
+            if (
+                not self.num_workers
+                or str(error).startswith(WORKER_RAISED)
+                or (torchs and not str(error).startswith(WORKER_DIED))
+            ):
                 raise
-            what = str(error) if torchs else "a worker has ended, or was killed, before its batch was received"
-            what = " ".join(what.split()).rstrip(".")
+            message = str(error) if torchs else "a worker has ended, or was killed, before its batch was received"
+            message = " ".join(message.split()).rstrip(".")
             begun = self._sampler.running
-            if method != "fork" and not (begun and begun.had) and not _killed(batches):
-                what += f" (perhaps as it began, with an error of its own, which is above: {GUARD.format(method)})"
-            raise RuntimeError(what + self._told(begun.under_way() if begun else [])) from error
+            if method != "fork" and not (begun and begun.consumed) and not _is_killed(batches):
+                message += f" (perhaps as it began, with an error of its own, which is above: {GUARD.format(method)})"
+            raise RuntimeError(message + self._describe_pending(begun.pending() if begun else [])) from error
         finally:
             del batches  # an exception holds this frame, and this the workers
         running.end_if_over()
         if not running.ended:
             raise RuntimeError("a dataset or collate_fn raised StopIteration: this is not the end of the epoch")
         if refused := _by_pillow(self._data) - before:
-            told = several(refused, "JPEG")
-            log.warning("Pillow decoded %s that simplejpeg refuses: tarcheck --decode names them", told)
-        if cached := storage.cached():
+            count_text = several(refused, "JPEG")
+            log.warning("Pillow decoded %s that simplejpeg refuses: tarcheck --decode names them", count_text)
+        if cached := storage.cache_report():
             log.info("%s", cached)
 
-    def _begun(self) -> Iterator[Any]:
-        """Begin an iteration; what it has handed out is counted here."""
-        self._sampler.ahead = True
+    def _begin_iteration(self) -> Iterator[Any]:
+        """Begin an iteration of the sampler; this loader counts the consumed batches."""
+        self._sampler.loader_counts = True
         try:
             return super().__iter__()
         finally:
-            self._sampler.ahead = False
+            self._sampler.loader_counts = False
 
-    def _told(self, batches: list[Any]) -> str:
-        """Say of which rows and shards *batches* are, which were asked for, but not handed out yet."""
+    def _describe_pending(self, batches: list[Any]) -> str:
+        """Return the end of an error message: rows and shards of *batches*, which were requested but not yielded."""
         if not batches:
             return ""
-        told = f"; {several(len(batches), 'batch', 'batches')} under way"
+        message = f"; {several(len(batches), 'batch', 'batches')} under way"
         if not isinstance(self._data, TableDataset):
-            return f"{told}; the next one has items {_some(batches[0])}"
+            return f"{message}; the next one has items {_first_values(batches[0])}"
         table, rows = self._data.table, [row for batch in batches for row in batch]
         numbers, begins, _ = table.places()
         names = [shown(url) for url in table.shards()]
         urls = [names[number] for number in dict.fromkeys(numbers[rows].tolist())]
-        first = f"the next one has rows {_some(batches[0])}, and begins at byte {begins[rows[0]]} of {urls[0]}"
-        return f"{told}, from {_some(urls)}; {first}"
+        first = f"the next one has rows {_first_values(batches[0])}, and begins at byte {begins[rows[0]]} of {urls[0]}"
+        return f"{message}, from {_first_values(urls)}; {first}"
 
     @property
     def epoch(self) -> int:
@@ -257,7 +261,7 @@ class Loader(DataLoader[Any]):
         self._sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the whole world is: after the batches that this loader has handed out, on each rank.
+        """Return the state of all ranks: after the batches that this loader has yielded, on each rank.
 
         Raises: ValueError with `in_order=False`: of batches that come as they are ready nobody knows which are left.
         """
@@ -266,7 +270,7 @@ class Loader(DataLoader[Any]):
         return self._sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where *state* was made. Raises: ValueError if it is that of another order."""
+        """Resume from *state*. Raises: ValueError if it belongs to other data or another order."""
         self._sampler.load_state_dict(state)
 
 
@@ -291,43 +295,43 @@ class _TableBatches(Dataset[Any]):
             return error
 
     def _shared(self, rows: list[int]) -> TableBatch | list[Any]:
-        taken: list[torch.Tensor] = []
+        buffers: list[torch.Tensor] = []
 
         def buffer_of(size: int) -> memoryview:
-            taken.append(self._buffers.take(size))
-            buffer: Any = taken[-1].numpy()
+            buffers.append(self._buffers.take(size))
+            buffer: Any = buffers[-1].numpy()
             return memoryview(buffer)[:size]
 
         try:
-            found = self.data.batch(rows, buffer_of)
-            if isinstance(found, TableBatch):
-                found.bulk.data = SentBuffer(taken.pop())
-            return found
+            batch = self.data.batch(rows, buffer_of)
+            if isinstance(batch, TableBatch):
+                batch.bulk.data = SentBuffer(buffers.pop())
+            return batch
         finally:
-            for unused in taken:
+            for unused in buffers:
                 unused[-1] = 0
 
 
 def _by_pillow(data: Any) -> int:
-    """Return how many JPEGs Pillow has decoded for *data*, and for the datasets of which it is made."""
+    """Return the number of JPEGs that Pillow has decoded for *data* and its inner datasets."""
     mine: int = data.chooser.by_pillow if hasattr(data, "chooser") else 0
     return mine + sum(map(_by_pillow, datasets_in(data)))
 
 
-def _killed(batches: Any) -> bool:
-    """Tell whether a signal has ended one of the workers that make *batches*."""
+def _is_killed(batches: Any) -> bool:
+    """True if a signal has ended a worker of *batches*."""
     workers = getattr(batches, "_workers", ())
     for worker in workers:
         worker.join(1)
     return any((worker.exitcode or 0) < 0 for worker in workers)
 
 
-def _some(values: list[Any]) -> str:
-    """Return the first of *values* as text, and how many more there are."""
-    more = f" and {len(values) - NAMED} more" * (len(values) > NAMED)
-    return ", ".join(map(str, values[:NAMED])) + more
+def _first_values(values: list[Any]) -> str:
+    """Return the first *values* as text, and the number of the others."""
+    suffix = f" and {len(values) - MAX_PLACES_IN_MESSAGE} more" * (len(values) > MAX_PLACES_IN_MESSAGE)
+    return ", ".join(map(str, values[:MAX_PLACES_IN_MESSAGE])) + suffix
 
 
 def as_it_is(batch: Any) -> Any:
-    """Return *batch*, which is not to be collated."""
+    """Return *batch*, uncollated."""
     return batch

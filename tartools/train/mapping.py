@@ -1,4 +1,4 @@
-"""`stream_map`: what a function makes of the samples of shards, called in threads, processes, or on a Ray cluster."""
+"""`stream_map`: a function applied to the samples of shards, in threads, processes, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tartools.train.slices import shard_identity
 from tartools.train.states import StateError, check_state, is_count, is_list, make_state
 
 ENGINES = ("threads", "processes", "ray")
-EACH = 2  # chunks for each worker that are under way, unless the caller says how many
+CHUNKS_PER_WORKER = 2  # chunks for each worker that are under way, unless the caller says how many
 
 
 def stream_map(
@@ -46,7 +46,7 @@ def stream_map(
     address: str | None = None,
     cpus: float = 1,
 ) -> StreamMap:
-    """Return a dataset of what *function* returns for each sample of *source*: preprocessing elsewhere, training here.
+    """Return a dataset of the results of *function* for the samples of *source*: preprocessing here or elsewhere.
 
         def small(sample):
             picture, label = sample
@@ -83,9 +83,9 @@ def stream_map(
         raise ValueError(f"engine is one of {', '.join(map(repr, ENGINES))}, not {engine!r}")
     if address is not None and engine != "ray":
         raise ValueError("address requires engine='ray'")
-    for name, number, least in (("workers", workers, 1), ("prefetch", prefetch, 1), ("retries", retries, 0)):
-        if number is not None and number < least:
-            raise ValueError(f"{name} is {least} or more, not {number}")
+    for name, number, min_value in (("workers", workers, 1), ("prefetch", prefetch, 1), ("retries", retries, 0)):
+        if number is not None and number < min_value:
+            raise ValueError(f"{name} is {min_value} or more, not {number}")
     size = byte_size(chunk_size) if isinstance(chunk_size, str) else chunk_size
     if size is not None and size < 1:
         raise ValueError(f"chunk_size is 1 byte or more, not {chunk_size}")
@@ -97,7 +97,7 @@ def stream_map(
 def _calling(
     engine: str, work: MapWork, workers: int | None, retries: int, address: str | None, cpus: float
 ) -> Iterator[tuple[Engine[Any, Answer], int]]:
-    """Give what calls *work*, and how many calls it makes at a time: *workers*, or as many as there are cores."""
+    """Start an engine that calls *work*; return it and its number of parallel calls: *workers*, or one a core."""
     if engine == "ray":
         from tartools.run import ray as cluster
 
@@ -116,13 +116,13 @@ def _calling(
 
 @contextmanager
 def _closed_at_exit(mine: list[Any]) -> Iterator[None]:
-    """Have the generator that *mine* refers to closed when the program ends, while threads can still run."""
+    """Close the generator that *mine* refers to when the program ends, while threads can still run."""
 
     def close() -> None:
-        found = mine[0]()
-        if found is not None:
+        generator = mine[0]()
+        if generator is not None:
             with suppress(ValueError):  # it runs, in a thread that ends with the program
-                found.close()
+                generator.close()
 
     atexit.register(close)
     try:
@@ -132,7 +132,7 @@ def _closed_at_exit(mine: list[Any]) -> Iterator[None]:
 
 
 class StreamMap(IterableDataset[Any]):
-    """What `stream_map` returns. Iterating over it anew ends the iteration before, if nobody has that any more."""
+    """The dataset of `stream_map`. A new iteration ends the one before, if nothing refers to that."""
 
     def __init__(
         self,
@@ -161,12 +161,12 @@ class StreamMap(IterableDataset[Any]):
             raise RuntimeError("stream_map has workers of its own: give num_workers=0 to this DataLoader")
         self._next, self._start = self._start, (0, 0)
         mine: list[Any] = []
-        found = self._handed_out(*self._next, mine)
-        mine.append(weakref.ref(found))
-        return found
+        generator = self._handed_out(*self._next, mine)
+        mine.append(weakref.ref(generator))
+        return generator
 
-    def _handed_out(self, first: int, had: int, mine: list[Any]) -> Generator[Any, None, None]:
-        """Yield the results of this rank from chunk *first* on, but for the first *had* of this chunk.
+    def _handed_out(self, first: int, consumed: int, mine: list[Any]) -> Generator[Any, None, None]:
+        """Yield the results of this rank from chunk *first* on, but for the first *consumed* of this chunk.
 
         *mine* has a reference to this generator.
         """
@@ -176,18 +176,20 @@ class StreamMap(IterableDataset[Any]):
         with (
             _calling(work=work, **self._options) as (engine, workers),
             _closed_at_exit(mine),
-            closing(windowed(pieces, engine, self._prefetch or EACH * workers, ordered=self._ordered)) as found,
+            closing(
+                windowed(pieces, engine, self._prefetch or CHUNKS_PER_WORKER * workers, ordered=self._ordered)
+            ) as answers,
         ):
-            for chunk, (_, answer) in enumerate(found, first):
-                for number, one in enumerate(results(answer())):
-                    if number >= had:
+            for chunk, (_, answer) in enumerate(answers, first):
+                for number, result in enumerate(results(answer())):
+                    if number >= consumed:
                         self._next = chunk, number + 1
-                        yield one
-                self._next, had = (chunk + 1, 0), 0
+                        yield result
+                self._next, consumed = (chunk + 1, 0), 0
         self._next = 0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which result is next: of this rank, with as many ranks. Raises: ValueError unless *ordered*."""
+        """Return the position of the next result of this rank. Raises: ValueError unless *ordered*."""
         if not self._ordered:
             raise ValueError("results that come as they are ready have no place to go on from: use ordered=True")
         return make_state({"data": self._about(), "next": self._next})
@@ -201,11 +203,11 @@ class StreamMap(IterableDataset[Any]):
         check_state(state, "a stream_map", checks)
         if state["data"] != self._about():
             raise StateError("this is the state of other shards, another size of chunks, or other ranks")
-        first, had = state["next"]
-        self._start = self._next = first, had
+        first, consumed = state["next"]
+        self._start = self._next = first, consumed
 
     def _about(self) -> int:
-        """Return a number that stands for what the chunks of this rank are, and for what is in them."""
+        """Return a fingerprint of the chunks of this rank and their data."""
         sources = [
             source.digest() if isinstance(source, Table) else (str(source), shard_identity(source))
             for source in self._sources

@@ -1,4 +1,4 @@
-"""What `stream_map` gives to workers: `MapWork` once, and then slices of shards and tables, of about equal size."""
+"""The work of `stream_map` for workers: `MapWork` once, then slices of shards and tables, of about equal size."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tartools.errors import StorageError, UsageError, shown
+from tartools.samples.sample import DICT_KEY, DICT_URL
 from tartools.storage import is_far, is_repeatable, is_seekable
-from tartools.storage.checks import look
+from tartools.storage.checks import probe
 from tartools.storage.url import Url
 from tartools.tables import schema
 from tartools.tables.table import Table
 from tartools.tar import compression
-from tartools.train.fieldchooser import KEY, URL, FieldChooser, as_dict
+from tartools.train.fieldchooser import FieldChooser, as_dict
 from tartools.train.slices import ShardSlice, SliceReader, by_number
 
-SIZE = 8_000_000  # bytes of a chunk
-LEAST = 1024  # bytes of a sample: header and payload
-FAR = 32_000_000  # of a shard in a store: each cut takes several requests, and up to 8 MB that are read twice
+CHUNK_BYTES = 8_000_000  # bytes of a chunk
+MIN_SAMPLE_BYTES = 1024  # bytes of a sample: header and payload
+MIN_REMOTE_CHUNK_BYTES = (
+    32_000_000  # of a shard in a store: each cut takes several requests, and up to 8 MB that are read twice
+)
 
 MapSource = str | Table  # a shard, or a table
 
@@ -52,22 +55,22 @@ def chunks_of(names: Sequence[str], sources: Sequence[MapSource], size: int | No
     """
     for number, (name, source) in enumerate(zip(names, sources, strict=True)):
         if isinstance(source, Table):
-            for piece in _rows_of(source, number, size or SIZE):
+            for piece in _rows_of(source, number, size or CHUNK_BYTES):
                 yield MapChunk(piece, name)
         else:
-            version, slices = _looked_at(source, size or (FAR if is_far(source) else SIZE))
+            version, slices = _probe_shard(source, size or (MIN_REMOTE_CHUNK_BYTES if is_far(source) else CHUNK_BYTES))
             for piece in ShardSlice(number).cut_into(slices):
                 yield MapChunk(piece, name, version)
 
 
-def _looked_at(url: str, size: int) -> tuple[str | None, int]:
-    """Return the version of the shard *url*, None if it has none, and into how many slices it is cut."""
+def _probe_shard(url: str, size: int) -> tuple[str | None, int]:
+    """Return the version of the shard *url*, None if it has none, and the number of its slices."""
     if not is_seekable(url):
         return None, 1
-    version, first = look(url)
+    version, first = probe(url)
     if version is None or first == b"PAR1" or compression.codec_of(first):
         return version, 1
-    return version, -(-int(version.split()[0]) // max(size, LEAST)) or 1
+    return version, -(-int(version.split()[0]) // max(size, MIN_SAMPLE_BYTES)) or 1
 
 
 def _rows_of(table: Table, number: int, size: int) -> Iterator[ShardSlice]:
@@ -89,25 +92,25 @@ class MapWork:
     chooser: FieldChooser
 
     def __call__(self, chunk: MapChunk) -> Generator[Any, None, None]:
-        """Yield what the function makes of the samples of *chunk*: of each nothing for None, or what it iterates over.
+        """Yield the results of the function for the samples of *chunk*; no result for None, all results of an iterator.
 
-        Raises: what it raises, and what reading raises, with notes that name sample and chunk.
+        Raises: errors of the function and of reading, with notes that name sample and chunk.
         """
         for sample in self._samples(chunk):
-            key, url = sample[KEY], sample[URL]
+            key, url = sample[DICT_KEY], sample[DICT_URL]
             try:
-                made = self.function(self.chooser(sample))
-                for one in made if isinstance(made, Iterator) else (made,):
-                    if one is not None:
-                        yield one
+                results = self.function(self.chooser(sample))
+                for result in results if isinstance(results, Iterator) else (results,):
+                    if result is not None:
+                        yield result
             except (Exception, SystemExit) as error:
                 error.add_note(f"in sample {key!r} of {shown(url)}")
                 raise
 
     def _samples(self, chunk: MapChunk) -> Iterator[dict[str, Any]]:
-        part, source, wanted = chunk.slice, self.sources[chunk.slice.shard], self.chooser.needed
+        part, source, needed = chunk.slice, self.sources[chunk.slice.shard], self.chooser.needed
         if isinstance(source, Table):
-            return (as_dict(sample, wanted) for sample in source[part.begin : part.end])
-        if chunk.version is not None and look(source).version != chunk.version:
+            return (as_dict(sample, needed) for sample in source[part.begin : part.end])
+        if chunk.version is not None and probe(source).version != chunk.version:
             raise StorageError("was replaced since the epoch began", url=source)
-        return iter(SliceReader([source], by_number([part._replace(shard=0)]), wanted=wanted))
+        return iter(SliceReader([source], by_number([part._replace(shard=0)]), wanted=needed))

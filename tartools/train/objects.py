@@ -1,4 +1,4 @@
-"""Loose objects under prefixes: `ObjectDataset` by number, `ObjectStream` as they come, `list_urls` and `open_urls`."""
+"""Loose objects under prefixes: `ObjectDataset` by number, `ObjectStream` in sequence, `list_urls` and `open_urls`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any, overload
 from torch.utils.data import Dataset, IterableDataset
 
 from tartools.errors import StorageError
+from tartools.samples.sample import DICT_URL
 from tartools.storage import is_far, listing, seekable
 from tartools.storage.listing import ls
 from tartools.storage.names import is_literal, unfolded
@@ -29,9 +30,9 @@ from tartools.train.sampler import SamplerIteration, StatefulSampler
 from tartools.train.sampleseeds import SharedSeeds, call_with_seed, seed_parameter
 from tartools.train.sending import check_sent
 from tartools.train.states import StateError, check_state, is_bool, is_count, is_reader, make_state
-from tartools.train.workererrors import URL, guard_worker, note_result
+from tartools.train.workererrors import guard_worker, note_result
 
-BEGINNING = 4 << 20  # bytes of each object that `open_urls` holds
+OPEN_BYTES = 4 << 20  # bytes of each object that `open_urls` holds
 
 Transform = Callable[[bytes, str], Any]
 
@@ -47,12 +48,12 @@ class ObjectList(Sequence[tuple[str, int]]):
 
     def __init__(self, prefixes: Name | Iterable[Name]) -> None:
         names = names_of(prefixes)
-        found = {entry.url.encode("utf-8", "surrogateescape"): entry for entry in _listed(names)}  # some may overlap
+        entries = {entry.url.encode("utf-8", "surrogateescape"): entry for entry in _listed(names)}  # some may overlap
         self._text, self._ends, self._sizes = bytearray(), array("Q"), array("Q")
-        for name, entry in sorted(found.items(), key=operator.itemgetter(0)):
+        for name, entry in sorted(entries.items(), key=operator.itemgetter(0)):
             if entry.size is None:
-                what = "its size is not known: this is not a regular file, or its server does not say"
-                raise StorageError(what, url=entry.url)
+                message = "its size is not known: this is not a regular file, or its server does not say"
+                raise StorageError(message, url=entry.url)
             if entry.size or not name.endswith(b"/"):
                 self._text += name + b"\0" + entry.version.encode()
                 self._ends.append(len(self._text))
@@ -72,7 +73,7 @@ class ObjectList(Sequence[tuple[str, int]]):
         return entry.url, entry.size or 0
 
     def entry(self, index: int) -> ListedObject:
-        """Return what was listed of the object number *index*. Raises: IndexError."""
+        """Return the list entry of the object number *index*. Raises: IndexError."""
         number = range(len(self))[index]
         begin = self._ends[number - 1] if number else 0
         name, _, version = self._text[begin : self._ends[number]].partition(b"\0")
@@ -80,7 +81,7 @@ class ObjectList(Sequence[tuple[str, int]]):
 
     @cached_property
     def digest(self) -> str:
-        """What other URLs or versions would change."""
+        """A fingerprint of all URLs and versions."""
         return blake2b(self._text, digest_size=16).hexdigest()
 
     def __getstate__(self) -> bytes:
@@ -141,14 +142,14 @@ class ObjectDataset(Dataset[Any]):
         return list(self.items(indices))
 
     def digest(self) -> str:
-        """Return what tells these objects from others, or other versions of them."""
+        """Return a fingerprint of the objects and their versions."""
         return self.objects.digest
 
     def items(self, indices: Iterable[int]) -> Iterator[Any]:
         """Yield the items of the numbers *indices*, in this order, requested ahead."""
         guard_worker()
-        entries, asked = tee(map(self.objects.entry, indices))
-        for data, entry in zip(listing.contents(asked), entries, strict=True):
+        entries, requested = tee(map(self.objects.entry, indices))
+        for data, entry in zip(listing.contents(requested), entries, strict=True):
             yield self._made(data, entry.url)
 
     def _made(self, data: bytes, url: str) -> Any:
@@ -162,7 +163,7 @@ class ObjectDataset(Dataset[Any]):
         except Exception as error:
             error.add_note(str(StorageError("the transform failed", url=url)))
             raise
-        note_result(result, {URL: url})
+        note_result(result, {DICT_URL: url})
         return result
 
 
@@ -207,7 +208,7 @@ class ObjectStream(IterableDataset[Any]):
         self._epoch.number = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the iteration is that was begun last, in this process."""
+        """Return the state of the latest iteration in this process."""
         if self._loaded is not None:
             return self._loaded
         if self._positions is None:
@@ -215,7 +216,7 @@ class ObjectStream(IterableDataset[Any]):
         return self._state(self._positions.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next iteration go on where *state* was made.
+        """Resume the next iteration from *state*.
 
         That of a loader without workers may go on with other numbers of ranks and workers: all ranks are taken to have
         had equally many items. Raises: StateError if it belongs to other objects, or to another kind of order.
@@ -237,7 +238,7 @@ class ObjectStream(IterableDataset[Any]):
         return sampler
 
     def _state(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return *state* of a sampler with which reader this process is."""
+        """Return *state*, of a sampler, with the reader of this process."""
         reader, workers = self._epoch.reader(), this_worker()[1]
         return make_state(state | {"drop_last": self._drop_last, "reader": reader, "workers": workers})
 
@@ -255,13 +256,13 @@ class ObjectStream(IterableDataset[Any]):
                     "use an ObjectDataset with a StatefulSampler"
                 )
             sampler.load_state_dict(state)
-        sampler.ahead = True
+        sampler.loader_counts = True
         self._loaded, self._positions = None, iter(sampler)
         return self._counted(self._positions)
 
     def _counted(self, positions: SamplerIteration) -> Iterator[Any]:
         for item in self._source.items(positions):
-            positions.had += 1
+            positions.consumed += 1
             yield item
 
 
@@ -286,13 +287,13 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
 
 
 def _beginning(url: str) -> bytes | None:
-    """Return all bytes of *url*; None if it is no object, of more than 4 MiB, or the server does not say how many."""
+    """Return all bytes of *url*; None if it is no object, larger than 4 MiB, or of unknown size."""
     if not is_far(url):
         return None
 
     def attempt() -> bytes | None:
-        reply = object_at(url).get(0, BEGINNING, "")
-        if not reply.framed or reply.size is None or reply.size > BEGINNING:
+        reply = object_at(url).get(0, OPEN_BYTES, "")
+        if not reply.framed or reply.size is None or reply.size > OPEN_BYTES:
             reply.body.close()
             return None
         data = read_all(reply.body, url)
@@ -302,7 +303,7 @@ def _beginning(url: str) -> bytes | None:
 
 
 def _listed(names: Iterable[str]) -> Iterator[ListedObject]:
-    """Yield what *names* stand for; web servers are asked side by side. Raises: StorageError, also if it is nothing."""
+    """Yield the objects of *names*; requests to web servers are parallel. Raises: StorageError, also if none."""
     urls = (url for name in names for url in ([name] if is_literal(name) else unfolded(name)))
     for url, answer in _side_by_side(_entries, urls):
         entry = None
@@ -313,12 +314,12 @@ def _listed(names: Iterable[str]) -> Iterator[ListedObject]:
 
 
 def _entries(url: str) -> Iterable[ListedObject]:
-    """Return what is listed under *url*: now, if it is one object of a web server, else as it is iterated over."""
-    found = ls(url)
-    return list(found) if Url(url).is_stored and not Url(url).is_listed else found
+    """Return the objects under *url*: a list for one object of a web server, else an iterator."""
+    entries = ls(url)
+    return list(entries) if Url(url).is_stored and not Url(url).is_listed else entries
 
 
 def _side_by_side(work: Callable[[str], Any], urls: Iterable[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield each of *urls* with what returns the answer of *work*, which is called for up to 64 of them ahead."""
-    most = requests_at_once(listing.AT_ONCE)
-    return windowed(urls, Threads(most, work), most)
+    """Yield (url, function that returns the result of *work*) for each of *urls*; up to 64 calls run ahead."""
+    max_requests = requests_at_once(listing.MAX_OBJECT_REQUESTS)
+    return windowed(urls, Threads(max_requests, work), max_requests)

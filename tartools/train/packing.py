@@ -1,4 +1,4 @@
-"""`pack`: a dataset to shards and their table. Run again, it makes what is missing."""
+"""`pack`: a dataset to shards and their table. Run again, it writes the missing shards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, TarToolsError, UsageError, byte_size, shown
 from tartools.samples.account import Account
-from tartools.samples.encoding import FORMATS, as_python, encode, encode_picture, text_payload, without_codec
+from tartools.samples.encoding import ENCODERS, as_python, encode, encode_picture, text_payload, without_codec
 from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import Sample, build, raw_bytes
 from tartools.samples.sortkeys import shuffled
@@ -32,10 +32,10 @@ from tartools.tables.rowplaces import KnownShards
 from tartools.tables.rows import RowBlock, RowSpool
 from tartools.tables.table import Table
 
-KEEP, ENCODINGS = "keep", ("jpg", "png", "webp")
-OPTIONS = {"jpg": {"quality": 95}, "webp": {"quality": 95}}
+KEEP, PICTURE_ENCODINGS = "keep", ("jpg", "png", "webp")
+ENCODING_OPTIONS = {"jpg": {"quality": 95}, "webp": {"quality": 95}}
 MODES = {"jpg": ("L", "RGB", "CMYK"), "webp": ("RGB", "RGBA")}  # others become RGB; of png all that it can hold
-BATCH = 16  # samples that cross from a worker at once
+SAMPLES_IN_MESSAGE = 16  # samples that cross from a worker at once
 
 log = logging.getLogger("tartools.train")
 
@@ -83,9 +83,9 @@ def pack(
     schema.check_pyarrow()
     packing = _Packing(EncodedItems(dataset, encode), names, max_size, max_count, workers, seed)
     table = table_url(output, names)
-    if storage.exists(table) and (found := len(Table(table))) != len(packing.order):
-        what = f"is a table of {found} samples, and the dataset has {len(packing.order)}: give another OUTPUT"
-        raise StorageError(what, url=table)
+    if storage.exists(table) and (rows := len(Table(table))) != len(packing.order):
+        message = f"is a table of {rows} samples, and the dataset has {len(packing.order)}: give another OUTPUT"
+        raise StorageError(message, url=table)
     try:
         inputs = packing.run()
     finally:
@@ -123,28 +123,30 @@ class _Packing:
         self._encoded = encoded
         self._names = names
         self._room = tar.room_in(byte_size(max_size) if isinstance(max_size, str) else max_size)
-        self._most = max_count
+        self._max_count = max_count
         self._workers = workers
         self._next: tuple[int, Sample] | None = None  # a position, and its sample, which no shard has had yet
         self._read: Iterator[Sample] = iter(())  # the samples behind it
 
     def run(self) -> RowInputs:
-        """Write all shards that are not there; return the rows of all. Raises: StorageError if there are others."""
+        """Write all missing shards; return the rows of all shards. Raises: StorageError if other shards exist."""
         shards = KnownShards()
         spool = RowSpool((), {}, shards)
         old = existing_shards(self._names)
         position = number = 0
         while position < len(self.order):
             url = self._names.name(number)
-            there = number in old or storage.exists(url)
-            block = self._checked(url, position) if there else self._written(url, position)
-            log.info("%s: %s, %d samples", shown(url), "is there" if there else "written", len(block))
-            spool.know(url, version_of(url))
+            exists = number in old or storage.exists(url)
+            block = self._checked(url, position) if exists else self._written(url, position)
+            log.info("%s: %s, %d samples", shown(url), "is there" if exists else "written", len(block))
+            spool.add_shard(url, version_of(url))
             spool.add(block.packed())
             position += len(block)
             number += 1
-        if left := [name for n, name in sorted(old.items()) if n >= number]:
-            raise StorageError("exists, and is not one of these shards: remove it, or give another OUTPUT", url=left[0])
+        if surplus := [name for n, name in sorted(old.items()) if n >= number]:
+            raise StorageError(
+                "exists, and is not one of these shards: remove it, or give another OUTPUT", url=surplus[0]
+            )
         return RowInputs([spool], shards)
 
     def end_workers(self) -> None:
@@ -152,13 +154,13 @@ class _Packing:
         self._read = iter(())
 
     def _is_full(self, count: int, size: int, sample: Sample) -> bool:
-        return count > 0 and (count == self._most or size + sample.size > self._room)
+        return count > 0 and (count == self._max_count or size + sample.size > self._room)
 
     def _written(self, url: str, position: int) -> RowBlock:
         """Write the shard *url*, of the samples from *position* on; return its rows."""
         block = RowBlock(url)
-        with shard_writer(Destination(url)) as found:
-            writer = cast(SampleWriter, found)
+        with shard_writer(Destination(url)) as sink:
+            writer = cast(SampleWriter, sink)
             for sample in self._samples(position):
                 if self._is_full(len(block), writer.size, sample):
                     self._next = position + len(block), sample
@@ -168,25 +170,25 @@ class _Packing:
         return block
 
     def _samples(self, position: int) -> Iterator[Sample]:
-        """Return the samples from *position* on, read ahead by workers: those that go on, if a shard has ended here."""
+        """Return the samples from *position* on, read ahead by workers; continues the iterator of the shard before."""
         if self._next is not None and self._next[0] == position:
             return chain([self._next[1]], self._read)
         self._read = self._begun(position)
         return self._read
 
     def _begun(self, position: int) -> Iterator[Sample]:
-        wanted = self.order[position:]
+        indexes = self.order[position:]
         if not self._workers:
-            return (_sound(self._encoded[index]) for index in wanted)
+            return (_raise_error(self._encoded[index]) for index in indexes)
         batches = DataLoader(
             self._encoded,
-            BATCH,
-            sampler=wanted,
+            SAMPLES_IN_MESSAGE,
+            sampler=indexes,
             num_workers=self._workers,
             collate_fn=list,
             generator=torch.Generator(),  # or it would draw from the caller's
         )
-        return (_sound(item) for batch in batches for item in batch)
+        return (_raise_error(item) for batch in batches for item in batch)
 
     def _checked(self, url: str, position: int) -> RowBlock:
         """Return the rows of the shard *url*, which is there. Raises: StorageError if it is another one."""
@@ -195,25 +197,25 @@ class _Packing:
         for batch in read_batches([url], Account(), Reading(plain=True)):
             block.add(batch)
             ends = [ends[0] if ends else batch[0].own(), batch[len(batch) - 1].own()]
-        other = StorageError(
+        mismatch = StorageError(
             "holds other samples than would be written now: remove it, or give another OUTPUT", url=url
         )
         count = len(block)
-        if not count or position + count > len(self.order) or (self._most is not None and count > self._most):
-            raise other
+        if not count or position + count > len(self.order) or (self._max_count is not None and count > self._max_count):
+            raise mismatch
         for sample, place in zip(ends, (position, position + count - 1), strict=True):
-            if raw_bytes(sample.members) != raw_bytes(_sound(self._encoded[self.order[place]]).members):
-                raise other
+            if raw_bytes(sample.members) != raw_bytes(_raise_error(self._encoded[self.order[place]]).members):
+                raise mismatch
         size = block.ends[-1]
         full = position + count == len(self.order) or self._is_full(
-            count, size, _sound(self._encoded[self.order[position + count]])
+            count, size, _raise_error(self._encoded[self.order[position + count]])
         )
         if not full or (count > 1 and size > self._room):
-            raise other
+            raise mismatch
         return block
 
 
-def _sound(item: Sample | TarToolsError) -> Sample:
+def _raise_error(item: Sample | TarToolsError) -> Sample:
     if isinstance(item, TarToolsError):
         raise item
     return item
@@ -226,8 +228,8 @@ class EncodedItems(Dataset[Any]):
     """
 
     def __init__(self, dataset: Any, kind: str = KEEP) -> None:
-        if kind not in (KEEP, *ENCODINGS):
-            raise ValueError(f"encode is 'keep', {', '.join(map(repr, ENCODINGS))}; not {kind!r}")
+        if kind not in (KEEP, *PICTURE_ENCODINGS):
+            raise ValueError(f"encode is 'keep', {', '.join(map(repr, PICTURE_ENCODINGS))}; not {kind!r}")
         self.dataset = dataset
         self.kind = kind
 
@@ -244,10 +246,10 @@ class EncodedItems(Dataset[Any]):
 
     def _original(self, index: int) -> dict[str, bytes] | None:
         """Return the fields of item *index* if it is a file that the dataset names, else None."""
-        found = file_of(self.dataset, index)
-        if found is None:
+        path_and_label = file_of(self.dataset, index)
+        if path_and_label is None:
             return None
-        path, label = found
+        path, label = path_and_label
         suffix = os.path.splitext(path)[1][1:].lower()
         if not suffix:
             return None
@@ -257,8 +259,8 @@ class EncodedItems(Dataset[Any]):
     def _fields(self, item: Any) -> dict[str, bytes]:
         """Return the fields of *item*, a dict, or a picture and its label. Raises: TypeError."""
         if isinstance(item, Mapping):
-            named = (self._named(name, value) for name, value in item.items() if not name.startswith("__"))
-            return dict(named)
+            pairs = (self._named(name, value) for name, value in item.items() if not name.startswith("__"))
+            return dict(pairs)
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise TypeError(f"an item is a dict, or a picture and its label; not {type(item).__name__}")
         kind = self._kind(item[0])
@@ -267,21 +269,21 @@ class EncodedItems(Dataset[Any]):
         name, value = self._labelled(item[1], {kind})
         return {kind: self._payload(kind, item[0]), name: value}
 
-    def _labelled(self, label: Any, others: set[str]) -> tuple[str, bytes]:
-        """Return the field of *label* and its payload; the name begins with label. where *others* have it."""
+    def _labelled(self, label: Any, used_names: set[str]) -> tuple[str, bytes]:
+        """Return the field of *label* and its payload; the name begins with label. where *used_names* have it."""
         kind = self._kind(label)
-        return f"label.{kind}" if kind in others else kind, self._payload(kind, label)
+        return f"label.{kind}" if kind in used_names else kind, self._payload(kind, label)
 
     def _named(self, name: str, value: Any) -> tuple[str, bytes]:
         """Return the field *name* of a dict and its payload; a suffix is added to a name that does not say the kind."""
         last = suffix_of(without_codec(name)[0])
-        if last in FORMATS:
+        if last in ENCODERS:
             return name, encode(name, value)
         kind = self._kind(value)
         if kind == "bin":
             return name, self._payload(kind, value)
-        is_picture = kind in ENCODINGS
-        if kind in ("cls", "txt") or (is_picture and last in (*ENCODINGS, "jpeg", "tif", "tiff")):
+        is_picture = kind in PICTURE_ENCODINGS
+        if kind in ("cls", "txt") or (is_picture and last in (*PICTURE_ENCODINGS, "jpeg", "tif", "tiff")):
             return name, text_payload(name, self._payload(last if is_picture else kind, value))
         return f"{name}.{kind}", self._payload(kind, value)
 
@@ -303,9 +305,9 @@ class EncodedItems(Dataset[Any]):
         raise TypeError(f"cannot write values of type {type(value).__name__}")
 
     def _payload(self, kind: str, value: Any) -> bytes:
-        """Return *value* as a payload. Raises: TypeError for arrays of objects, and for what Pillow can't write."""
+        """Return *value* as a payload. Raises: TypeError for arrays of objects, or if Pillow can't write it."""
         value = as_python(value)
-        if kind in FORMATS:
+        if kind in ENCODERS:
             return encode(kind, value)
         if isinstance(value, np.ndarray):
             from PIL import Image
@@ -315,7 +317,7 @@ class EncodedItems(Dataset[Any]):
             name = "jpg" if kind == "jpeg" else kind
             if name in MODES and value.mode not in MODES[name]:
                 value = value.convert("RGB")
-            return encode_picture(kind, kind, value, **OPTIONS.get(name, {}))
+            return encode_picture(kind, kind, value, **ENCODING_OPTIONS.get(name, {}))
         return encode(kind, int(value) if isinstance(value, bool) else value)
 
 

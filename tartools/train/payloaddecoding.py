@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.samples import decoding
-from tartools.samples.filetypes import NUMBERS
+from tartools.samples.filetypes import NUMBER_SUFFIXES
 from tartools.train.ranks import SharedNumbers
 
 UNPICKLED = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
-LONGEST = 50  # bytes of a value in a message
-TIMES = 3  # so many times the height and width that are wanted has a JPEG that is decoded smaller, at least
+MAX_VALUE_BYTES_IN_MESSAGE = 50  # bytes of a value in a message
+MIN_SCALED_RATIO = 3  # so many times the height and width that are wanted has a JPEG that is decoded smaller, at least
 RAW = {  # decoders of pictures as they are stored, in addition to webdataset's: class and type of what they make, mode
     "raw": ("numpy", "stored", ""),
     "torchraw": ("torch", "stored", ""),
     "pilraw": ("pil", "stored", ""),
 }
-FILE = "file"  # of a dict of decoders: a field is a file that can seek
-WORKERS = 32  # that count for themselves, or nearly so
+AS_FILE = "file"  # of a dict of decoders: a field is a file that can seek
+WORKERS_COUNTED_APART = 32  # that count for themselves, or nearly so
 
 
 class Resize(NamedTuple):
@@ -52,26 +52,26 @@ class Resize(NamedTuple):
         if not isinstance(self.size, int):
             return self.size
         short, long = sorted((height, width))
-        other = max(self.size * long // short, 1)
-        return (self.size, other) if height <= width else (other, self.size)
+        longer_side = max(self.size * long // short, 1)
+        return (self.size, longer_side) if height <= width else (longer_side, self.size)
 
-    def resized(self, found: Any, size: tuple[int, int] | None = None) -> Any:
-        """Return the picture *found*, a tensor with channels last, or without, resized.
+    def resized(self, picture: Any, size: tuple[int, int] | None = None) -> Any:
+        """Return the picture *picture*, a tensor with channels last, or without, resized.
 
-        *size* is what is `wanted`, if *found* was decoded smaller. Raises: SampleError if the centre is larger.
+        *size* is what is `wanted`, if *picture* was decoded smaller. Raises: SampleError if the centre is larger.
         """
         import torch
 
-        grey = found.ndim == 2
-        planes = (found[..., None] if grey else found).permute(2, 0, 1)[None]
-        size = size or self.wanted(*found.shape[:2])
+        grey = picture.ndim == 2
+        planes = (picture[..., None] if grey else picture).permute(2, 0, 1)[None]
+        size = size or self.wanted(*picture.shape[:2])
         if self.nearest:
-            rows, columns = map(torch.from_numpy, self.nearest_pixels(*found.shape[:2]))
-            return found[rows][:, columns]
-        if size != tuple(found.shape[:2]):
+            rows, columns = map(torch.from_numpy, self.nearest_pixels(*picture.shape[:2]))
+            return picture[rows][:, columns]
+        if size != tuple(picture.shape[:2]):
             planes = torch.nn.functional.interpolate(planes, size, mode="bicubic", antialias=True)
-        top, left, high, wide = self.crop_bounds(*size)
-        planes = planes[..., top : top + high, left : left + wide]
+        top, left_edge, high, wide = self.crop_bounds(*size)
+        planes = planes[..., top : top + high, left_edge : left_edge + wide]
         return planes[0, 0] if grey else planes[0].permute(1, 2, 0)
 
     def crop_bounds(self, height: int, width: int) -> tuple[int, int, int, int]:
@@ -84,35 +84,35 @@ class Resize(NamedTuple):
         return round((height - high) / 2), round((width - wide) / 2), high, wide
 
     def nearest_pixels(self, height: int, width: int) -> tuple[Any, Any]:
-        """Return the rows and columns of a picture of *height* and *width* that are those of the resized one."""
+        """Return the source rows and columns for each row and column of the resized picture, by nearest neighbour."""
         import numpy as np
 
         size = self.wanted(height, width)
-        top, left, high, wide = self.crop_bounds(*size)
+        top, left_edge, high, wide = self.crop_bounds(*size)
         rows = ((np.arange(top, top + high) + 0.5) * height / size[0]).astype(np.int64)
-        columns = ((np.arange(left, left + wide) + 0.5) * width / size[1]).astype(np.int64)
+        columns = ((np.arange(left_edge, left_edge + wide) + 0.5) * width / size[1]).astype(np.int64)
         return rows, columns
 
 
-def resizes_of(given: Any) -> Resize | dict[str, Resize | None] | None:
-    """Return *given* as `Resize`, or as a dict of them by field. Raises: ValueError as `resize_of`."""
-    if not isinstance(given, Mapping):
-        return resize_of(given)
-    return {name.lower(): resize_of(size) for names, size in given.items() for name in names.split(";")}
+def resizes_of(resize: Any) -> Resize | dict[str, Resize | None] | None:
+    """Return *resize* as `Resize`, or as a dict of them by field. Raises: ValueError as `resize_of`."""
+    if not isinstance(resize, Mapping):
+        return resize_of(resize)
+    return {name.lower(): resize_of(size) for names, size in resize.items() for name in names.split(";")}
 
 
-def resize_of(given: Any) -> Resize | None:
-    """Return *given* as `Resize`: itself, a size, or None. Raises: ValueError for another thing, or no pixels."""
-    if given is None:
+def resize_of(size: Any) -> Resize | None:
+    """Return *size* as `Resize`: itself, a size, or None. Raises: ValueError for another thing, or no pixels."""
+    if size is None:
         return None
-    made = given if isinstance(given, Resize) else Resize(tuple(given) if isinstance(given, list) else given)
-    for one in (made.size, made.crop):
-        sides = one if isinstance(one, tuple) else (1 if one is None else one,)
+    resize = size if isinstance(size, Resize) else Resize(tuple(size) if isinstance(size, list) else size)
+    for lengths in (resize.size, resize.crop):
+        sides = lengths if isinstance(lengths, tuple) else (1 if lengths is None else lengths,)
         if len(sides) > 2 or not all(isinstance(side, int) and not isinstance(side, bool) for side in sides):
-            raise ValueError(f"resize is the pixels of the shorter side, (height, width) or Resize(...), not {given!r}")
+            raise ValueError(f"resize is the pixels of the shorter side, (height, width) or Resize(...), not {size!r}")
         if min(sides) < 1:
-            raise ValueError(f"resize={given!r} leaves no pixels")
-    return made
+            raise ValueError(f"resize={size!r} leaves no pixels")
+    return resize
 
 
 class PictureDecoder:
@@ -130,19 +130,19 @@ class PictureDecoder:
         specs = imagespecs | RAW
         if spec not in specs:
             raise ValueError(f"no decoder is called {spec!r}; for pictures there are {', '.join(specs)}")
-        self._made, kind, mode = specs[spec]
+        self._array_kind, kind, mode = specs[spec]
         self._floats, self._mode = kind == "float", mode.upper()
         self._suffixes = frozenset(IMAGE_EXTENSIONS if suffixes is None else suffixes)
         self._resize = resizes_of(resize)
-        self._refused = SharedNumbers(WORKERS)  # one of them for each worker, by its process
+        self._refused = SharedNumbers(WORKERS_COUNTED_APART)  # one of them for each worker, by its process
 
     @property
     def by_pillow(self) -> int:
-        """How many JPEGs Pillow has decoded that simplejpeg refused."""
+        """The number of JPEGs that simplejpeg refused and Pillow decoded."""
         return sum(self._refused.numbers)
 
     def _refuse(self) -> None:
-        self._refused.numbers[os.getpid() % WORKERS] += 1
+        self._refused.numbers[os.getpid() % WORKERS_COUNTED_APART] += 1
 
     def __call__(self, field: str, data: bytes) -> Any:
         """Return the picture *data*; None if *field* is no picture. Raises: as `decoding.decoded_picture`."""
@@ -157,57 +157,57 @@ class PictureDecoder:
             return self._stored(data, resize)
         if resize is not None:
             return self._resized(data, resize)
-        if self._made == "pil":
+        if self._array_kind == "pil":
             return decoding.decoded_picture(data, self._mode, self._refuse)
-        is_torch = self._made == "torch"
-        found = decoding.array(data, self._mode, first=is_torch, floats=self._floats, refused=self._refuse)
+        is_torch = self._array_kind == "torch"
+        array = decoding.array(data, self._mode, first=is_torch, floats=self._floats, refused=self._refuse)
         if not is_torch:
-            return found
+            return array
         import torch
 
-        return torch.from_numpy(found)
+        return torch.from_numpy(array)
 
     def _stored(self, data: bytes, resize: Resize | None) -> Any:
         """Return the values of the picture *data* as stored. They may be labels, so resizing makes no new ones."""
         import numpy as np
 
         picture = decoding.stored_picture(data)
-        if self._made == "pil" and resize is None:
+        if self._array_kind == "pil" and resize is None:
             return picture
         values = np.array(picture, np.uint8 if picture.mode == "1" else None)
         if resize is not None:
             rows, columns = resize.nearest_pixels(*values.shape[:2])
             values = values[rows][:, columns]
-        if self._made == "pil":
+        if self._array_kind == "pil":
             from PIL import Image
 
             resized = Image.fromarray(values)
             if picture.mode == "P":
                 resized.putpalette(picture.getpalette() or [])
             return resized
-        if self._made == "numpy":
+        if self._array_kind == "numpy":
             return values
         import torch
 
         if values.dtype.kind == "u" and values.dtype.itemsize > 1:
             values = values.astype(np.int32)  # torch can do little with uint16
-        made = torch.from_numpy(values)
-        return made.permute(2, 0, 1).contiguous() if made.ndim == 3 else made
+        tensor = torch.from_numpy(values)
+        return tensor.permute(2, 0, 1).contiguous() if tensor.ndim == 3 else tensor
 
     def _resized(self, data: bytes, resize: Resize) -> Any:
         import torch
 
-        made = torch.from_numpy(self._resized_values(data, resize))
-        if self._made == "pil":
+        tensor = torch.from_numpy(self._resized_values(data, resize))
+        if self._array_kind == "pil":
             from PIL import Image
 
-            return Image.fromarray(made.contiguous().numpy())
-        if self._made == "torch" and made.ndim == 3:
-            made = made.permute(2, 0, 1)
-        made = made.contiguous()
-        if self._floats and made.dtype == torch.uint8:
-            made = made.to(torch.float32).div_(255)
-        return made if self._made == "torch" else made.numpy()
+            return Image.fromarray(tensor.contiguous().numpy())
+        if self._array_kind == "torch" and tensor.ndim == 3:
+            tensor = tensor.permute(2, 0, 1)
+        tensor = tensor.contiguous()
+        if self._floats and tensor.dtype == torch.uint8:
+            tensor = tensor.to(torch.float32).div_(255)
+        return tensor if self._array_kind == "torch" else tensor.numpy()
 
     def _resized_values(self, data: bytes, resize: Resize) -> Any:
         """Return the picture *data* resized: bytes with channels last, or floats from 0 to 1 of 16 bits of grey."""
@@ -221,14 +221,14 @@ class PictureDecoder:
             picture = decoding.decoded_picture(data, self._mode, self._refuse)
             high, wide = resize.wanted(picture.height, picture.width)
             return resize.resized(torch.from_numpy(np.array(picture.resize((wide, high))))).numpy()
-        wanted: list[tuple[int, int]] = []
+        full_size: list[tuple[int, int]] = []
 
         def least(height: int, width: int) -> tuple[int, int]:
-            wanted[:] = [resize.wanted(height, width)]
-            return TIMES * wanted[0][0], TIMES * wanted[0][1]
+            full_size[:] = [resize.wanted(height, width)]
+            return MIN_SCALED_RATIO * full_size[0][0], MIN_SCALED_RATIO * full_size[0][1]
 
-        found = decoding.array(data, self._mode, least=least if resize.scaled else None, refused=self._refuse)
-        return resize.resized(torch.from_numpy(found), *wanted).numpy()
+        array = decoding.array(data, self._mode, least=least if resize.scaled else None, refused=self._refuse)
+        return resize.resized(torch.from_numpy(array), *full_size).numpy()
 
 
 class FieldDecoder(NamedTuple):
@@ -240,17 +240,17 @@ class FieldDecoder(NamedTuple):
 
     @classmethod
     def of(cls, field: str, how: Any, resize: Any) -> Any:
-        """Return what decodes *field* by *how*: a name or a function."""
+        """Return the decoder of *field*; *how*: a name or a function."""
         if how == "basic" or not (isinstance(how, str) or callable(how)):
             return how  # which is no decoder of a field
         if callable(how):
             return cls(field.lower(), how, None)
         sizes = resizes_of(resize)
         resize = sizes.get(field.lower()) if isinstance(sizes, dict) else sizes
-        return cls(field.lower(), None, None if how == FILE else PictureDecoder(how, None, resize))
+        return cls(field.lower(), None, None if how == AS_FILE else PictureDecoder(how, None, resize))
 
     def __call__(self, field: str, data: bytes) -> Any:
-        """Return what *data* is; None if this is another field."""
+        """Return the decoded *data*; None for another field."""
         if field.lstrip(".") != self.field:
             return None
         if self.function is not None:
@@ -259,13 +259,13 @@ class FieldDecoder(NamedTuple):
 
 
 def pictures_of(decoders: Iterable[Any]) -> list[PictureDecoder]:
-    """Return those of *decoders* that decode pictures."""
-    found = (one.pictures if isinstance(one, FieldDecoder) else one for one in decoders)
-    return [one for one in found if isinstance(one, PictureDecoder)]
+    """Return the picture decoders in *decoders*."""
+    candidates = (decoder.pictures if isinstance(decoder, FieldDecoder) else decoder for decoder in decoders)
+    return [decoder for decoder in candidates if isinstance(decoder, PictureDecoder)]
 
 
 def decoders(decode: Any, resize: Any = None) -> list[Callable[..., Any]]:
-    """Return the decoders that *decode* names: a name, a function, or several; "basic" adds none to what all decode.
+    """Return the decoders for *decode*: a name, a function, or several; "basic" adds none.
 
     Of a dict, they are those of its fields. Those of pictures resize as *resize* says. Raises: TypeError for anything
     else; ValueError for another name, and for a *resize* with no name of a decoder of pictures.
@@ -273,16 +273,22 @@ def decoders(decode: Any, resize: Any = None) -> list[Callable[..., Any]]:
     if isinstance(decode, Mapping):
         decode = [FieldDecoder.of(field, how, resize) for field, how in decode.items()]
     several = [decode] if isinstance(decode, str) or callable(decode) else decode
-    if not isinstance(several, (list, tuple)) or not all(isinstance(one, str) or callable(one) for one in several):
+    if not isinstance(several, (list, tuple)) or not all(
+        isinstance(decoder, str) or callable(decoder) for decoder in several
+    ):
         raise TypeError(
             f"decode is 'pil', 'torchrgb8' or another name, a function, a list of these, or a dict of them by field, "
             f"not {decode!r}; "
             "decode='basic' decodes text, numbers, JSON and arrays alone"
         )
-    made = [PictureDecoder(one, None, resize) if isinstance(one, str) else one for one in several if one != "basic"]
-    if resize is not None and not pictures_of(made):
+    handlers = [
+        PictureDecoder(decoder, None, resize) if isinstance(decoder, str) else decoder
+        for decoder in several
+        if decoder != "basic"
+    ]
+    if resize is not None and not pictures_of(handlers):
         raise ValueError("resize is for pictures: name their decoder too, as decode='torchrgb8'")
-    return made
+    return handlers
 
 
 def decoder_of(decode: Any, resize: Any = None) -> Any:
@@ -326,9 +332,10 @@ def plain(key: str, data: bytes) -> Any:
     try:
         return basichandlers(key, data)
     except ValueError:
-        if suffix not in NUMBERS:
+        if suffix not in NUMBER_SUFFIXES:
             raise
         raise SampleError(
-            f"{data[:LONGEST].decode(errors='replace')!r} is not a whole number, and this field is decoded as one: "
+            f"{data[:MAX_VALUE_BYTES_IN_MESSAGE].decode(errors='replace')!r} is not a whole number, "
+            "and this field is decoded as one: "
             f'store the number of the class, or take the text, decode=[handle_extension("{suffix}", bytes.decode)]'
         ) from None

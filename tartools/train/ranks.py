@@ -1,4 +1,4 @@
-"""Which part of a training run this process is, rank and worker; and the epoch, which its workers have in common."""
+"""Rank and worker of this process in a training run; and the epoch, in memory shared with its workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PART_MASK = (1 << PART_BITS) - 1
 
 
 class ReaderId(NamedTuple):
-    """One of so many *readers*: a worker of a rank, or a rank without workers."""
+    """A reader: number *number* of *readers*. A worker of a rank, or a rank without workers."""
 
     number: int
     readers: int
@@ -40,7 +40,7 @@ class SharedNumbers:
 
 
 class SharedEpoch(SharedNumbers):
-    """The *number* of the epoch, in shared memory: workers that were started before see what `set_epoch` says.
+    """The *number* of the epoch, in shared memory: workers that run already see the number of `set_epoch`.
 
     Each iteration is of the epoch after that of the iteration before, unless the number was set since. The workers of
     one iteration must have one number, and torch tells the dataset of no iteration: so each of them looks for its
@@ -58,13 +58,13 @@ class SharedEpoch(SharedNumbers):
     def __init__(self, number: int = 0, rank: tuple[int, int] | None = None) -> None:
         super().__init__(ITERATIONS + TRACKED_ITERATIONS)
         self.number, self.rank = number, rank
-        self._told = (0, 1), 0  # a rank, and by which process
+        self._inherited_rank = (0, 1), 0  # a rank, and the pid of the parent that set it
         self._loaded_by = 0  # a process
         self._iterations = 0  # that this copy has begun
 
     def __getstate__(self) -> dict[str, Any]:
         if context.get_spawning_popen():
-            return super().__getstate__() | {"_told": (self._rank(), os.getpid())}
+            return super().__getstate__() | {"_inherited_rank": (self._rank(), os.getpid())}
         tracked = [0] * TRACKED_ITERATIONS
         # no process is before 1
         return super().__getstate__() | {"numbers": [self.number, int(self.in_workers), *tracked]}
@@ -73,10 +73,10 @@ class SharedEpoch(SharedNumbers):
         from torch.utils.data import get_worker_info
 
         parent = multiprocessing.parent_process() if get_worker_info() else None
-        is_told = parent is not None and parent.pid == self._told[1]
+        is_told = parent is not None and parent.pid == self._inherited_rank[1]
         if self.rank or not is_told:
             return self.rank or this_rank()
-        return (0, 1) if is_dealt_by_framework() else self._told[0]
+        return (0, 1) if is_dealt_by_framework() else self._inherited_rank[0]
 
     def reader(self) -> ReaderId:
         """Return which reader this process is. Neighbours are on other ranks."""
@@ -85,7 +85,7 @@ class SharedEpoch(SharedNumbers):
 
     @property
     def world_size(self) -> int:
-        """How many ranks read."""
+        """The number of ranks."""
         return self._rank()[1]
 
     @property
@@ -101,7 +101,7 @@ class SharedEpoch(SharedNumbers):
 
     @property
     def in_workers(self) -> bool:
-        """Whether workers have begun to read since a state was loaded, if one was."""
+        """True if workers have begun to read since the last state was loaded."""
         return bool(self.numbers[NEXT_PROCESS])
 
     def load(self, number: int) -> None:
@@ -130,7 +130,7 @@ class SharedEpoch(SharedNumbers):
         return self._begin_epoch(first), may_resume
 
     def _begin_epoch(self, first: int) -> int:
-        """Return the number of the epoch that this copy begins now, among workers of which *first* was started first.
+        """Return the number of the epoch that this copy begins now; *first*: the process number of the first worker.
 
         An entry of the table has a number for the iteration in its high bits, and in its low bits how many epochs came
         since the number was set.
@@ -185,5 +185,5 @@ def this_worker() -> tuple[int, int]:
     """Return number and count of the workers of a DataLoader; 0 of 1 outside of them."""
     from torch.utils.data import get_worker_info
 
-    found = get_worker_info()
-    return (0, 1) if found is None else (found.id, found.num_workers)
+    worker = get_worker_info()
+    return (0, 1) if worker is None else (worker.id, worker.num_workers)

@@ -1,4 +1,4 @@
-"""`StatefulSampler`: which samples come when, and which rank has them; a sampler for torch's DataLoader."""
+"""`StatefulSampler`: the order of samples, dealt to ranks, with a state; a sampler for torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from tartools.train.states import (
     short_repr,
 )
 
-CHUNK = 1 << 13  # positions that are computed at once
-SOURCE = "__source__"  # a bucket for each source
-MARKS = {"block", "weights", "bucket"}  # what states of some orders have
+POSITIONS_IN_BATCH = 1 << 13  # positions that are computed at once
+SOURCE_BUCKET = "__source__"  # a bucket for each source
+ORDER_SETTINGS = {"block", "weights", "bucket"}  # what states of some orders have
 log = logging.getLogger("tartools.train")
 
 
@@ -124,13 +124,13 @@ class StatefulSampler(DistributedSampler[Any]):
         self.batch_size = batch_size
         self.drop_last = drop_last or per_batch
         self._rank = None if rank is None or world_size is None else (rank, world_size)
-        self._seed, self._epoch, self._done = operator.index(seed), 0, 0
+        self._seed, self._epoch, self._position = operator.index(seed), 0, 0
         self._steps_done = 0  # of the epoch, before the next iteration
         self._was_set = False  # the epoch, since the last iteration began
         self.is_loaded = False  # a state, since `RankSampler.set_epoch` was called
         self.dataset = dataset  # which Composer asks for its length
         self.sampler = RankSampler(self)  # frameworks set the epoch of `batch_sampler.sampler`
-        self.ahead = False  # whether who begins an iteration now counts what training has had of it
+        self.loader_counts = False  # True: the caller of `__iter__` counts the consumed batches
         self.running: SamplerIteration | None = None  # the iteration that was begun last
         table, count = getattr(dataset, "table", dataset), len(dataset)
         self._digest = partial(digest_of_dataset, dataset)
@@ -139,7 +139,7 @@ class StatefulSampler(DistributedSampler[Any]):
         mixing = weights, length, replacement, (batch_size or 0) * per_batch
         self._rows: epochorder.RowOrder | BatchedOrder = order_of(dataset, shuffle, block, window, *mixing)
         if batched:
-            if isinstance(bucket, str) and bucket == SOURCE:
+            if isinstance(bucket, str) and bucket == SOURCE_BUCKET:
                 bucket = epochorder.mixture_of(table, count, {} if weights is None else weights).source
             local = shuffle in ("blocks", False)
             self._rows = BatchedOrder(self._rows, dataset, bucket, max_cost, batch_size or 1, drop_last, local)
@@ -147,7 +147,7 @@ class StatefulSampler(DistributedSampler[Any]):
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """The epoch that is under way, or between iterations that of the next one."""
+        """The current epoch, or between iterations the next one."""
         return self._epoch
 
     @property
@@ -161,7 +161,7 @@ class StatefulSampler(DistributedSampler[Any]):
         return (self._rank or this_rank())[1]
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next iteration be of *epoch*: from its begin, or from the place of a state of the same epoch."""
+        """Let the next iteration be of *epoch*: from its begin, or from a loaded state of the same epoch."""
         self._end_if_over()
         if epoch != self._epoch:
             self._move_to(epoch)
@@ -178,8 +178,8 @@ class StatefulSampler(DistributedSampler[Any]):
 
     def __iter__(self) -> SamplerIteration:
         self._end_if_over()
-        left = self.running is not None and self.running.used and not self.running.ended
-        if left and not self._was_set:
+        is_unfinished = self.running is not None and self.running.used and not self.running.ended
+        if is_unfinished and not self._was_set:
             self._move_to(self._epoch + 1)
         self._was_set = False
         rank, steps = self._shared()
@@ -195,14 +195,14 @@ class StatefulSampler(DistributedSampler[Any]):
         return SamplerIteration(self)
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
-        """Return where the whole world is: for `load_state_dict` of a sampler with any ranks, workers and batch size.
+        """Return the state of all ranks: for `load_state_dict` of a sampler with any ranks, workers and batch size.
 
         *taken* is how many batches (without *batch_size*: samples) of the last iteration training has had on this rank.
         A loader with workers asks for more in advance, so give it there: `sampler.state_dict(taken=step + 1)`. By
         default it is all that was asked for. All ranks are taken to have had equally many.
         """
-        if taken is None and (self.running is None or self.running.ended or not self.running.had):
-            return self._state(self._epoch, self._done, self._steps_done)
+        if taken is None and (self.running is None or self.running.ended or not self.running.consumed):
+            return self._state(self._epoch, self._position, self._steps_done)
         if self.running is None:
             raise ValueError("nothing was taken: no iteration has begun")
         return self.running.state_dict(taken)
@@ -215,11 +215,11 @@ class StatefulSampler(DistributedSampler[Any]):
             "epoch": is_integer,
             "data": is_digest,
         }
-        checks["done"] = lambda done: is_count(done) and done <= self._rows.length
+        checks["done"] = lambda position: is_count(position) and position <= self._rows.length
         if isinstance(state, dict) and "steps" in state:  # tartools 0.2 did not count them
             checks["steps"] = is_count
         check_state(state, "a StatefulSampler like this one", checks)
-        if (MARKS - {*self._kind}) & {*state}:
+        if (ORDER_SETTINGS - {*self._kind}) & {*state}:
             raise StateError("this is not a state of a StatefulSampler like this one")
         for name, value in self._kind.items():
             if state[name] != value:
@@ -230,33 +230,33 @@ class StatefulSampler(DistributedSampler[Any]):
                 "the state is that of other data: other shards or versions of them, or samples at other places or in "
                 "another order; give the data that it was made with, or begin without a state"
             )
-        self._seed, self._epoch, self._done = state["seed"], state["epoch"], state["done"]
+        self._seed, self._epoch, self._position = state["seed"], state["epoch"], state["done"]
         self.running, self._was_set, self.is_loaded = None, False, True
-        self._steps_done = state["steps"] if "steps" in state else self._steps_to(self._done)
+        self._steps_done = state["steps"] if "steps" in state else self._steps_to(self._position)
 
-    def _state(self, epoch: int, done: int, steps: int) -> dict[str, Any]:
-        place = {"seed": self._seed, "epoch": epoch, "done": done, "steps": steps, "data": self._data}
+    def _state(self, epoch: int, position: int, steps: int) -> dict[str, Any]:
+        place = {"seed": self._seed, "epoch": epoch, "done": position, "steps": steps, "data": self._data}
         return make_state(place | self._kind)
 
-    def _steps_to(self, done: int) -> int:
-        """Return the steps of an epoch up to position *done*, for states of tartools 0.2, which have no count."""
-        self._done = 0
+    def _steps_to(self, position: int) -> int:
+        """Return the steps of an epoch up to position *position*, for states of tartools 0.2, which have no count."""
+        self._position = 0
         rank, steps = self._shared()
-        self._done = done
-        return bisect_left(range(steps.batches(rank)), done, key=steps.after)
+        self._position = position
+        return bisect_left(range(steps.batches(rank)), position, key=steps.after)
 
     @cached_property
     def _data(self) -> str | None:
-        """What tells the data from others; None if nothing does."""
+        """A fingerprint of the data; None if unknown."""
         return self._digest()
 
     def _shared(self) -> tuple[int, RankSteps]:
-        """Return this rank, and how the rest of the epoch is shared."""
+        """Return this rank, and the shares of the remaining epoch."""
         rank, world_size = self._rank or this_rank()
         if isinstance(self._rows, BatchedOrder):
-            return rank, self._rows.steps(self._done, self._seed, self._epoch, world_size)
+            return rank, self._rows.steps(self._position, self._seed, self._epoch, world_size)
         sizes = world_size, self.batch_size or 1
-        return rank, RankSteps.of(self._done, self._rows.length, *sizes, self.drop_last, self.batch_size is None)
+        return rank, RankSteps.of(self._position, self._rows.length, *sizes, self.drop_last, self.batch_size is None)
 
     def _end_if_over(self) -> None:
         if self.running is not None and self.running.used:
@@ -267,7 +267,7 @@ class StatefulSampler(DistributedSampler[Any]):
             self._move_to(epoch + 1)
 
     def _move_to(self, epoch: int) -> None:
-        self._epoch, self._done, self._steps_done = epoch, 0, 0
+        self._epoch, self._position, self._steps_done = epoch, 0, 0
 
 
 class RankSampler(DistributedSampler[Any]):
@@ -313,70 +313,70 @@ class RankSampler(DistributedSampler[Any]):
 class SamplerIteration(Iterator[Any]):
     """One iteration of a `StatefulSampler`; it has a state for torchdata's loader.
 
-    *taken* is how many batches, or samples, it has given, and *had* how many of them training has had: all, unless a
-    loader that asks *ahead* counts them.
+    *taken*: batches, or samples, that it has yielded; *consumed*: batches that training has received: all, unless a
+    loader that prefetches counts them (`loader_counts`).
     """
 
     def __init__(self, sampler: StatefulSampler) -> None:
-        self._sampler, self._ahead = sampler, sampler.ahead
+        self._sampler, self._loader_counts = sampler, sampler.loader_counts
         self._begin()
 
     def _begin(self) -> None:
         sampler = self._sampler
         self._rank, self._steps = sampler._shared()
         self._seed, self.epoch, self._steps_before = sampler._seed, sampler._epoch, sampler._steps_done
-        self._found = self._batches()
-        self.taken = self.had = 0
+        self._iterator = self._batches()
+        self.taken = self.consumed = 0
         self.ended = self._loaded = False
         sampler.running = self
         sampler._begin_epoch(self._seed, self.epoch)
 
     def __next__(self) -> Any:
         try:
-            found = next(self._found)
+            batch = next(self._iterator)
         except StopIteration:
             self.end_if_over()
             raise
         self.taken += 1
-        self.had += not self._ahead
-        return found
+        self.consumed += not self._loader_counts
+        return batch
 
     @property
-    def left(self) -> int:
-        """The batches that this rank has not had yet."""
-        return self._steps.batches(self._rank) - self.had
+    def remaining(self) -> int:
+        """The batches that this rank has not consumed yet."""
+        return self._steps.batches(self._rank) - self.consumed
 
     @property
     def used(self) -> bool:
-        """Whether something was had, or a state loaded: loaders with workers begin iterations that they don't use."""
-        return self.had > 0 or self._loaded
+        """True if a batch was consumed, or a state loaded: loaders with workers begin iterations in vain."""
+        return self.consumed > 0 or self._loaded
 
     def end_if_over(self) -> None:
-        """End the epoch if all was had."""
-        if not self.ended and self.left <= 0:
+        """End the epoch if all batches are consumed."""
+        if not self.ended and self.remaining <= 0:
             self.ended = True
             self._sampler._end(self.epoch)
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
-        """Return where the world is after *taken* batches, by default all that were had."""
-        taken = self.had if taken is None else taken
+        """Return the state of all ranks after *taken* batches, by default the consumed ones."""
+        taken = self.consumed if taken is None else taken
         return self._sampler._state(self.epoch, self._steps.after(taken), self._steps_before + taken)
 
-    def under_way(self) -> list[Any]:
-        """Return what was given, and not had yet."""
-        return list(islice(self._batches(self.had), self.taken - self.had))
+    def pending(self) -> list[Any]:
+        """Return the batches that were yielded, but not consumed yet."""
+        return list(islice(self._batches(self.consumed), self.taken - self.consumed))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where *state* was made."""
+        """Resume from *state*."""
         self._sampler.load_state_dict(state)
         self._begin()
         self._loaded = True
 
     def _batches(self, low: int = 0) -> Iterator[Any]:
-        """Yield the batches of this rank, or its samples, from the one with number *low* on."""
+        """Yield the batches of this rank, or its samples, from number *low* on."""
         steps, rank = self._steps, self._rank
         rows_at, single = self._sampler._rows.rows, self._sampler.batch_size is None
-        at_once = max(CHUNK // steps.size, 1)
+        at_once = max(POSITIONS_IN_BATCH // steps.size, 1)
         for first in range(low, steps.full, at_once):
             numbers = np.arange(first, min(first + at_once, steps.full))[:, None]
             positions = steps.begin + (numbers * steps.world_size + rank) * steps.size + np.arange(steps.size)
@@ -426,15 +426,15 @@ def is_digest(value: Any) -> bool:
 
 
 def datasets_in(dataset: Any) -> list[Any]:
-    """Return the datasets of which *dataset* is made, if it is torch's Subset, ConcatDataset or StackDataset."""
+    """Return the inner datasets of *dataset*, if it is torch's Subset, ConcatDataset or StackDataset."""
     if isinstance(dataset, Subset):
         return [dataset.dataset]
-    found = dataset.datasets if isinstance(dataset, (ConcatDataset, StackDataset)) else ()
-    return list(found.values() if isinstance(found, dict) else found)
+    parts = dataset.datasets if isinstance(dataset, (ConcatDataset, StackDataset)) else ()
+    return list(parts.values() if isinstance(parts, dict) else parts)
 
 
 def begin_epoch(dataset: Any, seed: int | None, epoch: int) -> None:
-    """Have *dataset*, and those of which it is made, seed its samples for *epoch* of a run with *seed*.
+    """Seed the samples of *dataset* and its inner datasets for *epoch* of a run with *seed*.
 
     *seed*: None for that of the epoch before, at first 0.
     """
@@ -446,10 +446,10 @@ def begin_epoch(dataset: Any, seed: int | None, epoch: int) -> None:
 
 
 def digest_of_dataset(dataset: Any) -> str | None:
-    """Return what tells the samples of *dataset*, in their order, from others; None if only their number does."""
+    """Return a fingerprint of the samples of *dataset*, in their order; None if only their number is known."""
     if hasattr(dataset, "digest"):
-        found: str = dataset.digest()
-        return found
+        digest: str = dataset.digest()
+        return digest
     if not (parts := datasets_in(dataset)):
         return None
     indices = list(map(int, dataset.indices)) if isinstance(dataset, Subset) else []

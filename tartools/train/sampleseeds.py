@@ -12,9 +12,9 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from tartools.errors import UsageError
+from tartools.samples.sample import DICT_KEY, DICT_URL
 from tartools.train.ranks import SharedNumbers
 
-KEY, URL = "__key__", "__url__"
 SEED_PARAMETERS = ("seed", "rng")
 MAX_SEED = (1 << 63) - 1
 
@@ -43,7 +43,7 @@ class SharedSeeds(SharedNumbers):
         super().__init__(2)
 
     def begin(self, seed: int | None, epoch: int) -> None:
-        """Begin *epoch* of a run with *seed*, or with that of the epoch before."""
+        """Begin *epoch* of a run with *seed*; None: the seed of the epoch before."""
         self.numbers[1] = epoch
         if seed is not None:
             self.numbers[0] = seed & MAX_SEED
@@ -91,8 +91,8 @@ class CurrentSample:
     def note(self, samples: Iterable[Any]) -> Iterator[Any]:
         """Yield *samples*; each is the current one until the next is asked for."""
         for sample in samples:
-            is_known = isinstance(sample, dict) and KEY in sample
-            self._sample = (str(sample.get(URL)), str(sample[KEY])) if is_known else None
+            is_known = isinstance(sample, dict) and DICT_KEY in sample
+            self._sample = (str(sample.get(DICT_URL)), str(sample[DICT_KEY])) if is_known else None
             yield sample
 
     def forget(self, items: Iterable[Any]) -> Iterator[Any]:

@@ -46,7 +46,7 @@ def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, r
 
 
 class SampleStream(IterableDataset[dict[str, Any]]):
-    """What `samples` returns."""
+    """A stream of the samples of shards and tables as dicts, which `samples` makes."""
 
     def __init__(
         self, urls: Name | Iterable[Name], shuffle: bool, seed: int, resampled: bool, checked: bool = True
@@ -65,7 +65,7 @@ class SampleStream(IterableDataset[dict[str, Any]]):
 
     @cached_property
     def identities(self) -> list[str]:
-        """What tells each of the shards from another of its name: see `slices.shard_identity`."""
+        """The fingerprint of each shard: see `slices.shard_identity`."""
         return [*map(slices.shard_identity, self.urls)]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -74,7 +74,7 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         return iter(SliceReader(self.urls, self.slices((number, 0), self.epoch.reader())))
 
     def slices(self, epoch: tuple[int, int], reader: ReaderId) -> NumberedSlices:
-        """Return what *reader* reads in *epoch*, its number and that of the repetition in it."""
+        """Return the slices of *reader* by number. *epoch*: its number, and the number of the repetition in it."""
         if self.resampled:
             count, name = len(self.urls), f"resampled {self.seed} {epoch} {reader}"
             return lambda number: ShardSlice(Random(f"{name} {number}").randrange(count))
@@ -85,11 +85,11 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         order = [*map(ShardSlice, range(len(self.urls)))]
         if self.shuffled:
             Random(f"shards {self.seed} {epoch}").shuffle(order)
-        return slices.deal(order, reader)
+        return slices.assign(order, reader)
 
 
 class Remainder(NamedTuple):
-    """What a reader reads of an epoch that others have begun: first what buffers of shuffles *held*, then *pieces*.
+    """The part of an epoch, begun by other readers, that a reader reads: samples of shuffle buffers, then *pieces*.
 
     Of what a buffer held there are numbers, which go from the end on, and the slices of which these samples are.
     """
@@ -102,16 +102,16 @@ class Remainder(NamedTuple):
         """Return the remainder in *state*; None if its reader began the epoch itself."""
         if state["left"] is None:
             return None
-        held, pieces = state["left"]
-        return cls([([*numbers], _slices(of)) for numbers, of in held], _slices(pieces))
+        buffers, pieces = state["left"]
+        return cls([([*numbers], _slices(values)) for numbers, values in buffers], _slices(pieces))
 
 
-def states_of_readers(given: Any, shards: int) -> list[State]:
-    """Return the states of readers in *given*, all of one epoch; none if nothing was read.
+def states_of_readers(loaded: Any, shards: int) -> list[State]:
+    """Return the states of readers in *loaded*, all of one epoch; none if nothing was read.
 
     Raises: StateError if one is malformed, or names another shard than one of so many *shards*.
     """
-    states = [*_states(given)]
+    states = [*_states(loaded)]
     for state in states:
         check_reader_state(state, shards)
     if len({state["epoch"] for state in states}) > 1:
@@ -120,7 +120,7 @@ def states_of_readers(given: Any, shards: int) -> list[State]:
 
 
 def check_reader_state(state: Any, shards: int) -> None:
-    """Raise StateError unless *state* is that of a reader of so many *shards*."""
+    """Raise StateError unless *state* is a valid state of a reader. *shards*: number of shards."""
 
     def is_shuffle(value: Any) -> bool:
         if value is None:
@@ -129,7 +129,7 @@ def check_reader_state(state: Any, shards: int) -> None:
         return right and len({*value[2]}) == len(value[2]) and max(value[2], default=-1) < value[1]
 
     def is_left(value: Any) -> bool:
-        return value is None or is_list(value, lambda held: is_list_of(held, is_held), is_slices)
+        return value is None or is_list(value, lambda buffers: is_list_of(buffers, is_held), is_slices)
 
     def is_held(value: Any) -> bool:
         return is_list(value, is_numbers, is_slices)
@@ -138,7 +138,7 @@ def check_reader_state(state: Any, shards: int) -> None:
         return is_list_of(value, is_count)
 
     def is_slices(value: Any) -> bool:
-        return is_list_of(value, lambda one: is_slice(one, shards))
+        return is_list_of(value, lambda slice_value: is_slice(slice_value, shards))
 
     checks = {"data": is_text, "reader": is_reader, "epoch": is_count, "shuffle": is_shuffle, "left": is_left}
     checks["counts"] = lambda value: is_list(value, is_count, is_count, is_count)
@@ -146,31 +146,31 @@ def check_reader_state(state: Any, shards: int) -> None:
     check_state(state, OWNER, checks)
 
 
-def _states(given: Any) -> Iterator[State]:
-    """Yield the states of readers in *given*: one, that of a StatefulDataLoader, or a list of such."""
-    if isinstance(given, (list, tuple)):
-        for one in given:
-            yield from _states(one)
-    elif not isinstance(given, dict) or (given and not {"reader", "_snapshot", "dataset_state"} & {*given}):
+def _states(loaded: Any) -> Iterator[State]:
+    """Yield the states of readers in *loaded*: a state of a reader, of a StatefulDataLoader, or a list of states."""
+    if isinstance(loaded, (list, tuple)):
+        for entry in loaded:
+            yield from _states(entry)
+    elif not isinstance(loaded, dict) or (loaded and not {"reader", "_snapshot", "dataset_state"} & {*loaded}):
         raise StateError(f"this is not a state of {OWNER}")
-    elif "_snapshot" in given:
-        if given.get("_steps_since_snapshot"):
+    elif "_snapshot" in loaded:
+        if loaded.get("_steps_since_snapshot"):
             raise StateError(
                 "this state is older than the last batch: give StatefulDataLoader snapshot_every_n_steps=1"
             )
         try:
-            workers = [worker["dataset_state"] for worker in given["_snapshot"]["_worker_snapshots"].values()]
+            workers = [worker["dataset_state"] for worker in loaded["_snapshot"]["_worker_snapshots"].values()]
         except (AttributeError, KeyError, TypeError):
             raise StateError(f"this is not a state of {OWNER}") from None
         yield from _states(workers)
-    elif "dataset_state" in given:
-        yield from _states(given["dataset_state"])
-    elif given:
-        yield given
+    elif "dataset_state" in loaded:
+        yield from _states(loaded["dataset_state"])
+    elif loaded:
+        yield loaded
 
 
-def dealt(states: Sequence[State], source: SampleStream, reader: ReaderId) -> Remainder:
-    """Return what *reader* reads of what *states*, those of all readers of *source*, have left.
+def deal_remainder(states: Sequence[State], source: SampleStream, reader: ReaderId) -> Remainder:
+    """Deal the remainders of *states*, of all readers of *source*; return the remainder for *reader*.
 
     Raises: StateError if a state is missing, or does not say what was read.
     """
@@ -182,39 +182,39 @@ def dealt(states: Sequence[State], source: SampleStream, reader: ReaderId) -> Re
             f"this is reader {reader.number} of {reader.readers}: give load_state_dict the states of all ranks, as a "
             "list"
         )
-    rests = [_rest(state, source) for state in states]
-    held = [each for rest in rests for each in rest.held]
-    steps = zip_longest(*(rest.pieces for rest in rests))
+    remainders = [_remainder_of(state, source) for state in states]
+    buffers = [buffer for remainder in remainders for buffer in remainder.held]
+    steps = zip_longest(*(remainder.pieces for remainder in remainders))
     pieces = [piece for step in steps for piece in step if piece is not None and piece.begin != piece.end]
-    return Remainder(held[reader.number :: reader.readers], slices.deal(pieces, reader))
+    return Remainder(buffers[reader.number :: reader.readers], slices.assign(pieces, reader))
 
 
-def _rest(state: State, source: SampleStream) -> Remainder:
-    repetition, _, given = state["counts"]
+def _remainder_of(state: State, source: SampleStream) -> Remainder:
+    repetition, _, yielded = state["counts"]
     if repetition:
         return Remainder([], [])
     before = Remainder.of(state)
-    held, pieces = before or Remainder([], source.dealt((state["epoch"], 0), ReaderId(*state["reader"])))
+    buffers, pieces = before or Remainder([], source.dealt((state["epoch"], 0), ReaderId(*state["reader"])))
     if state["position"] is None:
-        if given:
+        if yielded:
             raise StateError(
                 "a stage of this pipeline may hold samples, or make several of one: its states go on with as many "
                 "ranks and workers as before"
             )
-        return Remainder(held, pieces)
+        return Remainder(buffers, pieces)
     begin = Position.of(*state["position"])
     if not state["shuffle"]:
-        return Remainder(held, _behind(pieces, begin))
+        return Remainder(buffers, _slices_from(pieces, begin))
     _, _, numbers, end = state["shuffle"]
     behind = Position.of(*end)
     if numbers:
-        held = [*held, ([*numbers], _behind(pieces, begin)[: behind.number - begin.number + 1])]
-    return Remainder(held, _behind(pieces, behind))
+        buffers = [*buffers, ([*numbers], _slices_from(pieces, begin)[: behind.number - begin.number + 1])]
+    return Remainder(buffers, _slices_from(pieces, behind))
 
 
-def _behind(pieces: Sequence[ShardSlice], position: Position) -> list[ShardSlice]:
-    number, rest = position
-    return [*pieces[number:]] if rest is None else [rest, *pieces[number + 1 :]]
+def _slices_from(pieces: Sequence[ShardSlice], position: Position) -> list[ShardSlice]:
+    number, current = position
+    return [*pieces[number:]] if current is None else [current, *pieces[number + 1 :]]
 
 
 def _slices(values: Sequence[Sequence[Any]]) -> list[ShardSlice]:

@@ -1,4 +1,4 @@
-"""What is given to worker processes, and how a program has to be written for those that are no forks."""
+"""Checks of functions for worker processes, and of programs that spawn workers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tartools.storage.objects.cache import cache_of
 GUARD = 'workers that are started by {} import the program: put what it runs below `if __name__ == "__main__":`'
 
 
-def check_sent(what: str, functions: Iterable[Any]) -> None:
-    """Raise TypeError, which says *what* it is, if one of *functions* can't be pickled for a worker that is started."""
+def check_sent(option: str, functions: Iterable[Any]) -> None:
+    """Raise TypeError, which names the argument, if one of *functions* can't be pickled for a spawned worker."""
     if context.get_spawning_popen() is not None:
-        check_sendable(what, functions)
+        check_sendable(option, functions)
 
 
-def check_sendable(what: str, functions: Iterable[Any]) -> None:
-    """Raise TypeError, which says *what* it is, if one of *functions* is a lambda, or inside another function."""
+def check_sendable(option: str, functions: Iterable[Any]) -> None:
+    """Raise TypeError, which names the argument, if one of *functions* is a lambda, or inside another function."""
     for function in functions:
         if isinstance(function, FunctionType):
             try:
@@ -30,7 +30,7 @@ def check_sendable(what: str, functions: Iterable[Any]) -> None:
             except Exception:  # each kind has its own
                 name = function.__qualname__
                 raise TypeError(
-                    f"{what} can't be sent to workers: {name} is a lambda, or inside another function; define it by "
+                    f"{option} can't be sent to workers: {name} is a lambda, or inside another function; define it by "
                     "def at the top of a module, or have workers forked (multiprocessing_context='fork')"
                 ) from None
 

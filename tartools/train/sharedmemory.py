@@ -17,10 +17,10 @@ from weakref import finalize
 import torch
 from torch.utils.data import get_worker_info
 
-KEPT = 31 << 20  # bytes; glibc looks at blocks up to 32 MiB
-SPARE = 4  # a buffer is larger than its first batch by this part of it, for larger ones to come
-SHARED = "/dev/shm"  # noqa: S108
-WORTH = 1 << 16  # bytes of a batch of lists for which a buffer is taken
+MAX_KEPT_BYTES = 31 << 20  # bytes; glibc looks at blocks up to 32 MiB
+SPARE_PART = 4  # a buffer is larger than its first batch by this part of it, for larger ones to come
+SHARED_MEMORY_FOLDER = "/dev/shm"  # noqa: S108
+MIN_BUFFER_BYTES = 1 << 16  # bytes of a batch of lists for which a buffer is taken
 
 
 def keep_freed_memory() -> None:
@@ -29,7 +29,7 @@ def keep_freed_memory() -> None:
     glibc gives all above 128 KiB back at once, and filling fresh pages takes four times as long as copying payloads
     into pages that are there. It keeps twice the size of the largest block that was ever freed.
     """
-    bytearray(KEPT)  # its pages are never touched
+    bytearray(MAX_KEPT_BYTES)  # its pages are never touched
 
 
 class SharedBuffers:
@@ -40,17 +40,19 @@ class SharedBuffers:
 
     def take(self, size: int) -> torch.Tensor:
         """Return a buffer of *size* bytes or more, and one more, which is 1 from now on."""
-        free = [buffer for buffer in self._buffers if not buffer[-1]]
-        found = next((buffer for buffer in free if len(buffer) > size), None)
-        if found is None:
-            gone = free[:1]  # too small: made anew
-            self._buffers = [buffer for buffer in self._buffers if not any(buffer is other for other in gone)]
+        free = [candidate for candidate in self._buffers if not candidate[-1]]
+        buffer = next((candidate for candidate in free if len(candidate) > size), None)
+        if buffer is None:
+            too_small = free[:1]  # too small: made anew
+            self._buffers = [
+                candidate for candidate in self._buffers if not any(candidate is small for small in too_small)
+            ]
             storage: Any = torch.empty(0, dtype=torch.uint8).untyped_storage()
-            storage = storage._new_shared(size + size // SPARE + 1, device="cpu")
-            found = torch.empty(0, dtype=torch.uint8).set_(storage)
-            self._buffers.append(found)
-        found[-1] = 1
-        return found
+            storage = storage._new_shared(size + size // SPARE_PART + 1, device="cpu")
+            buffer = torch.empty(0, dtype=torch.uint8).set_(storage)
+            self._buffers.append(buffer)
+        buffer[-1] = 1
+        return buffer
 
 
 class SentBuffer:
@@ -65,13 +67,13 @@ class SentBuffer:
 
 def received_bytes(buffer: torch.Tensor) -> memoryview:
     """Return a batch in *buffer*, in the training process. When nobody has it, the worker may use the buffer again."""
-    found, last = buffer.numpy(), buffer[-1:].numpy()
-    finalize(found, _free, last, os.getpid()).atexit = False
-    return memoryview(found)  # type: ignore[arg-type]
+    array, last = buffer.numpy(), buffer[-1:].numpy()
+    finalize(array, _free, last, os.getpid()).atexit = False
+    return memoryview(array)  # type: ignore[arg-type]
 
 
 def _free(last: Any, process: int) -> None:
-    """Let the worker use a buffer again, of which this is the *last* byte; a fork of *process* has only a copy."""
+    """Clear the *last* byte of a buffer, so that the worker uses it again; only in *process*, not in its forks."""
     if os.getpid() == process:
         last[:] = 0
 
@@ -87,13 +89,13 @@ class SentList(list[Any]):
 
 
 def with_sent_lists(item: Any) -> Any:
-    """Return *item* with its outer lists as `SentList`: itself, or those in a tuple or dict, which torch copies."""
+    """Return *item* with outer lists as `SentList`: the item, or lists in a tuple or dict, which torch copies."""
     if type(item) is list:
         return SentList(item)
     if type(item) is tuple:
-        return tuple([SentList(each) if type(each) is list else each for each in item])
+        return tuple([SentList(value) if type(value) is list else value for value in item])
     if type(item) is dict:
-        return {name: SentList(each) if type(each) is list else each for name, each in item.items()}
+        return {name: SentList(value) if type(value) is list else value for name, value in item.items()}
     return item
 
 
@@ -101,11 +103,11 @@ _buffers = SharedBuffers()  # of this worker, for lists
 
 
 def _crossing(batch: SentList) -> tuple[Any, ...]:
-    """Return what pickles *batch* for a queue of multiprocessing; other pickles and copies have the items."""
+    """Reduce *batch* for a queue of multiprocessing, through shared memory if it is large."""
     parts: list[bytes] = []  # a payload of 64 KiB or more is one of them, and is not copied for it
     ForkingPickler(SimpleNamespace(write=parts.append), HIGHEST_PROTOCOL).dump([*batch])
     size = sum(map(len, parts))
-    if size < WORTH or not _fits(size):
+    if size < MIN_BUFFER_BYTES or not _fits(size):
         return pickle.loads, (b"".join(parts),)
     buffer = _buffers.take(size)
     view, at = memoryview(buffer.numpy()), 0  # type: ignore[arg-type]
@@ -123,10 +125,10 @@ def _received(buffer: torch.Tensor, size: int) -> Any:
 
 
 def _fits(size: int) -> bool:
-    """Tell whether all workers may take two more buffers of *size*: in a container shared memory may be 64 MB."""
+    """True if all workers can take two more buffers of *size*: in a container shared memory may be 64 MB."""
     worker = get_worker_info()
     try:
-        system = os.statvfs(SHARED)
+        system = os.statvfs(SHARED_MEMORY_FOLDER)
     except OSError:  # not a file system here
         return True
     return system.f_bavail * system.f_frsize >= 2 * size * (worker.num_workers if worker else 1)

@@ -1,4 +1,4 @@
-"""Slices of shards and tables: which belongs to which worker of which rank, so that each sample has one reader.
+"""Slices of shards and tables, assigned to workers of ranks, so that each sample has one reader.
 
 Every worker finds out alone, and all come to the same answer: it follows from the names of the shards, the number of
 workers, and the bytes of the shards. Shards are dealt whole where there are many. Where there are few, plain shards and
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tartools import storage
 from tartools.errors import StorageError, TarFormatError, TarToolsError
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch, field_name
+from tartools.samples.sample import DICT_KEY, DICT_URL, Batch, field_name
 from tartools.shards.reading import Reading, ShardStream, shard_batches
 from tartools.storage import seekable
 from tartools.storage.objects import object_at
@@ -33,16 +33,16 @@ from tartools.tar import compression
 from tartools.tar.fullheader import FullHeader, read_full_header
 from tartools.tar.header import BLOCK
 from tartools.tar.keys import field_offset
-from tartools.tar.member import VIEWED, Chunk, Member, read_range
-from tartools.tar.rescan import LOOKED_AT, WINDOW, Cut, Read, find_cut
-from tartools.train.fieldchooser import KEY, OWN, URL, as_dict
+from tartools.tar.member import MIN_VIEW_BYTES, Chunk, Member, read_range
+from tartools.tar.rescan import HEADER_READ_BYTES, LOOKED_AT, Cut, Read, find_cut
+from tartools.train.fieldchooser import RESERVED_PREFIX, as_dict
 from tartools.train.ranks import ReaderId
 from tartools.train.states import is_bool, is_count, is_list, is_text
 
-MANY = 8  # shards for each worker; if there are so many, none is cut
-FOLLOWED = 1000  # members behind a cut that are looked at
-FOLLOWED_FAR = 4 << 20  # bytes of an object behind a cut that are looked at
-GLOBAL = b"g"  # type flag of a header that governs all members behind it
+SHARDS_PER_WORKER = 8  # shards for each worker; if there are so many, none is cut
+MEMBERS_BEHIND_CUT = 1000  # members behind a cut that are looked at
+BYTES_BEHIND_CUT = 4 << 20  # bytes of an object behind a cut that are looked at
+GLOBAL_PAX_TYPE = b"g"  # type flag of a header that governs all members behind it
 
 
 class ShardSlice(NamedTuple):
@@ -62,7 +62,7 @@ class ShardSlice(NamedTuple):
     rows: bool = False
 
     def cut_into(self, slices: int) -> Iterator[ShardSlice]:
-        """Yield so many slices of this one."""
+        """Split this slice into *slices* slices."""
         first = self.number * slices
         return (self._replace(number=first + n, slices=self.slices * slices) for n in range(slices))
 
@@ -73,7 +73,7 @@ class ShardSlice(NamedTuple):
 
 
 def is_slice(value: Any, shards: int) -> bool:
-    """True if *value* is a `ShardSlice` of one of so many *shards*, as a list."""
+    """True if *value* is a `ShardSlice` as a list. *shards*: number of shards."""
 
     def is_end(end: Any) -> bool:
         return end is None or is_count(end)
@@ -81,18 +81,23 @@ def is_slice(value: Any, shards: int) -> bool:
     checks = is_count, is_count, is_count, is_count, is_end, is_text, is_count, is_bool
     if not is_list(value, *checks):
         return False
-    one = ShardSlice(*value)
-    is_run = one.end is None or one.begin <= one.end
-    return one.shard < shards and one.number < one.slices and is_run and (not one.rows or one.end is not None)
+    candidate = ShardSlice(*value)
+    is_run = candidate.end is None or candidate.begin <= candidate.end
+    return (
+        candidate.shard < shards
+        and candidate.number < candidate.slices
+        and is_run
+        and (not candidate.rows or candidate.end is not None)
+    )
 
 
 def is_position(value: Any, shards: int) -> bool:
-    """True if *value* is a `Position` in one of so many *shards*, as a list."""
+    """True if *value* is a `Position` as a list. *shards*: number of shards."""
     return is_list(value, is_count, lambda rest: rest is None or is_slice(rest, shards))
 
 
 def shard_identity(url: str) -> str:
-    """Return what tells the shard or table *url* from others of its name, without a request.
+    """Return a fingerprint of a local shard or table; "" for a remote one.
 
     It is the size of a local shard, a digest of a local table, and "" for what is on a server. The time of a file does
     not count, because each host may have a copy. Raises: StorageError.
@@ -104,19 +109,19 @@ def shard_identity(url: str) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def deal(slices: Sequence[ShardSlice], reader: ReaderId) -> list[ShardSlice]:
-    """Return what *reader* reads of *slices*, in their order.
+def assign(slices: Sequence[ShardSlice], reader: ReaderId) -> list[ShardSlice]:
+    """Return the slices of *reader*, in their order.
 
     All readers get equally many slices of them, unless there are 8 times as many as readers: then they are not cut.
     """
     number, readers = reader
-    if len(slices) >= MANY * readers:
+    if len(slices) >= SHARDS_PER_WORKER * readers:
         return [*slices[number::readers]]
     count = readers // math.gcd(len(slices), readers)
     return [
         piece
-        for at, one in enumerate(slices)
-        for n, piece in enumerate([one] if one.skip else one.cut_into(count))
+        for at, shard_slice in enumerate(slices)
+        for n, piece in enumerate([shard_slice] if shard_slice.skip else shard_slice.cut_into(count))
         # the first ones go to different readers, since a compressed shard is its first slice
         if (at * count + (n + at) % count) % readers == number
     ]
@@ -147,8 +152,8 @@ def is_cut(url: str) -> bool:
         return can_be_cut(url, file)
 
 
-def found_in(url: str, piece: ShardSlice) -> ShardSlice | None:
-    """Return *piece* with the bytes or rows of the shard *url* that it has; None if these are none.
+def resolve_slice(url: str, piece: ShardSlice) -> ShardSlice | None:
+    """Return *piece* with its bytes or rows of the shard *url*; None if it is empty.
 
     All of a shard that can't be cut is its first slice: what is compressed, a pipe, a server without ranges.
     Raises: StorageError.
@@ -157,86 +162,96 @@ def found_in(url: str, piece: ShardSlice) -> ShardSlice | None:
         return None
     if schema.is_table(url):
         return _rows(url, piece)
-    whole = piece._replace(slices=1) if piece.number == 0 else None
+    all_of_shard = piece._replace(slices=1) if piece.number == 0 else None
     if piece.slices == 1 or not storage.is_seekable(url):
-        return whole
+        return all_of_shard
     with closing(seekable.reading(url)) as file:
         if not can_be_cut(url, file):
-            return whole
+            return all_of_shard
         size = file.seek(0, io.SEEK_END)
         begin, until = (_cut(file, size, piece, number) for number in (piece.number, piece.number + 1))
     if begin is None or (until is not None and until.offset <= begin.offset):
         return None
-    found = ShardSlice(piece.shard, begin=begin.offset)
-    return found if until is None else found._replace(end=until.offset, key=until.key.decode(errors="surrogateescape"))
+    resolved = ShardSlice(piece.shard, begin=begin.offset)
+    return (
+        resolved
+        if until is None
+        else resolved._replace(end=until.offset, key=until.key.decode(errors="surrogateescape"))
+    )
 
 
 def can_be_cut(url: str, file: io.BufferedReader) -> bool:
-    """Tell whether slices of the shard *url*, opened as *file* by `seekable.reading`, can be read alone."""
+    """True if slices of the shard *url*, opened as *file* by `seekable.reading`, can be read."""
     if storage.is_far(url) and isinstance(file.raw, io.FileIO):  # a copy, because the server has no ranges
         return False
     file.seek(0)
     head = file.read(BLOCK)
-    return compression.codec_of(head) is None and head[156:157] != GLOBAL
+    return compression.codec_of(head) is None and head[156:157] != GLOBAL_PAX_TYPE
 
 
 def _rows(url: str, piece: ShardSlice) -> ShardSlice | None:
     from tartools.tables import source
 
-    with source.opened(url) as table:
+    with source.open_table(url) as table:
         begin, end = (_share(piece, table.rows, number) for number in (piece.number, piece.number + 1))
     return ShardSlice(piece.shard, begin=begin, end=end, rows=True) if end > begin else None
 
 
 def _share(piece: ShardSlice, size: int, number: int) -> int:
-    """Return the byte or row of a shard of *size* near which slice *number* of those of *piece* begins."""
+    """Return the estimated begin, byte or row, of slice *number* of *piece*, in a shard of *size* bytes or rows."""
     end = size if piece.end is None else piece.end
     return piece.begin + (end - piece.begin) * number // piece.slices
 
 
 def _cut(file: io.BufferedReader, size: int, piece: ShardSlice, number: int) -> Cut | None:
-    """Return where slice *number* of those of *piece* begins; None if that is the end of *file*."""
+    """Return the begin of slice *number* of *piece*; None if it is the end of *file*."""
     if number == 0:
         return Cut(piece.begin, b"")
     if number == piece.slices:
         return piece.cut
-    found = _next_cut(file, size, _share(piece, size, number))
-    return piece.cut if piece.end is not None and (found is None or found.offset > piece.end) else found
+    cut = _next_cut(file, size, _share(piece, size, number))
+    return piece.cut if piece.end is not None and (cut is None or cut.offset > piece.end) else cut
 
 
-def _next_cut(file: io.BufferedReader, size: int, near: int) -> Cut | None:
-    """Return the first place from byte *near* on where *file* can be cut; None if that is its end."""
+def _next_cut(file: io.BufferedReader, size: int, start: int) -> Cut | None:
+    """Return the first place from byte *start* on where *file* can be cut; None if that is its end."""
 
     def read(count: int, offset: int) -> bytes:
         file.seek(offset)
         return file.read(count)
 
-    most = size if isinstance(file.raw, io.FileIO) else FOLLOWED_FAR
-    while near < size:
-        found = find_cut(read, near)
-        if found is None:
-            near += LOOKED_AT
+    max_bytes = size if isinstance(file.raw, io.FileIO) else BYTES_BEHIND_CUT
+    while start < size:
+        cut = find_cut(read, start)
+        if cut is None:
+            start += LOOKED_AT
             continue
-        end = _early_end(read, found.offset, most, size)
+        end = _early_end(read, cut.offset, max_bytes, size)
         if end is None:
-            return found
-        near = end
+            return cut
+        start = end
     return None
 
 
-def _early_end(read: Read, position: int, most: int, size: int) -> int | None:
-    """Return where the archive ends that has a member at *position*, if it is not that of the whole file.
+def _early_end(read: Read, position: int, max_bytes: int, size: int) -> int | None:
+    """Return the end of an archive in a payload, with a member at *position*; None if it is the shard itself.
 
-    It may be an archive in a payload. None if it does not end in the next 1000 members, or *most* bytes.
+    None also if it does not end in the next 1000 members, or *max_bytes* bytes.
     """
-    last = position + most
-    for _ in range(FOLLOWED):
-        held = read(WINDOW, position)
-        if not held[:BLOCK].strip(b"\0"):
-            rest = held.lstrip(b"\0")
-            return position + len(held) - len(rest) if rest else position + BLOCK if _goes_on(read, position) else None
+    last = position + max_bytes
+    for _ in range(MEMBERS_BEHIND_CUT):
+        data = read(HEADER_READ_BYTES, position)
+        if not data[:BLOCK].strip(b"\0"):
+            nonzero = data.lstrip(b"\0")
+            return (
+                position + len(data) - len(nonzero)
+                if nonzero
+                else position + BLOCK
+                if _has_data(read, position)
+                else None
+            )
         try:
-            header = read_full_header(memoryview(held), 0, {})
+            header = read_full_header(memoryview(data), 0, {})
         except TarFormatError:
             return None  # damage: whoever reads it says so
         if not isinstance(header, FullHeader):
@@ -247,12 +262,12 @@ def _early_end(read: Read, position: int, most: int, size: int) -> int | None:
     return None
 
 
-def _goes_on(read: Read, position: int) -> bool:
-    """Tell whether not only zeros follow at *position*."""
-    while held := read(LOOKED_AT, position):
-        if held.strip(b"\0"):
+def _has_data(read: Read, position: int) -> bool:
+    """True if bytes other than zero follow at *position*."""
+    while data := read(LOOKED_AT, position):
+        if data.strip(b"\0"):
             return True
-        position += len(held)
+        position += len(data)
     return False
 
 
@@ -260,7 +275,7 @@ NumberedSlices = Callable[[int], ShardSlice | None]  # gives the slice that is r
 
 
 class Position(NamedTuple):
-    """Where a reader is: at slice *number*, of which *rest* is left; None if it has had nothing of it."""
+    """The cursor of a reader: the *number* of its slice, and the unread rest of it, None for all of it."""
 
     number: int = 0
     rest: ShardSlice | None = None
@@ -272,7 +287,7 @@ class Position(NamedTuple):
 
 
 def by_number(pieces: Sequence[ShardSlice]) -> NumberedSlices:
-    """Return what gives *pieces* by their number."""
+    """Return a function from number to slice of *pieces*, None after the last."""
     return lambda number: pieces[number] if number < len(pieces) else None
 
 
@@ -295,7 +310,7 @@ class SliceReader:
         self._numbered = numbered
         self._wanted = wanted
         self._number, self._rest = start or Position()
-        self._found: ShardSlice | None = None
+        self._current: ShardSlice | None = None
         self._plain = False  # whether reading can begin at any byte of the shard
         self._count = 0  # samples of the slice that were had
         self._batch: Batch | None = None
@@ -303,20 +318,20 @@ class SliceReader:
         self._begun = self._iterated()
 
     def position(self) -> Position:
-        """Return where this is."""
-        found, batch = self._found, self._batch
-        if not self._count or found is None or batch is None:
+        """Return the cursor."""
+        current, batch = self._current, self._batch
+        if not self._count or current is None or batch is None:
             return Position(self._number, self._rest)
         number, groups = self._count - self._first, batch.groups
-        if found.rows:
-            rest = found._replace(begin=found.begin + self._count)
+        if current.rows:
+            remainder = current._replace(begin=current.begin + self._count)
         elif self._plain and batch.offset is not None:
-            rest = found._replace(begin=batch.offset, skip=number)
+            remainder = current._replace(begin=batch.offset, skip=number)
         elif self._plain and groups is not None and isinstance(groups.source, (io.FileIO, Chunk)):
-            rest = found._replace(begin=base_of(groups) + groups.starts[number], skip=0)
+            remainder = current._replace(begin=base_of(groups) + groups.starts[number], skip=0)
         else:
-            rest = found._replace(skip=found.skip + self._count)
-        return Position(self._number, rest)
+            remainder = current._replace(skip=current.skip + self._count)
+        return Position(self._number, remainder)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return self._begun
@@ -332,15 +347,15 @@ class SliceReader:
                     raise
                 if not self._failed(error):
                     return
-            self._number, self._rest, self._found, self._count, self._batch = self._number + 1, None, None, 0, None
+            self._number, self._rest, self._current, self._count, self._batch = self._number + 1, None, None, 0, None
 
     def _samples(self, url: str, piece: ShardSlice, account: Account) -> Iterator[dict[str, Any]]:
         """Yield the samples of the slice *piece* of the shard *url*."""
-        self._found = found = found_in(url, piece)
-        if found is None:
+        self._current = resolved = resolve_slice(url, piece)
+        if resolved is None:
             return
-        with closing(self._batches(url, found, account)) as batches:
-            first = -found.skip
+        with closing(self._batches(url, resolved, account)) as batches:
+            first = -resolved.skip
             for batch in batches:
                 self._batch, self._first = batch, first
                 skip, first = max(-first, 0), first + len(batch)
@@ -349,11 +364,11 @@ class SliceReader:
                     yield sample
         account.check()
 
-    def _batches(self, url: str, found: ShardSlice, account: Account) -> Generator[Batch, None, None]:
-        """Yield the batches of the slice *found* of the shard *url*."""
-        begin = found.begin
-        if found.rows:
-            yield from row_batches(url, range(begin, found.end or 0), account)
+    def _batches(self, url: str, resolved: ShardSlice, account: Account) -> Generator[Batch, None, None]:
+        """Yield the batches of the slice *resolved* of the shard *url*."""
+        begin = resolved.begin
+        if resolved.rows:
+            yield from row_batches(url, range(begin, resolved.end or 0), account)
             return
         if begin and not Url(url).is_local:
             stream: Input = RangedInput(object_at(url), begin)
@@ -362,14 +377,14 @@ class SliceReader:
             if begin:
                 stream.start_at(begin)
         going_on = self._rest is not None and self._rest.begin > 0
-        for number, batch in enumerate(_slice_batches(url, stream, found, account, going_on)):
+        for number, batch in enumerate(_slice_batches(url, stream, resolved, account, going_on)):
             if not number:
                 self._plain = begin > 0 or _is_plain(url, stream, batch)
             yield batch
 
 
 def _is_plain(url: str, stream: Input, batch: Batch) -> bool:
-    """Tell whether reading can begin at any byte of the shard *url*, whose *stream* gave *batch* first."""
+    """True if reading can begin at any byte of the shard *url*; *batch* is the first one of its *stream*."""
     if not storage.is_seekable(url) or not isinstance(stream, ShardStream) or stream.compressed:
         return False
     if batch.shards[0] != url:  # that of a table
@@ -381,12 +396,12 @@ def _is_plain(url: str, stream: Input, batch: Batch) -> bool:
         return can_be_cut(url, file)
 
 
-def _slice_batches(url: str, stream: Input, found: ShardSlice, account: Account, going_on: bool) -> Iterator[Batch]:
-    """Yield the samples of the slice *found* of the shard *url*, whose *stream* is at its begin.
+def _slice_batches(url: str, stream: Input, resolved: ShardSlice, account: Account, going_on: bool) -> Iterator[Batch]:
+    """Yield the samples of the slice *resolved* of the shard *url*, whose *stream* is at its begin.
 
     If this is *going_on* behind a sample, there may be none. Raises: TarFormatError, also if none begins at its end.
     """
-    begin, cut = found.begin, found.cut
+    begin, cut = resolved.begin, resolved.cut
     until = None if cut is None else cut.offset
     last = b""
     try:
@@ -414,39 +429,39 @@ _names: dict[bytes, str] = {}  # fields that were seen, by their bytes
 
 
 def _name(field: bytes, member: Member) -> str:
-    """Return the name of *field* in a dict; it is remembered. For one that can't be there it is that of the key."""
+    """Return the name of *field* in a dict, and cache it; `KEY` for a name that a dict can't have."""
     name = field_name(Member._make(member)).lower()
-    if name.startswith(OWN):
-        name = KEY
+    if name.startswith(RESERVED_PREFIX):
+        name = DICT_KEY
     if len(_names) < 1000:
         _names[field] = name
     return name
 
 
-def dicts(batch: Batch, first: int = 0, wanted: Set[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the samples of *batch* from number *first* on as `as_dict` does, which reads only fields *wanted*."""
+def dicts(batch: Batch, first: int = 0, needed: Set[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the samples of *batch* from number *first* on as `as_dict` does, which reads only fields *needed*."""
     groups = batch.groups
     if groups is None or groups.members is None:
         for number in range(first, len(batch)):
-            yield as_dict(batch[number], wanted)
+            yield as_dict(batch[number], needed)
         return
     shards, members, firsts = batch.shards, groups.members, [*groups.firsts, len(groups.members)]
-    known, url = _names.get, shards[0]
+    cached_name, url = _names.get, shards[0]
     for number, (low, high) in enumerate(pairwise(firsts[first:]), first):
         key = groups.keys[number]
         if len(shards) > 1:
             url = shards[number]
         begin = field_offset(key)
-        sample: dict[str, Any] = {KEY: key.decode("utf-8", "surrogateescape"), URL: url}
+        sample: dict[str, Any] = {DICT_KEY: key.decode("utf-8", "surrogateescape"), DICT_URL: url}
         for member in members[low:high]:
             path, source, _, data, size, _ = member
             field = path[begin:]
-            name = known(field) or _name(field, member)
+            name = cached_name(field) or _name(field, member)
             if name in sample:
-                as_dict(batch[number], wanted)  # raises, if it is wanted
-            if wanted is not None and name not in wanted:
+                as_dict(batch[number], needed)  # raises, if it is wanted
+            if needed is not None and name not in needed:
                 sample[name] = None
-            elif size < VIEWED and type(source) is Chunk:
+            elif size < MIN_VIEW_BYTES and type(source) is Chunk:
                 sample[name] = bytes(source[data : data + size])
             else:
                 sample[name] = read_range(source, data, data + size)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tartools.errors import UsageError
 
-VERSION = "version"  # its key in a state
+STATE_VERSION_KEY = "version"  # its key in a state
 STATE_VERSION = 1
 State = dict[str, Any]
 
@@ -29,7 +29,7 @@ def make_state(values: Mapping[str, Any]) -> State:
     >>> make_state({"epoch": np.int64(3), "shard": (1, "a")})
     {'version': 1, 'epoch': 3, 'shard': [1, 'a']}
     """
-    return {VERSION: STATE_VERSION, **plain_value(values)}
+    return {STATE_VERSION_KEY: STATE_VERSION, **plain_value(values)}
 
 
 def plain_value(value: Any) -> Any:
@@ -55,7 +55,7 @@ def check_state(state: Any, owner: str, checks: Mapping[str, Callable[[Any], boo
     """
     if not isinstance(state, dict) or not {*checks} <= {*state}:
         raise StateError(f"this is not a state of {owner}")
-    version = state.get(VERSION, STATE_VERSION)
+    version = state.get(STATE_VERSION_KEY, STATE_VERSION)
     if not is_count(version) or version > STATE_VERSION:
         raise StateError(
             f"this state has version {version!r}, and this tartools reads versions up to {STATE_VERSION}: "
@@ -93,7 +93,7 @@ def is_text(value: Any) -> bool:
 
 
 def is_list(value: Any, *checks: Callable[[Any], bool]) -> bool:
-    """True if *value* is a list of as many values as there are *checks*, each of which passes its own."""
+    """True if *value* is a list with one value for each of *checks*, which passes that check."""
     right = isinstance(value, (list, tuple)) and len(value) == len(checks)
     return right and all(is_valid(item) for is_valid, item in zip(checks, value, strict=True))
 

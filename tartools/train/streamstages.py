@@ -1,4 +1,4 @@
-"""The stages of a `WebDataset` that take the place of those of webdataset."""
+"""The stages of a `WebDataset`, in place of webdataset's own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from typing import Any
 from webdataset import autodecode, filters
 
 from tartools.errors import SampleError
-from tartools.train.fieldchooser import KEY, OWN, URL, FieldChooser, undecodable
+from tartools.samples.sample import DICT_KEY, DICT_URL
+from tartools.train.fieldchooser import RESERVED_PREFIX, FieldChooser, undecodable
 from tartools.train.sampleseeds import CurrentSample, SampleSeeds, seed_parameter
 from tartools.train.slices import Position
 from tartools.train.states import StateError
 
-FIRST = 100  # samples that a shuffle waits for
-DRAWS = 1000  # numbers that are drawn at once
+DEFAULT_SHUFFLE_START = 100  # samples that a shuffle waits for
+DRAWS_AT_ONCE = 1000  # numbers that are drawn at once
 NO_SAMPLE = re.compile(r"__[^/]*__($|/)")  # keys of members that webdataset skips
 Handler = Callable[[Exception], object]  # of a failure: tells whether to go on; those of webdataset, or your own
 # Stages of webdataset that take a sample and give one or none before they take the next.
@@ -36,12 +37,12 @@ class ShuffleStage:
     two come for one that is given.
     """
 
-    def __init__(self, size: int, seed: int, initial: int = FIRST) -> None:
+    def __init__(self, size: int, seed: int, initial: int = DEFAULT_SHUFFLE_START) -> None:
         self.size, self.seed, self.initial = size, seed, max(1, min(initial, size))
 
 
 class ShuffleBuffer:
-    """What *stage* does in one epoch; *name* tells its chance from that of others, *position* where the source is.
+    """The buffer of the shuffle *stage* in one epoch. *name*: seeds its draws; *position*: returns the source's cursor.
 
     It goes on where *given* samples were given, and the buffer held *numbers* of the *read* samples behind `begin`.
     """
@@ -51,18 +52,18 @@ class ShuffleBuffer:
         stage: ShuffleStage,
         name: str,
         position: Callable[[], Position],
-        given: int = 0,
+        yielded: int = 0,
         read: int = 0,
         numbers: Sequence[int] = (),
     ) -> None:
         self._stage, self._name, self._position = stage, f"{name} {stage.seed}", position
-        self._given, self._read, self._numbers = given, read, [*numbers]
+        self._yielded, self._read, self._numbers = yielded, read, [*numbers]
         self._samples: list[Any] = []  # with these numbers
         self._marks = [(0, position())]  # numbers of samples, and where reading them begins
         self._draws: list[float] = []
 
     def iterated(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Yield *samples*, which begin where `begin` is. What is yielded is not held any more."""
+        """Yield *samples*, which start at `begin`, shuffled; a yielded sample is not held any more."""
         self._samples = with_numbers(samples, self._read, self._numbers)
         size, initial = self._stage.size, self._stage.initial
         while self._take(samples):
@@ -77,7 +78,7 @@ class ShuffleBuffer:
         """Return how many were given, and read since `begin`, which of these are held, and where the source is."""
         first, _ = self._mark()
         numbers = [number - first for number in self._numbers]
-        return [self._given, self._read - first, numbers, [*self._position()]]
+        return [self._yielded, self._read - first, numbers, [*self._position()]]
 
     @property
     def begin(self) -> Position:
@@ -85,14 +86,14 @@ class ShuffleBuffer:
         return self._mark()[1]
 
     def _mark(self) -> tuple[int, Position]:
-        """Return the last mark before all samples that are held; those before it are forgotten."""
+        """Return the last mark before all held samples; delete earlier marks."""
         first = min(self._numbers, default=self._read)
         while len(self._marks) > 1 and self._marks[1][0] <= first:
             del self._marks[0]
         return self._marks[0]
 
     def _take(self, samples: Iterator[Any]) -> bool:
-        """Hold the next of *samples*; tell whether there is one."""
+        """Hold the next of *samples*; return False if there is none."""
         for sample in islice(samples, 1):
             self._numbers.append(self._read)
             self._samples.append(sample)
@@ -104,25 +105,25 @@ class ShuffleBuffer:
         return False
 
     def _drawn(self) -> Any:
-        at = self._given % DRAWS
+        at = self._yielded % DRAWS_AT_ONCE
         if not at or not self._draws:
-            chance = Random(f"{self._name} {self._given // DRAWS}")
-            self._draws = [chance.random() for _ in range(DRAWS)]
+            chance = Random(f"{self._name} {self._yielded // DRAWS_AT_ONCE}")
+            self._draws = [chance.random() for _ in range(DRAWS_AT_ONCE)]
         chosen = int(self._draws[at] * len(self._samples))
-        self._given += 1
-        for held in (self._numbers, self._samples):
-            held[chosen], held[-1] = held[-1], held[chosen]
+        self._yielded += 1
+        for items in (self._numbers, self._samples):
+            items[chosen], items[-1] = items[-1], items[chosen]
         self._numbers.pop()
         return self._samples.pop()
 
 
 def with_numbers(samples: Iterator[Any], count: int, numbers: Sequence[int]) -> list[Any]:
-    """Return those with these *numbers* of the next *count* of *samples*, in this order."""
-    wanted = {*numbers}
-    found = {number: one for number, one in enumerate(islice(samples, count)) if number in wanted}
-    if len(found) < len(wanted):
+    """Return the samples with these *numbers* of the next *count* of *samples*, in this order."""
+    number_set = {*numbers}
+    samples_by_number = {number: sample for number, sample in enumerate(islice(samples, count)) if number in number_set}
+    if len(samples_by_number) < len(number_set):
         raise StateError("this state names samples that the shards do not have: they have changed since it was made")
-    return [found[number] for number in numbers]
+    return [samples_by_number[number] for number in numbers]
 
 
 class BatchStage:
@@ -167,7 +168,7 @@ class ChooseStage:
 
 
 class FilesStage:
-    """Gives files the names of *rename*, and takes those that *select* wants; both are called with a file's name.
+    """Renames files by *rename*, and keeps files if *select* returns True; both are called with a file's name.
 
     *lax* leaves out what is no sample for webdataset: files without a suffix or of hidden names, and those of
     `__meta__/` and the like. Raises: SampleError if *rename* moves a file to another sample.
@@ -177,18 +178,18 @@ class FilesStage:
         self._select, self._rename, self._lax = select, rename, lax
 
     def __call__(self, samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield *samples*, without those that have no file left."""
+        """Yield *samples* with their renamed and selected files; skip a sample without files."""
         for sample in samples:
-            if not self._lax or ("" not in sample and not NO_SAMPLE.match(sample[KEY])):
-                own = {name: value for name, value in sample.items() if name[:2] == OWN}
-                found = self._files(sample)
-                if found:
-                    yield own | found
+            if not self._lax or ("" not in sample and not NO_SAMPLE.match(sample[DICT_KEY])):
+                own = {name: value for name, value in sample.items() if name[:2] == RESERVED_PREFIX}
+                files = self._files(sample)
+                if files:
+                    yield own | files
 
     def _files(self, sample: dict[str, Any]) -> dict[str, Any]:
-        found, key = {}, sample[KEY]
+        files, key = {}, sample[DICT_KEY]
         for field, payload in sample.items():
-            if field[:2] == OWN:
+            if field[:2] == RESERVED_PREFIX:
                 continue
             name = f"{key}.{field}" if field else key
             name = name if self._rename is None else self._rename(name)
@@ -196,13 +197,13 @@ class FilesStage:
                 stem, _, new = name[len(key) :].partition(".")
                 if name[: len(key)] != key or stem:
                     text = f"rename_files moves a file of {key!r} to {name!r}; it may change what is behind the key"
-                    raise SampleError(text, url=sample[URL])
-                found[new.lower()] = payload
-        return found
+                    raise SampleError(text, url=sample[DICT_URL])
+                files[new.lower()] = payload
+        return files
 
 
 class Failures:
-    """What handlers have left out of an epoch."""
+    """Counts the errors in an epoch that handlers accepted."""
 
     def __init__(self) -> None:
         self._count, self._last = 0, ""
@@ -227,15 +228,17 @@ class Failures:
         return filters.FilterFunction(step.f, *step.args, **step.kw | {"handler": self.counted(handler)})
 
     def report(self) -> None:
-        """Warn of what was left out, once."""
+        """Warn, once, if errors were accepted."""
         if self._count:
-            what = "was 1 failure that a handler" if self._count == 1 else f"were {self._count} failures that handlers"
-            warnings.warn(f"there {what} left out of this epoch; the last one: {self._last}", stacklevel=2)
+            subject = (
+                "was 1 failure that a handler" if self._count == 1 else f"were {self._count} failures that handlers"
+            )
+            warnings.warn(f"there {subject} left out of this epoch; the last one: {self._last}", stacklevel=2)
         self._count = 0
 
 
 class UndecodableError(SampleError, autodecode.DecodingError):  # type: ignore[misc]
-    """A field can't be decoded; also what webdataset raises then."""
+    """A field can't be decoded; also an error class of webdataset."""
 
 
 class DecodeStage:
@@ -275,7 +278,7 @@ def refuse_pickle(_: object) -> Any:
 
 
 def holds_nothing(step: Any) -> bool:
-    """Tell whether the stage *step* is known to hold no samples between two that it gives."""
+    """True if the stage *step* is known to hold no samples between two that it yields."""
     return isinstance(step, (ChooseStage, FilesStage)) or (
         isinstance(step, filters.FilterFunction) and step.f in _HOLD_NOTHING
     )

@@ -1,4 +1,4 @@
-"""`TableDataset`: the samples of a table, or of shards, for torch's DataLoader; `TableBatch`, what it gives of them."""
+"""`TableDataset`: the samples of a table, or of shards, for torch's DataLoader; `TableBatch`: a batch of them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torch.utils.data import Dataset
 from tartools import storage
 from tartools.errors import ExistsError, StorageError, TarFormatError, several
 from tartools.samples.account import Account
-from tartools.samples.sample import Sample
+from tartools.samples.sample import DICT_KEY, DICT_URL, Sample
 from tartools.shards.reading import Reading
 from tartools.shards.shardrows import Indexing, row_inputs, rows_at, updated_rows, write_rows
 from tartools.storage import seekable
 from tartools.storage.expand import expand
-from tartools.storage.objects import OUTDATED
+from tartools.storage.objects import TABLE_OUTDATED
 from tartools.storage.url import Name, Url, name_of, names_of
 from tartools.tables import schema
-from tartools.tables.bulk import Bulk, RoomOf
+from tartools.tables.bulk import Bulk, GetBuffer
 from tartools.tables.inputs import table_rows
 from tartools.tables.schema import is_table
 from tartools.tables.table import Table
@@ -32,7 +32,7 @@ from tartools.tar import Member, split_path
 from tartools.tar.member import PayloadReader
 from tartools.tar.rescan import headers_in
 from tartools.train import fieldchooser
-from tartools.train.fieldchooser import KEY, URL, FieldChooser
+from tartools.train.fieldchooser import FieldChooser
 from tartools.train.sampler import begin_epoch, log
 from tartools.train.sending import CacheSetting
 from tartools.train.workererrors import guard_worker
@@ -40,7 +40,7 @@ from tartools.train.workererrors import guard_worker
 TableSource = Name | Iterable[Name] | Table
 Columns = str | Sequence[str] | Mapping[str, str] | None
 INDEXING = Indexing(Reading(), 1)  # no other process
-LEAST = 1 << 20  # bytes of a sample that is not read whole
+MIN_RANGE_SAMPLE_BYTES = 1 << 20  # bytes of a sample that is not read whole
 
 
 class TableDataset(Dataset[Any]):
@@ -115,34 +115,37 @@ class TableDataset(Dataset[Any]):
         return list(self.batch(list(indices)))
 
     def digest(self) -> str:
-        """Return what tells these samples, in their order, from others: that of the table."""
+        """Return the fingerprint of the samples in their order: of the table."""
         return self.table.digest()
 
     def warn_of_returning_key(self) -> None:
         """Warn, once, if the table lists parts of a sample, whose members are not adjacent, as samples."""
         if not self._is_compared:
             self._is_compared = True
-            if found := self.table.returning_key():
-                key, shard = found
+            if key_and_shard := self.table.returning_key():
+                key, shard = key_and_shard
                 Account().comes_back(key.encode("utf-8", "surrogateescape"), shard)
 
-    def batch(self, rows: list[int], buffer_of: RoomOf | None = None) -> TableBatch | list[Any]:
+    def batch(self, rows: list[int], buffer_of: GetBuffer | None = None) -> TableBatch | list[Any]:
         """Return the samples of *rows* in one buffer, `buffer_of(size)` if given; a list of them if that can't be."""
-        found = None if self.chooser.files else self.table.bulk(rows, buffer_of, self.chooser.needed)
-        if found is not None:
-            return TableBatch(found, self.chooser, self._columns.of(rows))
+        bulk = None if self.chooser.files else self.table.bulk(rows, buffer_of, self.chooser.needed)
+        if bulk is not None:
+            return TableBatch(bulk, self.chooser, self._columns.of(rows))
         return list(map(self.chooser, self._samples(rows)))
 
     def _samples(self, rows: list[int]) -> list[Any]:
         """Return the samples of *rows*: where fields are wanted as files, as dicts if they can be read by ranges."""
         files, needed = self.chooser.files, self.chooser.needed
         parts = [sample_in_ranges(self.table, row, files, needed) for row in rows] if files else [None] * len(rows)
-        whole = iter(self.table[[row for row, part in zip(rows, parts, strict=True) if part is None]])
-        found = [next(whole) if part is None else part for part in parts]
+        full_samples = iter(self.table[[row for row, part in zip(rows, parts, strict=True) if part is None]])
+        all_samples = [next(full_samples) if part is None else part for part in parts]
         if not (values := self._columns.of(rows)):
-            return found
-        dicts = (fieldchooser.as_dict(one, None, files) if isinstance(one, Sample) else one for one in found)
-        return list(overlaid(dicts, values))
+            return all_samples
+        dicts = (
+            fieldchooser.as_dict(sample, None, files) if isinstance(sample, Sample) else sample
+            for sample in all_samples
+        )
+        return list(overlay(dicts, values))
 
 
 class ColumnFields:
@@ -150,7 +153,7 @@ class ColumnFields:
 
     def __init__(self, table: Table, columns: Columns) -> None:
         self._table, self._names = table, column_fields(columns)
-        if wrong := [field for field in self._names if field.startswith(fieldchooser.OWN)]:
+        if wrong := [field for field in self._names if field.startswith(fieldchooser.RESERVED_PREFIX)]:
             raise ValueError(f"no field is called {wrong[0]!r}; name one: columns={{'shard': '__shard__'}}")
         self._values: dict[str, Any] = {}
         self.of([])  # what is not there is an error now
@@ -162,24 +165,29 @@ class ColumnFields:
         """Return the values of each field for *rows*. Raises: KeyError for a column that the table has not."""
         if not self._values:
             self._values = {field: self._table.column(column, nulls=True) for field, column in self._names.items()}
-        found = {field: values[rows].tolist() for field, values in self._values.items()}
-        return {field: [one.copy() if isinstance(one, np.ndarray) else one for one in found[field]] for field in found}
+        lists = {field: values[rows].tolist() for field, values in self._values.items()}
+        return {
+            field: [value.copy() if isinstance(value, np.ndarray) else value for value in lists[field]]
+            for field in lists
+        }
 
 
 def column_fields(columns: Columns) -> dict[str, str]:
     """Return the column of each field that *columns* names."""
-    given = {} if columns is None else columns
-    names = given if isinstance(given, Mapping) else {name: name for name in fieldchooser.names_in(given, "columns")}
+    mapping = {} if columns is None else columns
+    names = (
+        mapping if isinstance(mapping, Mapping) else {name: name for name in fieldchooser.names_in(mapping, "columns")}
+    )
     return {field.lower(): column for field, column in names.items()}
 
 
 def with_column_fields(fields: fieldchooser.Fields, transform: Any, columns: dict[str, str]) -> tuple[Any, Any]:
-    """Return *fields* with those of *columns* that they don't name, and *transform* for them."""
+    """Return *fields* with the other fields of *columns*, and *transform* with None for these."""
     if fields is None:
         return None, transform
     names = fieldchooser.names_in(fields)
-    named = {name.lower() for field in names for name in field.split(";")}
-    added = [field for field in columns if field not in named]
+    field_names = {name.lower() for field in names for name in field.split(";")}
+    added = [field for field in columns if field not in field_names]
     if isinstance(transform, (list, tuple)) and len(transform) == len(names):
         transform = [*transform, *[None] * len(added)]
     return [*names, *added], transform
@@ -197,7 +205,7 @@ def complete_rows(table: Table, fields: Sequence[Sequence[str]], columns: dict[s
     for names in fields:
         has = np.zeros(len(table), bool)
         for name in map(str.lower, names):
-            if name.startswith(fieldchooser.OWN):
+            if name.startswith(fieldchooser.RESERVED_PREFIX):
                 has[:] = True
             elif name in columns:
                 values = table.column(columns[name], nulls=True)
@@ -212,17 +220,17 @@ def complete_rows(table: Table, fields: Sequence[Sequence[str]], columns: dict[s
     return table.take(np.flatnonzero(~lacking)) if count else table
 
 
-def overlaid(samples: Iterable[dict[str, Any]], values: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Yield *samples* with those of *values* that are not null as fields."""
+def overlay(samples: Iterable[dict[str, Any]], values: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    """Yield *samples* with *values* as fields, except null."""
     for number, sample in enumerate(samples):
-        found = {field: column[number] for field, column in values.items() if column[number] is not None}
-        yield sample | found
+        present = {field: column[number] for field, column in values.items() if column[number] is not None}
+        yield sample | present
 
 
-def table_of(source: TableSource, kept: Name | None = None, keep_members: bool = False) -> Table:
-    """Return *source* as a table: itself, or that of all samples of the shards and tables that it names, in order.
+def table_of(source: TableSource, table_url: Name | None = None, keep_members: bool = False) -> Table:
+    """Return *source* as a table: itself, or a table of all samples of its shards and tables, in order.
 
-    Shards are read to their ends for that, and the table is held. With *kept*, which goes with shards alone, it is
+    Shards are read to their ends for that, and the table is held. With *table_url*, which goes with shards alone, it is
     written to this URL; if it is there, only shards that have changed are read, as by `tarindex --update`. Of several
     processes, such as the ranks of a run, the first makes it, and the others take it. *keep_members*: also hold the
     places of fields.
@@ -230,20 +238,20 @@ def table_of(source: TableSource, kept: Name | None = None, keep_members: bool =
     Raises: StorageError, TarFormatError; UsageError for stdin and commands, and for shards that are compressed.
     """
     if isinstance(source, Table):
-        if kept is not None:
+        if table_url is not None:
             raise ValueError("this is a table already: its method write keeps it")
         return source
     urls = expand(names) if (names := [*filter(None, _names(source))]) else []
     if not urls:
         raise ValueError("no shard and no table is named")
-    if kept is not None:
-        kept = name_of(kept)
-        with storage.alone(kept):
-            return _kept(urls, kept)
+    if table_url is not None:
+        table_url = name_of(table_url)
+        with storage.folder_lock(table_url):
+            return _update_table(urls, table_url)
     if len(urls) == 1 and is_table(urls[0]):
         return Table(urls[0])
     inputs = row_inputs(urls, Account(), INDEXING)
-    names = [name for name in inputs.schema.names if keep_members or name != schema.MEMBERS]
+    names = [name for name in inputs.schema.names if keep_members or name != schema.MEMBERS_COLUMN]
     pa = schema.arrow()
     columns = pa.schema([inputs.schema.field(name) for name in names])
     rows = pa.Table.from_batches(inputs.batches(names), columns)
@@ -251,7 +259,7 @@ def table_of(source: TableSource, kept: Name | None = None, keep_members: bool =
 
 
 def _names(source: Any) -> list[str]:
-    """Return the URLs that *source* is. Raises: TypeError for another dataset, which says what reads it."""
+    """Return the URLs in *source*. Raises: TypeError for another dataset, with the class that reads it."""
     if hasattr(source, "__getitem__") and not isinstance(source, Iterable):
         reader = "loader"
     elif hasattr(source, "set_epoch"):
@@ -262,22 +270,22 @@ def _names(source: Any) -> list[str]:
     raise TypeError(f"a table or shards are expected, not {kind}, which {reader}(data, batch_size=64) reads")
 
 
-def _kept(urls: Sequence[str], kept: str) -> Table:
-    """Return the table *kept* of the shards *urls*; make it, or make it anew, if it is not that."""
-    if found := [url for url in urls if is_table(url)]:
-        raise ValueError(f"table= keeps the table of shards, and this is a table: {found[0]}")
-    if not storage.exists(kept):
+def _update_table(urls: Sequence[str], table_url: str) -> Table:
+    """Return the table *table_url* of the shards *urls*; make it, or make it anew, if it is not that."""
+    if tables := [url for url in urls if is_table(url)]:
+        raise ValueError(f"table= keeps the table of shards, and this is a table: {tables[0]}")
+    if not storage.exists(table_url):
         inputs = row_inputs(urls, Account(), INDEXING)
         with suppress(ExistsError):  # a rank on another machine was faster: its table is looked at
-            write_rows(inputs, kept)
-            return Table(kept)
-    update = updated_rows(urls, kept, Account(), INDEXING)
-    table = Table(kept)
+            write_rows(inputs, table_url)
+            return Table(table_url)
+    update = updated_rows(urls, table_url, Account(), INDEXING)
+    table = Table(table_url)
     rows = np.fromiter(update.rows, np.int64)
     if np.array_equal(rows, np.arange(len(table))):
         return table
-    write_rows(update.inputs, kept, force=True, batches=rows_at(update.inputs, rows.tolist(), None))
-    return Table(kept)
+    write_rows(update.inputs, table_url, force=True, batches=rows_at(update.inputs, rows.tolist(), None))
+    return Table(table_url)
 
 
 @dataclass(eq=False, repr=False)
@@ -300,13 +308,13 @@ class TableBatch:
     def __getitem__(self, index: int) -> Any:
         """Return sample *index*. Raises: IndexError."""
         number = range(len(self))[index]
-        some = slice(number, number + 1)
-        columns = {field: values[some] for field, values in self.columns.items()}
-        return next(iter(TableBatch(self.bulk.part(some), self.chooser, columns)))
+        one_row = slice(number, number + 1)
+        columns = {field: values[one_row] for field, values in self.columns.items()}
+        return next(iter(TableBatch(self.bulk.part(one_row), self.chooser, columns)))
 
     def __iter__(self) -> Iterator[Any]:
-        found = overlaid(self._stored(), self.columns) if self.columns else self._stored()
-        return found if self.chooser.raw and self.chooser.fields is None else map(self.chooser, found)
+        samples = overlay(self._stored(), self.columns) if self.columns else self._stored()
+        return samples if self.chooser.raw and self.chooser.fields is None else map(self.chooser, samples)
 
     def _stored(self) -> Iterator[dict[str, Any]]:
         """Yield the samples as `as_dict` does."""
@@ -315,32 +323,34 @@ class TableBatch:
             bulk.payloads(n) if needed is None or name in needed else repeat(None) for n, name in enumerate(bulk.fields)
         )
         keys = (key.decode("utf-8", "surrogateescape") for key in bulk.keys)
-        names = (KEY, URL, *bulk.fields)
-        found = map(dict, map(zip, repeat(names), zip(keys, bulk.urls, *payloads, strict=False)))
-        return found if bulk.uniform else map(_as_stored, found, repeat(bulk.fields), bulk.offsets.T.tolist())
+        names = (DICT_KEY, DICT_URL, *bulk.fields)
+        samples = map(dict, map(zip, repeat(names), zip(keys, bulk.urls, *payloads, strict=False)))
+        return samples if bulk.uniform else map(_as_stored, samples, repeat(bulk.fields), bulk.offsets.T.tolist())
 
 
 def _as_stored(sample: dict[str, Any], fields: list[str], offsets: list[int]) -> dict[str, Any]:
-    """Return *sample* with those of *fields* that it has, in the order of the archive."""
+    """Return *sample* with its existing *fields*, in the order of the archive."""
     order = sorted(zip(offsets, fields, strict=True))
-    return {KEY: sample[KEY], URL: sample[URL]} | {name: sample[name] for offset, name in order if offset >= 0}
+    return {DICT_KEY: sample[DICT_KEY], DICT_URL: sample[DICT_URL]} | {
+        name: sample[name] for offset, name in order if offset >= 0
+    }
 
 
-def sample_in_ranges(table: Table, row: int, files: Set[str], wanted: Set[str] | None) -> dict[str, Any] | None:
+def sample_in_ranges(table: Table, row: int, files: Set[str], needed: Set[str] | None) -> dict[str, Any] | None:
     """Return the sample of *row* as `as_dict` does, with the fields *files* as files that can seek.
 
     None if it has to be read whole: it is small, local, of a shard whose version the table does not have, or has links.
-    Reads the headers, and the other fields that are *wanted*. Raises: StorageError, also if the shard was replaced.
+    Reads the headers, and the other fields that are *needed*. Raises: StorageError, also if the shard was replaced.
     """
     (numbers, begins, ends), row = table.places(), row % len(table)
     number, begin, end = (int(column[row]) for column in (numbers, begins, ends))
     url, version = Url(table.shards()[number]), table.versions()[number]
-    if end - begin < LEAST or not storage.is_far(url) or version is None:
+    if end - begin < MIN_RANGE_SAMPLE_BYTES or not storage.is_far(url) or version is None:
         return None
     file = seekable.reading(url)
     if seekable.version(file) != version:
-        raise StorageError(OUTDATED, url=url)
-    found, keys = [], set()
+        raise StorageError(TABLE_OUTDATED, url=url)
+    fields, keys = [], set()
     try:
         for at, header in headers_in(partial(_read, file), begin, end):
             key, field = split_path(header.path)
@@ -349,12 +359,12 @@ def sample_in_ranges(table: Table, row: int, files: Set[str], wanted: Set[str] |
             if header.special is not None or header.head is not None or not field or at + header.end > end:
                 return None
             keys.add(key)
-            found.append((name, partial(_field, file, member, name.lower() in files)))
+            fields.append((name, partial(_field, file, member, name.lower() in files)))
     except TarFormatError:
         return None  # what reads it whole says what is there
     if len(keys) != 1:
         return None
-    return fieldchooser.dict_of(keys.pop().decode("utf-8", "surrogateescape"), url, found, wanted)
+    return fieldchooser.dict_of(keys.pop().decode("utf-8", "surrogateescape"), url, fields, needed)
 
 
 def _read(file: io.BufferedReader, count: int, at: int) -> bytes:
@@ -374,9 +384,9 @@ class RangedPayload(PayloadReader):
         self._file = file
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """As `PayloadReader.readinto`."""
+        """Read bytes of the payload into *buffer*; return their number, 0 at the end."""
         count = max(0, min(len(buffer), self._member.size - self._position))
-        found = _read(self._file, count, self._member.data + self._position)
-        buffer[: len(found)] = found
-        self._position += len(found)
-        return len(found)
+        data = _read(self._file, count, self._member.data + self._position)
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)

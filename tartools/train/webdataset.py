@@ -37,8 +37,12 @@ from tartools.train.workererrors import guard_worker
 
 MAX_SHARE_RATIO = 1.5  # of the largest share of a rank to the smallest; above, a warning
 MAX_COMPARED_SHARDS = 10_000  # whose sizes are looked at for that
-HELD = 1000  # samples that shuffle=True holds
-UNNEEDED = {"detshuffle", "url_to_name", "verbose"}  # arguments of webdataset: chance always follows from the seed
+DEFAULT_SHUFFLE_SIZE = 1000  # samples that shuffle=True holds
+IGNORED_ARGUMENTS = {
+    "detshuffle",
+    "url_to_name",
+    "verbose",
+}  # arguments of webdataset: chance always follows from the seed
 
 
 class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
@@ -107,12 +111,12 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         repeat: bool = False,
         **unneeded: Any,
     ) -> None:
-        if unknown := sorted({*unneeded} - UNNEEDED):
+        if unknown := sorted({*unneeded} - IGNORED_ARGUMENTS):
             raise TypeError(f"WebDataset has no argument {unknown[0]!r}")
         if mode not in (None, "resampled"):
             raise ValueError(f"mode is 'resampled' or None, not {mode!r}")
-        kept = f"{cache_dir}:{1 << 62 if cache_size < 0 else cache_size}" if cache_dir and cache_size else None
-        self._cache = CacheSetting(kept)
+        cache_setting = f"{cache_dir}:{1 << 62 if cache_size < 0 else cache_size}" if cache_dir and cache_size else None
+        self._cache = CacheSetting(cache_setting)
         self._handler = None if handler is filters.reraise_exception else handler
         self._empty_check = empty_check
         seed = int(os.environ.get("WDS_SEED", "0")) if seed is None else operator.index(seed)
@@ -123,7 +127,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         super().__init__(source)
         if lax or select_files is not None or rename_files is not None:
             self.append(streamstages.FilesStage(select_files, rename_files, lax))
-        if (size := HELD if shuffle is True else int(shuffle)) > 1:
+        if (size := DEFAULT_SHUFFLE_SIZE if shuffle is True else int(shuffle)) > 1:
             self.append(ShuffleStage(size, seed))
         chooser = FieldChooser(
             _either("fields", fields, "extensions", extensions),
@@ -184,7 +188,9 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
     # ---- stages ----
 
-    def shuffle(self, size: int, *, initial: int = streamstages.FIRST, seed: int | None = None) -> WebDataset:
+    def shuffle(
+        self, size: int, *, initial: int = streamstages.DEFAULT_SHUFFLE_START, seed: int | None = None
+    ) -> WebDataset:
         """Hold *size* samples, and give one by chance for each that comes; the first when there are *initial*."""
         if size < 1:
             return self
@@ -218,7 +224,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         return self.map(streamstages.DecodeStage(decoder), handler=handler)  # type: ignore[no-any-return]
 
     def xdecode(self, *args: Any, **kw: Any) -> WebDataset:
-        """Decode fields by patterns as webdataset does, but refuse those that would be unpickled by default."""
+        """Decode fields by patterns as webdataset does, but refuse to unpickle by default."""
         kw.setdefault(
             "defaults",
             [
@@ -231,7 +237,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     # ---- resuming ----
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> Any:
-        """Return the state of the latest iterator, for `load_state_dict`: what this rank or worker has had.
+        """Return the state of the latest iterator of this rank or worker, for `load_state_dict`.
 
         Composer gives *num_samples*, those of the epoch so far on all ranks, and saves the answer on rank 0: then it is
         the list of the states of all ranks, between two epochs that of the next one, and all ranks must call this.
@@ -273,17 +279,20 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         pipeline goes on with the same number only: with `with_epoch`, `repeat`, `resampled`, or unknown stages.
         """
         states = samplestream.states_of_readers(state, len(self.source.urls))
-        if any(one["data"] != self.digest() for one in states):
+        if any(reader_state["data"] != self.digest() for reader_state in states):
             raise StateError("this state is that of other shards, another seed or another shuffle: start without it")
         shuffled = any(isinstance(step, ShuffleStage) for step in self.pipeline[1:])
-        if any(one["position"] is not None and (one["shuffle"] is not None) != shuffled for one in states):
+        if any(
+            reader_state["position"] is not None and (reader_state["shuffle"] is not None) != shuffled
+            for reader_state in states
+        ):
             raise StateError("this state of a WebDataset is damaged: it does not fit the shuffle of the pipeline")
         self._given, self._loaded = state, states
-        for one in states[:1]:
-            self.source.epoch.load(one["epoch"])
+        for reader_state in states[:1]:
+            self.source.epoch.load(reader_state["epoch"])
 
     def digest(self) -> str:
-        """Return what tells the order of these samples from those of other shards and seeds."""
+        """Return a fingerprint of the order of the samples: shards, seeds and shuffles."""
         source = self.source
         shuffles = [
             (step.size, step.initial, step.seed) for step in self.pipeline[1:] if isinstance(step, ShuffleStage)
@@ -312,20 +321,20 @@ def _of_environment(variable: re.Match[str]) -> str:
     return value
 
 
-def _either(name: str, value: Any, other_name: str, other: Any) -> Any:
-    if value is not None and other is not None:
+def _either(name: str, value: Any, other_name: str, other_value: Any) -> Any:
+    if value is not None and other_value is not None:
         raise TypeError(f"{name} and {other_name} are one thing: give one of them")
-    return other if value is None else value
+    return other_value if value is None else value
 
 
 def _split(source: SampleStream, nodesplitter: Any, workersplitter: Any) -> None:
-    """Have ranks and workers read what webdataset's splitters would let them read, at least."""
+    """Apply webdataset's splitters to *source*: without a node splitter each rank reads all samples."""
     own = shardlists.split_by_node, shardlists.single_node_only, shardlists.split_by_worker
     if nodesplitter is None:
         source.epoch.rank = 0, 1
     if not workersplitter and not source.resampled:
         raise ValueError("samples are always dealt to workers: without workersplitter, take resampled=True")
-    if any(one and one not in own for one in (nodesplitter, workersplitter)):
+    if any(splitter and splitter not in own for splitter in (nodesplitter, workersplitter)):
         raise TypeError("samples are dealt to ranks and workers here: give each rank the shards that it reads instead")
 
 
@@ -339,15 +348,15 @@ def warn_of_unequal_ranks(source: SampleStream, readers: int) -> None:
     urls, ranks = source.urls, source.epoch.world_size
     if ranks == 1 or len(urls) > MAX_COMPARED_SHARDS or len({*map(is_table_name, urls)}) > 1:
         return
-    known = [*map(storage.plain_size, urls)]
-    sizes = [1 if None in known else size or 0 for size in known]
+    plain_sizes = [*map(storage.plain_size, urls)]
+    sizes = [1 if None in plain_sizes else size or 0 for size in plain_sizes]
     shares = [0.0] * ranks
     for number in range(readers):
         shares[number % ranks] += estimate_share(urls, sizes, source.dealt((0, 0), ReaderId(number, readers)))
-    least, most = min(shares), max(shares)
-    if most > 0 and most >= MAX_SHARE_RATIO * least:
+    low, high = min(shares), max(shares)
+    if high > 0 and high >= MAX_SHARE_RATIO * low:
         warnings.warn(
-            f"rank {shares.index(least)} gets about {least / most:.0%} of the share of rank {shares.index(most)}, and "
+            f"rank {shares.index(low)} gets about {low / high:.0%} of the share of rank {shares.index(high)}, and "
             "ranks that wait for each other stop with the smallest share: unpack compressed shards, make more and "
             "smaller ones (tarsplit), give all ranks equally many by with_epoch(n), or train from the table of the "
             "shards by tartools.train.loader",
@@ -363,16 +372,20 @@ class SizedWebDataset(WebDataset):
 
 
 class StreamEpoch:
-    """One epoch of *data*, from the states *loaded* on, if they are of this epoch: what its iterator is doing."""
+    """The iteration of one epoch of *data*, from the states *loaded* on, if they are of this epoch."""
 
     def __init__(self, data: WebDataset, loaded: list[State]) -> None:
         self._data = data
         source = data.source
         self._me = source.epoch.reader()
         self._epoch, may_resume = source.epoch.begin()
-        if not may_resume or any(one["epoch"] != self._epoch for one in loaded) or all(map(is_at_begin, loaded)):
+        if (
+            not may_resume
+            or any(reader_state["epoch"] != self._epoch for reader_state in loaded)
+            or all(map(is_at_begin, loaded))
+        ):
             loaded = []
-        state = next((one for one in loaded if tuple(one["reader"]) == self._me), None)
+        state = next((reader_state for reader_state in loaded if tuple(reader_state["reader"]) == self._me), None)
         counts: tuple[int, int, int] = state["counts"] if state else (0, 0, 0)
         self._repetition, self._total, self._given = counts
         self._from = state
@@ -384,7 +397,7 @@ class StreamEpoch:
         if self._me.number == self._epoch == 0 and not loaded and not source.resampled:
             warn_of_unequal_ranks(source, self._me.readers)
         if loaded and state is None:
-            self._left = samplestream.dealt(loaded, source, self._me)
+            self._left = samplestream.deal_remainder(loaded, source, self._me)
             if data.repetitions != 1 or source.resampled:
                 raise StateError(
                     "with_epoch, repeat and resampled give each reader (rank times worker) an epoch of its own: their "
@@ -392,7 +405,7 @@ class StreamEpoch:
                 )
 
     def iterated(self) -> Iterator[Any]:
-        """Yield what the last stage gives, for as many samples and repetitions as `with_epoch` and `repeat` say."""
+        """Yield the items of the last stage, for the samples and repetitions of `with_epoch` and `repeat`."""
         try:
             yield from self._repetitions()
         finally:
@@ -401,17 +414,17 @@ class StreamEpoch:
     def _repetitions(self) -> Iterator[Any]:
         data = self._data
         worker = get_worker_info() is not None
-        most = data.nsamples if data.repetitions != 1 and data.nsamples > 0 else None
-        while self._repetition < data.repetitions and self._total != most:
+        max_items = data.nsamples if data.repetitions != 1 and data.nsamples > 0 else None
+        while self._repetition < data.repetitions and self._total != max_items:
             for item in self._chain():
                 self._total += 1
                 self._given += 1
                 yield with_sent_lists(item) if worker else item
-                if self._total == most:
+                if self._total == max_items:
                     return
             if not self._given:
                 number, readers = self._me
-                if most is not None:
+                if max_items is not None:
                     raise UsageError(
                         f"with_epoch can't give {several(data.nsamples, 'item')}, because reader {number} of {readers} "
                         "(ranks times workers) has none: take fewer workers or smaller batches, or unpack compressed "
@@ -429,9 +442,14 @@ class StreamEpoch:
         if self._from is not None:
             state |= {key: self._from[key] for key in ("position", "shuffle")}
             return self._data._reader_state(self._me, self._epoch, **state)
-        held = [type(step) for step in self._data.pipeline[1:] if not streamstages.holds_nothing(step)]
+        holding_stages = [type(step) for step in self._data.pipeline[1:] if not streamstages.holds_nothing(step)]
         # whether no stage holds samples between two items, but for one shuffle, which knows them
-        if self._reader is not None and held in ([], [ShuffleStage], [BatchStage], [ShuffleStage, BatchStage]):
+        if self._reader is not None and holding_stages in (
+            [],
+            [ShuffleStage],
+            [BatchStage],
+            [ShuffleStage, BatchStage],
+        ):
             shuffling = self._shuffling
             state["position"] = self._reader.position() if shuffling is None else shuffling.begin
             state["shuffle"] = None if shuffling is None else shuffling.state()
@@ -444,45 +462,45 @@ class StreamEpoch:
         skipping = bool(state and state["position"])
         start = Position.of(*state["position"]) if state and skipping else None
         first = next((step for step in steps if not isinstance(step, ShuffleStage)), None)
-        wanted = first.wanted if isinstance(first, ChooseStage) else None
+        needed = first.wanted if isinstance(first, ChooseStage) else None
         pieces = source.slices(epoch, self._me) if self._left is None else by_number(self._left.pieces)
-        self._reader = SliceReader(source.urls, pieces, start, wanted, self._failed)
+        self._reader = SliceReader(source.urls, pieces, start, needed, self._failed)
         self._seeds = SampleSeeds(source.seed, *epoch)
         self._sample = CurrentSample(self._seeds) if any(map(streamstages.asks_for_seed, steps)) else None
-        found: Iterator[Any] = self._noted(iter(self._reader))
+        items: Iterator[Any] = self._noted(iter(self._reader))
         for number, step in enumerate(steps):
             if isinstance(step, ShuffleStage):
                 begun = state["shuffle"][:3] if state and skipping else ()
                 name = f"shuffle {epoch} {self._me} {number}"
                 self._shuffling = ShuffleBuffer(step, name, self._reader.position, *begun)
-                found = self._noted(chain(self._held(steps[:number], wanted), self._shuffling.iterated(found)))
+                items = self._noted(chain(self._held(steps[:number], needed), self._shuffling.iterated(items)))
             else:
-                found = self._through(step, found)
-        return found if skipping else islice(found, self._given, None)
+                items = self._through(step, items)
+        return items if skipping else islice(items, self._given, None)
 
-    def _through(self, step: Any, found: Iterator[Any]) -> Iterator[Any]:
-        """Return what the stage *step* makes of *found*; failures that its handler leaves out are counted."""
+    def _through(self, step: Any, items: Iterator[Any]) -> Iterator[Any]:
+        """Apply the stage *step* to *items*; errors that its handler accepts are counted."""
         if isinstance(step, ChooseStage):
-            return step(found, self._failed, self._seeds)
+            return step(items, self._failed, self._seeds)
         seeded = step if self._sample is None else streamstages.seeded_step(step, self._sample)
-        made: Iterator[Any] = self._data.invoke(self._failures.of_step(seeded), found)
-        return made if self._sample is None or streamstages.holds_nothing(step) else self._sample.forget(made)
+        results: Iterator[Any] = self._data.invoke(self._failures.of_step(seeded), items)
+        return results if self._sample is None or streamstages.holds_nothing(step) else self._sample.forget(results)
 
     def _noted(self, samples: Iterator[Any]) -> Iterator[Any]:
         """Return *samples*, which are noted one by one if a stage asks for their seeds."""
         return samples if self._sample is None else self._sample.note(samples)
 
-    def _held(self, steps: list[Any], wanted: Set[str] | None) -> Iterator[Any]:
-        """Yield what the buffers of other readers held behind *steps*."""
-        rest = [] if self._left is None else self._left.held
-        while rest:
-            numbers, pieces = rest[0]
-            reader = SliceReader(self._data.source.urls, by_number(pieces), None, wanted, self._failed)
-            found = self._noted(iter(reader))
+    def _held(self, steps: list[Any], needed: Set[str] | None) -> Iterator[Any]:
+        """Yield the samples that shuffle buffers of other readers held, after *steps*."""
+        buffers = [] if self._left is None else self._left.held
+        while buffers:
+            numbers, pieces = buffers[0]
+            reader = SliceReader(self._data.source.urls, by_number(pieces), None, needed, self._failed)
+            items = self._noted(iter(reader))
             for step in steps:
-                found = self._through(step, found)
-            samples = with_numbers(found, max(numbers, default=-1) + 1, numbers)
+                items = self._through(step, items)
+            samples = with_numbers(items, max(numbers, default=-1) + 1, numbers)
             while numbers:
                 numbers.pop()
                 yield samples.pop()
-            del rest[0]
+            del buffers[0]

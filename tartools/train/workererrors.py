@@ -15,12 +15,12 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 from tartools.errors import shown
+from tartools.samples.sample import DICT_KEY, DICT_URL
 
 MAX_NOTED_VALUES = 4096
 # values of these types are always pickled, and are not noted
 PLAIN_TYPES = frozenset({bool, int, float, complex, str, bytes, bytearray, type(None)})
 ARRAY_TYPES = frozenset({"Tensor", "ndarray"})
-KEY, URL = "__key__", "__url__"
 HINT = "return tensors, arrays, numbers or texts, or make them in collate_fn, which workers call"
 
 
@@ -63,7 +63,7 @@ def note_result(result: Any, sample: Mapping[str, Any], fields: Sequence[str] = 
     """
     if not _guarded:  # all samples come here
         return
-    url, key = str(sample.get(URL)), str(sample.get(KEY, ""))
+    url, key = str(sample.get(DICT_URL)), str(sample.get(DICT_KEY, ""))
     values: Iterable[tuple[str | None, Any]] = [(None, result)]
     if isinstance(result, dict):
         values = result.items()
@@ -144,8 +144,8 @@ def describe_unpicklable(batch: Any) -> str:
         noted = _values.get(id(value))
         if noted is not None and noted.kind is type(value):
             sample, place = noted, []
-        elif isinstance(value, Mapping) and KEY in value:
-            sample, place = NotedValue(dict, str(value.get(URL, "")), str(value[KEY]), None), []
+        elif isinstance(value, Mapping) and DICT_KEY in value:
+            sample, place = NotedValue(dict, str(value.get(DICT_URL, "")), str(value[DICT_KEY]), None), []
         if (part := first_unpicklable(value)) is None:
             kind = getattr(value, "__qualname__", None) or type(value).__qualname__
             return ", ".join([str(sample), *place, f"{kind} of {value.__class__.__module__}"])

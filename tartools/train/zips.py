@@ -31,7 +31,7 @@ from tartools.train.sampler import begin_epoch
 from tartools.train.workererrors import guard_worker
 
 SLACK = 64  # bytes of extra fields before a payload that a request leaves room for
-GAP = 1 << 16  # bytes between members of one sample that are read in vain, to make one request
+MAX_ZIP_GAP_BYTES = 1 << 16  # bytes between members of one sample that are read in vain, to make one request
 
 
 class ZipDataset(Dataset[Any]):
@@ -64,13 +64,13 @@ class ZipDataset(Dataset[Any]):
         self.chooser = FieldChooser(fields, decode, transform, resize, classes)
         self._zips = [_Zip(url, version_of(url)) for url in expand(names_of(urls))]
         account = Account()  # warnings go to `warnings`
-        for found in self._zips:
-            zipped = found.zipped()
+        for zip_file in self._zips:
+            zipped = zip_file.zipped()
             if zipped.others:
                 name, kind = zipped.others[0]
-                raise SampleError(f"the member {name!r} is a {kind}, which has no payload", url=found.url)
+                raise SampleError(f"the member {name!r} is a {kind}, which has no payload", url=zip_file.url)
             zipped.report(account, True)
-        self._ends = [*accumulate(len(found.zipped()) for found in self._zips)]
+        self._ends = [*accumulate(len(zip_file.zipped()) for zip_file in self._zips)]
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -81,21 +81,25 @@ class ZipDataset(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         guard_worker()
-        found, number = self._place(index)
-        return self.chooser(found.sample(number, self.chooser.needed))
+        zip_file, number = self._place(index)
+        return self.chooser(zip_file.sample(number, self.chooser.needed))
 
     def __getitems__(self, indices: Iterable[int]) -> list[Any]:
         """Return the samples *indices*, in this order."""
         guard_worker()
-        samples = [partial(found.sample, number, self.chooser.needed) for found, number in map(self._place, indices)]
-        if all(found.is_local for found in self._zips):
+        samples = [
+            partial(zip_file.sample, number, self.chooser.needed) for zip_file, number in map(self._place, indices)
+        ]
+        if all(zip_file.is_local for zip_file in self._zips):
             return [self.chooser(sample()) for sample in samples]
         requests: Threads[Callable[[], Any], Any] = Threads(min(requests_at_once(), len(samples)))
         return [self.chooser(answer()) for _, answer in windowed(samples, requests, len(samples))]
 
     def digest(self) -> str:
-        """Return what tells these samples from those of other zip files, or other versions of them."""
-        return blake2b(repr([(found.url, found.version) for found in self._zips]).encode(), digest_size=16).hexdigest()
+        """Return a fingerprint of the zip files: URLs and versions."""
+        return blake2b(
+            repr([(zip_file.url, zip_file.version) for zip_file in self._zips]).encode(), digest_size=16
+        ).hexdigest()
 
     def _place(self, index: int) -> tuple[_Zip, int]:
         if not -len(self) <= index < len(self):
@@ -106,7 +110,7 @@ class ZipDataset(Dataset[Any]):
 
 
 class _Zip:
-    """The zip file *url* of this *version*; what it holds is read when it is needed, and not pickled.
+    """The zip file *url* of this *version*; its directory is read when it is needed, and not pickled.
 
     Of a local file, whose version is size and time, the directory is that of *digest*, if it was read before.
     """
@@ -123,7 +127,7 @@ class _Zip:
         return _Zip, (self.url, self.version, self._digest)
 
     def zipped(self) -> ZipSamples:
-        """Return what the directory of the file says. Raises: StorageError if it is another file now."""
+        """Return the directory of the file. Raises: StorageError if the file was replaced."""
         if self._zipped is None:
             with seekable.reading(self.url) as file:
                 if seekable.version(file) != self.version:
@@ -131,10 +135,10 @@ class _Zip:
                 zipped = ZipSamples(file, self.url)
                 if self.is_local:
                     file.seek(zipped.start)
-                    found = file_digest(file, blake2b).digest()
-                    if found != (self._digest or found):
+                    digest = file_digest(file, blake2b).digest()
+                    if digest != (self._digest or digest):
                         raise self._replaced()
-                    self._digest = found
+                    self._digest = digest
                 self._zipped = zipped
         return self._zipped
 
@@ -158,8 +162,10 @@ class _Zip:
             return fetched(self.url, begin, end, self.version)
         file = self._file()
         data = os.pread(file.fileno(), end - begin, begin)
-        while len(data) < end - begin and (more := os.pread(file.fileno(), end - begin - len(data), begin + len(data))):
-            data += more
+        while len(data) < end - begin and (
+            chunk := os.pread(file.fileno(), end - begin - len(data), begin + len(data))
+        ):
+            data += chunk
         if str(FileVersion.of(file)) != self.version:
             raise self._replaced()
         return data
@@ -175,18 +181,18 @@ class _Zip:
         return StorageError("was changed or replaced since this dataset was made", url=self.url)
 
 
-def _span(infos: list[ZipInfo], most: int) -> tuple[int, int]:
+def _span(infos: list[ZipInfo], max_end: int) -> tuple[int, int]:
     """Return the bytes to read of a sample: all members, if they lie near each other, or else the first."""
     begin = infos[0].header_offset
     ends = [info.header_offset + LOCAL.size + len(info.orig_filename) + SLACK + info.compress_size for info in infos]
     for info, end in zip(infos[1:], ends, strict=False):
-        if not -2 * SLACK <= info.header_offset - end <= GAP:
-            return begin, min(ends[0], most)
-    return begin, min(ends[-1], most)
+        if not -2 * SLACK <= info.header_offset - end <= MAX_ZIP_GAP_BYTES:
+            return begin, min(ends[0], max_end)
+    return begin, min(ends[-1], max_end)
 
 
 class _Window:
-    """A file of which *data*, the bytes from *begin* on, were read, and others are read as needed, by *fetch*."""
+    """A file with the bytes *data* from *begin* on in memory; *fetch* reads other bytes as needed."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], begin: int, data: bytes) -> None:
         self._fetch = fetch

@@ -20,7 +20,7 @@ from tartools.samples.sortkeys import Order, key_encoder
 from tartools.samples.values import parse_column
 from tartools.stages.externalsort import external_sort
 from tartools.stages.samplefiles import SampleFiles, entries_of
-from tartools.stages.sort import MEMORY, index_records, join_equal_keys
+from tartools.stages.sort import DEFAULT_SORT_MEMORY, index_records, join_equal_keys
 from tartools.tar import ContiguousGroups, Member
 
 IN_A_RUN = 700  # samples
@@ -44,7 +44,7 @@ def microseconds(count: int) -> float:
     with tempfile.NamedTemporaryFile() as some, io.FileIO(some.name) as file:
         begun = time.perf_counter()
         files = SampleFiles(None)
-        records = external_sort(index_records(batches(count, file), order, files), MEMORY, None)
+        records = external_sort(index_records(batches(count, file), order, files), DEFAULT_SORT_MEMORY, None)
         found, last = 0, b""
         for parts in join_equal_keys(entries_of(records), order, Account()):
             assert parts[0].key > last

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tartools.stages.duplicates.near import COLOURS, PictureHashes, bits_set, first_near
+from tartools.stages.duplicates.near import COLOUR_BYTES, PictureHashes, bits_set, first_near
 
 FAR, FLIPS = 6, 5
 BLOCK = 1 << 22  # pairs compared at once
@@ -25,7 +25,7 @@ def drawn(count: int) -> tuple[Any, Any, Any]:
     draw = np.random.default_rng(0)
     copies = count // 10
     hashes = draw.integers(0, 1 << 64, count, dtype=np.uint64)
-    colours = draw.integers(0, 256, (count, COLOURS), dtype=np.uint8)
+    colours = draw.integers(0, 256, (count, COLOUR_BYTES), dtype=np.uint8)
     of = draw.integers(0, count - copies, copies)
     flips = np.zeros(copies, np.uint64)
     for _ in range(FLIPS):

@@ -82,9 +82,9 @@ def test_options_are_read_from_the_declaration() -> None:
     assert found["--lax"].metavar == "" and found["--help"].names == ("-h", "--help")
     completed = {name: manual.completed(option) for name, option in found.items()}
     assert (completed["--needed"], completed["--folder"], completed["--number"]) == (
-        manual.FILES,
-        manual.DIRECTORIES,
-        manual.NOTHING,
+        manual.COMPLETES_FILES,
+        manual.COMPLETES_DIRECTORIES,
+        manual.COMPLETES_NOTHING,
     )
 
 

@@ -112,8 +112,8 @@ def test_the_list_of_commands_says_where_the_pages_are() -> None:
 def test_the_list_of_commands_is_by_task_and_fits_a_screen(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every = [*commands.names(), *commands.OWN]
-    assert sorted(name for names in commands.TASKS.values() for name in names) == sorted(every)
+    every = [*commands.names(), *commands.BUILTINS]
+    assert sorted(name for names in commands.COMMANDS_BY_TASK.values() for name in names) == sorted(every)
     for columns in (40, 80, 120):
         monkeypatch.setenv("COLUMNS", str(columns))
         for arguments in ([], ["--help"]):
@@ -220,11 +220,11 @@ def test_the_demo_runs_what_it_prints(tmp_path: Path) -> None:
     assert (done.status, done.stderr) == (0, "tarcreate: cls: 0 circle, 1 square, 2 triangle\n")
     printed = done.stdout.decode()
     shown = [line.removeprefix("$ ") for line in printed.splitlines() if line.startswith("$ ")]
-    assert shown == [line for _, line in demo.LINES]
+    assert shown == [line for _, line in demo.DEMO_LINES]
     (folder,) = tmp_path.iterdir()
     assert printed.endswith(f"# All of it is in {folder}\n")
     everything = {name for name, _ in members_of((folder / "shuffled.tar").read_bytes())}
-    number = len(demo.SHAPES) * demo.PICTURES
+    number = len(demo.SHAPES) * demo.PICTURES_PER_CLASS
     assert len(everything) == 4 * number
     for field in ("jpg", "cls", "cls.txt", "bytes"):
         assert sum(name.endswith(f".{field}") for name in everything) == number
@@ -239,7 +239,7 @@ def test_the_pictures_are_the_same_every_time(tmp_path: Path) -> None:
     one, two = (
         {p.relative_to(tmp_path / n): p.read_bytes() for p in (tmp_path / n).rglob("*.jpg")} for n in ("one", "two")
     )
-    assert one == two and len(one) == len(demo.SHAPES) * demo.PICTURES
+    assert one == two and len(one) == len(demo.SHAPES) * demo.PICTURES_PER_CLASS
 
 
 def test_a_line_that_fails_ends_the_demo(tmp_path: Path) -> None:

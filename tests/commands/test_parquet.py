@@ -89,7 +89,7 @@ def test_any_fields(
     inside: Inside, monkeypatch: pytest.MonkeyPatch, samples: list[dict[str, bytes]], rows: int, from_table: bool
 ) -> None:
     """All keys, names of fields and payloads come back, in the order of the columns; from shards or from a table."""
-    monkeypatch.setattr(parquetread, "MOST_ROWS", rows)
+    monkeypatch.setattr(parquetread, "BATCH_ROWS", rows)
     Path("a.tar").write_bytes(
         make_tar([(f"k{n}.{f}", data) for n, one in enumerate(samples) for f, data in one.items()])
     )
@@ -169,7 +169,7 @@ def test_a_field_that_comes_late(inside: Inside, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_payload_that_is_too_large(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquetwrite, "LARGEST", 5000)
+    monkeypatch.setattr(parquetwrite, "MAX_PAYLOAD_BYTES", 5000)
     Path("a.tar").write_bytes(make_tar([("a.jpg", bytes(5000)), ("b.jpg", bytes(7000))]))
     said = "'b.jpg' has 7.0 kB, and a value of a Parquet file at most 5.0 kB"
     failure = inside("tar2parquet", "a.tar", "-o", "a.parquet").failure(lines=1)
@@ -301,8 +301,8 @@ WRITERS: dict[str, Callable[[pa.Table], object]] = {
 @pytest.mark.parametrize("writer", WRITERS)
 def test_pages_of_all_writers(writer: str, inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nulls, dictionaries, codecs and both kinds of pages, in batches that end inside of pages and row groups."""
-    monkeypatch.setattr(parquetread, "BUFFER", 50)
-    monkeypatch.setattr(parquetread, "MOST_ROWS", 7)
+    monkeypatch.setattr(parquetread, "COLUMN_READ_BYTES", 50)
+    monkeypatch.setattr(parquetread, "BATCH_ROWS", 7)
     made = all_kinds(400)
     WRITERS[writer](made)
     assert inside("tarcreate", "--parquet", "a.parquet", "-o", "a.tar").status == 0

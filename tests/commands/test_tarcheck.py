@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 from PIL import Image
 
-from tartools.samples.filetypes import NUMBERS
+from tartools.samples.filetypes import NUMBER_SUFFIXES
 from tartools.stages.checking import walk as walking
 from tartools.stages.checking.codes import CODES, NOTE
 from tests.archives import BLOCK, END, data, encoded, ended_early, entry, header, long, npy, pax, sealed, wav
@@ -308,7 +308,7 @@ def test_each_damage_has_one_code(name: str, check: Check, tmp_path: Path) -> No
         assert check(*options, stdin=shards[0])["findings"][0]["places"][0]["byte"] == finding["places"][0]["byte"]
 
 
-KEPT = {name for name, (code, _, _) in DAMAGE.items() if CODES[code].kept}
+KEPT = {name for name, (code, _, _) in DAMAGE.items() if CODES[code].is_saved}
 LOST = {name for name, (code, _, _) in DAMAGE.items() if CODES[code].weight != NOTE and name != "many fields"} - KEPT
 
 
@@ -454,7 +454,7 @@ def test_webdataset_decodes_numbers() -> None:
         taken = None
         with contextlib.suppress(Exception):  # each decoder has its own
             taken = basichandlers(field, b"12")
-        assert (field in NUMBERS) == (taken == 12 and field not in ("json", "jsn")), field
+        assert (field in NUMBER_SUFFIXES) == (taken == 12 and field not in ("json", "jsn")), field
     with pytest.raises(ValueError, match="invalid literal"):
         basichandlers("cls", b"autumn")
 

@@ -194,7 +194,7 @@ def test_every_row_is_written_or_reported(
     else:
         gone = 3
     results, counts = set(), set()
-    monkeypatch.setattr(workers, "PART", 1)  # workers for small shards too
+    monkeypatch.setattr(workers, "PART_BYTES", 1)  # workers for small shards too
     for parallel in ("1", "2"):
         done = inside("tarcheck", "-p", parallel, "--fix", "--force", "-v", "-o", "o.tar", "t.parquet", "c.tar")
         read, out = in_out(done)

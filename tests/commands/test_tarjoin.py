@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tartools.formats.parquetread import small_batches
-from tartools.tables.source import opened_any
+from tartools.tables.source import open_parquet
 from tests.archives import GNU, entry, header
 from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, make_tar, members_of
@@ -107,8 +107,8 @@ def test_the_same_as_a_model_from_every_form(
         outputs: dict[bool, set[bytes]] = {True: set(), False: set()}  # from samples, which have headers; from rows
         for number, form in enumerate(FORMS):
             memory = ["-M", ["1e9", "9000", "1"][(number + seed) % 3]]
-            monkeypatch.setattr("tartools.stages.adding.MOST", [16 << 20, 1][number % 2])
-            monkeypatch.setattr("tartools.stages.adding.FEW", [128, 3][number % 2])
+            monkeypatch.setattr("tartools.stages.adding.MAX_ADDED_BYTES", [16 << 20, 1][number % 2])
+            monkeypatch.setattr("tartools.stages.adding.SAMPLES_IN_LOOKUP", [128, 3][number % 2])
             done = inside("tarjoin", "-v", *filter(None, [mode]), *memory, "a-*.tar", f"b.{form}")
             assert members_of(done.stdout) == expected, (form, mode)
             said = f"{lost} samples of A had no partner in B (left out), {left} samples of B had none in A"
@@ -297,7 +297,7 @@ def test_columns_of_parquet_that_cannot_be(run: Run, tmp_path: Path) -> None:
     pq.write_table(pa.table({"key": ["a"], "v": pa.array([[]], pa.list_(pa.string()))}), tmp_path / "b.parquet")
     assert members_of(run("tarjoin", "a.tar", "b.parquet").output())[1] == ("a.v.json", b"[]")
     pq.write_table(pa.table({"key": ["a", "b"], "v": [bytes(6 << 20), b""]}), tmp_path / "b.parquet")
-    with opened_any(str(tmp_path / "b.parquet")) as opened:  # of large rows, few are held
+    with open_parquet(str(tmp_path / "b.parquet")) as opened:  # of large rows, few are held
         assert [len(batch) for batch in small_batches(opened, ["v"])] == [1, 1]
     for fields, said in (("txt TXT", "there are two for the field 'txt'"), ("txt txt", "'a' has a field twice")):
         (tmp_path / "b.tar").write_bytes(make_tar([(f"a.{field}", b"1") for field in fields.split()]))

@@ -185,7 +185,7 @@ def test_pieces_that_come_from_disk_are_the_same(tmp_path: Path, monkeypatch: py
         advise(fd, start, count, advice)
 
     monkeypatch.setattr(os, "posix_fadvise", spy)
-    monkeypatch.setattr(openfiles, "COLD", -1)  # whatever comes is too slow
+    monkeypatch.setattr(openfiles, "COLD_READ_SECONDS", -1)  # whatever comes is too slow
     assert tarsort.main([str(source), "-o", str(out)]) == 0
     assert members_of(out.read_bytes()) == sorted(samples)
     assert 0 < len(asked) < len(samples)  # the first MiB shows that it is

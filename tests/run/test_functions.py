@@ -241,7 +241,7 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path, out: Path, workers:
     finally:
         tracemalloc.stop()
     assert out.read_bytes() == big.read_bytes()
-    assert peak < (4 * functions.WINDOW * workers) << 20
+    assert peak < (4 * functions.SAMPLES_PER_WORKER * workers) << 20
 
 
 def test_threads_are_used_and_an_executor_stays_open(shard: str, out: Path) -> None:

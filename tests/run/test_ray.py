@@ -319,7 +319,7 @@ def test_tasks_at_a_time() -> None:
     options = SimpleNamespace(options=lambda num_cpus: SimpleNamespace(remote=begin))
     ray = cast(ModuleType, SimpleNamespace(remote=lambda work: options))
     tasks: ray_engine.Tasks[int, int] = ray_engine.Tasks(ray, int, 1)
-    done = list(windowed(range(2500), tasks, ray_engine.IN_FLIGHT, ordered=False))
+    done = list(windowed(range(2500), tasks, ray_engine.MAX_TASKS_IN_FLIGHT, ordered=False))
     assert sorted((item, answer()) for item, answer in done) == [(n, 0) for n in range(2500)]
     assert most == 1000
 

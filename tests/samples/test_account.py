@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tartools.samples.account import Account, FirstKeys
+from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.shards.reading import check_shards
 from tests.conftest import has_end, make_samples, make_tar, members_of, python
 
@@ -70,7 +70,7 @@ def test_progress_is_of_all_that_was_named_first(tmp_path: Path) -> None:
 
 def test_a_key_that_comes_back_among_ascending_ones() -> None:
     back: list[bytes] = []
-    first = FirstKeys(back.append)
+    first = RepeatedKeyDetector(back.append)
     for keys in ([b"b"], [b"a"], [b"b", b"c"], [b"c", b"d"]):  # the last pair is of neighbours
         first.add(keys)
     assert back == [b"b"]

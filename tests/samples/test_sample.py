@@ -118,9 +118,9 @@ def test_an_end_of_archive_ends_a_sample_and_a_link_does_not() -> None:
 
 
 def test_a_sample_of_many_members_goes_to_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouping, "LARGE", 5000)
-    monkeypatch.setattr(reader, "BUFFER", 4096)
-    monkeypatch.setattr(reader, "CARRIED", 2000)
+    monkeypatch.setattr(grouping, "MAX_GROUP_IN_MEMORY", 5000)
+    monkeypatch.setattr(reader, "BUFFER_BYTES", 4096)
+    monkeypatch.setattr(reader, "MAX_CARRY_BYTES", 2000)
     content = [(f"a.f{n}", bytes([n]) * 1000) for n in range(20)]
     archive = make_tar([*content, ("b.x", b"2")])
     made: list[io.FileIO] = []
@@ -365,7 +365,7 @@ SORTED = {
 @given(st.data())
 def test_encodings_keep_the_order(kind: str, data: st.DataObject) -> None:
     one, two = data.draw(SORTED[kind]), data.draw(SORTED[kind])
-    first, second = (sortkeys.ENCODINGS[kind](value) for value in (one, two))
+    first, second = (sortkeys.SORT_ENCODINGS[kind](value) for value in (one, two))
     assert first is not None
     assert second is not None
     if plain(kind, one) < plain(kind, two):  # type: ignore[operator]

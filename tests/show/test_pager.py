@@ -332,7 +332,7 @@ def numbered(count: int) -> Iterator[Sample]:
 
 
 def test_samples_that_can_be_gone_back_to_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pager, "MOST", 100)
+    monkeypatch.setattr(pager, "MAX_SAMPLES_KEPT", 100)
     keyboard, account = browsed(numbered(500), [*"n" * 150, *"p" * 120, "home", "1", "enter", "q"])
     assert account.samples_out == 151
     assert " 151  k150 " in keyboard.pages[150] and " 52 of 151+  k51 " in keyboard.pages[-1]
@@ -373,7 +373,7 @@ def test_samples_are_gone_to_and_searched(keys: list[str], place: str, note: str
 
 
 def test_the_way_to_the_end_is_told_and_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pager, "STEP", 10)
+    monkeypatch.setattr(pager, "SAMPLES_PER_STATUS", 10)
     keyboard, account = browsed(numbered(40), ["end", "q"])
     for read, page in zip((11, 21, 31), keyboard.pages[1:4], strict=True):
         assert f" {read} samples read; any key stops " in page
@@ -385,7 +385,7 @@ def test_the_way_to_the_end_is_told_and_can_be_stopped(monkeypatch: pytest.Monke
 
 
 def test_the_end_of_a_stream_holds_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pager, "MOST", 100)
+    monkeypatch.setattr(pager, "MAX_SAMPLES_KEPT", 100)
     keyboard, _ = browsed(numbered(1000), ["end", "home", "/", *"k1", "enter", "q"])
     assert " 1,000 of 1,000  k999 " in keyboard.pages[1] and " 901 of 1,000  k900 " in keyboard.pages[2]
     assert " 901 of 1,000  k900 " in keyboard.pages[-1] and "no key has k1 " in keyboard.pages[-1]
@@ -398,7 +398,7 @@ def test_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen == [[], ["k0"], ["k3"], ["k4"], ["k10"], ["k7"], ["k6"], ["k0"], [], ["k0"], []]
     assert re.findall(r"k\d+", keyboard.pages[4].partition("\x1b[24;1H")[0]) == [f"k{n}" for n in range(6, 12)]
     assert "  cls  1 B  number: 0" in keyboard.pages[1] and account.samples_out == 12
-    monkeypatch.setattr(pager, "MOST", 4)
+    monkeypatch.setattr(pager, "MAX_SAMPLES_KEPT", 4)
     keyboard, _ = browsed(numbered(40), ["g", "end", "home", "q"])
     pages = [re.findall(r"k\d+", page.partition("\x1b[24;1H")[0]) for page in keyboard.pages]
     assert pages == [["k0"], ["k2", "k3", "k4", "k5"], ["k36", "k37", "k38", "k39"], ["k36", "k37", "k38", "k39"]]
@@ -468,7 +468,7 @@ def test_two_screens_are_counted_with_pictures_and_wrapped_lines(folder: Path) -
 
 
 def test_memory_that_can_be_gone_back_to_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pager, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(pager, "MAX_KEPT_MEMORY", 100_000)
     samples = (build({"__key__": f"k{n}", "bin": bytes(30_000)}) for n in range(50))
     keyboard, _ = browsed(samples, [*"n" * 20, "home", "q"])
     assert " 19 of 21+  k18 " in keyboard.pages[-1]

@@ -37,14 +37,14 @@ def pictures(seed: int, count: int) -> tuple[Any, Any]:
     """Return hashes and colours of chains of near pictures, of equal ones, and of many that have one hash."""
     draw = np.random.default_rng(seed)
     hashes = draw.integers(0, 1 << 64, count, dtype=np.uint64)
-    colours = draw.integers(0, 256, (count, near.COLOURS), dtype=np.uint8)
+    colours = draw.integers(0, 256, (count, near.COLOUR_BYTES), dtype=np.uint8)
     for number in range(1, count):
         other = draw.integers(max(0, number - 40), number)
         kind = draw.random()
         if kind < 0.5:
             flips = draw.choice(64, draw.integers(0, 9), replace=False)
             hashes[number] = hashes[other] ^ np.uint64(sum(1 << int(bit) for bit in flips))
-            shifted = colours[other].astype(int) + draw.integers(-4, 5, near.COLOURS)
+            shifted = colours[other].astype(int) + draw.integers(-4, 5, near.COLOUR_BYTES)
             colours[number] = np.clip(shifted, 0, 255)
         elif kind < 0.6:
             hashes[number], colours[number] = hashes[other], colours[other]
@@ -67,11 +67,11 @@ def test_as_one_by_one(distance: int, fixed: int, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("apart", "alike"),
-    [([12], True), ([13], False), ([3] * near.COLOURS, True), ([4] + [3] * (near.COLOURS - 1), False)],
+    [([12], True), ([13], False), ([3] * near.COLOUR_BYTES, True), ([4] + [3] * (near.COLOUR_BYTES - 1), False)],
 )
 def test_how_far_apart_colours_may_be(apart: list[int], alike: bool) -> None:
     """Each, and in the mean."""
-    colours = np.full((2, near.COLOURS), 100, np.uint8)
+    colours = np.full((2, near.COLOUR_BYTES), 100, np.uint8)
     colours[1, : len(apart)] += np.array(apart, np.uint8)
     found = near.first_near(near.PictureHashes(np.zeros(2, np.uint64), colours, SQUARE[:2]), 0, 6)
     assert found.tolist() == [-1, 0 if alike else -1]
@@ -80,7 +80,7 @@ def test_how_far_apart_colours_may_be(apart: list[int], alike: bool) -> None:
 def test_pictures_of_another_shape_are_no_copies() -> None:
     """A soft gradient has the same hash and colours in any shape; sides of small copies are rounded."""
     sizes = [(500, 333), (375, 500), (100, 67), (16, 11), (333, 500)]
-    content = [near.CONTENT.pack((1 << 64) - 1, bytes(range(near.COLOURS)), *size) for size in sizes]
+    content = [near.CONTENT.pack((1 << 64) - 1, bytes(range(near.COLOUR_BYTES)), *size) for size in sizes]
     pairs = list(near.near_pairs([(INPUT, content)], 6, largest=False))
     assert [(position, kept) for position, _, kept, _ in pairs] == [(2, 0), (3, 0)]
 
@@ -90,7 +90,7 @@ def test_many_blank_pictures_are_one() -> None:
     hashes, colours = pictures(1, 2000)
     blank = 50_000
     many = np.concatenate([np.zeros(blank, np.uint64), hashes])
-    white = np.concatenate([np.full((blank, near.COLOURS), 255, np.uint8), colours])
+    white = np.concatenate([np.full((blank, near.COLOUR_BYTES), 255, np.uint8), colours])
     tracemalloc.start()
     found = near.first_near(near.PictureHashes(many, white, SQUARE[: len(many)]), 0, 6)
     peak = tracemalloc.get_traced_memory()[1]

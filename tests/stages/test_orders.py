@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tartools.errors import StorageError
 from tartools.samples.account import Account
 from tartools.stages import externalsort, shares
-from tartools.stages.externalsort import BLOCK, SortedRun, external_sort, mergeable, pack_blocks, unpack_block
+from tartools.stages.externalsort import BLOCK_BYTES, SortedRun, external_sort, merge_groups, pack_blocks, unpack_block
 from tartools.stages.mixing import MixedSource, Mixing, Stop
 from tartools.stages.shuffle import shuffle_buffer
 from tartools.storage.url import Url
@@ -92,7 +92,7 @@ def test_ends() -> None:
 def test_shares_are_exact() -> None:
     sources, large = [itertools.repeat(0), itertools.repeat(1)], [10**36, 2 * 10**36]  # as tarmix has them
     assert list(itertools.islice(mixed(sources, large), 500)) == list(itertools.islice(mixed(sources, [1, 2]), 500))
-    assert shares.upper_bounds([1] * 3)[-1] == shares.WHOLE
+    assert shares.upper_bounds([1] * 3)[-1] == shares.HASH_RANGE
 
 
 def test_a_shuffle_buffer_holds_what_it_was_told_to() -> None:
@@ -117,7 +117,7 @@ def test_large_records_are_merged_a_few_at_a_time(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(externalsort, "MERGING", 10_000)
     sizes = [3000] * 7 + [90_000] * 3
     with io.FileIO(os.devnull) as file:
-        groups = mergeable([SortedRun(file, n, n + 1, largest) for n, largest in enumerate(sizes)])
+        groups = merge_groups([SortedRun(file, n, n + 1, largest) for n, largest in enumerate(sizes)])
     assert [[run.largest for run in group] for group in groups] == [
         [3000] * 3,
         [3000] * 3,
@@ -142,7 +142,9 @@ def test_a_block_has_as_many_records_as_fit_into_it() -> None:
     for block in pack_blocks(records()):
         begun = sum(map(len, found))
         found += unpack_block(block)
-        assert taken <= sum(map(len, found)) + (3 << 20) and sum(map(len, found)) <= begun + max(BLOCK, len(found[-1]))
+        assert taken <= sum(map(len, found)) + (3 << 20) and sum(map(len, found)) <= begun + max(
+            BLOCK_BYTES, len(found[-1])
+        )
     assert found == held
 
 

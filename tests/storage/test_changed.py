@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tartools.errors import StorageError
-from tartools.samples.account import Account, FirstKeys
+from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.sample import Batch
 from tartools.shards import workers
 from tartools.shards.reading import Reading
@@ -143,7 +143,7 @@ def test_a_shard_that_is_overwritten_or_cut_between_two_outputs(
 
 def batches_of(parts: list[workers.ShardPart]) -> Iterator[Batch]:
     """Return the samples of *parts*, as a process reads them that was given these."""
-    return workers._batches(parts, Account(), Reading(), lambda _: FirstKeys(lambda _: None))
+    return workers._batches(parts, Account(), Reading(), lambda _: RepeatedKeyDetector(lambda _: None))
 
 
 def test_a_file_that_is_overwritten_while_a_part_of_it_is_read(tmp_path: Path) -> None:

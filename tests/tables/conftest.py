@@ -56,4 +56,4 @@ def replaced(table: pa.Table, name: str, values: Any, kind: pa.DataType | None =
 @pytest.fixture
 def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have small shards read in parts, by several workers, as large ones are."""
-    monkeypatch.setattr(workers, "PART", 100_000)
+    monkeypatch.setattr(workers, "PART_BYTES", 100_000)

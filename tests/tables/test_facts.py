@@ -114,7 +114,7 @@ def test_types_do_not_depend_on_blocks_of_rows(
     first: Any, last: Any, kind: str, indexed: Indexed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = column_of(indexed, [*[first] * 3, *[last] * 3])
-    monkeypatch.setattr(rows, "ROWS", 2)  # a block for each MiB that is read
+    monkeypatch.setattr(rows, "ROWS_IN_BLOCK", 2)  # a block for each MiB that is read
     many = column_of(indexed, [*[first] * 1500, *[last] * 1500])
     assert one.type == many.type and str(one.type) == kind
     assert many.to_pylist()[::500] == one.to_pylist()

@@ -20,7 +20,7 @@ import tartools
 from tartools import tar
 from tartools.errors import TarFormatError, TarToolsError
 from tartools.tables import source
-from tartools.tables.bulk import in_buffer
+from tartools.tables.bulk import bulk_from_buffer
 from tests.archives import Trickle
 from tests.conftest import Run, has_end, make_tar, members_of
 from tests.tables.conftest import Indexed, replaced
@@ -44,7 +44,7 @@ def outcome(url: str) -> tuple[list[Sample], str]:
 
 def sound(data: bytes, starts: list[int], keys: list[bytes]) -> bool:
     """Tell whether *data* is known, without the reader, as the samples with *keys* that begin and end at *starts*."""
-    found = in_buffer(data, np.diff(starts))
+    found = bulk_from_buffer(data, np.diff(starts))
     return found is not None and found.keys == keys
 
 
@@ -84,7 +84,7 @@ def test_tables_with_bytes_flipped(seed: int, run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [EOFError("x"), OSError("x"), UnicodeDecodeError("utf-8", b"x", 0, 1, "x")])
 def test_what_its_reader_raises_is_no_damage(error: Exception, run: Run, tmp_path: Path) -> None:
     Path("t.parquet").write_bytes(tables(run, tmp_path, 9)[0])
-    with pytest.raises(type(error)) as raised, source.opened("t.parquet"):
+    with pytest.raises(type(error)) as raised, source.open_table("t.parquet"):
         raise error
     assert raised.value is error
 

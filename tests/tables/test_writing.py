@@ -188,7 +188,7 @@ def test_values_of_several_types_become(
 @pytest.mark.parametrize("chunk", [1, 3, 50, 1000])
 @pytest.mark.parametrize("rows", [1, 7, 40])
 def test_each_place_has_its_row(chunk: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "CHUNK", chunk)
+    monkeypatch.setattr(inputs, "POSITIONS_IN_CHUNK", chunk)
     dice = random.Random(chunk)
     for count in (0, 1, 5, 60, 300):
         positions = [dice.randrange(rows) for _ in range(count)]

@@ -197,7 +197,7 @@ def test_a_plain_stream_stays_as_it_is() -> None:
 
 def test_a_name_that_begins_like_bzip2_is_a_name() -> None:
     plain = make_tar([("BZh9.jpg", b"x")])
-    assert codec_of(plain[: compression.MAGIC]) is None
+    assert codec_of(plain[: compression.MAX_COMPRESSION_MAGIC_BYTES]) is None
 
 
 @pytest.mark.parametrize(

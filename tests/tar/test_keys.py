@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tartools.cli.completions import PROGRAM
+from tartools.cli.completions import FIELDS_SCRIPT
 from tartools.samples.sample import Batch, Sample
 from tartools.stages.combinations import by_combination
 from tartools.storage.scratch import scratch_file
-from tartools.tables.bulk import in_buffer
+from tartools.tables.bulk import bulk_from_buffer
 from tartools.tar import ContiguousGroups, Member, join_path, read_members, split_path
 from tartools.tar.keys import NAME_BYTES, Paths, belongs, field_from_ending, field_offset, reads_back, stem_of
 from tartools.train.slices import dicts
@@ -114,7 +114,7 @@ def test_samples_of_all_names_with_fields_are_read_in_bulk(names: list[bytes]) -
             samples.setdefault(key, {}).setdefault(text, name)
     if samples:
         pieces = [b"".join(entry(name, name) for name in fields.values()) for fields in samples.values()]
-        found = in_buffer(b"".join(pieces), np.array(list(map(len, pieces))))
+        found = bulk_from_buffer(b"".join(pieces), np.array(list(map(len, pieces))))
         assert found is not None and found.keys == [*samples]
         for number, fields in enumerate(samples.values()):
             for column, field in enumerate(found.fields):
@@ -126,7 +126,7 @@ def test_samples_of_all_names_with_fields_are_read_in_bulk(names: list[bytes]) -
 @pytest.mark.parametrize("names", [["a.jpg", "d.e/b.seg.png", "d/.hid.x", "e.", "c", "f..g", "v1.2/h.cls", "i.j k"]])
 def test_the_fields_that_shells_complete(names: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([(name, b"1") for name in names]))
-    line = ["sh", "-c", PROGRAM, "fields", "a.tar"]
+    line = ["sh", "-c", FIELDS_SCRIPT, "fields", "a.tar"]
     found = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.split()
     fields = {by_the_rule(name.encode())[1].decode() for name in names} - {""}
     assert sorted(found) == sorted(field for field in fields if " " not in field)  # only harmless names

@@ -14,7 +14,7 @@ import pytest
 from tartools.errors import TarFormatError, TruncatedError
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import Stream
-from tartools.tar import END as ENDED
+from tartools.tar import ARCHIVE_END as ENDED
 from tartools.tar import (
     ContiguousGroups,
     Mark,
@@ -487,9 +487,9 @@ EXPECTED = [
 def test_every_boundary_from_a_pipe(
     buffer: int, step: int, monkeypatch: pytest.MonkeyPatch, scratch: list[io.FileIO]
 ) -> None:
-    monkeypatch.setattr(reader, "BUFFER", buffer)
-    monkeypatch.setattr(reader, "LARGE", 4000)
-    monkeypatch.setattr(grouping, "LARGE", 4000)
+    monkeypatch.setattr(reader, "BUFFER_BYTES", buffer)
+    monkeypatch.setattr(reader, "MAX_GROUP_IN_MEMORY", 4000)
+    monkeypatch.setattr(grouping, "MAX_GROUP_IN_MEMORY", 4000)
     found = parse(Trickle(archive_of_all_kinds(), step), scratch)
     assert contents(found) == EXPECTED
     assert [f.kind for f in found if isinstance(f, Special)] == ["directory", "symbolic link", "sparse file"]
@@ -504,9 +504,9 @@ def test_every_boundary_from_a_file(
     *, buffer: int, step: int, ranges: bool, listed: bool, start: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole = [m for m in parse_bytes(archive_of_all_kinds()) if isinstance(m, Member)]
-    monkeypatch.setattr(reader, "BUFFER", buffer)
-    monkeypatch.setattr(reader, "SKIPPED", 600)
-    monkeypatch.setattr(reader, "NEXT", 300)
+    monkeypatch.setattr(reader, "BUFFER_BYTES", buffer)
+    monkeypatch.setattr(reader, "MIN_SKIP_BYTES", 600)
+    monkeypatch.setattr(reader, "FIRST_READ_BYTES", 300)
     with file_stream(tmp_path / "a.tar", b"j" * start + archive_of_all_kinds(), start, step) as stream:
         found = parse(stream, ranges=ranges, listed=listed)
         members = [m for m in found if isinstance(m, Member)]
@@ -525,8 +525,8 @@ def test_every_boundary_from_a_file(
 def test_a_large_member_that_is_cut(
     cut: int, ranges: bool, listed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scratch: list[io.FileIO]
 ) -> None:
-    monkeypatch.setattr(reader, "BUFFER", 1024)
-    monkeypatch.setattr(reader, "LARGE", 1024)
+    monkeypatch.setattr(reader, "BUFFER_BYTES", 1024)
+    monkeypatch.setattr(reader, "MAX_GROUP_IN_MEMORY", 1024)
     content = (A + entry(b"b.x", b"4" * 5120))[:-cut]
     with file_stream(tmp_path / "a.tar", b"j" * 10 + content, 10) as stream:
         for source in (stream, Trickle(content, 300)):
@@ -553,7 +553,7 @@ def test_members_of_a_window_are_found_again(tmp_path: Path, monkeypatch: pytest
     with file_stream(tmp_path / "a.tar", whole) as stream:
         assert stream.file is not None
         for memory in (1 << 20, 1024):
-            monkeypatch.setattr(rescan, "IN_MEMORY", memory)
+            monkeypatch.setattr(rescan, "MAX_MEMBER_READ_BYTES", memory)
             members = list(map(Member._make, members_in(stream.file, 512, 512 + len(content))))
             assert [(m.path, m.read()) for m in members] == expected
             assert all(isinstance(m.source, io.FileIO) == (memory == 1024) for m in members)

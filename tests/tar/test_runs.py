@@ -118,7 +118,7 @@ def both(make: Callable[[], Any], **options: Any) -> tuple[list[Any], list[Any]]
     loop = parsed(make(), **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader, "Reader", Runs)
-        patch.setattr(runs, "FEW", 1)
+        patch.setattr(runs, "MIN_RUN_BLOCKS", 1)
         return loop, parsed(make(), **options)
 
 
@@ -159,7 +159,9 @@ def test_payloads_of_groups_that_are_alike(
     ranges: bool, fields: tuple[bytes, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     __import__("numpy")
-    monkeypatch.setattr(reader, "LARGE", 1 << 20)  # from here on, a file of small members is read as a whole
+    monkeypatch.setattr(
+        reader, "MAX_GROUP_IN_MEMORY", 1 << 20
+    )  # from here on, a file of small members is read as a whole
     chance = random.Random(1)
     names = [b"%d.%b" % (n, field) for n in chance.sample(range(3000), 3000) for field in fields]
     members = [(name, chance.randbytes(chance.randrange(700))) for name in names]
@@ -219,7 +221,7 @@ def test_runs_are_taken_once_numpy_is_there(counted: list[int]) -> None:
     counted.clear()
     extended = b"".join(pax((b"path", b"%d.txt" % n)) + entry(b"x", b"6") for n in range(3000))
     parsed(Trickle(extended + END, 1 << 17))
-    assert counted == [0] * reader.TRIES  # then no longer
+    assert counted == [0] * reader.MAX_RUN_MISSES  # then no longer
 
 
 def test_numpy_is_imported_for_large_archives_of_small_members_only(tmp_path: Path) -> None:

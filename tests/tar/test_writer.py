@@ -91,8 +91,8 @@ def test_pieces_of_any_origin_in_any_order(
     pending: int, direct: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Memory and files, contiguous or not, with new heads or not: what comes out is what was added, in order."""
-    monkeypatch.setattr(writer, "PENDING", pending)
-    monkeypatch.setattr(writer, "DIRECT", direct)
+    monkeypatch.setattr(writer, "MAX_UNWRITTEN_BYTES", pending)
+    monkeypatch.setattr(writer, "MIN_DIRECT_BYTES", direct)
     archive = make_tar(make_samples(40))
     (tmp_path / "a.tar").write_bytes(archive)
     with io.FileIO(str(tmp_path / "a.tar")) as file:

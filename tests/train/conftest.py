@@ -58,7 +58,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
     with FaultServer() as server:
         for name, value in server.env.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(retry, "FIRST_PAUSE", 0.0005)
+        monkeypatch.setattr(retry, "FIRST_BACKOFF", 0.0005)
         for cached in (s3._connection_of, http._connections, gs._credentials_for):  # of another environment
             cached.cache_clear()
         yield server

@@ -51,7 +51,7 @@ def has(url: str, seed: int) -> bool:
 @pytest.fixture(params=PLACES)
 def url(request: pytest.FixtureRequest, server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return where a checkpoint is to be."""
-    monkeypatch.setattr(uploads, "PART", 5 << 20)
+    monkeypatch.setattr(uploads, "MIN_PART_BYTES", 5 << 20)
     place = str(request.param)
     return str(tmp_path / "model.pt") if place == "path" else server.url(place, "model.pt")
 
@@ -63,7 +63,7 @@ def test_what_was_saved_is_loaded(url: str, server: FaultServer) -> None:
     server.requests.clear()
     assert has(url, 2)
     asked = [request for request in server.requests if request.method == "GET" and (request.start or 0) > 0]
-    near_end = [request for request in asked if (request.start or 0) >= 7_500_000 - seekable.TAIL]
+    near_end = [request for request in asked if (request.start or 0) >= 7_500_000 - seekable.TAIL_BYTES]
     assert len(near_end) == (url[0] != "/")  # the directory, which torch reads piece by piece, is one range
     assert len(asked) <= 6  # of 256 KiB, and twice as many each time
     assert server.pending == 0

@@ -138,13 +138,13 @@ def test_requests_side_by_side_in_bounded_memory(server: FaultServer, monkeypatc
     found: list[bytes] = []
     reading = threading.Thread(target=lambda: found.extend(data.items(range(200))))
     reading.start()
-    until(lambda: len(server.requests) == listing.AT_ONCE)
+    until(lambda: len(server.requests) == listing.MAX_OBJECT_REQUESTS)
     assert data[199] == b"199" * 100  # whoever asks after that is answered
     assert sorted(request.path[-3:] for request in server.requests) == [f"{n:03d}" for n in [*range(64), 199]]
     server.release()
     reading.join()
     assert found == [b"%03d" % n * 100 for n in range(200)]
-    monkeypatch.setattr(listing, "HELD", 1000)  # three objects
+    monkeypatch.setattr(listing, "MAX_REQUESTED_BYTES", 1000)  # three objects
     server.requests.clear()
     some = data.items(range(200))
     assert next(some) == b"000" * 100
@@ -156,8 +156,8 @@ def test_requests_side_by_side_in_bounded_memory(server: FaultServer, monkeypatc
 @pytest.mark.parametrize("scheme", SCHEMES)
 @by_turns("scheme")
 def test_large_objects_in_ranges(scheme: str, server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "LARGE", 1000)
-    monkeypatch.setattr(listing, "RANGE", 300)
+    monkeypatch.setattr(listing, "MAX_WHOLE_OBJECT_BYTES", 1000)
+    monkeypatch.setattr(listing, "OBJECT_RANGE_BYTES", 300)
     server.objects.update({name: bytes(range(250)) * 4 * n for n, name in enumerate("xyz")})
     data = ObjectDataset([server.url(scheme, name) for name in "xyz"])
     server.requests.clear()
@@ -175,7 +175,7 @@ def test_large_objects_in_ranges(scheme: str, server: FaultServer, monkeypatch: 
     assert len(server.asked("GET", "y")) == 1  # 1,000 bytes are not large
     server.faults = [Fault("z", "GET", start=0, body=server.objects["z"], headers={"Content-Range": ""}, status=200)]
     assert data[2] == server.objects["z"]  # a server without ranges is asked for all, once
-    good, look = server.objects["z"], listing.look
+    good, look = server.objects["z"], listing.probe
     for other in (good[::-1], None):
         server.faults = []
         server.objects["z"] = good
@@ -187,11 +187,13 @@ def test_large_objects_in_ranges(scheme: str, server: FaultServer, monkeypatch: 
             server.objects.update({} if other is None else {"z": other})
             return seen
 
-        monkeypatch.setattr(listing, "look", replaced)
+        monkeypatch.setattr(listing, "probe", replaced)
         with pytest.raises(StorageError, match=r"z: (at byte \d+: )?was (replaced|deleted)"):
             again[0]
-        monkeypatch.setattr(listing, "look", look)
-    ranges = listing._threads(os.getpid(), listing.REQUESTS)  # of an object that failed, some are still asked for:
+        monkeypatch.setattr(listing, "probe", look)
+    ranges = listing._threads(
+        os.getpid(), listing.MAX_REQUESTS_AT_ONCE
+    )  # of an object that failed, some are still asked for:
     listing._threads.cache_clear()  # the server of the next test would get these requests
     ranges.stop()
 

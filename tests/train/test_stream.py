@@ -334,7 +334,7 @@ def test_nothing_is_unpickled(field: str, tmp_path: Path) -> None:
 # ---- batches that cross from workers in one buffer are what they are without workers ----
 
 
-SIZES = (0, 100, sharedmemory.WORTH - 1, sharedmemory.WORTH, 30_000, 200_000)
+SIZES = (0, 100, sharedmemory.MIN_BUFFER_BYTES - 1, sharedmemory.MIN_BUFFER_BYTES, 30_000, 200_000)
 
 
 @pytest.fixture
@@ -401,7 +401,7 @@ def test_the_buffer_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert types(pickle.loads(ForkingPickler.dumps(batch))) == types(plain)
     assert [*map(id, sharedmemory._buffers._buffers)] == [id(first), id(second)]
     sharedmemory._buffers._buffers.clear()
-    monkeypatch.setattr(sharedmemory, "SHARED", "/proc")  # a file system that is full
+    monkeypatch.setattr(sharedmemory, "SHARED_MEMORY_FOLDER", "/proc")  # a file system that is full
     assert types(pickle.loads(ForkingPickler.dumps(batch))) == types(plain)
     assert sharedmemory._buffers._buffers == []
 

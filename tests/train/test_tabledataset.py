@@ -320,9 +320,9 @@ def test_files_that_were_slow_once_are_not_taken_to_be_so_for_ever(many: str, mo
     monkeypatch.setattr(openfiles, "perf_counter", clock)
     monkeypatch.setattr(openfiles.os, "posix_fadvise", lambda *_: asked.append(number), raising=False)
     monkeypatch.setattr(openfiles.os, "POSIX_FADV_WILLNEED", 3, raising=False)
-    for number in range(2 * openfiles.ASKED):
+    for number in range(2 * openfiles.READS_BEFORE_ADVICE):
         assert [int(sample["cls"]) for sample in data.batch([number])] == [number]
-    assert asked == list(range(1, openfiles.ASKED + 1))
+    assert asked == list(range(1, openfiles.READS_BEFORE_ADVICE + 1))
 
 
 # ---- columns as fields ----

@@ -16,18 +16,18 @@ from tartools.samples import decoding
 from tartools.samples.filetypes import PICTURES, SOUNDS, suffix_of
 from tartools.samples.sample import Sample, field_name
 from tartools.show import text
-from tartools.show.html.tile import BROKEN, FOLDER, Broken, mark, safe
+from tartools.show.html.tile import BROKEN_FACET, FOLDER_FACET, Broken, mark, safe
 from tartools.show.sections import Section
 from tartools.show.statreport import by_count
 from tartools.stages.combinations import by_combination
 from tartools.stages.statistics import FieldKinds, count_fields
-from tartools.stages.summary import MOST, Counts, Distribution, Summary, Tally, sum_of_counts
+from tartools.stages.summary import MAX_DISTINCT_VALUES, Counts, Distribution, Summary, Tally, sum_of_counts
 
-LISTED = 1000  # broken members whose keys are listed
-GROUP, GROUP_SIZE = 256, 1 << 20  # samples, and bytes, that are counted at once
+MAX_BROKEN_LISTED = 1000  # broken members whose keys are listed
+SAMPLES_IN_GROUP, GROUP_BYTES_LIMIT = 256, 1 << 20  # samples, and bytes, that are counted at once
 NO_CLASSES = {"json", *PICTURES, *SOUNDS}  # the last parts of fields that hold no classes
-KINDS = FieldKinds(lambda field: suffix_of(field) not in NO_CLASSES, lambda _: False, decoding.facts)
-CLASSES = 100  # distinct values; a field with more has no classes
+CLASS_FIELDS = FieldKinds(lambda field: suffix_of(field) not in NO_CLASSES, lambda _: False, decoding.facts)
+MAX_CLASS_VALUES = 100  # distinct values; a field with more has no classes
 BINS = 24  # of the histogram
 EVEN = 32  # greatest / least size; beyond this ratio, the steps of the histogram grow
 
@@ -44,7 +44,7 @@ class Overview:
     """
 
     def __init__(self) -> None:
-        self.counts = Summary(LISTED)
+        self.counts = Summary(MAX_BROKEN_LISTED)
         self.sizes = Distribution()
         self.folders: Counts = {}
         self.more = False
@@ -60,12 +60,12 @@ class Overview:
     @property
     def broken(self) -> Tally:
         """The members that can't be decoded: `Broken`."""
-        return self.counts.findings.get(BROKEN, Tally())
+        return self.counts.findings.get(BROKEN_FACET, Tally())
 
     def add_broken(self, broken: Iterable[Broken]) -> None:
         """Add *broken* members."""
         for member in broken:
-            self.counts.note(BROKEN, member)
+            self.counts.note(BROKEN_FACET, member)
 
     def count(self, samples: Sequence[Sample]) -> None:
         """Add the counts of *samples*, one of the groups that `grouped_samples` makes."""
@@ -75,9 +75,9 @@ class Overview:
         folders = Counter(printable(sample.key.rpartition("/")[0]) for sample in samples if "/" in sample.key)
         self.sizes.add(Distribution.of(sum(member.size for member in sample.members) for sample in samples))
         self.folders = sum_of_counts(self.folders, folders)
-        part = Summary(LISTED)
+        part = Summary(MAX_BROKEN_LISTED)
         part.samples, part.first = len(samples), samples[0].key
-        count_fields(by_combination(keys, members, firsts), KINDS, part)
+        count_fields(by_combination(keys, members, firsts), CLASS_FIELDS, part)
         self.counts.add(part)
 
 
@@ -86,7 +86,7 @@ def grouped_samples(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
     group: list[Sample] = []
     size = 0
     for sample in samples:
-        full = len(group) == GROUP or size + sample.size > GROUP_SIZE
+        full = len(group) == SAMPLES_IN_GROUP or size + sample.size > GROUP_BYTES_LIMIT
         if group and (full or len({id(member.source) for member in (*group[0].members, *sample.members)}) > 1):
             yield group
             group, size = [], 0
@@ -168,7 +168,7 @@ def field_cards(summary: Summary) -> Iterator[Section]:
     """Yield the list of fields, with the count of samples that have each, and the mean size."""
     columns = ("<Fields and mean sizes", "|", ">")
     if summary.many_fields:
-        yield Section(f"more than {MOST:,}", columns, ())
+        yield Section(f"more than {MAX_DISTINCT_VALUES:,}", columns, ())
     elif summary.fields:
         rows = [
             (
@@ -186,14 +186,14 @@ def classes(overview: Overview) -> Iterator[Section]:
     fields = {} if overview.counts.many_fields else overview.counts.fields
     counts = {mark(printable(name)): short_texts(field.classes or {}) for name, field in fields.items()}
     if overview.folders:
-        counts[FOLDER] = overview.folders
+        counts[FOLDER_FACET] = overview.folders
     for name in sorted(counts, key=lambda name: (name != "cls", name)):
         values = counts[name]
-        if not 1 < len(values) <= min(CLASSES, sum(values.values()) // 2):
+        if not 1 < len(values) <= min(MAX_CLASS_VALUES, sum(values.values()) // 2):
             continue
         max_count = max(values.values())
         ranked = by_count(values)
-        title = f"{'Folders' if name == FOLDER else name} ({len(values):,})"
+        title = f"{'Folders' if name == FOLDER_FACET else name} ({len(values):,})"
         rows = [(value, count / max_count, f"{count:,}") for value, count in ranked.items()]
         yield Section("", (f"<{title}", "|", ">"), rows, [query(name, value) for value in ranked])
 
@@ -238,9 +238,9 @@ def quoted_word(words: str) -> str:
 
 def svg_histogram(sizes: Distribution) -> str:
     """Return the histogram of *sizes*, in bytes, as SVG."""
-    if sizes.least is None or sizes.greatest is None:
+    if sizes.minimum is None or sizes.maximum is None:
         return ""
-    edges = steps(sizes.least, sizes.greatest)
+    edges = steps(sizes.minimum, sizes.maximum)
     counts: Counter[int] = Counter()
     for low, count in sizes.buckets.items():
         counts[max(0, bisect_right(edges, low) - 1)] += count
@@ -251,11 +251,11 @@ def svg_histogram(sizes: Distribution) -> str:
         for n, (low, high) in enumerate(pairwise(edges))
         if counts[n]
     ]
-    words = f"Sizes of {counts.total():,} samples, from {sizes.least:,} to {sizes.greatest:,} bytes"
+    words = f"Sizes of {counts.total():,} samples, from {sizes.minimum:,} to {sizes.maximum:,} bytes"
     drawing = (
         f'<svg class="sizes" viewBox="0 0 {len(edges) - 1} 100" preserveAspectRatio="none" role="img" '
         f'aria-label="{words}">{"".join(bars)}</svg>'
-        f'<div class="ends"><span>{in_units(sizes.least)}</span><span>{in_units(sizes.greatest)}</span></div>'
+        f'<div class="ends"><span>{in_units(sizes.minimum)}</span><span>{in_units(sizes.maximum)}</span></div>'
     )
     return card("Size of a sample", drawing)
 

@@ -24,7 +24,7 @@ from tartools.samples.sample import Sample, raw_bytes
 from tartools.show import text
 from tartools.show.html import cards
 from tartools.show.html.cards import Overview, broken_pictures, grouped_samples
-from tartools.show.html.tile import BROKEN, IS, PageTile, make_tile, safe
+from tartools.show.html.tile import BROKEN_FACET, IS_FACET, PageTile, make_tile, safe
 from tartools.stages import select, shuffle
 from tartools.stages.duplicates import AGAINST, INPUT
 from tartools.stages.duplicates.comparison import Comparison, DedupSide, Pair, pair_of
@@ -35,10 +35,10 @@ from tartools.tar import Member, new_member
 
 SOUND_LIMIT = 2 << 20  # bytes of sounds of a sample; larger ones are not embedded
 SOUNDS_LIMIT = 24 << 20  # bytes of sounds of the page
-AHEAD = 16  # samples in progress, or finished and waiting for an earlier one
-SHOWN = 200  # samples on a page, unless the user says how many
-PAIRS = 200  # on a page of pairs
-SMALL, LARGE = 384, 1024  # pixels of a picture; a tile shows some 200, the large view up to 900
+MAX_SAMPLES_AHEAD = 16  # samples in progress, or finished and waiting for an earlier one
+DEFAULT_SAMPLES_ON_PAGE = 200  # samples on a page, unless the user says how many
+MAX_PAIRS_ON_PAGE = 200  # on a page of pairs
+TILE_PIXELS, LARGE_VIEW_PIXELS = 384, 1024  # pixels of a picture; a tile shows some 200, the large view up to 900
 
 
 class Choice(NamedTuple):
@@ -83,7 +83,7 @@ def write_page(
             samples = shuffle.draw(checked(samples, overview, workers), choice.drawn, choice.seed, account)
         makers: Threads[tuple[Sample, bool], PageTile] = Threads(workers, lambda item: make_tile(*item, side, faces))
         tiles: list[PageTile] = []
-        with closing(windowed(audible(samples), makers, max(AHEAD, workers), busy=2 * workers)) as made:
+        with closing(windowed(audible(samples), makers, max(MAX_SAMPLES_AHEAD, workers), busy=2 * workers)) as made:
             for _, answer in made:
                 tile = answer()
                 if not tiles and choice.drawn is not None:  # the input has ended
@@ -99,7 +99,7 @@ def write_page(
 
 def first_samples(samples: Iterator[Sample], count: int, overview: Overview, account: Account) -> Iterator[Sample]:
     """Yield the first *count* samples; set `overview.more` if there are more."""
-    yield from select.count(samples, count)
+    yield from select.take_first(samples, count)
     try:
         next(samples)
     except StopIteration:
@@ -124,7 +124,9 @@ def checked(samples: Iterable[Sample], overview: Overview, workers: int) -> Iter
     Holds: up to 16 MiB of samples, or 16 larger ones.
     """
     decoders = Threads(workers, broken_pictures)
-    with closing(windowed(grouped_samples(samples), decoders, max(AHEAD, workers), busy=2 * workers)) as decoded:
+    with closing(
+        windowed(grouped_samples(samples), decoders, max(MAX_SAMPLES_AHEAD, workers), busy=2 * workers)
+    ) as decoded:
         for group, broken in decoded:
             overview.count(group)
             overview.add_broken(broken())
@@ -181,9 +183,11 @@ def totals(tiles: Sequence[PageTile], overview: Overview) -> str:
     """Return the counts of samples, bytes and broken members; a button filters the broken samples that are shown."""
     parts = [overview.chosen, in_units(overview.sizes.total)]
     if overview.broken.count:
-        words = f"{overview.broken.count:,} {BROKEN}"
+        words = f"{overview.broken.count:,} {BROKEN_FACET}"
         is_on_page = any(tile.broken for tile in tiles)
-        parts.append(f'<button type="button" data-filter="{IS}={BROKEN}">{words}</button>' if is_on_page else words)
+        parts.append(
+            f'<button type="button" data-filter="{IS_FACET}={BROKEN_FACET}">{words}</button>' if is_on_page else words
+        )
     if overview.shown < overview.counts.samples:
         parts.append("sizes and counts are those of all")
     return " · ".join(parts)
@@ -206,24 +210,24 @@ def write_pairs(
     Holds: 400 samples.
     """
     total = sum(1 for _ in pairs)
-    chosen = sorted(nlargest(PAIRS, map(pair_of, pairs), key=lambda pair: (pair.distance, -pair.position)))
+    chosen = sorted(nlargest(MAX_PAIRS_ON_PAGE, map(pair_of, pairs), key=lambda pair: (pair.distance, -pair.position)))
     samples: dict[tuple[int, int], Sample] = {}
     for side in sides:
-        needed = {pair.kept for pair in chosen if pair.side == side.number}
+        needed = {pair.kept_position for pair in chosen if pair.side == side.number}
         if side.number == INPUT:
             needed |= {pair.position for pair in chosen}
         positions = sorted(needed)
         samples.update(zip(((side.number, at) for at in positions), side.data.samples_at(positions), strict=True))
     both = (
-        beside_kept(samples[INPUT, pair.position], samples[pair.side, pair.kept], pair, comparison)
+        beside_kept(samples[INPUT, pair.position], samples[pair.side, pair.kept_position], pair, comparison)
         for pair in sorted(chosen, key=lambda pair: (-pair.distance, pair.position))
     )
     title = f"{several(total, 'sample')} left out, beside the one that is kept"
-    if total > PAIRS:
-        title += f": the {PAIRS} that differ most"
+    if total > MAX_PAIRS_ON_PAGE:
+        title += f": the {MAX_PAIRS_ON_PAGE} that differ most"
     with storage.writing(url, force) as sink:
         choice = Choice(None, None, 0)
-        write_page(both, sink, title, choice, SMALL, workers, Account(lambda _: None), faces=2)
+        write_page(both, sink, title, choice, TILE_PIXELS, workers, Account(lambda _: None), faces=2)
 
 
 def beside_kept(left_out: Sample, kept_sample: Sample, pair: Pair, comparison: Comparison) -> Sample:

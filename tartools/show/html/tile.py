@@ -13,18 +13,18 @@ from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
-from tartools.samples.filetypes import FIRST, type_of_file
+from tartools.samples.filetypes import MAGIC_BYTES, type_of_file
 from tartools.samples.sample import Sample, field_name
 from tartools.show import sound, text
 from tartools.tar import Member
 
 QUALITY, EFFORT = 75, 1  # of WebP: two thirds of what JPEG takes to look as good; more effort saves 10 % and takes 50 %
 TINY = 64  # pixels; smaller pictures are stored without loss and drawn unsmoothed
-COLUMNS = 120  # of a waveform
+WAVEFORM_COLUMNS = 120  # of a waveform
 # first suffix of a type of files -> media type (RFC 6838)
 MEDIA = {"wav": "audio/wav", "flac": "audio/flac", "oga": "audio/ogg", "mp3": "audio/mpeg", "m4a": "audio/mp4"}
 SILENT = '<p class="silent">too large to be played here</p>'
-FOLDER, IS, BROKEN = "folder", "is", "broken"
+FOLDER_FACET, IS_FACET, BROKEN_FACET = "folder", "is", "broken"
 
 
 class Broken(NamedTuple):
@@ -86,10 +86,10 @@ def make_tile(sample: Sample, audible: bool, side: int, faces: int = 1) -> PageT
     """
     fields = [field(member, audible, side) for member in sample.members]
     folder, slash, base = sample.key.rpartition("/")
-    marks = [f"{FOLDER}={printable(folder)}"] if slash else []
+    marks = [f"{FOLDER_FACET}={printable(folder)}"] if slash else []
     marks += [f"{mark(f.name)}={f.description.value}" for f in fields if f.description.value]
     broken = [Broken(printable(sample.key), f.name, f.broken, f.sound) for f in fields if f.broken]
-    marks += [f"{IS}={BROKEN}"] if broken else []
+    marks += [f"{IS_FACET}={BROKEN_FACET}"] if broken else []
     shown = [f for f in fields if f.face][:faces]
     face = "".join(f.face for f in shown) or f'<span class="kind">{safe(" ".join(f.name for f in fields))}</span>'
     beside = "face pair" if faces > 1 else "face"
@@ -112,7 +112,7 @@ def mark(field: str) -> str:
     >>> mark("cls"), mark("folder")
     ('cls', '.folder')
     """
-    return f".{field}" if field in (FOLDER, IS) else field
+    return f".{field}" if field in (FOLDER_FACET, IS_FACET) else field
 
 
 def safe_lines(lines: Sequence[str]) -> str:
@@ -186,7 +186,7 @@ def picture_for_page(member: Member, words: str, side: int) -> str:
 
 def waveform(member: Member) -> str:
     """Return the waveform of the sound *member* as SVG."""
-    _, peaks = sound.read_sound(member, COLUMNS)
+    _, peaks = sound.read_sound(member, WAVEFORM_COLUMNS)
     heights = (max(1, 50 * peak) for peak in peaks)  # half of each; silence is still visible
     bars = "".join(f"M{place} {50 - height:.0f}h.7v{2 * height:.0f}h-.7z" for place, height in enumerate(heights))
     return (
@@ -198,7 +198,7 @@ def waveform(member: Member) -> str:
 def player(member: Member, name: str) -> str:
     """Return the player of the sound *member* of field *name*; empty if browsers do not know its format."""
     payload = member.read()
-    file_type = type_of_file(payload[:FIRST])
+    file_type = type_of_file(payload[:MAGIC_BYTES])
     kind = MEDIA.get(file_type.suffixes[0]) if file_type and file_type.suffixes else None
     if kind is None:
         return ""

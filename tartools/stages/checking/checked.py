@@ -13,38 +13,39 @@ from tartools import storage
 from tartools.errors import StorageError, TarFormatError, TruncatedError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample
-from tartools.shards.reading import OddShards, Reading, ShardStream, shard_batches
+from tartools.shards.reading import Reading, ShardErrors, ShardStream, shard_batches
 from tartools.shards.workers import gather
-from tartools.stages.checking.across import Repeated, combination_number, compare_keys, repeated
-from tartools.stages.checking.codes import SPECIAL, Place, Trouble
+from tartools.stages.checking.across import Repeated, combination_number, compare_keys, group_repeated_keys
+from tartools.stages.checking.codes import SPECIAL_CODES, Place, Trouble
 from tartools.stages.checking.listedrows import TableRows
 from tartools.stages.checking.samples import (
     Decode,
     Rows,
-    look_at_samples,
-    nothing_found,
+    check_samples,
+    empty_summary,
     rows_of_batch,
     rows_of_samples,
 )
 from tartools.stages.checking.walk import MemberGroup, Walk
 from tartools.stages.externalsort import records_of, sorted_blocks
 from tartools.stages.summary import Summary
-from tartools.storage.checks import look
+from tartools.storage.checks import probe
 from tartools.storage.local import identity
 from tartools.storage.names import split_part_advice
 from tartools.storage.scratch import Copy, scratch_file
 from tartools.storage.streams import chunks
-from tartools.tables.schema import MAGIC, is_table
+from tartools.tables.schema import PARQUET_MAGIC, is_table
 
-TOGETHER = 256  # samples behind damage that are looked at together
+SAMPLES_IN_LOOK = 256  # samples behind damage that are looked at together
 Findings = tuple[dict[int, Summary], set[int], dict[int, Trouble]]  # of a worker: by shard; shards not sound; missing
 
 
 @dataclass
-class CheckedShards:
-    """The shards and tables *urls*, and what is known of them. Those that can be read only once are copied.
+class InputsToCheck:
+    """The inputs of a check, shards and tables *urls*, by number. Inputs that can be read only once are copied.
 
-    Of *tables*, by number, the places of samples are rows, not bytes. Those *missing*, by number, are not there.
+    *tables*: inputs whose places are row numbers, not bytes. *missing*: the reason for each input that can't be opened.
+    *walked*: inputs that are not sound, which are read header by header.
     """
 
     urls: Sequence[str]
@@ -56,7 +57,7 @@ class CheckedShards:
 
     @property
     def count(self) -> int:
-        """How many shards there are, with those that tables list."""
+        """The number of shards, with the shards that tables list."""
         listed: set[str] = set()
         return len(self.urls) - len(self.tables) + len(listed.union(*(table.shards for table in self.tables.values())))
 
@@ -69,8 +70,8 @@ class CheckedShards:
         self.walked.discard(number)
         self.tables[number] = TableRows(self.urls[number], number, self._named, self.reading.tmpdir)
 
-    def where(self, number: int, byte: int) -> tuple[str, int]:
-        """Return the shard, and the byte of it, that *byte* of input *number* stands for; -1 is none."""
+    def shard_place(self, number: int, byte: int) -> tuple[str, int]:
+        """Translate a place in input *number* to (shard URL, byte); *byte* is a row number in a table, -1 no place."""
         if number in self.tables and byte >= 0:
             return self.tables[number].place(byte)
         return self.urls[number], byte
@@ -84,7 +85,7 @@ class CheckedShards:
         return ShardStream(url, account, False, copy.open() if copy else None)
 
     def read(self, number: int) -> Iterator[Trouble | Rows]:
-        """Yield the samples of input *number*, in order, and what is wrong with it. Raises: StorageError."""
+        """Yield the samples of input *number*, and findings about it, in order. Raises: StorageError."""
         if number in self.missing:
             yield self.missing[number]
         elif number in self.tables:
@@ -93,15 +94,15 @@ class CheckedShards:
             advice = split_part_advice(self.urls[number])
             if advice:  # its damage is where it was cut
                 yield Trouble("split-part", -1, "", advice)
-            for odd, run in groupby(self._walk(number), odd_alone):
-                if isinstance(odd, Trouble):
-                    if not advice or odd.code in SPECIAL.values():
-                        yield odd
+            for separate, run in groupby(self._walk(number), separate_item):
+                if isinstance(separate, Trouble):
+                    if not advice or separate.code in SPECIAL_CODES.values():
+                        yield separate
                     continue
-                while held := [group for group in islice(run, TOGETHER) if isinstance(group, MemberGroup)]:
-                    samples = [Sample(group.key, tuple(group.members), self.urls[number]) for group in held]
-                    rows = rows_of_samples(samples, number, [group.byte for group in held])
-                    yield rows._replace(doubtful=held[0].doubtful, walked=True, lost=held[0].lost)
+                while groups := [group for group in islice(run, SAMPLES_IN_LOOK) if isinstance(group, MemberGroup)]:
+                    samples = [Sample(group.key, tuple(group.members), self.urls[number]) for group in groups]
+                    rows = rows_of_samples(samples, number, [group.byte for group in groups])
+                    yield rows._replace(doubtful=groups[0].doubtful, walked=True, lost=groups[0].lost)
         else:
             quiet = Account(lambda _: None)
             stream = self.stream(number, quiet)
@@ -113,51 +114,51 @@ class CheckedShards:
                 quiet.check()
 
     def _walk(self, number: int) -> Iterator[Trouble | MemberGroup]:
-        """Yield what is in shard *number*, and what is wrong with it; first with its compressed data.
+        """Yield the member groups of shard *number*, and findings about it; first about its compressed data.
 
-        What can be decompressed is copied. Special members that are to be skipped are not wrong.
+        Data that can be decompressed are copied. There are no findings about special members that are to be skipped.
         """
-        reading, wrong = self.reading, None
+        reading, damage = self.reading, None
         with closing(self.stream(number, Account(lambda _: None))) as stream:
             file = stream.file
             if file is None or stream.start:
                 file = scratch_file(reading.tmpdir)  # closed when no sample is in it any more
-                wrong = copy_and_check(stream, file)
-            if wrong is not None:
-                yield wrong
-            for found in Walk(file, reading.lax, wrong is None):
-                if not (isinstance(found, Trouble) and reading.skip_special and found.code in SPECIAL.values()):
-                    yield found
+                damage = copy_and_check(stream, file)
+            if damage is not None:
+                yield damage
+            for item in Walk(file, reading.lax, damage is None):
+                if not (isinstance(item, Trouble) and reading.skip_special and item.code in SPECIAL_CODES.values()):
+                    yield item
 
 
-def checked_shards(urls: Sequence[str], reading: Reading) -> CheckedShards:
-    """Return *urls*, and which of them are tables, and which are not there. Raises: StorageError."""
-    found = CheckedShards(urls, reading)
+def inputs_to_check(urls: Sequence[str], reading: Reading) -> InputsToCheck:
+    """Return the inputs *urls*, with tables and missing inputs recorded. Raises: StorageError."""
+    inputs = InputsToCheck(urls, reading)
     for number, url in enumerate(urls):
         try:
             storage.check_inputs([url])
             if is_table(url):
-                found.add_table(number)
+                inputs.add_table(number)
         except StorageError as error:
             if not storage.is_missing(error):
                 raise
-            found.missing[number] = not_there(error.message)
-    storage.check_inputs([url for number, url in enumerate(urls) if number not in found.missing])
-    return found
+            inputs.missing[number] = missing_shard(error.message)
+    storage.check_inputs([url for number, url in enumerate(urls) if number not in inputs.missing])
+    return inputs
 
 
-def odd_alone(found: Trouble | MemberGroup) -> Trouble | MemberGroup | None:
-    """Return what was *found* in a shard if it is looked at alone; None for a group without damage beside it."""
-    return found if isinstance(found, Trouble) or found.doubtful or found.lost else None
+def separate_item(item: Trouble | MemberGroup) -> Trouble | MemberGroup | None:
+    """Return *item* of a shard if it is handled alone; None for a group without damage beside it, to be batched."""
+    return item if isinstance(item, Trouble) or item.doubtful or item.lost else None
 
 
-def not_there(why: str) -> Trouble:
-    """Return what is wrong with a shard that is missing."""
+def missing_shard(why: str) -> Trouble:
+    """Return the finding that a shard is missing."""
     return Trouble("missing-shard", -1, "", why)
 
 
 def copy_and_check(stream: ShardStream, file: io.FileIO) -> Trouble | None:
-    """Copy *stream* to *file*; return what is wrong with it, if it is compressed."""
+    """Copy *stream* to *file*; return the damage of its compressed data, None if there is none."""
     try:
         for chunk in chunks(stream):
             file.write(chunk)
@@ -170,24 +171,24 @@ def copy_and_check(stream: ShardStream, file: io.FileIO) -> Trouble | None:
 
 
 class Checking:
-    """Looks at all samples of *shards*, in up to *most* workers.
+    """Checks all samples of *shards*, in up to *max_workers* workers.
 
-    After `repeats`, *summary* has what was found. Holds: what was found in the shards that are being read.
+    After `repeats`, *summary* has all findings. Holds: the findings in the shards that are being read.
     """
 
-    def __init__(self, shards: CheckedShards, account: Account, decode: Decode | None, most: int) -> None:
+    def __init__(self, shards: InputsToCheck, account: Account, decode: Decode | None, max_workers: int) -> None:
         self.shards = shards
         self.account = account
         self.decode = decode
-        self.most = most
-        self.summary = nothing_found()
+        self.max_workers = max_workers
+        self.summary = empty_summary()
         self._sizes: dict[int, int] = {}
         self._parts: dict[int, Summary] = {}  # what was found in the shard that is being read; of a worker, in its task
         self._here = True  # not in a worker
         self._numbers = {url: number for number, url in enumerate(shards.urls)}
 
     def repeats(self, sort: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Iterator[Repeated]:
-        """Read all samples, *sort* records of their keys, and yield those that share one: see `across.compare_keys`.
+        """Read all samples, *sort* records of their keys, and yield samples that share one: see `across.compare_keys`.
 
         Raises: StorageError if a server fails, or none of the shards is there.
         """
@@ -195,10 +196,10 @@ class Checking:
         first = next(records, None)  # now all have been read
         if first is None:
             return
-        numbers = {combination_number(each): each for each in self.summary.combinations}
+        numbers = {combination_number(combination): combination for combination in self.summary.combinations}
         dead = frozenset(2 * number for number in self.shards.walked)
-        groups = repeated(chain([first], records), numbers, dead)
-        yield from compare_keys(groups, self.summary, self.shards.where)
+        groups = group_repeated_keys(chain([first], records), numbers, dead)
+        yield from compare_keys(groups, self.summary, self.shards.shard_place)
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
@@ -206,14 +207,22 @@ class Checking:
         return sorted(self._sizes.items())
 
     def _records(self) -> Iterator[bytes]:
-        """Yield a record of the key of each sample; then *summary* has what was found in them."""
+        """Yield a record of the key of each sample; at the end *summary* has the findings about them."""
         urls, tables, missing = self.shards.urls, self.shards.tables, self.shards.missing
-        reading = self.shards.reading._replace(odd=OddShards(self._is_odd, self._is_absent))
+        reading = self.shards.reading._replace(odd=ShardErrors(self._is_odd, self._is_absent))
         plain = [number for number in range(len(urls)) if number not in tables and number not in missing]
-        many = [urls[number] for number in plain if storage.is_repeatable(urls[number])]
-        if many:
+        repeatable = [urls[number] for number in plain if storage.is_repeatable(urls[number])]
+        if repeatable:
             yield from records_of(
-                gather(many, self.account, reading, self._work, self._collect, most=self.most, remote=True)
+                gather(
+                    repeatable,
+                    self.account,
+                    reading,
+                    self._work,
+                    self._collect,
+                    max_workers=self.max_workers,
+                    remote=True,
+                )
             )
         for number in plain:
             if not storage.is_repeatable(urls[number]):
@@ -228,7 +237,9 @@ class Checking:
                 )
         self._fold()
         for number in sorted(self.shards.walked):
-            if storage.is_far(urls[number]) and look(urls[number]).first == MAGIC:  # a table that has another name
+            if (
+                storage.is_far(urls[number]) and probe(urls[number]).first == PARQUET_MAGIC
+            ):  # a table that has another name
                 self.shards.add_table(number)
         for number in [*sorted(self.shards.walked), *tables, *sorted(missing)]:
             if len(missing) == len(urls):
@@ -238,18 +249,18 @@ class Checking:
             if number not in self._sizes and number not in missing and number not in tables:
                 self.summary.note("no-samples", Place(number, 0, ""))
 
-    def _is_odd(self, url: str, whole: bool) -> bool:
+    def _is_odd(self, url: str, is_read_whole: bool) -> bool:
         """Note that the reader does not accept shard *url*; return whether it may stop reading it."""
-        if not (whole or self._here):
+        if not (is_read_whole or self._here):
             return False
         self.shards.walked.add(self._numbers[url])
         return True
 
     def _is_absent(self, url: str, why: str) -> None:
-        self.shards.missing[self._numbers[url]] = not_there(why)
+        self.shards.missing[self._numbers[url]] = missing_shard(why)
 
     def _fold(self) -> None:
-        """Add what was found in the shards that have been read; those that are not sound come later."""
+        """Add the findings about the shards that have been read; shards that are not sound come later."""
         for number, part in self._parts.items():
             if number not in self.shards.walked:
                 self._add(number, part)
@@ -261,15 +272,15 @@ class Checking:
         self.summary.add(part)
 
     def _part(self, number: int) -> Summary:
-        """Return where to add what is found in shard *number*: the last that was begun, or the next."""
+        """Return the summary of shard *number*: the last shard that was begun, or the next."""
         if number not in self._parts:
             if self._here:
                 self._fold()
-            self._parts[number] = nothing_found()
+            self._parts[number] = empty_summary()
         return self._parts[number]
 
     def _work(self, batches: Iterator[Batch], _number: int, forked: bool) -> Generator[bytes, None, Findings]:
-        """Yield blocks of records of *batches*; return what a worker has found in them, for `_collect`."""
+        """Yield blocks of records of *batches*; return the findings of a worker, for `_collect`."""
         if forked:
             self._here, self._parts = False, {}
         yield from sorted_blocks(self._records_of(batches))
@@ -283,22 +294,22 @@ class Checking:
             self._part(number).add(part)
 
     def _records_of(self, batches: Iterator[Batch]) -> Iterator[Iterator[bytes]]:
-        """Yield the records of each of *batches*, once what is wrong with it was noted."""
+        """Yield the records of each of *batches*, after its findings were added to the summary."""
         for batch in batches:
             rows = rows_of_batch(batch, self._numbers[batch.shard])
             if rows is None:
                 self.shards.walked.add(self._numbers[batch.shard])  # it is read again
             else:
-                yield look_at_samples(rows, self._part(rows.shard), self.decode)
+                yield check_samples(rows, self._part(rows.shard), self.decode)
 
     def _read_again(self, number: int) -> Iterator[bytes]:
-        """Yield the records of an input that is not a sound shard; add to the summary what is wrong with it."""
-        part = nothing_found()
-        for found in self.shards.read(number):
-            if isinstance(found, Rows):
-                yield from look_at_samples(found, part, self.decode)
-            elif found.code:
-                part.note(found.code, Place(number, found.byte, found.key, found.what))
+        """Yield the records of an input that is not a sound shard; add its findings to the summary."""
+        part = empty_summary()
+        for item in self.shards.read(number):
+            if isinstance(item, Rows):
+                yield from check_samples(item, part, self.decode)
+            elif item.code:
+                part.note(item.code, Place(number, item.byte, item.key, item.what))
         if number in self.shards.walked:
             self._add(number, part)
         else:

@@ -1,4 +1,4 @@
-"""The kinds of findings: a code, how much it weighs, what it means, and what to do."""
+"""The kinds of findings: code, weight, meaning and advice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WEIGHTS = (ERROR, WARNING, NOTE)  # the exit status is 1 with errors and warning
 
 
 class Place(NamedTuple):
-    """Where: *shard* is the number of the input, *byte* that of its tar stream."""
+    """The place of a finding: *shard* is the number of the input, *byte* the offset in its tar stream."""
 
     shard: int
     byte: int
@@ -20,9 +20,9 @@ class Place(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """What is wrong beside samples: a *code*, the *byte* of the stream (-1: none), and *what* it is about.
+    """A finding that is not about a sample: a *code*, the *byte* of the stream (-1: none), and a description.
 
-    *key* is that of the sample before it. So many *rows* of a table list nothing that can be read because of it.
+    *key*: key of the sample before it. *rows*: number of table rows that can't be read because of it.
     """
 
     code: str
@@ -35,41 +35,41 @@ class Trouble(NamedTuple):
 class Code(NamedTuple):
     """A kind of finding.
 
-    kept: --fix writes samples with it, since their data are sound and some readers read them.
+    is_saved: --fix writes samples with it, since their data are sound and some readers read them.
     """
 
     weight: str
     means: str
     todo: str
-    kept: bool = False
+    is_saved: bool = False
 
 
-AGAIN = "copy or download the shard again; --fix saves the samples that are whole"
-NAMES = "rename the files before the archive is made"
-FORMS = "give all names one form before the archive is made: convmv -f utf8 -t utf8 --nfc -r --notest FOLDER"
-SORT = "tarsort brings the members of a key together"
-TABLE = "tarindex --update makes the table again"
-MADE = "replace the sample, or leave it out with --fix"
+COPY_ADVICE = "copy or download the shard again; --fix saves the samples that are whole"
+RENAME_ADVICE = "rename the files before the archive is made"
+UNICODE_ADVICE = "give all names one form before the archive is made: convmv -f utf8 -t utf8 --nfc -r --notest FOLDER"
+SORT_ADVICE = "tarsort brings the members of a key together"
+TABLE_ADVICE = "tarindex --update makes the table again"
+REPLACE_ADVICE = "replace the sample, or leave it out with --fix"
 
 CODES = {
     # archives
-    "cut-shard": Code(ERROR, "the archive ends inside a member", AGAIN),
-    "no-end": Code(ERROR, "the archive has no end: it was cut, or its writer left the end out", AGAIN),
+    "cut-shard": Code(ERROR, "the archive ends inside a member", COPY_ADVICE),
+    "no-end": Code(ERROR, "the archive has no end: it was cut, or its writer left the end out", COPY_ADVICE),
     "empty-shard": Code(ERROR, "the file is empty: 0 bytes", "run again what should have written it"),
     "not-tar": Code(ERROR, "the file is not a tar archive", "look at what it is, and name only shards"),
     "split-part": Code(
         ERROR, "the file is one part of an archive that was split", "cat its parts in order: cat x.tar.part* | tarcat"
     ),
-    "bad-header": Code(ERROR, "the checksum of a header does not match", AGAIN),
-    "bad-size": Code(ERROR, "the size in a header is not a number", AGAIN),
-    "bad-extended": Code(ERROR, "an extended header (pax, long name) is damaged", AGAIN),
-    "garbage-after-end": Code(ERROR, "bytes after the end are neither zeros nor an archive", AGAIN),
+    "bad-header": Code(ERROR, "the checksum of a header does not match", COPY_ADVICE),
+    "bad-size": Code(ERROR, "the size in a header is not a number", COPY_ADVICE),
+    "bad-extended": Code(ERROR, "an extended header (pax, long name) is damaged", COPY_ADVICE),
+    "garbage-after-end": Code(ERROR, "bytes after the end are neither zeros nor an archive", COPY_ADVICE),
     "archive-after-end": Code(
         WARNING, "another archive follows the end, and most readers don't read it", "tarcat makes one of the two"
     ),
-    "cut-compressed": Code(ERROR, "the compressed data end too early", AGAIN),
-    "bad-compressed": Code(ERROR, "the compressed data are damaged", AGAIN),
-    "garbage-after-compressed": Code(ERROR, "other bytes follow the compressed data", AGAIN),
+    "cut-compressed": Code(ERROR, "the compressed data end too early", COPY_ADVICE),
+    "bad-compressed": Code(ERROR, "the compressed data are damaged", COPY_ADVICE),
+    "garbage-after-compressed": Code(ERROR, "other bytes follow the compressed data", COPY_ADVICE),
     "no-samples": Code(NOTE, "the archive has no samples", "leave the shard out"),
     "shard-size": Code(NOTE, "the shard is far smaller or larger than most", "tarsplit --shards makes equal shards"),
     # members without data
@@ -82,7 +82,7 @@ CODES = {
         WARNING,
         "times of tar -g, or other bytes, are where ustar has a prefix: webdataset and datasets read another key",
         "--fix writes headers that all read alike; so does tar without -g",
-        kept=True,
+        is_saved=True,
     ),
     "link": Code(WARNING, "a link carries no data", "tar -h --hard-dereference stores files instead"),
     "device": Code(WARNING, "a device or fifo carries no data", "leave it out when the archive is made"),
@@ -95,22 +95,27 @@ CODES = {
         WARNING, "a member goes on in, or comes from, another volume", "unpack and archive it without tar -M"
     ),
     # names
-    "unsafe-path": Code(WARNING, "the name is absolute or contains '..'", NAMES),
-    "control-character": Code(WARNING, "the name has control characters", NAMES),
-    "not-utf-8": Code(NOTE, "the name is not UTF-8", NAMES),
+    "unsafe-path": Code(WARNING, "the name is absolute or contains '..'", RENAME_ADVICE),
+    "control-character": Code(WARNING, "the name has control characters", RENAME_ADVICE),
+    "not-utf-8": Code(NOTE, "the name is not UTF-8", RENAME_ADVICE),
     "unicode-form": Code(
-        WARNING, "names are equal but for their Unicode form (NFC, NFD), so that readers tell them apart", FORMS, True
+        WARNING,
+        "names are equal but for their Unicode form (NFC, NFD), so that readers tell them apart",
+        UNICODE_ADVICE,
+        True,
     ),
     "no-field": Code(NOTE, "the name has no field: no usable dot", "leave it out, or give it a suffix"),
     "hidden-file": Code(
         NOTE, "the base name begins with a dot, as files that systems leave in folders do", "leave it out"
     ),
-    "reserved-name": Code(NOTE, "the name or the field begins with underscores, which some readers skip", NAMES),
-    "upper-case": Code(NOTE, "the field has capital letters, which some readers make lower case", NAMES),
-    "dotted-name": Code(NOTE, "the name has several dots, and all that follows the first is the field", NAMES),
+    "reserved-name": Code(
+        NOTE, "the name or the field begins with underscores, which some readers skip", RENAME_ADVICE
+    ),
+    "upper-case": Code(NOTE, "the field has capital letters, which some readers make lower case", RENAME_ADVICE),
+    "dotted-name": Code(NOTE, "the name has several dots, and all that follows the first is the field", RENAME_ADVICE),
     # samples
-    "torn-sample": Code(ERROR, "members of one key are not adjacent, and read as several samples", SORT),
-    "split-sample": Code(ERROR, "members of one key are in different shards", SORT),
+    "torn-sample": Code(ERROR, "members of one key are not adjacent, and read as several samples", SORT_ADVICE),
+    "split-sample": Code(ERROR, "members of one key are in different shards", SORT_ADVICE),
     "key-twice": Code(
         ERROR, "a key occurs again in its shard, with the same fields", "--fix --drop-duplicates keeps the first"
     ),
@@ -118,7 +123,7 @@ CODES = {
         ERROR, "samples in different shards have the same key", "tarcat --rekey, or --fix --drop-duplicates"
     ),
     "field-twice": Code(ERROR, "a sample has a field twice", "--fix --drop-duplicates keeps the first"),
-    "case-twice": Code(ERROR, "two fields of a sample differ in case only", NAMES),
+    "case-twice": Code(ERROR, "two fields of a sample differ in case only", RENAME_ADVICE),
     "several-samples": Code(
         WARNING,
         "names differ in a number after the first dot, where keys end: perhaps several samples are read as one",
@@ -128,14 +133,14 @@ CODES = {
     "missing-field": Code(
         WARNING,
         "a sample lacks a field that most have",
-        f"{MADE}; --expect 'jpg;jpeg json' says what samples should have",
+        f"{REPLACE_ADVICE}; --expect 'jpg;jpeg json' says what samples should have",
     ),
     "unexpected-field": Code(NOTE, "a sample has a field that most lack", "look at where it comes from"),
     "many-fields": Code(
         WARNING, "there are more than 1,000 combinations of fields; perhaps keys contain dots", "tarstat lists fields"
     ),
     # payloads
-    "empty-field": Code(WARNING, "the payload has no bytes", f"{MADE}; --ignore empty-field accepts it"),
+    "empty-field": Code(WARNING, "the payload has no bytes", f"{REPLACE_ADVICE}; --ignore empty-field accepts it"),
     "suffix-lies": Code(
         WARNING,
         "the payload is not what its suffix says",
@@ -148,7 +153,7 @@ CODES = {
     ),
     "pickle": Code(NOTE, "the payload is a pickle: reading it runs code", "read it only if you trust its maker"),
     "size-outlier": Code(NOTE, "the payload is far larger or smaller than most of its field", "look at it: tarshow"),
-    "broken-picture": Code(ERROR, "the picture can't be decoded", MADE),
+    "broken-picture": Code(ERROR, "the picture can't be decoded", REPLACE_ADVICE),
     "damaged-picture": Code(
         WARNING,
         "a strict decoder refuses the JPEG, though Pillow decodes it",
@@ -171,7 +176,7 @@ CODES = {
         "the picture has more than 89,478,485 pixels, of which Pillow warns; only some JPEGs of this size are decoded",
         "resize it, unless it is meant",
     ),
-    "broken-compressed": Code(ERROR, "the compressed payload can't be unpacked", MADE),
+    "broken-compressed": Code(ERROR, "the compressed payload can't be unpacked", REPLACE_ADVICE),
     "json-constant": Code(
         WARNING,
         "the JSON has NaN or Infinity, which RFC 8259 excludes: jq, DuckDB, pyarrow and browsers refuse it",
@@ -183,24 +188,24 @@ CODES = {
         "the JSON begins with a byte order mark, or is not UTF-8, which some readers refuse",
         "write it as UTF-8 without a mark",
     ),
-    "broken-json": Code(ERROR, "the JSON can't be decoded", MADE),
-    "broken-array": Code(ERROR, "the array can't be decoded", MADE),
-    "broken-sound": Code(ERROR, "the sound can't be decoded", MADE),
-    "broken-text": Code(ERROR, "the text is not UTF-8", MADE),
+    "broken-json": Code(ERROR, "the JSON can't be decoded", REPLACE_ADVICE),
+    "broken-array": Code(ERROR, "the array can't be decoded", REPLACE_ADVICE),
+    "broken-sound": Code(ERROR, "the sound can't be decoded", REPLACE_ADVICE),
+    "broken-text": Code(ERROR, "the text is not UTF-8", REPLACE_ADVICE),
     # tables
-    "table-damaged": Code(ERROR, "the table can't be read", TABLE),
-    "table-stale": Code(ERROR, "a shard has changed since the table was made", TABLE),
-    "table-row": Code(ERROR, "a row does not match its shard", TABLE),
+    "table-damaged": Code(ERROR, "the table can't be read", TABLE_ADVICE),
+    "table-stale": Code(ERROR, "a shard has changed since the table was made", TABLE_ADVICE),
+    "table-row": Code(ERROR, "a row does not match its shard", TABLE_ADVICE),
     "missing-shard": Code(ERROR, "the shard does not exist, or can't be opened", "restore it, or leave it out"),
 }
 
 
 def is_harmless(code: str) -> bool:
-    """Return whether --fix writes samples with this finding."""
-    return CODES[code].weight == NOTE or CODES[code].kept
+    """True if --fix writes samples with this finding."""
+    return CODES[code].weight == NOTE or CODES[code].is_saved
 
 
-SPECIAL = {  # kinds of members that carry no data -> code
+SPECIAL_CODES = {  # kinds of members that carry no data -> code
     "hard link": "link",
     "symbolic link": "link",
     "character device": "device",

@@ -1,4 +1,4 @@
-"""Save what can be saved of a data set: which samples, as what, and where to."""
+"""Repair a data set (--fix): write the samples that can be saved, joined if necessary, and report all others."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample, field_name
 from tartools.shards.numbering import parse_numbering
 from tartools.shards.writing import Destination, SampleWriter, check_shard_name, shard_writer
-from tartools.stages.checking.across import Repeated, Words, beside, lacking_words, names_of_fields
-from tartools.stages.checking.checked import CheckedShards
+from tartools.stages.checking.across import Repeated, Words, describe_place, missing_words, names_of_fields
+from tartools.stages.checking.checked import InputsToCheck
 from tartools.stages.checking.codes import Trouble, is_harmless
-from tartools.stages.checking.samples import Decode, Rows, codes_of, look_at_samples, nothing_found
+from tartools.stages.checking.samples import Decode, Rows, check_samples, empty_summary, reasons_to_drop
 from tartools.stages.combinations import text
 from tartools.stages.samplefiles import Entry, SampleFiles
 from tartools.storage.names import has_number
 from tartools.tar import Member
 
 ACTION = Struct(">IQBIQ")  # input and byte of a sample, what to do with it, and those of the sample it belongs to
-WAIT, JOIN, LAST, AGAIN = range(4)  # join it to others: the first, another, the last; it has the key of another
+WAITS, JOINS_NEXT, JOINS_LAST, REPEATS_KEY = range(
+    4
+)  # join it to others: the first, another, the last; it has the key of another
 
 
 def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:
-    """Yield what to do with samples that share a key, in records that sort by place; see `across.compare_keys`."""
+    """Yield ACTION records, which sort by place, for samples that share a key; see `across.compare_keys`."""
     for group, verdicts in compared:
         first = group[0][:2]
-        parts = [each for each, (_, other) in zip(group[1:], verdicts, strict=True) if not other]
+        parts = [sample for sample, (_, is_own_sample) in zip(group[1:], verdicts, strict=True) if not is_own_sample]
         if parts:
-            yield ACTION.pack(*first, WAIT, *first)
-        for each, (_, other) in zip(group[1:], verdicts, strict=True):
-            what = AGAIN if other else LAST if each is parts[-1] else JOIN
-            yield ACTION.pack(*each[:2], what, *first)
+            yield ACTION.pack(*first, WAITS, *first)
+        for sample, (_, is_own_sample) in zip(group[1:], verdicts, strict=True):
+            action = REPEATS_KEY if is_own_sample else JOINS_LAST if sample is parts[-1] else JOINS_NEXT
+            yield ACTION.pack(*sample[:2], action, *first)
 
 
 class PendingSamples:
-    """The *actions*, sorted, which are asked for in the order of places, each once."""
+    """A cursor over the sorted *actions*: `at` is called with ascending places."""
 
     def __init__(self, actions: Iterable[bytes]) -> None:
         self._actions = map(ACTION.unpack, actions)
@@ -46,28 +48,28 @@ class PendingSamples:
 
     @property
     def place(self) -> tuple[int, int] | None:
-        """The place of the next."""
+        """The place of the next sample with an action; None at the end."""
         return None if self._next is None else self._next[:2]
 
     def at(self, place: tuple[int, int]) -> tuple[int, tuple[int, int]] | None:
-        """Return what to do with the sample at *place*, and the place of the first with its key; None if nothing."""
+        """Return the action for the sample at *place*, and the place of the first with its key; None without one."""
         while self._next is not None and self._next[:2] <= place:  # those before are of samples that are no more
-            found, self._next = self._next, next(self._actions, None)
-            if found[:2] == place:
-                return found[2], found[3:]
+            action, self._next = self._next, next(self._actions, None)
+            if action[:2] == place:
+                return action[2], action[3:]
         return None
 
 
 def first_members(sample: Sample) -> Sample:
     """Return *sample* with the first member of each field; case makes no difference."""
-    kept: dict[str, Member] = {}
+    by_field: dict[str, Member] = {}
     for member in sample.members:
-        kept.setdefault(field_name(member), member)
-    return sample if len(kept) == len(sample.members) else sample.with_members(kept.values())
+        by_field.setdefault(field_name(member), member)
+    return sample if len(by_field) == len(sample.members) else sample.with_members(by_field.values())
 
 
-def destinations(output: str, force: bool, shards: CheckedShards) -> list[Destination]:
-    """Return where the fixed shards go: all to one, or each to its own if *output* is a pattern with a number.
+def destinations(output: str, force: bool, shards: InputsToCheck) -> list[Destination]:
+    """Return the destinations of the fixed shards: one for all, or one for each if *output* is a pattern with a number.
 
     Raises: UsageError; StorageError if an output exists, or is an input.
     """
@@ -85,14 +87,14 @@ def destinations(output: str, force: bool, shards: CheckedShards) -> list[Destin
 
 @dataclass
 class Fix:
-    """Writes the samples of *shards* that can be saved to *places*, in their order; tells *account* of all others.
+    """Writes the samples of *shards* that can be saved to *places*, in order; reports all others to *account*.
 
     Each sample has to have the fields *words*. With *unique*, the first sample of a key is kept, and of a field that a
     sample has twice the first member. Findings with codes *ignored* don't matter. *pending* are samples that share a
     key. Holds: nothing of samples whose other members have not come: *files* have them.
     """
 
-    shards: CheckedShards
+    shards: InputsToCheck
     places: Sequence[Destination]
     pending: PendingSamples
     words: Words
@@ -134,66 +136,66 @@ class Fix:
         self.account.bytes_out += writer.written
 
     def _write(self, number: int, writer: SampleWriter) -> None:
-        for found in self.shards.read(number):
-            if not isinstance(found, Rows):
-                self._omit(number, found)
+        for rows_or_trouble in self.shards.read(number):
+            if not isinstance(rows_or_trouble, Rows):
+                self._omit(number, rows_or_trouble)
                 continue
-            self.account.samples_in += len(found.keys)
-            sound = self._is_sound(found)
-            if sound and isinstance(found.samples, Batch):
-                writer.write_batch(found.samples, 0, len(found.samples))
-                self.account.samples_out += len(found.samples)
+            self.account.samples_in += len(rows_or_trouble.keys)
+            sound = self._is_sound(rows_or_trouble)
+            if sound and isinstance(rows_or_trouble.samples, Batch):
+                writer.write_batch(rows_or_trouble.samples, 0, len(rows_or_trouble.samples))
+                self.account.samples_out += len(rows_or_trouble.samples)
                 continue
-            for sample, byte in zip(found.samples, found.begins, strict=True):
+            for sample, byte in zip(rows_or_trouble.samples, rows_or_trouble.begins, strict=True):
                 if sound:
                     self._write_sample(sample, writer)
                 else:
-                    self._take(sample, (number, byte), found, writer)
+                    self._take(sample, (number, byte), rows_or_trouble, writer)
 
-    def _omit(self, number: int, found: Trouble) -> None:
-        """Report what can't be written because of what was *found*, unless that is nothing."""
-        self.account.samples_in += found.rows
-        self.account.dropped += found.rows
-        where, what = shown(self.shards.urls[number]), printable(found.what)
-        if found.byte >= 0:
-            where = f"{where}: at byte {found.byte}"
-            if not found.code.endswith("-compressed"):
-                what = f"not written: {found.code}{f' ({what})' if what else ''}"
-        elif found.rows:
-            what = f"{several(found.rows, 'row')} not written: {what}"
-        if found.code != "archive-after-end":
-            self.account.omit(f"{where}: {what}")
+    def _omit(self, number: int, trouble: Trouble) -> None:
+        """Count the rows that can't be written because of *trouble*, and report it."""
+        self.account.samples_in += trouble.rows
+        self.account.dropped += trouble.rows
+        where, description = shown(self.shards.urls[number]), printable(trouble.what)
+        if trouble.byte >= 0:
+            where = f"{where}: at byte {trouble.byte}"
+            if not trouble.code.endswith("-compressed"):
+                description = f"not written: {trouble.code}{f' ({description})' if description else ''}"
+        elif trouble.rows:
+            description = f"{several(trouble.rows, 'row')} not written: {description}"
+        if trouble.code != "archive-after-end":
+            self.account.omit(f"{where}: {description}")
 
     def _is_sound(self, rows: Rows) -> bool:
-        """Tell whether all samples *rows* can be written as they are: one look at all of them."""
+        """True if all samples *rows* can be written as they are: one check of all of them."""
         if rows.doubtful or rows.lost:
             return False
         if self.pending.place is not None and self.pending.place <= (rows.shard, rows.begins[-1]):
             return False
-        summary = nothing_found()
-        for _ in look_at_samples(rows, summary, self.decode):
+        summary = empty_summary()
+        for _ in check_samples(rows, summary, self.decode):
             pass
         return all(is_harmless(code) or code in self.ignored for code in summary.findings) and not any(
             combination and self._lacks(names_of_fields(combination)) for combination in summary.combinations
         )
 
     def _lacks(self, fields: Sequence[str]) -> list[str]:
-        return [] if "missing-field" in self.ignored else lacking_words(fields, self.words)
+        return [] if "missing-field" in self.ignored else missing_words(fields, self.words)
 
     def _take(self, sample: Sample, place: tuple[int, int], rows: Rows, writer: SampleWriter) -> None:
-        """Write *sample* of *rows*, which is at *place*, if it can be saved, and with it those that belong to it."""
+        """Write *sample* of *rows*, at *place*, if it can be saved, joined with the other parts of its key."""
         account, why = self.account, ""
         action, first = self.pending.at(place) or (None, place)
-        if action == AGAIN:
+        if action == REPEATS_KEY:
             if self.unique:
                 account.left_out += 1
                 return
-            where = beside(self.shards.where(*first), self.shards.where(*place))
+            where = describe_place(self.shards.shard_place(*first), self.shards.shard_place(*place))
             why = f"an earlier sample has this key, {where} (--drop-duplicates drops this one)"
         elif action is not None:
             parts = self._waiting.setdefault(first, [])
             parts.append(Entry(b"", sample.raw_key, *self.files.store(sample)))
-            if action != LAST:
+            if action != JOINS_LAST:
                 account.joined += 1
                 return
             del self._waiting[first]
@@ -221,9 +223,9 @@ class Fix:
             return f"{rows.lost[0]!r} is cut"
         if sample.grouped and (lacks := self._lacks([name.lower() for name in sample.fields])):
             return f"it lacks {' '.join(lacks)}"
-        found = [each for each in codes_of(sample, self.decode) if each[0] not in self.ignored]
-        return "; ".join(f"{code}{f' ({what})' if what else ''}" for code, what in found)
+        findings = [finding for finding in reasons_to_drop(sample, self.decode) if finding[0] not in self.ignored]
+        return "; ".join(f"{code}{f' ({detail})' if detail else ''}" for code, detail in findings)
 
     def _at(self, place: tuple[int, int]) -> str:
-        shard, byte = self.shards.where(*place)
+        shard, byte = self.shards.shard_place(*place)
         return f"{shown(shard)}: at byte {byte}"

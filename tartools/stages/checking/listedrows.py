@@ -1,4 +1,4 @@
-"""The samples that a table lists, and which of its rows do not fit their shards."""
+"""Read the samples that a table lists, and compare its rows with their shards."""
 
 from __future__ import annotations
 
@@ -14,35 +14,38 @@ from tartools.stages.checking.codes import Trouble
 from tartools.stages.checking.samples import Rows, rows_of_batch
 from tartools.stages.combinations import text
 from tartools.storage import is_missing
-from tartools.storage.checks import look
+from tartools.storage.checks import probe
 from tartools.storage.local import identity
 from tartools.tables import schema, source, tablesamples
 from tartools.tables.listed import TableColumns
-from tartools.tables.rowplaces import Listing, Piece, RowError, runs_of_equal
+from tartools.tables.rowplaces import Extents, Listing, RowError, runs_of_equal
 from tartools.tables.rows import RowBlock
 
-TOGETHER, FAR = 1024, 256  # rows that are read together, and of shards on servers, whose payloads are held meanwhile
+ROWS_IN_READ, REMOTE_ROWS_IN_READ = (
+    1024,
+    256,
+)  # rows that are read together, and of shards on servers, whose payloads are held meanwhile
 
 
 class TableRows:
     """The rows of the table *url*, input *number*.
 
-    Those of shards that are among *others* (see `identity`) are only compared.
+    Rows of shards that are among *named_inputs* (identities, see `identity`) are only compared.
 
     Holds: 12 bytes for each row, and the samples of up to 1,024.
     """
 
-    def __init__(self, url: str, number: int, others: Container[str], tmpdir: str | None) -> None:
+    def __init__(self, url: str, number: int, named_inputs: Container[str], tmpdir: str | None) -> None:
         self.url = url
         self._number = number
         self._listing = Listing(url)
-        self._others = others
+        self._named_inputs = named_inputs
         self._tmpdir = tmpdir
         self._firsts: list[int] = []  # rows with which the pieces begin
         self._places: list[tuple[Any, Any]] = []  # of pieces: numbers of shards, and bytes
-        self._known: dict[int, str] = {}  # shards -> what is wrong with them, "" if nothing
-        self._said: set[int] = set()  # shards, that something is wrong with them
-        self._shards: tablesamples.Shards | None = None
+        self._shard_codes: dict[int, str] = {}  # shard -> code of its finding, "" if there is none
+        self._reported: set[int] = set()  # shards whose finding has been reported
+        self._shards: tablesamples.ShardReaders | None = None
         self._table: Any = None
         self._members: tuple[list[str], Any, Any] | None = None  # of the piece that was read last
 
@@ -53,8 +56,8 @@ class TableRows:
 
     @property
     def shards(self) -> set[str]:
-        """As `urls`, but not those among the others; see `identity`."""
-        return {name for url in self.urls if (name := identity(url)) not in self._others}
+        """The identities of the shards in `urls` that are not named inputs."""
+        return {name for url in self.urls if (name := identity(url)) not in self._named_inputs}
 
     def place(self, row: int) -> tuple[str, int]:
         """Return the shard and the byte of the sample that *row*, which has been read, lists."""
@@ -64,16 +67,16 @@ class TableRows:
         return self._listing.urls[numbers[index]], int(begins[index])
 
     def read(self) -> Iterator[Trouble | Rows]:
-        """Yield the samples, in order, and what is wrong; its code is empty if it was said before.
+        """Yield the samples and findings, in order; the code of a finding that was reported before is empty.
 
         Raises: StorageError if the table can't be opened, or a server fails.
         """
-        self._firsts, self._places, self._known, self._said = [], [], {}, set()
+        self._firsts, self._places, self._shard_codes, self._reported = [], [], {}, set()
         first = 0
         try:
-            with source.opened(self.url) as self._table:
+            with source.open_table(self.url) as self._table:
                 table = self._table
-                for rows in table.batches(tablesamples.COLUMNS):
+                for rows in table.batches(tablesamples.READ_COLUMNS):
                     yield from self._read(rows, first)
                     first += len(rows)
         except TarFormatError as error:
@@ -87,9 +90,9 @@ class TableRows:
             self._shards = None
 
     def _read(self, rows: Any, first: int) -> Iterator[Trouble | Rows]:
-        """As `read`, for the record batch *rows*, which begins with row *first*."""
+        """Yield the samples and findings of the record batch *rows*, which begins with row *first*."""
         try:
-            piece = self._listing.piece(rows, first)
+            piece = self._listing.extents(rows, first)
         except StorageError as error:
             if len(rows) == 1:
                 yield Trouble("table-row", -1, "", error.message, 1)
@@ -103,21 +106,21 @@ class TableRows:
         self._places.append((piece.numbers, piece.begins))
         for part in itertools.starmap(piece.part, runs_of_equal(piece.numbers)):
             number = part.place(0)[0]
-            if code := self._wrong_with(number):
-                again = number in self._said
-                self._said.add(number)
-                what = f"{code}: {shown(self._listing.urls[number])}"
-                yield Trouble("" if again else code, -1, "", what, len(part))
+            if code := self._shard_code(number):
+                is_repeated = number in self._reported
+                self._reported.add(number)
+                description = f"{code}: {shown(self._listing.urls[number])}"
+                yield Trouble("" if is_repeated else code, -1, "", description, len(part))
                 continue
-            most = FAR if self._listing.far[number] else TOGETHER
-            for low in range(0, len(part), most):
-                yield from self._samples(part.part(low, min(low + most, len(part))))
+            max_rows = REMOTE_ROWS_IN_READ if self._listing.is_remote[number] else ROWS_IN_READ
+            for low in range(0, len(part), max_rows):
+                yield from self._samples(part.part(low, min(low + max_rows, len(part))))
 
-    def _samples(self, piece: Piece) -> Iterator[Trouble | Rows]:
-        """As `read`, for the rows *piece* of one shard, which is there."""
+    def _samples(self, piece: Extents) -> Iterator[Trouble | Rows]:
+        """Yield the samples and findings of the rows *piece*, all of one shard, which exists."""
         if self._shards is None:
             quiet = Account(lambda _: None)
-            self._shards = tablesamples.Shards(self._listing, quiet, ranges=True, tmpdir=self._tmpdir)
+            self._shards = tablesamples.ShardReaders(self._listing, quiet, ranges=True, tmpdir=self._tmpdir)
         try:
             batches = list(self._shards.samples(piece))
             self._compare(batches, piece)
@@ -130,7 +133,7 @@ class TableRows:
             yield from self._samples(piece.part(0, middle))
             yield from self._samples(piece.part(middle, len(piece)))
             return
-        if identity(self._listing.urls[piece.place(0)[0]]) not in self._others:
+        if identity(self._listing.urls[piece.place(0)[0]]) not in self._named_inputs:
             row = piece.first
             for batch in batches:
                 rows = rows_of_batch(batch, self._number, row)
@@ -138,8 +141,8 @@ class TableRows:
                 yield rows
                 row += len(batch)
 
-    def _compare(self, batches: list[Batch], piece: Piece) -> None:
-        """Raise RowError if the rows *piece* have other places of members than their samples, which are *batches*."""
+    def _compare(self, batches: list[Batch], piece: Extents) -> None:
+        """Raise RowError if the members in *batches* lie elsewhere than the rows *piece* say."""
         import numpy as np
 
         if self._members is None:
@@ -153,29 +156,31 @@ class TableRows:
         shift = piece.begins - np.frombuffer(block.begins, np.int64)
         low, count = piece.first - self._firsts[-1], len(piece)
         fields, offsets, sizes = self._members
-        absent = np.full(count, schema.ABSENT), np.zeros(count, np.int64)
-        said = {field: (offsets[low : low + count, n], sizes[low : low + count, n]) for n, field in enumerate(fields)}
-        found = {
+        absent = np.full(count, schema.ABSENT_OFFSET), np.zeros(count, np.int64)
+        in_table = {
+            field: (offsets[low : low + count, n], sizes[low : low + count, n]) for n, field in enumerate(fields)
+        }
+        in_shard = {
             field.decode("utf-8", "replace"): (np.where(places >= 0, places + shift, places), lengths)
             for field, places, lengths in block.columns()
         }
-        for field in {**said, **found}:
-            (at, size), (place, length) = said.get(field, absent), found.get(field, absent)
+        for field in {**in_table, **in_shard}:
+            (at, size), (place, length) = in_table.get(field, absent), in_shard.get(field, absent)
             wrong = np.flatnonzero((at != place) | ((at >= 0) & (size != length)))
             if len(wrong):
-                what = f"__members__ of this row and the shard differ in the field {field!r}"
-                raise self._listing.failure(piece, int(wrong[0]), what)
+                difference = f"__members__ of this row and the shard differ in the field {field!r}"
+                raise self._listing.failure(piece, int(wrong[0]), difference)
 
-    def _wrong_with(self, number: int) -> str:
-        """Return the code of what is wrong with shard *number* as a whole; empty if it is there, as it was."""
-        if number not in self._known:
+    def _shard_code(self, number: int) -> str:
+        """Return the code of a finding about all of shard *number*, which is missing or stale; "" if it is neither."""
+        if number not in self._shard_codes:
             url, version = self._listing.urls[number], self._listing.versions[number]
             try:
-                found = look(url).version
+                version_now = probe(url).version
             except StorageError as error:
                 if not is_missing(error):
                     raise
-                self._known[number] = "missing-shard"
+                self._shard_codes[number] = "missing-shard"
             else:
-                self._known[number] = "" if version is None or found == version else "table-stale"
-        return self._known[number]
+                self._shard_codes[number] = "" if version is None or version_now == version else "table-stale"
+        return self._shard_codes[number]

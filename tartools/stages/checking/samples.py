@@ -1,4 +1,4 @@
-"""Samples as the reader finds them to a summary of what is wrong with them, and to a record of each key."""
+"""Check samples as the reader returns them: add findings to a summary, and make a record of each key."""
 
 from __future__ import annotations
 
@@ -9,25 +9,36 @@ from itertools import accumulate, chain
 from operator import itemgetter
 from typing import NamedTuple
 
-from tartools.samples.filetypes import BY_SUFFIX, FIRST, NUMBERS, PICKLES, TEXTS, TYPES, suffix_of, type_of_file
+from tartools.samples.filetypes import (
+    BY_SUFFIX,
+    MAGIC_BYTES,
+    NUMBER_SUFFIXES,
+    PICKLES,
+    TEXTS,
+    TYPES,
+    suffix_of,
+    type_of_file,
+)
 from tartools.samples.sample import Batch, Sample
 from tartools.samples.unicodeforms import nfc
 from tartools.stages.checking.across import DOUBTFUL, combination_number, key_records
 from tartools.stages.checking.codes import Place, is_harmless
 from tartools.stages.combinations import Combination, by_combination, heads_of, text
-from tartools.stages.summary import EXTREMES, Distribution, FieldSummary, Summary, largest
+from tartools.stages.summary import MAX_EXTREMES, Distribution, FieldSummary, Summary, largest
 from tartools.tar import Member
 
-LISTED = 1000  # places of a finding that are remembered
-USUAL = 50  # combinations of fields of which as many samples are remembered; of more, as many as of extremes
+MAX_FINDING_PLACES = 1000  # places of a finding that are remembered
+MAX_USUAL_COMBINATIONS = (
+    50  # combinations of fields of which as many samples are remembered; of more, as many as of extremes
+)
 # what text does not begin with
-CLEAR = tuple(
-    (magic, one.what)
-    for one in TYPES
-    for magic in one.magics
+UNAMBIGUOUS_MAGICS = tuple(
+    (magic, file_type.what)
+    for file_type in TYPES
+    for magic in file_type.magics
     if (len(magic) > 3 and not magic.isalnum()) or magic[0] > 127 or magic[:1] < b"\t"
 )
-SECONDS = frozenset(magic[:2] for magic, _ in CLEAR)  # what these begin with
+MAGIC_STARTS = frozenset(magic[:2] for magic, _ in UNAMBIGUOUS_MAGICS)  # what these begin with
 
 Finding = tuple[str, str]  # code and reason; "" is the code of a payload that is not decoded
 Decode = Callable[[str, Member], Iterable[Finding]]  # of a field and a payload of it
@@ -35,9 +46,9 @@ PlaceOf = Callable[[int, str], Place]  # number of a sample, and what is wrong w
 
 
 class Rows(NamedTuple):
-    """The *samples* of input *shard* that were found together, also as columns; they take *stored* bytes.
+    """Adjacent *samples* of input *shard*, also as columns; they take *stored* bytes.
 
-    Those that are *doubtful* lie next to damage; *lost* are members of theirs that are cut.
+    *doubtful*: they lie next to damage. *lost*: names of their members that are truncated.
     """
 
     shard: int
@@ -53,9 +64,9 @@ class Rows(NamedTuple):
 
 
 def rows_of_batch(batch: Batch, shard: int, row: int | None = None) -> Rows | None:
-    """Return the samples of *batch*, which rows from *row* on list; None if it is not known where they are.
+    """Return the samples of *batch*, which are listed from table row *row* on; None if their places are unknown.
 
-    Without a *row* it is asked where in the shard, with one that is known.
+    Without *row*, their places are bytes of the shard.
     """
     numbers = range(row or 0, (row or 0) + len(batch))
     groups = batch.groups
@@ -78,31 +89,31 @@ def rows_of_samples(samples: Batch | Sequence[Sample], shard: int, begins: Seque
     return Rows(shard, keys, begins, every, firsts[:-1], sum(member.stored for member in every), samples)
 
 
-def nothing_found() -> Summary:
-    """Return a summary of no samples, for `look_at_samples`."""
-    return Summary(LISTED, USUAL)
+def empty_summary() -> Summary:
+    """Return a summary of no samples, for `check_samples`."""
+    return Summary(MAX_FINDING_PLACES, MAX_USUAL_COMBINATIONS)
 
 
-def look_at_samples(rows: Rows, summary: Summary, decode: Decode | None) -> Iterator[bytes]:
-    """Add to *summary* what is wrong with the samples *rows*; return a record of the key of each that has fields.
+def check_samples(rows: Rows, summary: Summary, decode: Decode | None) -> Iterator[bytes]:
+    """Add findings about the samples *rows* to *summary*; yield a record of the key of each sample that has fields.
 
-    Of payloads the first bytes are looked at; with *decode* all of them. Raises: StorageError.
+    Checks the first bytes of payloads; with *decode* all of them. Raises: StorageError.
     """
     if not rows.members:  # all of them are cut
         return
     summary.samples += len(rows.keys)
     summary.stored += rows.stored
-    if may_be_odd(rows.keys):
+    if may_have_findings(rows.keys):
         for key, byte in zip(rows.keys, rows.begins, strict=True):
             for code in codes_of_key(key):
                 summary.note(code, Place(rows.shard, byte, text(key)))
-    read = heads_of(rows.members, FIRST)
+    read = heads_of(rows.members, MAGIC_BYTES)
     for group in by_combination(rows.keys, rows.members, rows.firsts):
         begins = rows.begins if len(group.keys) == len(rows.keys) else [rows.begins[n] for n in group.numbers]
-        yield from look_at(group, begins, rows, summary, read, decode)
+        yield from check_group(group, begins, rows, summary, read, decode)
 
 
-def look_at(
+def check_group(
     group: Combination,
     begins: Sequence[int],
     rows: Rows,
@@ -110,33 +121,33 @@ def look_at(
     read: Callable[[Sequence[Member]], Iterable[bytes]],
     decode: Decode | None,
 ) -> Iterable[bytes]:
-    """As `look_at_samples`, for the samples *group* of *rows*, which have the same fields and begin at *begins*."""
+    """Add findings about *group* of *rows*, samples with the same fields, to *summary*; return records of the keys."""
     count = len(group.keys)
 
-    def place(number: int, what: str) -> Place:
-        return Place(rows.shard, begins[number], text(group.keys[number]), what)
+    def place(number: int, detail: str) -> Place:
+        return Place(rows.shard, begins[number], text(group.keys[number]), detail)
 
     if group.fields == ("",):
         for number, raw in enumerate(group.keys):
             if "hidden-file" not in codes_of_key(raw):
                 summary.note("no-field", place(number, ""))
-        summary.combined("", count, [])
+        summary.add_combination("", count, [])
         return ()
     combination = "/".join(group.fields)
     if rows.doubtful:
         combination = DOUBTFUL + combination
-    known = summary.combinations.get(combination)
-    most = LISTED - len(known.first) if known else LISTED
-    summary.combined(combination, count, [place(number, "") for number in range(min(most, count))])
-    for code, what in codes_of_fields(group.fields):
+    tally = summary.combinations.get(combination)
+    places_left = MAX_FINDING_PLACES - len(tally.first) if tally else MAX_FINDING_PLACES
+    summary.add_combination(combination, count, [place(number, "") for number in range(min(places_left, count))])
+    for code, detail in codes_of_fields(group.fields):
         for number in range(count):
-            summary.note(code, place(number, what))
+            summary.note(code, place(number, detail))
     for field, column in zip(group.fields, group.columns, strict=True):
-        look_into(field, column, place, summary, read, decode)
+        check_payloads(field, column, place, summary, read, decode)
     return key_records(group.keys, 2 * rows.shard + rows.walked, begins, combination_number(combination))
 
 
-def look_into(
+def check_payloads(
     field: str,
     column: Sequence[Member],
     place: PlaceOf,
@@ -144,9 +155,9 @@ def look_into(
     read: Callable[[Sequence[Member]], Iterable[bytes]],
     decode: Decode | None,
 ) -> None:
-    """Add to *summary* what is wrong with the payloads *column* of *field*, of samples at `place(number, what)`."""
+    """Add findings about the payloads *column* of *field* to *summary*; `place(number, detail)`: their places."""
     sizes = list(map(itemgetter(4), column))
-    summary.counted(field, sizes_of(field, sizes, place, summary))
+    summary.add_field(field, sizes_of(field, sizes, place, summary))
     if not min(sizes):
         for number, size in enumerate(sizes):
             if not size:
@@ -158,9 +169,9 @@ def look_into(
     lies: dict[int, str] = {}
     if suffix in TEXTS or suffix in BY_SUFFIX:
         heads = list(read(column))
-        for number, code, what in lies_of(suffix, heads, sizes):
+        for number, code, detail in type_findings(suffix, heads, sizes):
             if lies.setdefault(number, code) == code:
-                summary.note(code, place(number, f"{field}: {what}"))
+                summary.note(code, place(number, f"{field}: {detail}"))
     if decode is not None:
         for number, code, reason in decoded_findings(field, column, decode):
             if not code:
@@ -170,31 +181,35 @@ def look_into(
 
 
 def decoded_findings(field: str, column: Sequence[Member], decode: Decode) -> Iterator[tuple[int, str, str]]:
-    """Yield number, code and reason of findings about the payloads *column* of *field*, which are decoded."""
+    """Decode the payloads *column* of *field*; yield (number, code, reason) for each finding."""
     for number, member in enumerate(map(Member._make, column)):
         if member.size:
             for code, reason in decode(field, member):
                 yield number, code, reason
 
 
-def lies_of(suffix: str, heads: Sequence[bytes], sizes: Sequence[int]) -> Iterator[tuple[int, str, str]]:
-    """Yield number, code and what is wrong of payloads that, by their *heads*, are not what *suffix* says."""
+def type_findings(suffix: str, heads: Sequence[bytes], sizes: Sequence[int]) -> Iterator[tuple[int, str, str]]:
+    """Yield (number, code, reason) for payloads whose first bytes, *heads*, do not fit the *suffix* of their field."""
     for number in suspicious(suffix, heads):
-        if what := lie(suffix, heads[number]):
-            yield number, "suffix-lies", what
-    if suffix not in NUMBERS:
+        if reason := type_mismatch(suffix, heads[number]):
+            yield number, "suffix-lies", reason
+    if suffix not in NUMBER_SUFFIXES:
         return
-    wrong = {each: what for each in {*zip(heads, sizes, strict=True)} if each[1] and (what := no_number(*each))}
-    if wrong:
-        for number, each in enumerate(zip(heads, sizes, strict=True)):
-            if each in wrong:
-                yield number, "not-a-number", wrong[each]
+    reasons = {
+        head_and_size: reason
+        for head_and_size in {*zip(heads, sizes, strict=True)}
+        if head_and_size[1] and (reason := number_mismatch(*head_and_size))
+    }
+    if reasons:
+        for number, head_and_size in enumerate(zip(heads, sizes, strict=True)):
+            if head_and_size in reasons:
+                yield number, "not-a-number", reasons[head_and_size]
 
 
 def suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
-    """Return the numbers of the *heads* for which `lie` has to be asked: usually none."""
+    """Return the numbers of the *heads* that `type_mismatch` has to check: usually none."""
     if suffix in TEXTS:
-        if SECONDS.isdisjoint({head[:2] for head in heads}):
+        if MAGIC_STARTS.isdisjoint({head[:2] for head in heads}):
             return ()
     elif suffix in BY_SUFFIX and all(head.startswith(BY_SUFFIX[suffix].magics) for head in heads):
         return ()
@@ -202,33 +217,35 @@ def suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
 
 
 def sizes_of(field: str, sizes: Sequence[int], place: PlaceOf, summary: Summary) -> FieldSummary:
-    """Return the *sizes* of payloads of *field*, with the places of those that may be the extremes of *summary*."""
-    found = Distribution.of(sizes)
-    known = summary.fields.get(field)
-    high = known.large[-1][0] if known and len(known.large) == EXTREMES else -1
-    low = known.small[-1][0] if known and len(known.small) == EXTREMES else 1 << 64
-    most = sorted(((-n, i) for i, n in enumerate(sizes) if n > high) if (found.greatest or 0) > high else ())
-    least = sorted(((n, i) for i, n in enumerate(sizes) if n < low) if (found.least or 0) < low else ())
-    large = [(-n, place(i, field)) for n, i in most[:EXTREMES]]
-    small = [(n, place(i, field)) for n, i in least[:EXTREMES]]
-    return FieldSummary(sizes=found, small=small, large=sorted(large, key=largest))
+    """Return a summary of the *sizes* of payloads of *field*, with places of possible extremes of *summary*."""
+    distribution = Distribution.of(sizes)
+    field_summary = summary.fields.get(field)
+    high = field_summary.large[-1][0] if field_summary and len(field_summary.large) == MAX_EXTREMES else -1
+    low = field_summary.small[-1][0] if field_summary and len(field_summary.small) == MAX_EXTREMES else 1 << 64
+    above_high = sorted(
+        ((-n, i) for i, n in enumerate(sizes) if n > high) if (distribution.maximum or 0) > high else ()
+    )
+    below_low = sorted(((n, i) for i, n in enumerate(sizes) if n < low) if (distribution.minimum or 0) < low else ())
+    large = [(-n, place(i, field)) for n, i in above_high[:MAX_EXTREMES]]
+    small = [(n, place(i, field)) for n, i in below_low[:MAX_EXTREMES]]
+    return FieldSummary(sizes=distribution, small=small, large=sorted(large, key=largest))
 
 
-def codes_of(sample: Sample, decode: Decode | None) -> list[tuple[str, str]]:
-    """Return the findings about *sample* alone because of which --fix leaves it out: codes, and what they are about."""
-    summary = nothing_found()
-    for _ in look_at_samples(rows_of_samples([sample], 0, [0]), summary, decode):
+def reasons_to_drop(sample: Sample, decode: Decode | None) -> list[tuple[str, str]]:
+    """Return (code, detail) of findings about *sample* alone that make --fix leave it out."""
+    summary = empty_summary()
+    for _ in check_samples(rows_of_samples([sample], 0, [0]), summary, decode):
         pass
     return [(code, tally.first[0].what) for code, tally in summary.findings.items() if not is_harmless(code)]
 
 
-# ---- what is odd about a member alone: its key and field, as readers take them, its first bytes beside its suffix ----
+# ---- findings about a single member: its key and field, as readers split them, and its first bytes and suffix ----
 
 
 # something may be wrong with one of the keys, joined by newlines
 _ODD = re.compile(rb"(?m)^/|(?:^|/)\.\.(?:/|$)|[\x00-\x09\x0b-\x1f\x7f]|(?:^|/)\.[^/.]|^__")
-_PLAIN = b"\n-,0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
+_ORDINARY_NAME_BYTES = b"\n-,0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_CONTROL_BYTE = re.compile(rb"[\x00-\x1f\x7f]")
 _BEGINS = {
     "unsafe-path": re.compile(rb"/|(?:.*/)?\.\.(?:/|$)", re.DOTALL),
     "hidden-file": re.compile(rb"(?:.*/)?\.[^/.][^/]*$", re.DOTALL),
@@ -238,80 +255,85 @@ _BEGINS = {
 BEGINS_AS_NUMBER = re.compile(rb"[\s\d_+-]*")
 
 
-def may_be_odd(keys: Sequence[bytes]) -> bool:
-    """Tell whether `codes_of_key` may have something to say of one of *keys*: one look at all of them."""
-    together = b"\n".join(keys)
-    if not together.translate(None, _PLAIN):  # usually; faster than to search
-        return together.count(b"\n") != len(keys) - 1
-    if _ODD.search(together) or together.count(b"\n") != len(keys) - 1:
+def may_have_findings(keys: Sequence[bytes]) -> bool:
+    """True if `codes_of_key` may return a code for one of *keys*: one fast check of all of them."""
+    joined = b"\n".join(keys)
+    if not joined.translate(None, _ORDINARY_NAME_BYTES):  # usually; faster than to search
+        return joined.count(b"\n") != len(keys) - 1
+    if _ODD.search(joined) or joined.count(b"\n") != len(keys) - 1:
         return True
     try:
-        together.decode()
+        joined.decode()
     except UnicodeDecodeError:
         return True
     return False
 
 
 def codes_of_key(key: bytes) -> list[str]:
-    """Return the codes of what is odd about *key*."""
-    found = [code for code, pattern in _BEGINS.items() if pattern.match(key)]
-    if _CONTROL.search(key):
-        found.append("control-character")
+    """Return the codes of findings about *key*."""
+    codes = [code for code, pattern in _BEGINS.items() if pattern.match(key)]
+    if _CONTROL_BYTE.search(key):
+        codes.append("control-character")
     try:
         key.decode()
     except UnicodeDecodeError:
-        found.append("not-utf-8")
-    return found
+        codes.append("not-utf-8")
+    return codes
 
 
 @lru_cache(10_000)
 def codes_of_fields(fields: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return codes of what is odd about the names of the *fields* of a sample, each with what it is about."""
-    found: list[tuple[str, str]] = []
-    seen: dict[str, str] = {}
+    """Return (code, detail) of findings about the names of the *fields* of a sample."""
+    findings: list[tuple[str, str]] = []
+    by_folded_name: dict[str, str] = {}
     forms: dict[bytes, str] = {}
     for field in fields:
         folded = field.lower()
-        if seen.get(folded) == field:
-            found.append(("field-twice", field))
-        elif folded in seen:
-            found.append(("case-twice", f"{seen[folded]} {field}"))
+        if by_folded_name.get(folded) == field:
+            findings.append(("field-twice", field))
+        elif folded in by_folded_name:
+            findings.append(("case-twice", f"{by_folded_name[folded]} {field}"))
         elif (form := nfc(folded.encode("utf-8", "surrogateescape"))) in forms:
-            found.append(("unicode-form", f"{forms[form]} {field}"))
+            findings.append(("unicode-form", f"{forms[form]} {field}"))
         else:
             forms[form] = field
             if folded != field:
-                found.append(("upper-case", field))
-        seen.setdefault(folded, field)
+                findings.append(("upper-case", field))
+        by_folded_name.setdefault(folded, field)
         if field.startswith("_"):
-            found.append(("reserved-name", field))
+            findings.append(("reserved-name", field))
         raw = field.encode("utf-8", "surrogateescape")
-        if _CONTROL.search(raw):
-            found.append(("control-character", field))
+        if _CONTROL_BYTE.search(raw):
+            findings.append(("control-character", field))
         if any(0xDC80 <= ord(letter) <= 0xDCFF for letter in field):
-            found.append(("not-utf-8", field))
-    return tuple(found)
+            findings.append(("not-utf-8", field))
+    return tuple(findings)
 
 
-def lie(suffix: str, head: bytes) -> str:
-    """Return what is wrong with a payload that begins with *head* in a field that ends in *suffix*; empty if nothing.
+def type_mismatch(suffix: str, head: bytes) -> str:
+    """Return why a payload that begins with *head* does not fit the *suffix* of its field; "" if it fits.
 
-    >>> lie("jpg", b"GIF89a..."), lie("jpg", b"hello"), lie("txt", b"hello")
+    >>> type_mismatch("jpg", b"GIF89a..."), type_mismatch("jpg", b"hello"), type_mismatch("txt", b"hello")
     ('it is a GIF picture, not a JPEG picture', 'it does not begin as a JPEG picture', '')
     """
     if suffix in TEXTS:
-        clear = next((what for magic, what in CLEAR if head.startswith(magic)), "")
-        return f"it is {clear}, not text" if clear else ""
-    said, found = BY_SUFFIX.get(suffix), type_of_file(head)
-    if said is None or not head or head.startswith(said.magics) or (found and found.what == said.what):
+        magic_type = next((type_name for magic, type_name in UNAMBIGUOUS_MAGICS if head.startswith(magic)), "")
+        return f"it is {magic_type}, not text" if magic_type else ""
+    expected, detected = BY_SUFFIX.get(suffix), type_of_file(head)
+    if (
+        expected is None
+        or not head
+        or head.startswith(expected.magics)
+        or (detected and detected.what == expected.what)
+    ):
         return ""
-    return f"it is {found.what}, not {said.what}" if found else f"it does not begin as {said.what}"
+    return f"it is {detected.what}, not {expected.what}" if detected else f"it does not begin as {expected.what}"
 
 
-def no_number(head: bytes, size: int) -> str:
-    """Return what is wrong with a payload of *size* bytes that begins with *head*, and should be a number for `int`.
+def number_mismatch(head: bytes, size: int) -> str:
+    """Return why `int` refuses a payload of *size* bytes that begins with *head*; "" if it is a number.
 
-    >>> no_number(b"-5", 3), no_number(b"1.5", 3), no_number(b"an oak in autumn", 20)
+    >>> number_mismatch(b"-5", 3), number_mismatch(b"1.5", 3), number_mismatch(b"an oak in autumn", 20)
     ('', "'1.5' is not a whole number", "'an oak in autumn...' is not a whole number")
     """
     try:

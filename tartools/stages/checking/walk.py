@@ -11,26 +11,26 @@ import re
 from collections.abc import Iterator
 
 from tartools.errors import TarFormatError, several
-from tartools.stages.checking.codes import SPECIAL, Trouble
+from tartools.stages.checking.codes import SPECIAL_CODES, Trouble
 from tartools.stages.combinations import text
 from tartools.tar import BLOCK, Member, encode_header, padded, split_path
 from tartools.tar.foreign import is_cut_header, not_tar_message
-from tartools.tar.fullheader import EXTENDED, BadChecksumError, FullHeader, GlobalHeader, NeedMore
+from tartools.tar.fullheader import EXTENDED_TYPES, BadChecksumError, FullHeader, GlobalHeader, NeedMore
 from tartools.tar.header import (
-    MAGIC,
-    SIZE,
+    MAGIC_SLICE,
+    SIZE_SLICE,
     SIZES,
-    TYPE,
+    TYPE_SLICE,
     Records,
     checksum_matches,
     has_foreign_prefix,
     regular_name,
 )
-from tartools.tar.rescan import WINDOW, header_at
+from tartools.tar.rescan import HEADER_READ_BYTES, header_at
 
-SEARCHED = 1 << 20  # bytes that are searched for a header at a time, at most
-TYPES = b"\x000123456789DgxXLKMSV"  # type flags of headers
-PAX = re.compile(rb"\d+ [\w.]+=")  # the begin of the payload of a pax header
+MAX_SEARCH_BYTES = 1 << 20  # bytes that are searched for a header at a time, at most
+KNOWN_TYPES = b"\x000123456789DgxXLKMSV"  # type flags of headers
+PAX_RECORD = re.compile(rb"\d+ [\w.]+=")  # the begin of the payload of a pax header
 
 
 class MemberGroup:
@@ -45,22 +45,22 @@ class MemberGroup:
 
 
 class Walk:
-    """The groups of members of the tar archive *file*, and what is wrong with it, as they come; to be iterated once.
+    """Iterates once over the member groups of the tar archive *file*, and findings about it, in order.
 
-    With *lax*, the archive needs no end. If the file is not *whole*, because it has what could be decompressed, where
-    it ends says nothing. Holds: the members of one group. Raises: StorageError.
+    With *lax*, the archive needs no end. If the file is not *complete*, because decompression failed in the middle, its
+    end is no finding. Holds: the members of one group. Raises: StorageError.
     """
 
-    def __init__(self, file: io.FileIO, lax: bool = False, whole: bool = True) -> None:
+    def __init__(self, file: io.FileIO, lax: bool = False, complete: bool = True) -> None:
         self.file = file
         self.lax = lax
-        self.whole = whole
+        self.complete = complete
         self.size = os.fstat(file.fileno()).st_size
         self.position = 0
         self.governing: Records = {}
         self.ended = False
         self.group: MemberGroup | None = None
-        self.beside = False  # damage was just passed
+        self.after_damage = False  # damage was just passed
         self.last = b""  # the key of the last group
 
     def read(self, count: int, position: int) -> bytes:
@@ -72,14 +72,14 @@ class Walk:
         while self.position < self.size:
             block = self.read(BLOCK, self.position)
             if not block.strip(b"\0") and (len(block) == BLOCK or self.ended):
-                yield from self.closed()
+                yield from self.close_group()
                 self.ended, self.governing = True, {}
                 self.position = self.after_zeros()
                 continue
             if not block.strip(b"\0"):
                 break  # an end that is cut
             try:
-                header = header_at(self.read, self.position, self.size, WINDOW, self.governing)
+                header = header_at(self.read, self.position, self.size, HEADER_READ_BYTES, self.governing)
             except TarFormatError as error:
                 yield from self.damaged(error)
                 continue
@@ -87,7 +87,7 @@ class Walk:
                 self.governing = header.governing
                 self.position += header.end
             elif isinstance(header, NeedMore):
-                if self.position == 0 and self.size < BLOCK and self.whole and not is_cut_header(block):
+                if self.position == 0 and self.size < BLOCK and self.complete and not is_cut_header(block):
                     yield self.trouble("not-tar", not_tar_message(block))
                     return
                 yield from self.cut(header.what)
@@ -97,18 +97,18 @@ class Walk:
         yield from self.end()
 
     def end(self) -> Iterator[Trouble | MemberGroup]:
-        """Yield what is left where the file ends."""
+        """Yield the findings about the end of the file, then the open group, which may be incomplete."""
         if not self.ended and self.position <= self.size:
-            if self.size == 0 and self.whole:
+            if self.size == 0 and self.complete:
                 yield self.trouble("empty-shard", "")
-            elif self.whole and not self.lax and not self.beside:
+            elif self.complete and not self.lax and not self.after_damage:
                 yield self.trouble("no-end", "")
             if self.group is not None and not self.lax:
                 self.group.doubtful = True
-        yield from self.closed()
+        yield from self.close_group()
 
     def member(self, header: FullHeader) -> Iterator[Trouble | MemberGroup]:
-        """Add the member of *header* to its group, or yield what it is instead."""
+        """Add the member of *header* to its group, or yield findings about it."""
         start = self.position
         if self.ended:
             yield self.trouble("archive-after-end", "")
@@ -116,16 +116,16 @@ class Walk:
         special = header.special
         if special is not None:
             if not special.silent:
-                yield self.trouble(SPECIAL[special.kind], f"{special.name}: {special.kind}")
+                yield self.trouble(SPECIAL_CODES[special.kind], f"{special.name}: {special.kind}")
             if start + header.end > self.size:
                 yield from self.cut(special.name)
             self.position = min(start + header.end, self.size)
             return
         key, field = split_path(header.path)
         if self.group is None or self.group.key != key or not field:
-            yield from self.closed()
-            self.group = MemberGroup(key, start, self.beside)
-        self.beside = False
+            yield from self.close_group()
+            self.group = MemberGroup(key, start, self.after_damage)
+        self.after_damage = False
         data = start + header.data
         head = header.head
         block = (head or self.read(BLOCK, data - BLOCK))[-BLOCK:]
@@ -147,94 +147,98 @@ class Walk:
         self.group.members.append(Member(header.path, self.file, start, data, header.size, head))
         self.position = start + header.end
 
-    def cut(self, what: str) -> Iterator[Trouble | MemberGroup]:
-        """Yield that the file ends inside *what*."""
+    def cut(self, part: str) -> Iterator[Trouble | MemberGroup]:
+        """Yield the finding that the file ends inside *part*."""
         if self.ended:
             yield self.trouble("garbage-after-end", several(self.size - self.position, "byte") + " passed over")
-        elif self.whole:
-            yield self.trouble("cut-shard", f"inside {what}")
+        elif self.complete:
+            yield self.trouble("cut-shard", f"inside {part}")
         if self.group is not None:
             self.group.doubtful = True
-        yield from self.closed()
-        self.beside, self.ended, self.position = True, True, self.size
+        yield from self.close_group()
+        self.after_damage, self.ended, self.position = True, True, self.size
 
     def damaged(self, error: TarFormatError) -> Iterator[Trouble | MemberGroup]:
         """Yield the damage at the position, and go on at the next header."""
-        found = self.next_header()
+        next_offset = self.next_header()
         block = self.read(BLOCK, self.position)
         if isinstance(error, BadChecksumError):
             code = "garbage-after-end" if self.ended else "bad-header"
-            if self.position == 0 and found is None:
+            if self.position == 0 and next_offset is None:
                 code = "not-tar"
         else:
             code = "bad-size" if error.message.startswith("the size in the header") else "bad-extended"
-        passed = (self.size if found is None else found) - self.position
-        what = not_tar_message(block) if code == "not-tar" else several(passed, "byte") + " passed over"
-        yield self.trouble(code, what)
+        skipped_bytes = (self.size if next_offset is None else next_offset) - self.position
+        detail = not_tar_message(block) if code == "not-tar" else several(skipped_bytes, "byte") + " passed over"
+        yield self.trouble(code, detail)
         if self.group is not None:
             self.group.doubtful = True
         if self.ended:
-            yield from self.closed()
-        self.beside = not self.ended
-        if found is None:
-            yield from self.closed()
+            yield from self.close_group()
+        self.after_damage = not self.ended
+        if next_offset is None:
+            yield from self.close_group()
             self.ended = True
         elif self.ended:
             self.ended = False
-        self.position = self.size if found is None else found
+        self.position = self.size if next_offset is None else next_offset
 
     def next_header(self) -> int | None:
-        """Return where the next header behind the position is; None if there is none.
+        """Return the offset of the next header after the position; None if there is none.
 
         If the damage is in an extended header, the member that it belongs to is passed over: its name is not known.
         """
         block = self.read(BLOCK + 64, self.position)
-        found = self.search(self.position + 1)
-        unnamed = block[TYPE] in EXTENDED or PAX.match(block[BLOCK:]) or block.startswith(b"././@LongLink")
-        if found is not None and unnamed and block[TYPE]:
-            kind = self.read(BLOCK, found)[TYPE]
-            if kind not in EXTENDED:
-                found = self.search(found + 1)
-        return found
+        offset = self.search(self.position + 1)
+        unnamed = (
+            block[TYPE_SLICE] in EXTENDED_TYPES or PAX_RECORD.match(block[BLOCK:]) or block.startswith(b"././@LongLink")
+        )
+        if offset is not None and unnamed and block[TYPE_SLICE]:
+            kind = self.read(BLOCK, offset)[TYPE_SLICE]
+            if kind not in EXTENDED_TYPES:
+                offset = self.search(offset + 1)
+        return offset
 
     def search(self, start: int) -> int | None:
-        """Return where the first header from byte *start* on is, whose checksum is right; None if there is none."""
-        size = WINDOW  # usually the next header is near
+        """Return the offset of the first header from byte *start* on with a right checksum; None if there is none."""
+        size = HEADER_READ_BYTES  # usually the next header is near
         while start < self.size:
-            held = self.read(size, start)
-            at = held.find(b"ustar")
+            data = self.read(size, start)
+            at = data.find(b"ustar")
             while at >= 0:
-                begin = at - MAGIC.start
-                block = held[max(begin, 0) : begin + BLOCK]
-                known = begin >= 0 and len(block) == BLOCK and block[:1] != b"\0" and block[TYPE] in TYPES
-                if known and SIZES[block[SIZE]] >= 0 and checksum_matches(block):
+                begin = at - MAGIC_SLICE.start
+                block = data[max(begin, 0) : begin + BLOCK]
+                is_candidate = (
+                    begin >= 0 and len(block) == BLOCK and block[:1] != b"\0" and block[TYPE_SLICE] in KNOWN_TYPES
+                )
+                if is_candidate and SIZES[block[SIZE_SLICE]] >= 0 and checksum_matches(block):
                     return start + begin
-                at = held.find(b"ustar", at + 1)
-            if len(held) < size:
+                at = data.find(b"ustar", at + 1)
+            if len(data) < size:
                 return None
-            size = min(4 * size, SEARCHED)
-            start += len(held) - 2 * BLOCK
+            size = min(4 * size, MAX_SEARCH_BYTES)
+            start += len(data) - 2 * BLOCK
         return None
 
     def after_zeros(self) -> int:
-        """Return where the zero blocks at the position end."""
+        """Return the offset at which the zero blocks at the position end."""
         position = self.position
         while position < self.size:
-            held = self.read(SEARCHED, position)
-            zeros = len(held) - len(held.lstrip(b"\0"))
-            if zeros < len(held):
+            data = self.read(MAX_SEARCH_BYTES, position)
+            zeros = len(data) - len(data.lstrip(b"\0"))
+            if zeros < len(data):
                 return position + zeros // BLOCK * BLOCK
-            position += len(held)
+            position += len(data)
         return self.size
 
-    def closed(self) -> Iterator[MemberGroup]:
-        """Yield the group that is open, which is complete."""
+    def close_group(self) -> Iterator[MemberGroup]:
+        """Yield the open group, if there is one, and close it."""
         if self.group is not None:
             self.last = self.group.key
             yield self.group
             self.group = None
 
-    def trouble(self, code: str, what: str) -> Trouble:
-        """Return what is wrong at the position."""
+    def trouble(self, code: str, detail: str) -> Trouble:
+        """Return a finding at the position."""
         key = self.group.key if self.group is not None else self.last
-        return Trouble(code, self.position, text(key), what)
+        return Trouble(code, self.position, text(key), detail)

@@ -1,6 +1,6 @@
 """Samples that occur again: `comparison` finds equal ones by digests, `near` pictures by hashes.
 
-Begin reading at `comparison.find`.
+Begin reading at `comparison.find_duplicates`.
 """
 
 AGAINST, INPUT = 0, 1  # the sides: samples that are only compared with, and those that may be left out

@@ -1,6 +1,6 @@
-"""Which samples are left out because they are like others: equal, by digests of some fields or of all, or near.
+"""Find duplicates: samples that equal others, by digests of some fields or of all, or whose pictures are near.
 
-What is compared comes from columns where a table has it, else from the samples.
+The compared contents come from table columns where they exist, else from the samples.
 """
 
 from __future__ import annotations
@@ -21,23 +21,26 @@ from tartools.samples.sample import Batch, Sample, failure_of
 from tartools.samples.values import blanks, field_list, payload_digests
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import counted
-from tartools.stages.combinations import alike
+from tartools.stages.combinations import group_by_fields
 from tartools.stages.duplicates import AGAINST, INPUT
 from tartools.stages.externalsort import Spool, pack_blocks, records_of
 from tartools.tables.listed import ListedBatch, TableColumns, keys_of
 from tartools.tar import Member
 
-DIGEST, NUMBER = 16, 8  # bytes
-MOST = (1 << 8 * NUMBER) - 1
-PAIR, KEPT = Struct(">QBQB"), Struct(">BQ")  # records of `Pair`; side and number of the kept one before such a record
+VALUE_DIGEST_BYTES, POSITION_BYTES = 16, 8  # bytes
+MAX_POSITION = (1 << 8 * POSITION_BYTES) - 1
+PAIR_RECORD, KEPT_PREFIX = (
+    Struct(">QBQB"),
+    Struct(">BQ"),
+)  # records of `Pair`; side and number of the kept one before such a record
 
 Sort = Callable[[Iterable[bytes]], Iterator[bytes]]  # of any number of records
 
 
 class Comparison(NamedTuple):
-    """What is compared: the pictures of the field *near*, or the payloads of fields *by*, or all fields.
+    """The basis of comparison: the pictures of the field *near*, or the payloads of fields *by*, or all fields.
 
-    Each is a tuple of alternatives. With *lenient*, a sample that lacks them is like none.
+    Each is a tuple of alternatives. With *lenient*, a sample that lacks them is no duplicate.
     """
 
     by: Sequence[tuple[str, ...]] = ()
@@ -47,34 +50,38 @@ class Comparison(NamedTuple):
     lenient: bool = False
 
     def contents(self, batch: Batch) -> list[bytes]:
-        """Return what is compared of each sample of *batch*, packed; empty for one that lacks it.
+        """Return the packed content to compare of each sample of *batch*; empty for a sample that lacks it.
 
-        It comes from columns where they say it, else from the samples.
-        Raises: SampleError for the first that lacks it, unless *lenient*; StorageError for columns of no use.
+        It comes from table columns where they exist, else from the samples.
+        Raises: SampleError for the first sample that lacks it, unless *lenient*; StorageError for columns of no use.
         """
-        told = self._told(batch.columns) if isinstance(batch, ListedBatch) and self.columns else None
-        if told is None:
-            return self._read(batch)
-        if not self.lenient and b"" in told:
+        contents = self._column_contents(batch.columns) if isinstance(batch, ListedBatch) and self.columns else None
+        if contents is None:
+            return self._sample_contents(batch)
+        if not self.lenient and b"" in contents:
             assert isinstance(batch, ListedBatch)
-            number = told.index(b"")
-            self._read(Batch.of(batch[number]))
+            number = contents.index(b"")
+            self._sample_contents(Batch.of(batch[number]))
             why = f"row {batch.columns.first + number} has no value in {' '.join(self.columns)}"
             raise StorageError(f"{why}; tarindex makes the table again", url=batch.columns.url)
-        return told
+        return contents
 
-    def _read(self, batch: Batch) -> list[bytes]:
-        """Return what is compared, as the samples of *batch* have it. Raises: see `contents`."""
+    def _sample_contents(self, batch: Batch) -> list[bytes]:
+        """Return the packed contents, computed from the samples of *batch*. Raises: see `contents`."""
         if self.near is not None:
             return list(map(self.picture, batch))
-        each = (self.members(sample) for sample in batch) if self.by else ()
-        found = [combined(payload_digests(m, DIGEST)) if m else b"" for m in each] if self.by else whole_digests(batch)
-        sizes = (sample.size.to_bytes(NUMBER, "big") for sample in batch)
-        return [digest and digest + size for digest, size in zip(found, sizes, strict=True)]
+        members = (self.members(sample) for sample in batch) if self.by else ()
+        digests = (
+            [combine_digests(payload_digests(m, VALUE_DIGEST_BYTES)) if m else b"" for m in members]
+            if self.by
+            else whole_digests(batch)
+        )
+        sizes = (sample.size.to_bytes(POSITION_BYTES, "big") for sample in batch)
+        return [digest and digest + size for digest, size in zip(digests, sizes, strict=True)]
 
     def members(self, sample: Sample) -> list[Member] | None:
-        """Return the members of *sample* that are compared, None if it lacks one. Raises: see `contents`."""
-        found = []
+        """Return the members of *sample* to compare, None if it lacks one. Raises: see `contents`."""
+        compared = []
         for choices in self.by or ((self.near,) if self.near else ()):
             member = next(filter(None, map(sample.member, choices)), None)
             if member is None:
@@ -86,30 +93,30 @@ class Comparison(NamedTuple):
                     f" has no {name!r} to compare{blanks(name)}; its fields are: {field_list(sample.fields)}; "
                     "--keep-uncompared keeps such samples",
                 )
-            found.append(member)
-        return found
+            compared.append(member)
+        return compared
 
     def picture(self, sample: Sample) -> bytes:
         """Return hash, colours and pixels of the picture of *sample*, packed; empty if it has none that decodes."""
         from tartools.samples import decoding
         from tartools.stages.duplicates.near import CONTENT
 
-        found = self.members(sample)
-        if found is None:
+        members = self.members(sample)
+        if members is None:
             return b""
         try:
-            return CONTENT.pack(*decoding.likeness(found[0]))
+            return CONTENT.pack(*decoding.likeness(members[0]))
         except (TarToolsError, MemoryError):
             raise
         except Exception as error:  # each format has its own
             if self.lenient:
                 return b""
-            what = f": the picture {';'.join(self.near or ())!r} can't be compared: {decoding.reason(error)}"
-            raise failure_of(sample, f"{what}; --keep-uncompared keeps such samples") from None
+            problem = f": the picture {';'.join(self.near or ())!r} can't be compared: {decoding.reason(error)}"
+            raise failure_of(sample, f"{problem}; --keep-uncompared keeps such samples") from None
 
     @property
     def columns(self) -> list[str]:
-        """The columns of a table that say the same; none if none can."""
+        """The names of the table columns with the same contents; empty if there can't be any."""
         if self.near is None:
             return [f"{name}.blake2b" for choices in self.by for name in choices]
         if len(self.near) > 1:
@@ -117,34 +124,36 @@ class Comparison(NamedTuple):
         (name,) = self.near
         return [f"{name}.dhash", f"{name}.colours", f"{name}.width", f"{name}.height"]
 
-    def _told(self, columns: TableColumns) -> list[bytes] | None:
-        """Return what *columns* say of each row, packed; empty where a value is missing. None if they do not say."""
-        found = {name: column for name in self.columns if (column := columns.column(name)) is not None}
-        if len(found) < len(self.columns):
+    def _column_contents(self, columns: TableColumns) -> list[bytes] | None:
+        """Return the packed content of each row of *columns*; empty where a value is missing. None without columns."""
+        arrays_by_name = {name: column for name in self.columns if (column := columns.column(name)) is not None}
+        if len(arrays_by_name) < len(self.columns):
             return None
-        values = {name: column.to_pylist() for name, column in found.items()}
+        values = {name: column.to_pylist() for name, column in arrays_by_name.items()}
         return self._hashes(values, columns.url) if self.near else self._digests(values, columns)
 
     def _digests(self, values: dict[str, list[Any]], columns: TableColumns) -> list[bytes]:
         every = {value for column in values.values() for value in column} - {None}
-        if not all(isinstance(value, bytes) and len(value) == DIGEST for value in every):
-            raise StorageError(f"not all values of {' '.join(values)} are digests of {DIGEST} bytes", url=columns.url)
-        begins, ends = columns.piece.begins, columns.piece.ends
-        found = []
+        if not all(isinstance(value, bytes) and len(value) == VALUE_DIGEST_BYTES for value in every):
+            raise StorageError(
+                f"not all values of {' '.join(values)} are digests of {VALUE_DIGEST_BYTES} bytes", url=columns.url
+            )
+        begins, ends = columns.extents.begins, columns.extents.ends
+        contents = []
         for number, size in enumerate((ends - begins).tolist()):
-            known = (filter(None, (values[f"{name}.blake2b"][number] for name in choices)) for choices in self.by)
-            digests = [next(digest, b"") for digest in known]
-            found.append(b"" if b"" in digests else combined(digests) + size.to_bytes(NUMBER, "big"))
-        return found
+            candidates = (filter(None, (values[f"{name}.blake2b"][number] for name in choices)) for choices in self.by)
+            digests = [next(digest, b"") for digest in candidates]
+            contents.append(b"" if b"" in digests else combine_digests(digests) + size.to_bytes(POSITION_BYTES, "big"))
+        return contents
 
     def _hashes(self, values: dict[str, list[Any]], url: str) -> list[bytes]:
-        from tartools.stages.duplicates.near import COLOURS, CONTENT
+        from tartools.stages.duplicates.near import COLOUR_BYTES, CONTENT
 
         hashes, colours, widths, heights = values.values()
         if not all(isinstance(value, int) and 0 <= value < 1 << 64 for value in hashes if value is not None):
             raise StorageError(f"not all values of {[*values]} are hashes of 64 bits", url=url)
-        if not all(isinstance(value, bytes) and len(value) == COLOURS for value in colours if value is not None):
-            raise StorageError(f"not all values of {[*values]} are colours of {COLOURS} bytes", url=url)
+        if not all(isinstance(value, bytes) and len(value) == COLOUR_BYTES for value in colours if value is not None):
+            raise StorageError(f"not all values of {[*values]} are colours of {COLOUR_BYTES} bytes", url=url)
         return [
             CONTENT.pack(value, means, width, height)
             if value is not None and means is not None and width and height
@@ -154,9 +163,9 @@ class Comparison(NamedTuple):
 
 
 class DedupSide:
-    """The samples of *data*, compared once and read again; the side *number*.
+    """One side of the comparison, by *number*: the samples of *data*, compared once and read again.
 
-    *names* get shard and key of each sample, if they are wanted. *without* counts those that lack what is compared.
+    *names*: a spool of shard and key of each sample, or None. *without*: number of samples without content to compare.
     """
 
     def __init__(self, number: int, data: DataSet) -> None:
@@ -166,35 +175,37 @@ class DedupSide:
         self.samples = self.without = 0
 
     def contents(self, comparison: Comparison, account: Account) -> Iterator[bytes]:
-        """Yield what is compared of each sample, packed: see `Comparison.contents`. Keeps the names, if wanted.
+        """Yield the packed content of each sample: see `Comparison.contents`. Adds shards and keys to *names*, if set.
 
-        *account* gets what is to be said of samples that are only compared with; the others are read again.
+        *account* gets the warnings about samples that are only compared with; the samples of the input are read again.
         """
-        told = self.data.account if self.number == AGAINST else Account(lambda _: None)
+        side_account = self.data.account if self.number == AGAINST else Account(lambda _: None)
         self.data.keep()
-        account.progress.phase = Phase("comparing", account=told)
-        named = self.names is not None
+        account.progress.phase = Phase("comparing", account=side_account)
+        with_names = self.names is not None
 
         def work(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, None]:
-            yield from pack_blocks(_records(batches, comparison, told, named))
+            yield from pack_blocks(_records(batches, comparison, side_account, with_names))
 
-        for record in records_of(self.data.gather(work, lambda _: None, told, most=self.data.most)):
+        for record in records_of(
+            self.data.gather(work, lambda _: None, side_account, max_workers=self.data.max_workers)
+        ):
             end = 1 + record[0]
             self.samples += 1
             self.without += end == 1
             if self.names is not None:
                 self.names.add(record[end:])
             yield record[1:end]
-        told.check()
+        side_account.check()
         self.data.samples = self.samples
         if self.number == AGAINST:
-            account.omissions += told.omissions
+            account.omissions += side_account.omissions
 
 
-def _records(batches: Iterator[Batch], comparison: Comparison, account: Account, named: bool) -> Iterator[bytes]:
-    """Yield a record of each sample: the length of its content, the content, and its name if it is *named*."""
+def _records(batches: Iterator[Batch], comparison: Comparison, account: Account, with_names: bool) -> Iterator[bytes]:
+    """Yield a record of each sample: the length of its content, the content, and its name if *with_names*."""
     for batch in counted(batches, account, done=True):
-        names = _names(batch) if named else repeat(b"")
+        names = _names(batch) if with_names else repeat(b"")
         for content, name in zip(comparison.contents(batch), names, strict=False):
             yield bytes([len(content)]) + content + name
 
@@ -204,111 +215,113 @@ def _names(batch: Batch) -> Iterator[bytes]:
     if isinstance(batch, ListedBatch) and batch.columns.values("__key__") is not None:
         urls, numbers = batch.columns.shards()
         shards = map(urls.__getitem__, numbers.tolist())
-        found: Iterable[tuple[str, bytes]] = zip(shards, keys_of(batch), strict=True)
+        rows: Iterable[tuple[str, bytes]] = zip(shards, keys_of(batch), strict=True)
     else:
-        found = ((sample.shard, sample.raw_key) for sample in batch)
-    for shard, key in found:
+        rows = ((sample.shard, sample.raw_key) for sample in batch)
+    for shard, key in rows:
         yield shard.encode("utf-8", "surrogateescape") + b"\0" + key
 
 
-def find(
+def find_duplicates(
     sides: Sequence[DedupSide], comparison: Comparison, account: Account, sort: Callable[..., Iterator[bytes]]
 ) -> Iterator[bytes]:
-    """Yield a record for each sample of the last of *sides* that is left out, by position: see `Pair`."""
+    """Yield a record, a packed `Pair`, for each duplicate in the last of *sides*, in order of position."""
     if comparison.near is None:
-        found = (records(side.contents(comparison, account), side.number, comparison.largest) for side in sides)
-        yield from sort(repeats(sort(chain.from_iterable(found))))
+        side_records = (records(side.contents(comparison, account), side.number, comparison.largest) for side in sides)
+        yield from sort(repeats(sort(chain.from_iterable(side_records))))
         return
     from tartools.stages.duplicates.near import near_pairs
 
     pictures = ((side.number, side.contents(comparison, account)) for side in sides)
-    yield from starmap(PAIR.pack, near_pairs(pictures, comparison.distance, comparison.largest))
+    yield from starmap(PAIR_RECORD.pack, near_pairs(pictures, comparison.distance, comparison.largest))
 
 
 def whole_digests(batch: Batch) -> list[bytes]:
-    """Return a digest of each sample of *batch*: of the names and payloads of its fields, in any order."""
-    found = [b""] * len(batch)
-    for numbers, _, fields, columns in alike(batch, DIGEST):
-        names = b"".join(len(field).to_bytes(NUMBER, "big") + field for field in fields)
+    """Return a digest of each sample of *batch*: of names and payloads of its fields, whose order does not count."""
+    digests = [b""] * len(batch)
+    for numbers, _, fields, columns in group_by_fields(batch, VALUE_DIGEST_BYTES):
+        names = b"".join(len(field).to_bytes(POSITION_BYTES, "big") + field for field in fields)
         for number, row in zip(numbers, zip(*columns, strict=True), strict=True):
-            found[number] = blake2b(names + b"".join(row), digest_size=DIGEST).digest()
-    return found
+            digests[number] = blake2b(names + b"".join(row), digest_size=VALUE_DIGEST_BYTES).digest()
+    return digests
 
 
-def combined(digests: Sequence[bytes]) -> bytes:
+def combine_digests(digests: Sequence[bytes]) -> bytes:
     """Return the digest of several payloads with these *digests*."""
-    return digests[0] if len(digests) == 1 else blake2b(b"".join(digests), digest_size=DIGEST).digest()
+    return digests[0] if len(digests) == 1 else blake2b(b"".join(digests), digest_size=VALUE_DIGEST_BYTES).digest()
 
 
 def records(contents: Iterable[bytes], side: int, largest: bool) -> Iterator[bytes]:
     """Yield a record of each sample of *side*; *contents* are their digests, each with the size of the sample.
 
-    Records sort by digest, then by preference: against, then, with *largest*, by size, then by position. An empty
-    content is that of a sample that equals none.
+    Records sort by digest, then by preference: against, then, with *largest*, by size, then by position. A sample
+    with an empty content equals no other.
     """
     for position, content in enumerate(contents):
         if content:
-            size = int.from_bytes(content[DIGEST:], "big") if largest and side == INPUT else MOST
-            rank = (MOST - size).to_bytes(NUMBER, "big")
-            yield content[:DIGEST] + bytes([side]) + rank + position.to_bytes(NUMBER, "big")
+            size = int.from_bytes(content[VALUE_DIGEST_BYTES:], "big") if largest and side == INPUT else MAX_POSITION
+            rank = (MAX_POSITION - size).to_bytes(POSITION_BYTES, "big")
+            yield content[:VALUE_DIGEST_BYTES] + bytes([side]) + rank + position.to_bytes(POSITION_BYTES, "big")
 
 
 def repeats(sorted_records: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a pair for each sample of the input that equals one before it in *sorted_records*: that one is kept."""
-    last, side, kept = b"", AGAINST, 0
+    """Yield a pair for each sample of the input that equals an earlier one in *sorted_records*, which is kept."""
+    last, side, kept_position = b"", AGAINST, 0
     for record in sorted_records:
-        position = int.from_bytes(record[-NUMBER:], "big")
-        if record[:DIGEST] != last:
-            last, side, kept = record[:DIGEST], record[DIGEST], position
-        elif record[DIGEST] == INPUT:
-            yield PAIR.pack(position, side, kept, 0)
+        position = int.from_bytes(record[-POSITION_BYTES:], "big")
+        if record[:VALUE_DIGEST_BYTES] != last:
+            last, side, kept_position = record[:VALUE_DIGEST_BYTES], record[VALUE_DIGEST_BYTES], position
+        elif record[VALUE_DIGEST_BYTES] == INPUT:
+            yield PAIR_RECORD.pack(position, side, kept_position, 0)
 
 
 # ---- pairs of a sample that is left out and the kept one that it is like ----
 
 
 class Pair(NamedTuple):
-    """Sample number *position* of the input is left out: it is like number *kept* of *side*, at this *distance*."""
+    """Sample *position* of the input is left out: it is like sample *kept_position* of *side*, at *distance*."""
 
     position: int
     side: int
-    kept: int
+    kept_position: int
     distance: int
 
 
 def pair_of(record: bytes) -> Pair:
     """Return the pair whose record begins *record*."""
-    return Pair(*PAIR.unpack_from(record))
+    return Pair(*PAIR_RECORD.unpack_from(record))
 
 
-def named(pairs: Iterable[bytes], names: Sequence[Iterable[bytes]], sort: Sort) -> Iterator[tuple[Pair, bytes, bytes]]:
-    """Yield each of *pairs* with the name of the sample that is left out, and that of the kept one, in order.
+def name_pairs(
+    pairs: Iterable[bytes], names: Sequence[Iterable[bytes]], sort: Sort
+) -> Iterator[tuple[Pair, bytes, bytes]]:
+    """Yield (pair, name of the sample that is left out, name of the kept one) for each of *pairs*, in order.
 
-    *names* are those of all samples of each side, in order. Memory: that of *sort*.
+    *names*: for each side the names of all its samples, in order. Holds: the memory of *sort*.
     """
-    by_kept = sort(KEPT.pack(*pair_of(record)[1:3]) + record for record in pairs)
+    by_kept = sort(KEPT_PREFIX.pack(*pair_of(record)[1:3]) + record for record in pairs)
     places = enumerate(names[INPUT])
     for record in sort(_with_kept(by_kept, names)):
         pair = pair_of(record)
-        yield pair, next(name for at, name in places if at == pair.position), record[PAIR.size :]
+        yield pair, next(name for at, name in places if at == pair.position), record[PAIR_RECORD.size :]
 
 
 def _with_kept(by_kept: Iterable[bytes], names: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
     """Yield the records *by_kept*, each with the name of the kept sample behind it."""
-    for side, found in groupby(by_kept, itemgetter(0)):
+    for side, side_records in groupby(by_kept, itemgetter(0)):
         places = enumerate(names[side])
-        for place, same in groupby(found, itemgetter(slice(KEPT.size))):
-            kept = KEPT.unpack(place)[1]
-            name = next(name for at, name in places if at == kept)
-            yield from (record[KEPT.size :] + name for record in same)
+        for place, same in groupby(side_records, itemgetter(slice(KEPT_PREFIX.size))):
+            kept_position = KEPT_PREFIX.unpack(place)[1]
+            name = next(name for at, name in places if at == kept_position)
+            yield from (record[KEPT_PREFIX.size :] + name for record in same)
 
 
 def write_report(pairs: Iterable[bytes], names: Sequence[Iterable[bytes]], url: str, force: bool, sort: Sort) -> None:
-    """Write a line for each of *pairs* to *url*, as TSV. *names* are those of all samples of each side, in order."""
+    """Write a line for each of *pairs* to *url*, as TSV. *names*: for each side the names of its samples, in order."""
     with storage.writing(url, force) as sink:
         sink.write(b"key\tshard\tkept_key\tkept_shard\tdistance\n")
-        for pair, out, kept in named(pairs, names, sort):
-            cells = [*key_and_shard(out), *key_and_shard(kept), str(pair.distance)]
+        for pair, dropped_name, kept_name in name_pairs(pairs, names, sort):
+            cells = [*key_and_shard(dropped_name), *key_and_shard(kept_name), str(pair.distance)]
             sink.write(("\t".join(cells) + "\n").encode("utf-8", "surrogateescape"))
 
 

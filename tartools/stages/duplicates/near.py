@@ -23,18 +23,26 @@ import numpy as np
 
 from tartools.stages.duplicates import AGAINST, INPUT
 
-COLOURS = 48  # bytes: red, green and blue of 4 by 4 parts
+COLOUR_BYTES = 48  # bytes: red, green and blue of 4 by 4 parts
 COLOUR, MEAN = 12, 3  # of 255
 MAX_RATIO = 1.1  # between width / height of a picture and of its copy, whose sides were rounded
-BANDS, BITS = 4, 16
-LEAF, ROWS = 2000, 128  # pictures that are compared with each other, all pairs; so many at once
-PARTS = 8  # of more pictures: each is compared with what is kept of those before
-LARGE = 256  # pictures; in a larger group not all are compared
-SUMS = 1 << 14  # more than the sum of the colours of a picture
-PAIRS = 1 << 20  # compared at once
-CONTENT = Struct(f"<Q{COLOURS}sII")
+BANDS, BITS_IN_BAND = 4, 16
+MAX_LEAF_PICTURES, PICTURES_IN_BLOCK = (
+    2000,
+    128,
+)  # pictures that are compared with each other, all pairs; so many at once
+GROUP_PARTS = 8  # of more pictures: each is compared with what is kept of those before
+MAX_GROUP_COMPARED = 256  # pictures; in a larger group not all are compared
+MAX_COLOUR_SUM = 1 << 14  # more than the sum of the colours of a picture
+MAX_PAIRS_COMPARED = 1 << 20  # compared at once
+CONTENT = Struct(f"<Q{COLOUR_BYTES}sII")
 NO_PICTURE = bytes(CONTENT.size)
-KIND = [("hash", "<u8"), ("colours", "u1", (COLOURS,)), ("width", "<u4"), ("height", "<u4")]  # of numpy; the same
+PICTURE_DTYPE = [
+    ("hash", "<u8"),
+    ("colours", "u1", (COLOUR_BYTES,)),
+    ("width", "<u4"),
+    ("height", "<u4"),
+]  # of numpy; the same
 
 
 class PictureHashes(NamedTuple):
@@ -45,26 +53,28 @@ class PictureHashes(NamedTuple):
     shapes: Any
 
     def sums(self, numbers: Any) -> Any:
-        """Return the sum of the colours of each picture of *numbers*; of near ones it is about the same."""
+        """Return the sum of the colours of each picture of *numbers*; near pictures have about the same."""
         return self.colours[numbers].sum(axis=1, dtype=np.int64)
 
-    def alike(self, left: Any, right: Any) -> Any:
-        """Return whether colours and shapes of the pictures *left* are near those of *right*."""
-        found = np.abs(self.shapes[left] - self.shapes[right]) <= math.log(MAX_RATIO)
-        for first in range(0, len(left), PAIRS >> 4):
-            some = slice(first, first + (PAIRS >> 4))
-            one, other = self.colours[left[some]], self.colours[right[some]]
-            apart = np.maximum(one, other) - np.minimum(one, other)
-            found[some] &= (apart.max(axis=1) <= COLOUR) & (apart.sum(axis=1, dtype=np.int64) <= MEAN * COLOURS)
-        return found
+    def are_similar(self, firsts: Any, seconds: Any) -> Any:
+        """Return flags for pairs of pictures, *firsts* and *seconds*: True if colours and shapes are near."""
+        near_flags = np.abs(self.shapes[firsts] - self.shapes[seconds]) <= math.log(MAX_RATIO)
+        for first in range(0, len(firsts), MAX_PAIRS_COMPARED >> 4):
+            block = slice(first, first + (MAX_PAIRS_COMPARED >> 4))
+            colours, other_colours = self.colours[firsts[block]], self.colours[seconds[block]]
+            differences = np.maximum(colours, other_colours) - np.minimum(colours, other_colours)
+            near_flags[block] &= (differences.max(axis=1) <= COLOUR) & (
+                differences.sum(axis=1, dtype=np.int64) <= MEAN * COLOUR_BYTES
+            )
+        return near_flags
 
 
 def near_pairs(
     sides: Iterable[tuple[int, Iterable[bytes]]], distance: int, largest: bool
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield what is left out, by position: its position, side and position of what is kept, and the distance.
+    """Yield (position, side and position of the kept picture, distance) for each picture to leave out, by position.
 
-    *sides* are their numbers, that of the input last, and samples: hash, colours, width and height of the picture,
+    *sides*: (number, contents of its samples), the input last. A content is hash, colours, width and height,
     packed; empty if there is none to compare. Holds: 64 bytes for each sample.
     """
     rows, begins = bytearray(), [0, 0]
@@ -72,24 +82,26 @@ def near_pairs(
         begins[side] = len(rows) // CONTENT.size
         for content in contents:
             rows += content or NO_PICTURE
-    packed = np.frombuffer(rows, KIND)
+    packed = np.frombuffer(rows, PICTURE_DTYPE)
     begin = begins[INPUT]
     pixels = packed["width"].astype(np.int64) * packed["height"]
-    known = np.flatnonzero(pixels)
-    mine = known[known >= begin]
+    comparable = np.flatnonzero(pixels)
+    mine = comparable[comparable >= begin]
     if largest:
         mine = mine[np.argsort(-pixels[mine], kind="stable")]
-    order = np.concatenate([known[known < begin], mine])
+    order = np.concatenate([comparable[comparable < begin], mine])
     fixed = len(order) - len(mine)
     shapes = np.log(packed["width"][order] / packed["height"][order]).astype(np.float32)
     pictures = PictureHashes(packed["hash"][order], packed["colours"][order], shapes)
-    found = first_near(pictures, fixed, distance)
-    out = np.flatnonzero(found >= 0)
-    out = out[np.argsort(order[out])]
-    apart = bits_set(pictures.hashes[out] ^ pictures.hashes[found[out]])
-    for position, kept, far in zip(order[out].tolist(), order[found[out]].tolist(), apart.tolist(), strict=True):
-        side = AGAINST if kept < begin else INPUT
-        yield position - begin, side, kept - begins[side], far
+    near_kept = first_near(pictures, fixed, distance)
+    dropped = np.flatnonzero(near_kept >= 0)
+    dropped = dropped[np.argsort(order[dropped])]
+    distances = bits_set(pictures.hashes[dropped] ^ pictures.hashes[near_kept[dropped]])
+    for position, kept_row, differing_bits in zip(
+        order[dropped].tolist(), order[near_kept[dropped]].tolist(), distances.tolist(), strict=True
+    ):
+        side = AGAINST if kept_row < begin else INPUT
+        yield position - begin, side, kept_row - begins[side], differing_bits
 
 
 def bits_set(numbers: Any) -> Any:
@@ -101,106 +113,113 @@ def bits_set(numbers: Any) -> Any:
 
 
 def first_near(pictures: PictureHashes, fixed: int, distance: int) -> Any:
-    """Return for each of *pictures*, which are in order of preference, the first kept one that it is near, or -1.
+    """Return for each picture, in order of preference, the index of the first kept picture that is near; -1 if none.
 
-    One with -1 is kept itself. The first *fixed* are kept in any case, and not compared with each other.
+    A picture with -1 is kept itself. The first *fixed* are kept in any case, and not compared with each other.
 
     Holds: some 80 bytes per picture, and 100 MB. Time: grows with the pairs of kept pictures that have a band alike;
     equal pictures count once.
     """
     same = first_same(pictures)
     numbers = np.arange(len(same))
-    found = np.full(len(same), -1)
-    found[fixed:] = np.where(same == numbers, -1, same)[fixed:]
+    near_kept = np.full(len(same), -1)
+    near_kept[fixed:] = np.where(same == numbers, -1, same)[fixed:]
     distinct = numbers[same == numbers]
-    kept = distinct[distinct < fixed]
-    rest = distinct[distinct >= fixed]
-    killers = nearest(pictures, rest, kept, distance)
-    found[rest] = killers
-    thin(pictures, rest[killers < 0], distance, found)
-    again = fixed + np.flatnonzero(same[fixed:] != numbers[fixed:])
-    first = same[again]
-    found[again] = np.where(found[first] < 0, first, found[first])
-    fixed_twins = again[first < fixed]  # of a fixed picture, before which another fixed one may be near
-    found[fixed_twins] = nearest(pictures, same[fixed_twins], kept, distance)
-    return found
+    fixed_distinct = distinct[distinct < fixed]
+    other_distinct = distinct[distinct >= fixed]
+    near_fixed = first_near_kept(pictures, other_distinct, fixed_distinct, distance)
+    near_kept[other_distinct] = near_fixed
+    thin(pictures, other_distinct[near_fixed < 0], distance, near_kept)
+    repeats = fixed + np.flatnonzero(same[fixed:] != numbers[fixed:])
+    first = same[repeats]
+    near_kept[repeats] = np.where(near_kept[first] < 0, first, near_kept[first])
+    fixed_twins = repeats[first < fixed]  # of a fixed picture, before which another fixed one may be near
+    near_kept[fixed_twins] = first_near_kept(pictures, same[fixed_twins], fixed_distinct, distance)
+    return near_kept
 
 
 def first_same(pictures: PictureHashes) -> Any:
     """Return for each of *pictures* the first with the same hash, colours and shape: in most cases itself."""
     numbers = [column[:, None].view(np.uint8) for column in (pictures.hashes, pictures.shapes)]
-    whole = np.concatenate([*numbers, pictures.colours], axis=1)
-    rows = whole.view(f"V{whole.shape[1]}").ravel()
-    _, first, which = np.unique(rows, return_index=True, return_inverse=True)
-    return first[which]
+    packed = np.concatenate([*numbers, pictures.colours], axis=1)
+    rows = packed.view(f"V{packed.shape[1]}").ravel()
+    _, first, group_of = np.unique(rows, return_index=True, return_inverse=True)
+    return first[group_of]
 
 
-def thin(pictures: PictureHashes, numbers: Any, distance: int, found: Any) -> Any:
-    """Return which of *numbers*, in order of preference, are kept; set in *found* what the others are near to."""
-    if len(numbers) <= LEAF:
-        for one, other in all_pairs(pictures, numbers, distance):
-            if found[one] < 0 and found[other] < 0:
-                found[other] = one
-        return numbers[found[numbers] < 0]
-    kept = numbers[:0]
-    for part in np.array_split(numbers, PARTS):
-        found[part] = nearest(pictures, part, kept, distance)
-        kept = np.concatenate([kept, thin(pictures, part[found[part] < 0], distance, found)])
-    return kept
+def thin(pictures: PictureHashes, numbers: Any, distance: int, near_kept: Any) -> Any:
+    """Return the *numbers* to keep, in order of preference; set the near kept picture of the others in *near_kept*."""
+    if len(numbers) <= MAX_LEAF_PICTURES:
+        for preferred, second in all_pairs(pictures, numbers, distance):
+            if near_kept[preferred] < 0 and near_kept[second] < 0:
+                near_kept[second] = preferred
+        return numbers[near_kept[numbers] < 0]
+    kept_numbers = numbers[:0]
+    for part in np.array_split(numbers, GROUP_PARTS):
+        near_kept[part] = first_near_kept(pictures, part, kept_numbers, distance)
+        kept_numbers = np.concatenate([kept_numbers, thin(pictures, part[near_kept[part] < 0], distance, near_kept)])
+    return kept_numbers
 
 
 def all_pairs(pictures: PictureHashes, numbers: Any, distance: int) -> Iterator[tuple[int, int]]:
     """Yield the pairs of *numbers* that are near, in order."""
     hashes = pictures.hashes[numbers]
-    for first in range(0, len(numbers), ROWS):
-        near = bits_set(hashes[first : first + ROWS, None] ^ hashes[None, first:]) <= distance
-        left, right = (first + side for side in np.nonzero(np.triu(near, 1)))
-        alike = pictures.alike(numbers[left], numbers[right])
-        yield from zip(numbers[left[alike]].tolist(), numbers[right[alike]].tolist(), strict=True)
+    for first in range(0, len(numbers), PICTURES_IN_BLOCK):
+        is_near = bits_set(hashes[first : first + PICTURES_IN_BLOCK, None] ^ hashes[None, first:]) <= distance
+        first_rows, second_rows = (first + side for side in np.nonzero(np.triu(is_near, 1)))
+        similar = pictures.are_similar(numbers[first_rows], numbers[second_rows])
+        yield from zip(numbers[first_rows[similar]].tolist(), numbers[second_rows[similar]].tolist(), strict=True)
 
 
-def nearest(pictures: PictureHashes, numbers: Any, kept: Any, distance: int) -> Any:
-    """Return for each picture of *numbers* the first of *kept*, which ascend, that it is near; -1 if there is none."""
-    found = np.full(len(numbers), len(pictures.hashes))
-    if len(numbers) and len(kept):
-        for some, candidates in candidate_pairs(pictures, numbers, kept, distance):
-            apart = pictures.hashes[numbers[some]] ^ pictures.hashes[candidates]
-            near = np.flatnonzero(bits_set(apart) <= distance)
-            near = near[pictures.alike(numbers[some[near]], candidates[near])]
-            np.minimum.at(found, some[near], candidates[near])
-    return np.where(found == len(pictures.hashes), -1, found)
+def first_near_kept(pictures: PictureHashes, numbers: Any, kept_numbers: Any, distance: int) -> Any:
+    """Return the least of ascending *kept_numbers* near each picture of *numbers*; -1 if none. Not the closest one."""
+    first_indexes = np.full(len(numbers), len(pictures.hashes))
+    if len(numbers) and len(kept_numbers):
+        for indexes, candidates in candidate_pairs(pictures, numbers, kept_numbers, distance):
+            differences = pictures.hashes[numbers[indexes]] ^ pictures.hashes[candidates]
+            close = np.flatnonzero(bits_set(differences) <= distance)
+            close = close[pictures.are_similar(numbers[indexes[close]], candidates[close])]
+            np.minimum.at(first_indexes, indexes[close], candidates[close])
+    return np.where(first_indexes == len(pictures.hashes), -1, first_indexes)
 
 
-def candidate_pairs(pictures: PictureHashes, numbers: Any, kept: Any, distance: int) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs that may be near, up to a million at once: places in *numbers*, and pictures of *kept*."""
-    my_sums, sums = pictures.sums(numbers), pictures.sums(kept)
+def candidate_pairs(
+    pictures: PictureHashes, numbers: Any, kept_numbers: Any, distance: int
+) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs that may be near, up to a million at once: indexes in *numbers*, and numbers of *kept_numbers*."""
+    my_sums, sums = pictures.sums(numbers), pictures.sums(kept_numbers)
     for band in range(BANDS):
         counts = range(radius(distance, band) + 1)
-        masks = [sum(1 << bit for bit in chosen) for count in counts for chosen in combinations(range(BITS), count)]
-        mine, theirs = in_band(pictures.hashes[numbers], band), in_band(pictures.hashes[kept], band)
+        masks = [
+            sum(1 << bit for bit in chosen) for count in counts for chosen in combinations(range(BITS_IN_BAND), count)
+        ]
+        mine, theirs = in_band(pictures.hashes[numbers], band), in_band(pictures.hashes[kept_numbers], band)
         order = np.lexsort((sums, theirs))
-        keys = theirs[order] * SUMS + sums[order]
-        bounds = np.zeros((1 << BITS) + 1, np.int64)
-        np.cumsum(np.bincount(theirs, minlength=1 << BITS), out=bounds[1:])
-        grouped = kept[order]
+        keys = theirs[order] * MAX_COLOUR_SUM + sums[order]
+        bounds = np.zeros((1 << BITS_IN_BAND) + 1, np.int64)
+        np.cumsum(np.bincount(theirs, minlength=1 << BITS_IN_BAND), out=bounds[1:])
+        grouped = kept_numbers[order]
         for mask in masks:
             groups = mine ^ mask
             places = np.flatnonzero(bounds[groups + 1] > bounds[groups])
             groups = groups[places]
             begins, ends = bounds[groups], bounds[groups + 1]
-            large = np.flatnonzero(ends - begins > LARGE)
+            large = np.flatnonzero(ends - begins > MAX_GROUP_COMPARED)
             sums_near = my_sums[places[large]]
-            least, most = np.maximum(sums_near - MEAN * COLOURS, 0), np.minimum(sums_near + MEAN * COLOURS, SUMS - 1)
-            begins[large] = np.searchsorted(keys, groups[large] * SUMS + least, "left")
-            ends[large] = np.searchsorted(keys, groups[large] * SUMS + most, "right")
-            for some in slices_of_counts(ends - begins):
-                lengths = (ends - begins)[some]
+            low_sums, high_sums = (
+                np.maximum(sums_near - MEAN * COLOUR_BYTES, 0),
+                np.minimum(sums_near + MEAN * COLOUR_BYTES, MAX_COLOUR_SUM - 1),
+            )
+            begins[large] = np.searchsorted(keys, groups[large] * MAX_COLOUR_SUM + low_sums, "left")
+            ends[large] = np.searchsorted(keys, groups[large] * MAX_COLOUR_SUM + high_sums, "right")
+            for block in slices_of_counts(ends - begins):
+                lengths = (ends - begins)[block]
                 steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-                yield np.repeat(places[some], lengths), grouped[np.repeat(begins[some], lengths) + steps]
+                yield np.repeat(places[block], lengths), grouped[np.repeat(begins[block], lengths) + steps]
 
 
 def radius(distance: int, band: int) -> int:
-    """Return in how many bits of *band* hashes at *distance* may differ, and be found there; -1 if none is looked for.
+    """Return the number of bits by which hashes at *distance* may differ in *band*; -1 if *band* is not searched.
 
     If all bands differed in more bits, the hashes would in more than *distance*.
 
@@ -222,6 +241,6 @@ def slices_of_counts(counts: Any) -> Iterator[slice]:
     first = 0
     while first < len(counts):
         before = ends[first - 1] if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + PAIRS, "right")))
+        last = max(first + 1, int(np.searchsorted(ends, before + MAX_PAIRS_COMPARED, "right")))
         yield slice(first, last)
         first = last

@@ -1,1 +1,1 @@
-"""Choose samples: `conditions` has all conditions, `expression` those that are written in Python's syntax."""
+"""Choose samples: `conditions` has the filter with all conditions, `expression` expressions in Python's syntax."""

@@ -15,16 +15,24 @@ from typing import Any
 from tartools.errors import SampleError, TarToolsError, UsageError, option
 from tartools.samples.sample import Sample, failure_of
 from tartools.samples.values import PSEUDO, Column, field_list, lookup, parse_column
-from tartools.stages.filtering.evaluating import MADE, METHODS, READ, Evaluator, LimitError
+from tartools.stages.filtering.evaluating import (
+    ALLOWED_METHODS,
+    CHARS_MADE_PER_STEP,
+    CHARS_READ_PER_STEP,
+    Evaluator,
+    LimitError,
+)
 from tartools.tar import Member
 
-HEADER = 1000  # steps to look at the header of a picture
-MOST = 1000  # names of fields that are kept, and characters of each
-FEW = 12  # values of a field that are told where nothing matches, of at most SHORT characters
-SHORT = 40
+HEADER_STEPS = 1000  # steps to look at the header of a picture
+MAX_CACHED_NAMES = 1000  # names of fields that are kept, and characters of each
+MAX_VALUES_IN_MESSAGE = (
+    12  # values of a field that are told where nothing matches, of at most MAX_VALUE_CHARS characters
+)
+MAX_VALUE_CHARS = 40
 
 Ask = tuple[str, str]  # what an expression asks of a sample: one of NAMING, and the name it is given
-Described = Callable[[Member], tuple[Any, ...]]  # width and height of a picture, ..., and last what is wrong with it
+Describe = Callable[[Member], tuple[Any, ...]]  # width and height of a picture, ..., and last what is wrong with it
 
 
 class _AbsentError(Exception):
@@ -32,7 +40,7 @@ class _AbsentError(Exception):
 
 
 class ExcessError(SampleError):
-    """The expression takes more than it may on a sample; no option takes that as false."""
+    """The expression exceeds a limit on a sample; no option makes that false."""
 
 
 class Expression:
@@ -44,71 +52,75 @@ class Expression:
     `match('^n0', cls)` whether a regular expression matches anywhere in a text. The other functions are int, float,
     str, len, abs, min, max, round.
 
-    *asks* are what it asks of a sample; None if the names are not all written out. *unseen* are the fields that it has
-    used and no sample had, *seen* the fields that samples had instead.
+    *asks*: questions about a sample, as (function, name); None if names are computed.
+    *unseen*: fields that the expression used and no sample had. *fields_seen*: fields that samples had instead.
 
     Raises: UsageError on construction if the text is not an expression, or uses what expressions may not.
     """
 
-    def __init__(self, text: str, *, verbatim: bool = False, described: Described | None = None) -> None:
+    def __init__(self, text: str, *, verbatim: bool = False, described: Describe | None = None) -> None:
         functions: dict[str, Callable[..., Any]] = {"field": self._field, "has": self._has, "size": self._size}
         functions |= {"width": partial(self._side, "width", 0), "height": partial(self._side, "height", 1)}
         self._text = text
         self._verbatim = verbatim
-        self._described = described or _described
+        self._describe = described or _describe
         self._evaluator = Evaluator(self._value, functions)
-        self._node = parsed_expression(text, self._evaluator.functions)
+        self._node = parse_expression(text, self._evaluator.functions)
         self.asks = _asks(self._node)
-        self._known: Mapping[Ask, Any] = {}
+        self._answers: Mapping[Ask, Any] = {}
         self._read: Callable[[], Sample] = lambda: Sample(b"")
         self._index = 0
         self._columns: dict[str, Column] = {}
         for pattern in _patterns(self._node):
             self._evaluator.compiled(pattern)
         self.unseen: dict[str, None] = {}
-        self.seen: dict[str, None] = {}
-        self._found: set[str] = set()
-        self._values: dict[str, dict[Any, None] | None] | None = {}  # until a sample matches; None for more than FEW
+        self.fields_seen: dict[str, None] = {}
+        self._names_present: set[str] = set()
+        self._values: (
+            dict[str, dict[Any, None] | None] | None
+        ) = {}  # until a sample matches; None for more than MAX_VALUES_IN_MESSAGE
 
     def matches(self, sample: Sample, index: int = 0) -> bool:
-        """Return whether the expression is true for *sample*, number *index*; False if it lacks a field that is used.
+        """True if the expression is true for *sample*, number *index*; False if the sample lacks a field that is used.
 
         Raises: SampleError, naming the sample, if the expression fails on its values.
         """
         try:
-            return self._evaluated(lambda: sample, index, {})
+            return self._evaluate(lambda: sample, index, {})
         except _AbsentError:
             return False
 
-    def value(self, read: Callable[[], Sample], index: int, known: Mapping[Ask, Any], *, lenient: bool = False) -> bool:
-        """Return whether the expression is true for the sample that *read* returns, number *index*.
+    def value(
+        self, read: Callable[[], Sample], index: int, answers: Mapping[Ask, Any], *, lenient: bool = False
+    ) -> bool:
+        """True if the expression is true for the sample that *read* returns, number *index*.
 
-        *known* has answers: they are not looked for in the sample; None is an answer too, for what it lacks. With
+        *answers* are used instead of the sample; None is the answer for a value that the sample lacks. With
         *lenient* it is false if it fails on a sample, but not if that is for a limit, which may depend on the machine.
 
-        Raises: SampleError, naming the sample; what *read* raises.
+        Raises: SampleError, naming the sample; the errors of *read*.
         """
         try:
-            return self._evaluated(read, index, known, lenient)
+            return self._evaluate(read, index, answers, lenient)
         except _AbsentError as absent:
             if lenient:
                 return False
             sample = read()
             advice = f" ({option('ignore-errors')} takes EXPR as false for such samples)"
-            advice = self._dotted(str(absent)) or advice
-            what = f" has no {str(absent)!r}; its fields are: {field_list(sample.fields)}{advice}"
-            raise failure_of(sample, what) from None
+            advice = self._dot_advice(str(absent)) or advice
+            problem = f" has no {str(absent)!r}; its fields are: {field_list(sample.fields)}{advice}"
+            raise failure_of(sample, problem) from None
         except SampleError as error:
             if lenient and not isinstance(error, ExcessError):
                 return False
             raise
 
-    def _evaluated(
-        self, read: Callable[[], Sample], index: int, known: Mapping[Ask, Any], lenient: bool = False
+    def _evaluate(
+        self, read: Callable[[], Sample], index: int, answers: Mapping[Ask, Any], lenient: bool = False
     ) -> bool:
-        self._read, self._index, self._known = read, index, known
+        self._read, self._index, self._answers = read, index, answers
         try:
-            found = bool(self._evaluator.evaluate(self._node))
+            is_true = bool(self._evaluator.evaluate(self._node))
         except (TarToolsError, _AbsentError, MemoryError):
             raise
         except (LimitError, RecursionError) as error:
@@ -124,142 +136,142 @@ class Expression:
             advice = _path_in_json(self._node) if isinstance(error, (TypeError, AttributeError)) else ""
             sample = read()
             raise failure_of(sample, f": {self._text[:200]}: {why}{advice}") from error
-        if found:
+        if is_true:
             self._values = None
-        return found
+        return is_true
 
-    def _dotted(self, name: str) -> str:
-        """Return what to write where *name* has a dot behind it, and no method; "" if it has none."""
-        methods = [method for names in METHODS.values() for method in names]
+    def _dot_advice(self, name: str) -> str:
+        """Return advice if a dot and no method follows *name* in the expression; "" if not."""
+        methods = [method for names in ALLOWED_METHODS.values() for method in names]
         for part in ast.walk(self._node):
             if isinstance(part, ast.Attribute) and ast.unparse(part.value) == name and part.attr not in methods:
                 return f" (for a name with a dot write field({ast.unparse(part)!r}))"
         return ""
 
     def hint(self) -> str:
-        """Return the values that fields had where no sample has matched, if they are few, for the end of a message."""
+        """Return the end of a message: the values of fields if they are few, and no sample has matched."""
         several = {name: values for name, values in (self._values or {}).items() if values}
         return "".join(f"; values of {name}: {', '.join(map(repr, values))}" for name, values in several.items())
 
     def lookup(self, name: str) -> tuple[Any] | None:
         """Return the value of the column *name* of the current sample, in a tuple; None if it has none."""
-        if ("field", name) in self._known:
-            value = self._known["field", name]
-            found = None if value is None else (value,)
+        if ("field", name) in self._answers:
+            value = self._answers["field", name]
+            result = None if value is None else (value,)
         else:
             column = self._column(name)
             sample = self._read()
             if column.path:  # the JSON is read
-                members = (sample.member(one, verbatim=self._verbatim) for one in column.choices)
-                self._evaluator.spend(sum(member.size for member in members if member) // MADE)
-            found = lookup(sample, column, self._index, verbatim=self._verbatim)
-            if found is not None and isinstance(found[0], str):
-                self._evaluator.spend(len(found[0]) // READ)
-        if name not in self._found:
-            self._note(name, found is not None)
-        if self._values is not None and found is not None and name not in PSEUDO:
-            self._keep(self._values, name, found[0])
-        return found
+                members = (sample.member(choice, verbatim=self._verbatim) for choice in column.choices)
+                self._evaluator.spend(sum(member.size for member in members if member) // CHARS_MADE_PER_STEP)
+            result = lookup(sample, column, self._index, verbatim=self._verbatim)
+            if result is not None and isinstance(result[0], str):
+                self._evaluator.spend(len(result[0]) // CHARS_READ_PER_STEP)
+        if name not in self._names_present:
+            self._record_presence(name, result is not None)
+        if self._values is not None and result is not None and name not in PSEUDO:
+            self._record_value(self._values, name, result[0])
+        return result
 
     def _column(self, name: str) -> Column:
         if name not in self._columns:
-            if len(self._columns) == MOST:
+            if len(self._columns) == MAX_CACHED_NAMES:
                 self._columns.clear()
             self._columns[name] = parse_column(name)
         return self._columns[name]
 
-    def _note(self, name: str, found: bool) -> None:
-        """Remember whether any sample had *name*, if that can be told of all: names may be made."""
-        if name not in self._found and self.asks is not None:
-            if found:
-                self._found.add(name)
+    def _record_presence(self, name: str, is_present: bool) -> None:
+        """Record whether a sample had *name*; not if names are computed, which may be any number."""
+        if name not in self._names_present and self.asks is not None:
+            if is_present:
+                self._names_present.add(name)
                 self.unseen.pop(name, None)
-            elif not self._known:
+            elif not self._answers:
                 self.unseen[name] = None
-                self.seen.update(dict.fromkeys(self._read().fields))
+                self.fields_seen.update(dict.fromkeys(self._read().fields))
 
-    def _keep(self, values: dict[str, dict[Any, None] | None], name: str, value: Any) -> None:
-        """Add *value* to those of *name* in *values*, if they stay few and short."""
-        kept = values.setdefault(name, {})
-        if kept is None or (isinstance(value, (str, int, float)) and value in kept):
+    def _record_value(self, values: dict[str, dict[Any, None] | None], name: str, value: Any) -> None:
+        """Add *value* to the distinct values of *name* in *values*, while they are few and short."""
+        distinct = values.setdefault(name, {})
+        if distinct is None or (isinstance(value, (str, int, float)) and value in distinct):
             return
-        short = isinstance(value, (int, float)) or (isinstance(value, str) and len(value) <= SHORT)
-        if short and len(kept) < FEW and self.asks is not None:
-            kept[value] = None
+        short = isinstance(value, (int, float)) or (isinstance(value, str) and len(value) <= MAX_VALUE_CHARS)
+        if short and len(distinct) < MAX_VALUES_IN_MESSAGE and self.asks is not None:
+            distinct[value] = None
         else:
             values[name] = None
 
     def _value(self, name: str) -> Any:
-        return self._present("__key__" if name == "key" else name)
+        return self._require("__key__" if name == "key" else name)
 
     def _field(self, name: str) -> Any:
-        return self._present(_checked(name))
+        return self._require(_check_name(name))
 
-    def _present(self, name: str) -> Any:
-        found = self.lookup(name)
-        if found is None:
+    def _require(self, name: str) -> Any:
+        result = self.lookup(name)
+        if result is None:
             raise _AbsentError(name)
-        return found[0]
+        return result[0]
 
     def _has(self, name: str) -> bool:
-        if ("has", _checked(name)) in self._known:
-            return bool(self._known["has", name])
+        if ("has", _check_name(name)) in self._answers:
+            return bool(self._answers["has", name])
         column = self._column(name)
         if column.path or name.startswith("__"):
             return self.lookup(name) is not None
-        found = any(self._read().member(each, verbatim=self._verbatim) for each in column.choices)
-        self._note(name, found)
-        return found
+        is_present = any(self._read().member(choice, verbatim=self._verbatim) for choice in column.choices)
+        self._record_presence(name, is_present)
+        return is_present
 
     def _member(self, name: str) -> Member:
-        members = (self._read().member(each, verbatim=self._verbatim) for each in self._column(name).choices)
+        members = (self._read().member(choice, verbatim=self._verbatim) for choice in self._column(name).choices)
         member = next(filter(None, members), None)
-        self._note(name, member is not None)
+        self._record_presence(name, member is not None)
         if member is None:
             raise _AbsentError(name)
         return member
 
     def _size(self, name: str) -> int:
-        if ("size", _checked(name)) not in self._known:
+        if ("size", _check_name(name)) not in self._answers:
             return self._member(name).size
-        known = self._known["size", name]
-        if known is None:
+        size = self._answers["size", name]
+        if size is None:
             raise _AbsentError(name)
-        return int(known)
+        return int(size)
 
     def _side(self, side: str, number: int, name: str) -> int:
-        known = self._known.get((side, _checked(name)))
-        if known is not None:
-            return int(known)
+        answer = self._answers.get((side, _check_name(name)))
+        if answer is not None:
+            return int(answer)
         member = self._member(name)
-        self._evaluator.spend(HEADER)
-        found = self._described(member)
-        if found[number] is None:
-            raise ValueError(f"{side}({name!r}): {found[-1] or 'no picture'}")
-        return int(found[number])
+        self._evaluator.spend(HEADER_STEPS)
+        facts = self._describe(member)
+        if facts[number] is None:
+            raise ValueError(f"{side}({name!r}): {facts[-1] or 'no picture'}")
+        return int(facts[number])
 
 
-def _checked(name: object) -> str:
-    if not isinstance(name, str) or len(name) > MOST:
-        raise TypeError(f"the name of a field is a text of at most {MOST:,} characters")
+def _check_name(name: object) -> str:
+    if not isinstance(name, str) or len(name) > MAX_CACHED_NAMES:
+        raise TypeError(f"the name of a field is a text of at most {MAX_CACHED_NAMES:,} characters")
     return name
 
 
 def _asks(node: ast.expr) -> list[Ask] | None:
-    """Return what *node* asks of a sample; None if a name is computed."""
+    """Return the questions of *node* about a sample, as (function, name); None if a name is computed."""
     called = calls(node)
     names = (
         {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         - {name for name, _ in called}
-        - own_names(node)
+        - loop_names(node)
     )
-    found = [("field", "__key__" if name == "key" else name) for name in sorted(names)]
+    questions = [("field", "__key__" if name == "key" else name) for name in sorted(names)]
     for function, arguments in called:
         if function in NAMING:
             if len(arguments) != 1 or not isinstance(arguments[0], ast.Constant):
                 return None
-            found.append((function, str(arguments[0].value)))
-    return list(dict.fromkeys(found))
+            questions.append((function, str(arguments[0].value)))
+    return list(dict.fromkeys(questions))
 
 
 def _patterns(node: ast.expr) -> list[str]:
@@ -267,7 +279,7 @@ def _patterns(node: ast.expr) -> list[str]:
     return [part.value for part in first if isinstance(part, ast.Constant) and isinstance(part.value, str)]
 
 
-def _described(member: Member) -> tuple[Any, ...]:
+def _describe(member: Member) -> tuple[Any, ...]:
     from tartools.samples import decoding
 
     return decoding.facts(member)
@@ -276,25 +288,25 @@ def _described(member: Member) -> tuple[Any, ...]:
 # ---- what may stand in one ----
 
 
-NESTED = 100  # parts inside each other
+MAX_NESTING = 100  # parts inside each other
 NAMING = ("field", "has", "size", "width", "height")  # functions that take the name of a field
-ALLOWED = (
+ALLOWED_NODES = (
     *(ast.Constant, ast.Name, ast.Attribute, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call),
     *(ast.Subscript, ast.Slice, ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp),
 )
-OTHERS = (  # operators of other languages, and ours
+FOREIGN_OPERATORS = (  # operators of other languages, and ours
     *((r"&&", "and"), (r"\|\|", "or"), (r"!(?!=)", "not"), (r"<>", "!="), (r"===", "==")),
     *((r"\bAND\b", "and"), (r"\bOR\b", "or"), (r"\bNOT\b", "not")),
 )
 RESERVED = {*keyword.kwlist} - {"and", "or", "not", "in", "is", "if", "else", "for", "lambda", "True", "False", "None"}
 
 
-def parsed_expression(text: str, functions: Iterable[str]) -> ast.expr:
+def parse_expression(text: str, functions: Iterable[str]) -> ast.expr:
     """Return the syntax tree of the expression *text*, which may call *functions*. Raises: UsageError if it is none."""
     try:
         body = ast.parse(text.strip(), mode="exec").body
     except (MemoryError, RecursionError):  # the stack of Python's parser is full
-        raise UsageError(f"not an expression: it is nested over {NESTED} levels deep") from None
+        raise UsageError(f"not an expression: it is nested over {MAX_NESTING} levels deep") from None
     except (SyntaxError, ValueError) as error:
         why = error.msg if isinstance(error, SyntaxError) else error
         hint = _hint(text)
@@ -305,51 +317,51 @@ def parsed_expression(text: str, functions: Iterable[str]) -> ast.expr:
         raise UsageError(f"not an expression: {text!r}{f' ({hint})' if hint else ''}")
     node = body[0].value
     level: list[ast.AST] = [node]
-    for _ in range(NESTED):
+    for _ in range(MAX_NESTING):
         level = [inner for part in level for inner in ast.iter_child_nodes(part)]
     if level:
-        raise UsageError(f"not an expression: it is nested over {NESTED} levels deep")
-    own, known = own_names(node), tuple(functions)
+        raise UsageError(f"not an expression: it is nested over {MAX_NESTING} levels deep")
+    own, function_names = loop_names(node), tuple(functions)
     for part in ast.walk(node):
-        if isinstance(part, ast.MatMult) or (isinstance(part, ast.expr) and not isinstance(part, ALLOWED)):
+        if isinstance(part, ast.MatMult) or (isinstance(part, ast.expr) and not isinstance(part, ALLOWED_NODES)):
             raise UsageError(f"this is not allowed in an expression: {ast.unparse(part)}")
         if isinstance(part, ast.comprehension):
             _check_loop(part)
         if isinstance(part, ast.Call):
-            _check_call(part, known, own)
+            _check_call(part, function_names, own)
     return node
 
 
 def calls(node: ast.expr) -> list[tuple[str, list[ast.expr]]]:
     """Return the functions that *node* calls, each with its arguments."""
-    found = (part for part in ast.walk(node) if isinstance(part, ast.Call))
-    return [(call.func.id, call.args) for call in found if isinstance(call.func, ast.Name)]
+    call_nodes = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+    return [(call.func.id, call.args) for call in call_nodes if isinstance(call.func, ast.Name)]
 
 
-def own_names(node: ast.expr) -> set[str]:
+def loop_names(node: ast.expr) -> set[str]:
     """Return the names that loops in *node* give to their items."""
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
 
 
 def _hint(text: str) -> str:
-    """Return what to write where *text* has an operator of another language; "" if it has none."""
+    """Return advice if *text* has an operator of another language; "" if it has none."""
     import re
 
     plain = re.sub(r"""'[^']*'|"[^"]*\"""", "''", text)
-    for pattern, word in OTHERS:
-        if found := re.search(pattern, plain):
-            return f"in place of {found[0]} write {word}"
-    if found := re.search(r"\b([A-Za-z]\w*)\s+contains\b", plain):
-        return f"to look for a part of a text write 'part' in {found[1]}"
-    if found := re.search(r"\b([A-Za-z]\w*)[.:]([A-Za-z][\w.]*)", plain):
-        return inside_json(found[1], found[2])
-    if found := next((word for word in re.finditer(r"\b[a-z]+\b", plain) if word[0] in RESERVED), None):
-        return f"{found[0]} has a meaning in Python: as the name of a field write field('{found[0]}')"
+    for pattern, word in FOREIGN_OPERATORS:
+        if match := re.search(pattern, plain):
+            return f"in place of {match[0]} write {word}"
+    if match := re.search(r"\b([A-Za-z]\w*)\s+contains\b", plain):
+        return f"to look for a part of a text write 'part' in {match[1]}"
+    if match := re.search(r"\b([A-Za-z]\w*)[.:]([A-Za-z][\w.]*)", plain):
+        return inside_json(match[1], match[2])
+    if match := next((word for word in re.finditer(r"\b[a-z]+\b", plain) if word[0] in RESERVED), None):
+        return f"{match[0]} has a meaning in Python: as the name of a field write field('{match[0]}')"
     return ""
 
 
 def inside_json(field: str, path: str) -> str:
-    """Return what to write for the value *path* inside the JSON of *field*.
+    """Return the advice for the value *path* inside the JSON of *field*.
 
     >>> inside_json("json", "class")
     "a value inside JSON is field('json:class')"
@@ -376,7 +388,7 @@ def _check_loop(loop: ast.comprehension) -> None:
 
 def _check_call(call: ast.Call, functions: tuple[str, ...], own: set[str]) -> None:
     """Raise UsageError unless *call* is one of *functions* or METHODS; *own* are the names of loops."""
-    called, methods = call.func, [name for names in METHODS.values() for name in names]
+    called, methods = call.func, [name for names in ALLOWED_METHODS.values() for name in names]
     if any(keyword.arg is None for keyword in call.keywords):
         raise UsageError(f"** is not allowed in an expression: {ast.unparse(call)}")
     if isinstance(called, ast.Attribute):

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tartools.storage.streams import Input, OutputStream
 
 
-REQUESTS = 32  # at once
-OUTDATED = "was replaced since the table was made, or the table was made elsewhere"
+MAX_REQUESTS_AT_ONCE = 32  # at once
+TABLE_OUTDATED = "was replaced since the table was made, or the table was made elsewhere"
 
 
 def store_of(url: str) -> Store:
@@ -63,30 +63,32 @@ def remove(url: str) -> None:
 
 
 def exists(url: str) -> bool:
-    """Tell whether the object *url* exists; False without permission to look: then the store refuses the write."""
+    """True if the object *url* exists; False without permission to look: then the store refuses the write."""
     try:
         return with_retries(object_at(url).head, url) is not None
     except NoPermissionError:
         return False
 
 
-def fetched(url: str, begin: int, end: int, version: str, replaced: str = OUTDATED, listed: bool = False) -> bytes:
+def fetched(
+    url: str, begin: int, end: int, version: str, replaced: str = TABLE_OUTDATED, listed: bool = False
+) -> bytes:
     """Return bytes *begin* to *end* of the object *url*, if it still has this *version* (see `storage.checks`).
 
     A version that is a size and a blank, with nothing behind it, is only compared by size. For *listed* see `Pinned`.
 
-    Raises: StorageError after the last try, and if the object is another one now, which *replaced* says.
+    Raises: StorageError after the last try, and with the message *replaced* if the object has another version now.
     """
-    part = Range(begin, end, again=True)
+    part = Range(begin, end, repeatable=True)
     _receive(part, url, version, replaced, listed)
-    found = part.chunks[0].obj if len(part.chunks) == 1 else b"".join(part.chunks)
-    assert isinstance(found, bytes)
-    return found
+    data = part.chunks[0].obj if len(part.chunks) == 1 else b"".join(part.chunks)
+    assert isinstance(data, bytes)
+    return data
 
 
-def fetch_into(room: memoryview, url: str, begin: int, version: str) -> None:
-    """Fill *room* with bytes of the object *url*, from *begin* on; as `fetched`, and without a copy."""
-    _receive(Range(begin, begin + len(room), room, again=True), url, version, OUTDATED, False)
+def fetch_into(buffer: memoryview, url: str, begin: int, version: str) -> None:
+    """Fill *buffer* with bytes of the object *url* at this *version*, from *begin* on, without a copy."""
+    _receive(Range(begin, begin + len(buffer), buffer, repeatable=True), url, version, TABLE_OUTDATED, False)
 
 
 def _receive(part: Range, url: str, version: str, replaced: str, listed: bool) -> None:
@@ -103,6 +105,6 @@ def _receive(part: Range, url: str, version: str, replaced: str, listed: bool) -
         pass
 
 
-def requests_at_once(most: int = REQUESTS) -> int:
-    """Return how many requests are made side by side: *most*, or `TARTOOLS_READAHEAD` if that is set."""
-    return setting("TARTOOLS_READAHEAD", most, most)
+def requests_at_once(max_requests: int = MAX_REQUESTS_AT_ONCE) -> int:
+    """Return the number of concurrent requests: *max_requests*, or `TARTOOLS_READAHEAD` if that is set."""
+    return setting("TARTOOLS_READAHEAD", max_requests, max_requests)

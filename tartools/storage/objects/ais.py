@@ -20,12 +20,12 @@ from urllib.parse import quote, urlencode
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage.objects import http, integrity
 from tartools.storage.objects.contract import ListedObject, NoPermissionError, Object, Page, Reply
-from tartools.storage.objects.http import DONE, REPLIES, Client, Payload, Response, Trust, range_header
+from tartools.storage.objects.http import DONE_STATUSES, RANGE_STATUSES, Client, Payload, Response, Trust, range_header
 from tartools.storage.objects.retry import TransientError
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.url import Url
 
-WORKERS = 4  # parts that are sent at once
+PARTS_SENT_AT_ONCE = 4  # parts that are sent at once
 _TRUE = ("1", "t", "true", "y", "yes", "on")
 
 
@@ -53,9 +53,9 @@ class _Location(NamedTuple):
 
 
 def _parsed(url: str) -> _Location:
-    whole, ending = Url(url).name, Url(url).query
-    scheme, _, rest = whole.partition("://")
-    bucket, _, name = rest.partition("/")
+    base_url, ending = Url(url).name, Url(url).query
+    scheme, _, path = base_url.partition("://")
+    bucket, _, name = path.partition("/")
     return _Location(scheme, bucket, name, ending, ending.partition("=")[2] or scheme.lower())
 
 
@@ -65,50 +65,64 @@ def _trusted() -> Trust:
 
 
 def _token(address: str, moved: bool) -> dict[str, str]:
-    """Return the header that has the token, for the proxy and for where it sends a body. Raises: StorageError."""
+    """Return the header with the token, for the proxy and the targets that it sends a body to. Raises: StorageError."""
     token = os.environ.get("AIS_AUTHN_TOKEN", "").strip()
     if not token.isprintable():
         raise StorageError("AIS_AUTHN_TOKEN is not a token: it has unprintable characters", url=address)
     return {"Authorization": f"Bearer {token}"} if token and not moved else {}
 
 
-CLIENT = Client(_token, _trusted)
+AIS_CLIENT = Client(_token, _trusted)
 
 
 def _request(
-    method: str, address: str, url: str, what: str, wanted: Collection[int] = DONE, pinned: bool = False, **options: Any
+    method: str,
+    address: str,
+    url: str,
+    verb: str,
+    valid: Collection[int] = DONE_STATUSES,
+    pinned: bool = False,
+    **options: Any,
 ) -> Response:
-    """Return the response to one request, which has one of the statuses *wanted*. Raises: as `Client.request`."""
-    response = CLIENT.request(method, address, url, **options)
-    if response.status not in wanted:
-        raise _status_error(response, what, pinned)
+    """Return the response to one request, which has one of the statuses *valid*. Raises: as `Client.request`."""
+    response = AIS_CLIENT.request(method, address, url, **options)
+    if response.status not in valid:
+        raise _status_error(response, verb, pinned)
     return response
 
 
 def _act(
-    method: str, address: str, url: str, what: str, action: str, value: Any = None, wanted: Collection[int] = DONE
+    method: str,
+    address: str,
+    url: str,
+    verb: str,
+    action: str,
+    value: Any = None,
+    valid: Collection[int] = DONE_STATUSES,
 ) -> Response:
     """Return the response to one action message."""
     body = json.dumps({"action": action, "value": value}).encode()
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
-    return _request(method, address, url, what, wanted, headers=headers, body=body)
+    return _request(method, address, url, verb, valid, headers=headers, body=body)
 
 
-def _status_error(response: Response, what: str, pinned: bool) -> Exception:
+def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
     """Return the failure that *response* reports (AIStore, cmn/err.go), to a HEAD in a header."""
     text, url = response.headers.get("Hdr-Error", "") or response.text(), response.url
     response.drain()
     if response.status == 404:
-        named = re.search(r'\w+://[^/"\s]+(/?)', text)  # "PROVIDER://BUCKET" does not exist, or PROVIDER://BUCKET/NAME
-        if named and not named[1]:
+        bucket_match = re.search(
+            r'\w+://[^/"\s]+(/?)', text
+        )  # "PROVIDER://BUCKET" does not exist, or PROVIDER://BUCKET/NAME
+        if bucket_match and not bucket_match[1]:
             return StorageError(f"no such bucket: {_parsed(url).bucket}", url=url)
     if response.status == 401:
         return StorageError(
             "the server does not accept the credentials, or requires some: set AIS_AUTHN_TOKEN", url=url
         )
-    if response.status in (409, 423) and what == "read":  # it is being fetched or written
+    if response.status in (409, 423) and verb == "read":  # it is being fetched or written
         return TransientError(f"the object is locked ({response.status})")
-    return http.status_error(response, what, pinned=pinned)
+    return http.status_error(response, verb, pinned=pinned)
 
 
 def object_at(url: str) -> Object:
@@ -131,15 +145,15 @@ class _AisObject:
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end*; see `contract.Object`. Only `ranges` checks *version*."""
         headers = range_header(start, end)
-        response = _request("GET", self.address(), self.url, "read", REPLIES, bool(version), headers=headers)
+        response = _request("GET", self.address(), self.url, "read", RANGE_STATUSES, bool(version), headers=headers)
         now = self._version(response.headers)
-        found = http.reply(response.status, response.headers, response, self.url, start, now)
-        if not version and now and found.length != found.size and self._is_of_range(now):
-            return found._replace(version="")
-        return found
+        reply = http.reply(response.status, response.headers, response, self.url, start, now)
+        if not version and now and reply.length != reply.size and self._is_of_range(now):
+            return reply._replace(version="")
+        return reply
 
     def _version(self, headers: Mapping[str, str]) -> str:
-        """Return what identifies the version: in the cluster the checksum, behind it the ETag, if there is one.
+        """Return the version: in the cluster the checksum, in a store behind it the ETag, if there is one.
 
         The ETag of an object in the cluster may be out of date; one behind it may get a checksum when it is cached.
         """
@@ -149,13 +163,13 @@ class _AisObject:
         return checksum or tag if self._place.provider == "ais" else tag or checksum
 
     def _is_of_range(self, version: str) -> bool:
-        """Tell whether *version* is the checksum of a range only, as in buckets with `enable_read_range`."""
+        """True if *version* is the checksum of a range only, as in buckets with `enable_read_range`."""
         if self._place.provider != "ais":
             return False
-        response = CLIENT.request("HEAD", self.address(), self.url)
+        response = AIS_CLIENT.request("HEAD", self.address(), self.url)
         response.drain()
-        whole = self._version(response.headers)
-        return response.status == 200 and whole not in ("", version)
+        object_version = self._version(response.headers)
+        return response.status == 200 and object_version not in ("", version)
 
     def head(self) -> ListedObject | None:
         try:
@@ -167,7 +181,7 @@ class _AisObject:
         return ListedObject(self.url, http.content_length(response.headers), changed)
 
     def remove(self) -> None:
-        _request("DELETE", self.address(), self.url, "remove", (*DONE, 404)).drain()
+        _request("DELETE", self.address(), self.url, "remove", (*DONE_STATUSES, 404)).drain()
 
     def output(self, force: bool) -> Upload:
         return Upload(_AisMultipart(self, force))
@@ -176,11 +190,11 @@ class _AisObject:
 class _AisMultipart:
     """An upload in parts, which go to the target directly: the proxy would drop them."""
 
-    workers = WORKERS
+    workers = PARTS_SENT_AT_ONCE
 
-    def __init__(self, made: _AisObject, force: bool) -> None:
-        self.url = made.url
-        self._made = made
+    def __init__(self, target: _AisObject, force: bool) -> None:
+        self.url = target.url
+        self._target = target
         self._force = force
         self._upload = ""
         self._sent: set[int] = set()  # parts
@@ -188,72 +202,72 @@ class _AisMultipart:
 
     def put(self, data: bytearray) -> None:
         self._check_absent()
-        self._put(self._made.address(), data)
-        integrity.require_size(self._made, len(data))
+        self._put(self._target.address(), data)
+        integrity.require_size(self._target, len(data))
 
     def begin(self) -> None:
-        response = _act("POST", self._made.address(), self.url, "write", "mpt-upload")
+        response = _act("POST", self._target.address(), self.url, "write", "mpt-upload")
         self._upload = http.read_all(response, self.url).decode("utf-8", "replace").strip().strip('"')
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
-        self._put(self._made.address(uploadId=self._upload, partNumber=str(number)), data)
+        self._put(self._target.address(uploadId=self._upload, partNumber=str(number)), data)
         self._sent.add(number)
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
         if number not in self._sent:
             self.part(number, offset, data)
-        again = self._final
+        is_repeated = self._final
         self._check_absent()
         parts = [{"part-number": n, "etag": ""} for n in sorted(self._sent)]
-        wanted = (*DONE, 404) if again else DONE
+        statuses = (*DONE_STATUSES, 404) if is_repeated else DONE_STATUSES
         response = _act(
-            "POST", self._made.address(uploadId=self._upload), self.url, "write", "mpt-complete", parts, wanted
+            "POST", self._target.address(uploadId=self._upload), self.url, "write", "mpt-complete", parts, statuses
         )
         if response.status == 404:  # an earlier attempt, which had no response, may have done it
             error = _status_error(response, "write", False)
-            found = self._made.head()
-            if found is None or found.size != offset + len(data):
+            stored = self._target.head()
+            if stored is None or stored.size != offset + len(data):
                 raise error
         response.drain()
-        integrity.require_size(self._made, offset + len(data))
+        integrity.require_size(self._target, offset + len(data))
 
     def abort(self) -> None:
-        address = self._made.address(uploadId=self._upload)
-        _act("DELETE", address, self.url, "write", "mpt-abort", wanted=(*DONE, 404)).drain()
+        address = self._target.address(uploadId=self._upload)
+        _act("DELETE", address, self.url, "write", "mpt-abort", valid=(*DONE_STATUSES, 404)).drain()
 
     def _check_absent(self) -> None:
         """Raise StorageError if the object exists and may not be replaced: AIStore has no conditional writes."""
         if not self._force and not self._final:
             try:
-                found = self._made.head()
+                existing = self._target.head()
             except NoPermissionError:
-                found = None
-            if found is not None:
+                existing = None
+            if existing is not None:
                 raise ExistsError(self.url)
         self._final = True
 
     def _put(self, address: str, data: bytearray) -> None:
         """Send *data* to the target that the proxy names."""
-        response = _request("PUT", address, self.url, "write", (*DONE, 307, 308), body=b"", follow=False)
+        response = _request("PUT", address, self.url, "write", (*DONE_STATUSES, 307, 308), body=b"", follow=False)
         target = response.redirect("PUT")
         response.drain()
         _request("PUT", target or address, self.url, "write", body=Payload(data)).drain()
 
 
-def page(prefix: str, token: str, flat: bool) -> Page:
+def page(prefix: str, page_token: str, flat: bool) -> Page:
     """Return a page of the objects whose URLs begin with *prefix*, and have its query; see `contract.Store`."""
     place = _parsed(prefix)
-    uuid, more = json.loads(token) if token else ("", "")
-    value = {"prefix": place.name, "props": "name,size,checksum", "uuid": uuid, "continuation_token": more}
-    known = "checksum" if place.provider == "ais" else ""  # the version of what is behind the cluster is not listed
+    uuid, token = json.loads(page_token) if page_token else ("", "")
+    value = {"prefix": place.name, "props": "name,size,checksum", "uuid": uuid, "continuation_token": token}
+    column = "checksum" if place.provider == "ais" else ""  # the version of what is behind the cluster is not listed
 
-    def made(found: Any) -> Page:
+    def parse_page(reply: Any) -> Page:
         entries = [
-            ListedObject(place.url(entry["name"]), int(entry.get("size") or 0), None, entry.get(known, ""))
-            for entry in found.get("entries") or ()
+            ListedObject(place.url(entry["name"]), int(entry.get("size") or 0), None, entry.get(column, ""))
+            for entry in reply.get("entries") or ()
             if not (flat and "/" in entry["name"][len(place.name) :])
         ]
-        more = found.get("continuation_token", "")
-        return Page(entries, json.dumps([found["uuid"], more]) if more else "")
+        token = reply.get("continuation_token", "")
+        return Page(entries, json.dumps([reply["uuid"], token]) if token else "")
 
-    return _act("GET", place.address(f"buckets/{place.bucket}"), prefix, "list", "list", value).json(made)
+    return _act("GET", place.address(f"buckets/{place.bucket}"), prefix, "list", "list", value).json(parse_page)

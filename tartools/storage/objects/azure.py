@@ -25,12 +25,20 @@ from xml.sax.saxutils import escape
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, how_to_install
 from tartools.storage.objects import http, integrity
 from tartools.storage.objects.contract import ListedObject, NoPermissionError, Object, Page, Reply
-from tartools.storage.objects.http import DONE, REPLIES, Client, Payload, Response, content_length, parse_date
+from tartools.storage.objects.http import (
+    DONE_STATUSES,
+    RANGE_STATUSES,
+    Client,
+    Payload,
+    Response,
+    content_length,
+    parse_date,
+)
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.url import bucket_and_name
 
 API_VERSION = "2021-12-02"
-SCOPE = "https://storage.azure.com/.default"
+AZURE_SCOPE = "https://storage.azure.com/.default"
 RENEWAL_SECONDS = 300  # before a token ends, a new one is asked for
 PAGE_OBJECTS = 5000  # the largest page
 EMULATOR = (  # what UseDevelopmentStorage=true stands for; the key is a documented constant
@@ -53,7 +61,7 @@ _lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 class AzureAccount(NamedTuple):
-    """The *name* of an account, the *endpoint* of its blobs, and what gives access: a *key*, a *sas*, or a token."""
+    """An account: its *name*, the *endpoint* of its blobs, and its credentials: a *key*, a *sas*, or else a token."""
 
     name: str
     endpoint: str
@@ -119,10 +127,10 @@ def _signature(account: AzureAccount, method: str, address: str, headers: Mappin
 def _token(url: str) -> str:
     """Return a token of DefaultAzureCredential: environment, workload, managed identity, az login."""
     with _lock[os.getpid()]:
-        kept = _tokens(os.getpid())
-        if kept.get("ends", 0.0) - time.time() < RENEWAL_SECONDS:
-            kept["token"], kept["ends"] = _new_token(url)
-        return str(kept["token"])
+        cached_token = _tokens(os.getpid())
+        if cached_token.get("ends", 0.0) - time.time() < RENEWAL_SECONDS:
+            cached_token["token"], cached_token["ends"] = _new_token(url)
+        return str(cached_token["token"])
 
 
 @functools.cache
@@ -141,7 +149,7 @@ def _new_token(url: str) -> tuple[str, float]:
         raise StorageError(f"no Azure credentials: set {SETTINGS}; or {install}, and az login", url=url) from None
     logging.getLogger("azure.identity").addHandler(logging.NullHandler())  # else each source that fails is on stderr
     try:
-        token = DefaultAzureCredential().get_token(SCOPE)
+        token = DefaultAzureCredential().get_token(AZURE_SCOPE)
     except (ClientAuthenticationError, CredentialUnavailableError):
         raise StorageError(f"no Azure credentials: az login, or set {SETTINGS}", url=url) from None
     return token.token, float(token.expires_on)
@@ -161,8 +169,8 @@ def _address(account: AzureAccount, container: str, name: str, query: Mapping[st
 def _request(
     method: str,
     url: str,
-    what: str = "read",
-    statuses: Collection[int] = DONE,
+    verb: str = "read",
+    statuses: Collection[int] = DONE_STATUSES,
     *,
     name: str | None = None,
     headers: Mapping[str, str] | None = None,
@@ -191,17 +199,17 @@ def _request(
     payload: Any = body if body is None or not len(body) else Payload(memoryview(body))
     response = CLIENT.request(method, address, url, headers=sent, body=payload, follow=False)
     if response.status not in statuses:
-        raise _status_error(response, what, pinned, bool(account.key))
+        raise _status_error(response, verb, pinned, bool(account.key))
     return response
 
 
-def _status_error(response: Response, what: str, pinned: bool, by_key: bool) -> Exception:
+def _status_error(response: Response, verb: str, pinned: bool, by_key: bool) -> Exception:
     """Return the failure that *response* reports (Blob service error codes). *by_key*: the account's key signed."""
     url, code = response.url, response.headers.get("x-ms-error-code", "")
     if code == "ContainerNotFound":
         response.close()
         return StorageError(f"no such container: {bucket_and_name(url)[0]}", url=url)
-    if what == "write" and code in EXISTS:
+    if verb == "write" and code in EXISTS:
         response.close()
         return ExistsError(url)
     if code in NOT_ACCEPTED:
@@ -212,8 +220,8 @@ def _status_error(response: Response, what: str, pinned: bool, by_key: bool) -> 
         advice = (
             "is the key right, is this machine in the network rules?" if by_key else "the role or SAS has to allow it"
         )
-        return NoPermissionError(f"no permission to {what} ({code}): {advice}", url=url)
-    return http.status_error(response, what, pinned=pinned, code=code)
+        return NoPermissionError(f"no permission to {verb} ({code}): {advice}", url=url)
+    return http.status_error(response, verb, pinned=pinned, code=code)
 
 
 # ---- reading ----
@@ -236,11 +244,11 @@ class _Blob:
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end*; see `contract.Object`. A version is an ETag."""
         headers = http.range_header(start, end) | ({"If-Match": version} if version else {})
-        response = _request("GET", self.url, "read", REPLIES, headers=headers, pinned=bool(version))
+        response = _request("GET", self.url, "read", RANGE_STATUSES, headers=headers, pinned=bool(version))
         about = response.headers
         reply = http.reply(response.status, about, response, self.url, start, about.get("ETag", ""))
-        if reply.size is None and (found := self.head()):  # the range begins behind the end
-            return reply._replace(size=found.size, version=found.version)
+        if reply.size is None and (blob := self.head()):  # the range begins behind the end
+            return reply._replace(size=blob.size, version=blob.version)
         return reply
 
     def head(self) -> ListedObject | None:
@@ -254,7 +262,7 @@ class _Blob:
         return ListedObject(self.url, content_length(about), modified, about.get("ETag", ""))
 
     def remove(self) -> None:
-        _request("DELETE", self.url, "remove", (202, *DONE, 404)).drain()
+        _request("DELETE", self.url, "remove", (202, *DONE_STATUSES, 404)).drain()
 
     def output(self, force: bool) -> Upload:
         return Upload(_Blocks(self, force))
@@ -301,9 +309,9 @@ class _Blocks:
 
     workers = 4  # blocks that are sent at once
 
-    def __init__(self, made: _Blob, force: bool) -> None:
-        self.url = made.url
-        self._made = made
+    def __init__(self, target: _Blob, force: bool) -> None:
+        self.url = target.url
+        self._target = target
         self._condition = {} if force else {"If-None-Match": "*"}
         self._upload = os.urandom(6).hex()
         self._numbers: set[int] = set()
@@ -333,14 +341,14 @@ class _Blocks:
         return base64.b64encode(f"{number:05d}-{self._upload}".encode()).decode()
 
     def _finish(self, offset: int, data: bytearray, make: Callable[[], Response]) -> None:
-        """Make the blob, which ends with *data*, unless an earlier attempt without a response has done it."""
+        """Make the blob, which ends with *data*, unless an earlier attempt without a response has succeeded."""
         is_doubtful, self._is_doubtful = self._is_doubtful, True
         try:
             make().drain()
         except ExistsError:
             if not is_doubtful:
                 raise
-            reply = self._made.get(offset, offset + len(data) + 1, "")
+            reply = self._target.get(offset, offset + len(data) + 1, "")
             with closing(reply.body) as body:
                 if reply.size != offset + len(data) or body.read(len(data)) != data:
                     raise

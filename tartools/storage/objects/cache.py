@@ -34,40 +34,43 @@ from tartools.storage.objects.retry import timeouts
 from tartools.storage.streams import unlock
 from tartools.storage.url import unpinned
 
-BLOCK = 1 << 20  # bytes
-WINDOW = 8  # blocks that are fetched by one request
-LEFT = 1 << 30  # bytes that stay free on the disk
-LOOK = 0.02  # seconds between two looks whether another process has fetched a block
-AT_ONCE = 0.05  # of the budget: what is removed when it is full
-FOLDER = "tartools-cache-1"  # below the one that the user names; nothing outside of it is looked at
-NAME = re.compile(r"(\d+)(\.part)?")
-SUM = struct.Struct("<I")
+CACHE_BLOCK_BYTES = 1 << 20  # bytes
+BLOCKS_IN_REQUEST = 8  # blocks that are fetched by one request
+MIN_FREE_BYTES = 1 << 30  # bytes that stay free on the disk
+FETCH_POLL_SECONDS = 0.02  # seconds between two looks whether another process has fetched a block
+EVICTED_SHARE = 0.05  # of the budget: what is removed when it is full
+CACHE_FOLDER = "tartools-cache-1"  # below the one that the user names; nothing outside of it is looked at
+ENTRY_NAME = re.compile(r"(\d+)(\.part)?")
+CHECKSUM = struct.Struct("<I")
 NUMBER_BYTES = 20  # of the file `used`
-SLOTS, SLOT = 1024, struct.Struct("<qqq")  # threads that count bytes: those that were there, fetched, kept
+COUNTER_SLOTS, COUNTER_SLOT = (
+    1024,
+    struct.Struct("<qqq"),
+)  # threads that count bytes: those that were there, fetched, kept
 
-_counted = mmap.mmap(-1, SLOTS * SLOT.size)  # shared with forks
+_counted = mmap.mmap(-1, COUNTER_SLOTS * COUNTER_SLOT.size)  # shared with forks
 
 
 class CachedVersion(NamedTuple):
-    """What is kept of one version of an object: *kept* of its *size* bytes, last *used* in seconds since 1970."""
+    """The cached part of one version of an object: *stored_size* of *size* bytes, last *used* in seconds since 1970."""
 
     url: str
     version: str
     size: int
-    kept: int
+    stored_size: int
     used: float
     folder: str
 
 
 def bytes_read() -> tuple[int, ...]:
-    """Return what this process and its forks have read so far, in bytes: what was there, fetched, kept."""
-    return tuple(map(sum, zip(*SLOT.iter_unpack(_counted), strict=True)))
+    """Return the bytes that this process and its forks have read from the cache, have fetched, and have stored."""
+    return tuple(map(sum, zip(*COUNTER_SLOT.iter_unpack(_counted), strict=True)))
 
 
-def _count(there: int = 0, fetched: int = 0, kept: int = 0) -> None:
-    place = threading.get_native_id() % SLOTS * SLOT.size
-    before = SLOT.unpack_from(_counted, place)
-    SLOT.pack_into(_counted, place, before[0] + there, before[1] + fetched, before[2] + kept)
+def _count(hit_size: int = 0, fetched_size: int = 0, stored_size: int = 0) -> None:
+    place = threading.get_native_id() % COUNTER_SLOTS * COUNTER_SLOT.size
+    before = COUNTER_SLOT.unpack_from(_counted, place)
+    COUNTER_SLOT.pack_into(_counted, place, before[0] + hit_size, before[1] + fetched_size, before[2] + stored_size)
 
 
 @functools.cache
@@ -89,7 +92,7 @@ class Cache:
     """
 
     def __init__(self, path: str, budget: int) -> None:
-        self.folder = os.path.join(os.path.abspath(path), FOLDER)
+        self.folder = os.path.join(os.path.abspath(path), CACHE_FOLDER)
         with suppress(FileNotFoundError, NotADirectoryError):
             if os.lstat(self.folder).st_uid not in (os.geteuid(), 0):
                 raise ValueError("this folder belongs to another user")
@@ -102,26 +105,26 @@ class Cache:
         return os.path.join(self.folder, name[:2], name[2:40])
 
     def entries(self) -> Iterator[CachedVersion]:
-        """Yield what is kept, in no order."""
+        """Yield cache entries, unordered."""
         for folder in self._folders():
             about = _about(folder) or {"url": "?", "version": "?", "size": 0}  # cut by a power cut
-            found = [*_blocks(folder)]
-            size, used = sum(size for _, size, _ in found), max((when for when, _, _ in found), default=0.0)
+            blocks = [*_blocks(folder)]
+            size, used = sum(size for _, size, _ in blocks), max((when for when, _, _ in blocks), default=0.0)
             yield CachedVersion(about["url"], about["version"], about["size"], size, used, folder)
 
     def clear(self, url: str = "") -> int:
-        """Remove what is kept of *url*, or of what is below it, or everything; return its bytes."""
+        """Remove the entries of *url* and of URLs below it, or all; return their size in bytes."""
         removed = 0
         for entry in self.entries():
             if not url or entry.url == url or entry.url.startswith(url.rstrip("/") + "/"):
                 shutil.rmtree(entry.folder, ignore_errors=True)
-                removed += entry.kept
+                removed += entry.stored_size
         with suppress(OSError), self._counting() as file:
             _set_number(file, self._measured())
         return removed
 
     def reserve(self, size: int) -> bool:
-        """Count *size* bytes more; tell whether there is room for them, which may be made. Raises: OSError."""
+        """Reserve *size* bytes, if need be by evicting blocks; return False if they do not fit. Raises: OSError."""
         evicting = os.environ.get("TARTOOLS_CACHE_EVICT") == "old"
         with self._counting() as file:
             used = _number(file)
@@ -130,20 +133,20 @@ class Cache:
             if not self._fits(used + size, size) and (evicting or not self._full):
                 used = self._measured()  # killed processes counted what they did not keep
                 if evicting and not self._fits(used + size, size):
-                    used -= self._evict(size + int(self.budget * AT_ONCE))
+                    used -= self._evict(size + int(self.budget * EVICTED_SHARE))
                 self._full = not self._fits(used + size, size)  # then this process measures no more
             fits = self._fits(used + size, size)
             _set_number(file, used + size * fits)
             return fits
 
-    def _fits(self, total: int, more: int) -> bool:
-        """Tell whether *total* bytes may be kept, *more* of which are not on the disk yet."""
+    def _fits(self, total: int, unwritten: int) -> bool:
+        """True if *total* bytes fit into budget and disk; *unwritten* of them are not on the disk yet."""
         disk = os.statvfs(self.folder)
-        return total <= self.budget and disk.f_bavail * disk.f_frsize >= more + LEFT
+        return total <= self.budget and disk.f_bavail * disk.f_frsize >= unwritten + MIN_FREE_BYTES
 
     @contextmanager
     def _counting(self) -> Iterator[int]:
-        """Give the open file with the bytes that all processes keep, which no other changes in the block."""
+        """Lock and give the open file with the size of the cache of all processes, in bytes."""
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         fd = os.open(os.path.join(self.folder, "used"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -153,7 +156,7 @@ class Cache:
             unlock(fd)
 
     def _folders(self) -> list[str]:
-        """Return the folders of all entries; what is called otherwise, or leads elsewhere, is not ours."""
+        """Return the folders of all entries; other names and links are not ours."""
         names = os.path.join(escape(self.folder), "[0-9a-f]" * 2, "[0-9a-f]" * 38)
         return [folder for folder in glob(names) if not os.path.islink(folder)]
 
@@ -161,7 +164,7 @@ class Cache:
         return sum(size for folder in self._folders() for _, size, _ in _blocks(folder))
 
     def _evict(self, size: int) -> int:
-        """Remove *size* bytes of the blocks that were not read for the longest time; return how many they were."""
+        """Remove the least recently read blocks, at least *size* bytes; return the number of removed bytes."""
         removed = 0
         for _, count, path in sorted(chain.from_iterable(map(_blocks, self._folders()))):
             if removed >= size:
@@ -173,20 +176,20 @@ class Cache:
 
 
 def _about(folder: str) -> dict[str, Any] | None:
-    """Return what is known of the entry in *folder*: url, version and size; None if it is not there, or damaged."""
+    """Return url, version and size of the entry in *folder*; None if it is missing or damaged."""
     with suppress(OSError, ValueError), open(os.path.join(folder, "object.json"), "rb") as file:
-        found: dict[str, Any] = json.load(file)
-        return found
+        entry: dict[str, Any] = json.load(file)
+        return entry
     return None
 
 
 def _blocks(folder: str) -> Iterator[tuple[float, int, str]]:
-    """Yield when each block in *folder* was read last, its bytes, and its path."""
+    """Yield for each block in *folder* the time of its last read, its size in bytes, and its path."""
     with suppress(OSError):
-        for each in os.scandir(folder):
+        for entry in os.scandir(folder):
             with suppress(OSError):
-                if NAME.fullmatch(each.name):
-                    yield (status := each.stat()).st_mtime, status.st_size, each.path
+                if ENTRY_NAME.fullmatch(entry.name):
+                    yield (status := entry.stat()).st_mtime, status.st_size, entry.path
 
 
 def _number(fd: int) -> int | None:
@@ -201,7 +204,7 @@ def _set_number(fd: int, number: int) -> None:
 
 
 class CachedObject:
-    """The object *source*, of which *cache* keeps what is read.
+    """The object *source*, read through *cache*.
 
     A reply to `get` has up to 8 MiB in memory. Failures of the cache are none of the run: then nothing is kept.
     """
@@ -213,7 +216,7 @@ class CachedObject:
         self._sizes: dict[str, int] = {}  # of versions
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """See `Object.get`. The first one asks the server for the version, others only for what is not kept."""
+        """See `Object.get`. The first call requests the version, others only blocks that are not cached."""
         version = version or self._current()
         size = self._size(version) if version else None
         if size is None or not start < size:
@@ -246,12 +249,16 @@ class CachedObject:
         """Yield the bytes *start* to *end*. Raises: StorageError."""
         folder = self._cache.entry(unpinned(self.url), version)
         entry = _Entry(self._source, self._cache, folder, size, version)
-        number, last = start // BLOCK, -(-end // BLOCK)
+        number, last = start // CACHE_BLOCK_BYTES, -(-end // CACHE_BLOCK_BYTES)
         while number < last:
-            there, blocks = entry.blocks(number, min(number + WINDOW, last))
+            is_hit, blocks = entry.blocks(number, min(number + BLOCKS_IN_REQUEST, last))
             for block in blocks:
-                part = block[max(start - number * BLOCK, 0) : min(end - number * BLOCK, BLOCK)]
-                _count(there=len(part) * there)
+                part = block[
+                    max(start - number * CACHE_BLOCK_BYTES, 0) : min(
+                        end - number * CACHE_BLOCK_BYTES, CACHE_BLOCK_BYTES
+                    )
+                ]
+                _count(hit_size=len(part) * is_hit)
                 yield part
                 number += 1
 
@@ -266,37 +273,38 @@ class _Entry(NamedTuple):
     version: str
 
     def blocks(self, first: int, last: int) -> tuple[bool, list[memoryview]]:
-        """Return whether the block *first* was kept, and it; else also those behind it that no other process fetches.
+        """Return (True, the cached block *first*), or (False, blocks from *first* on, fetched by one request).
 
-        Not the block *last* and those behind it. What was fetched is kept from now on, if there is room.
+        It ends before *last*, a cached block, or a block that another process fetches. Fetched blocks are stored.
         """
-        found = self._taken(first, wait=True)
-        assert found is not None
-        if isinstance(found, memoryview):
-            return True, [found]
-        locks = [found]
+        block = self._block_or_lock(first, wait=True)
+        assert block is not None
+        if isinstance(block, memoryview):
+            return True, [block]
+        fds = [block]
         try:
-            while first + len(locks) < last and isinstance(more := self._taken(first + len(locks), wait=False), int):
-                locks.append(more)
-            begin, end = first * BLOCK, min((first + len(locks)) * BLOCK, self.size)
+            while first + len(fds) < last and isinstance(fd := self._block_or_lock(first + len(fds), wait=False), int):
+                fds.append(fd)
+            begin, end = first * CACHE_BLOCK_BYTES, min((first + len(fds)) * CACHE_BLOCK_BYTES, self.size)
             data = memoryview(bytearray(end - begin))
-            for count in Pinned(self.source, self.size, self.version).receive(Range(begin, end, data, again=True)):
-                _count(fetched=count)
-            blocks = [data[place : place + BLOCK] for place in range(0, len(data), BLOCK)]
-            for number, (fd, block) in enumerate(zip(locks, blocks, strict=True), first):
-                self._keep(fd, number, block)
+            source, part = Pinned(self.source, self.size, self.version), Range(begin, end, data, repeatable=True)
+            for count in source.receive(part):
+                _count(fetched_size=count)
+            blocks = [data[place : place + CACHE_BLOCK_BYTES] for place in range(0, len(data), CACHE_BLOCK_BYTES)]
+            for number, (fd, block) in enumerate(zip(fds, blocks, strict=True), first):
+                self._store_block(fd, number, block)
             return False, blocks
         finally:
-            for number, fd in enumerate(locks, first):
+            for number, fd in enumerate(fds, first):
                 _release(fd, f"{self.folder}/{number}.part")
 
-    def _taken(self, number: int, *, wait: bool) -> memoryview | int | None:
-        """Return the block *number*, or the locked temporary file for it: -1 if nothing can be kept.
+    def _block_or_lock(self, number: int, *, wait: bool) -> memoryview | int | None:
+        """Return the block *number*, or the locked temporary file for it: -1 if nothing can be stored.
 
         Without *wait*, None if another process has the lock; else it is waited for.
         """
         path = f"{self.folder}/{number}"
-        while (block := self._kept(path, min(BLOCK, self.size - number * BLOCK))) is None:
+        while (block := self._read_block(path, min(CACHE_BLOCK_BYTES, self.size - number * CACHE_BLOCK_BYTES))) is None:
             fd = self._lock(f"{path}.part", wait)
             if fd is None or fd < 0 or _is_at(fd, f"{path}.part"):
                 return fd
@@ -322,7 +330,7 @@ class _Entry(NamedTuple):
                         return fd
                     if time.monotonic() >= until:  # its holder hangs
                         return -1 if wait else None
-                    time.sleep(LOOK)
+                    time.sleep(FETCH_POLL_SECONDS)
         return -1
 
     def _make_folder(self) -> None:
@@ -334,7 +342,7 @@ class _Entry(NamedTuple):
             json.dump(about, file)
         os.rename(path, os.path.join(self.folder, "object.json"))
 
-    def _kept(self, path: str, length: int) -> memoryview | None:
+    def _read_block(self, path: str, length: int) -> memoryview | None:
         """Return the block in the file *path*, None if it is not there; a damaged one is removed."""
         try:
             with open(path, "rb", buffering=0) as file:
@@ -343,22 +351,22 @@ class _Entry(NamedTuple):
                     os.utime(file.fileno())
         except OSError:
             return None
-        if len(data) == length + SUM.size and SUM.pack(_checksum(data[:length])) == data[length:]:
+        if len(data) == length + CHECKSUM.size and CHECKSUM.pack(_checksum(data[:length])) == data[length:]:
             return data[:length]
         with suppress(OSError):
             os.unlink(path)
         return None
 
-    def _keep(self, fd: int, number: int, block: memoryview) -> None:
+    def _store_block(self, fd: int, number: int, block: memoryview) -> None:
         """Give the temporary file *fd* of a block its content and name, if there is room."""
         path = f"{self.folder}/{number}"
         with suppress(OSError):  # a full disk, a folder that was removed
-            if fd < 0 or not self.cache.reserve(len(block) + SUM.size):
+            if fd < 0 or not self.cache.reserve(len(block) + CHECKSUM.size):
                 return
             os.ftruncate(fd, 0)
-            if os.writev(fd, [block, SUM.pack(_checksum(block))]) == len(block) + SUM.size:
+            if os.writev(fd, [block, CHECKSUM.pack(_checksum(block))]) == len(block) + CHECKSUM.size:
                 os.rename(f"{path}.part", path)
-                _count(kept=len(block))
+                _count(stored_size=len(block))
 
 
 def _release(fd: int, path: str) -> None:
@@ -377,17 +385,17 @@ class _Chunks(Body):
         self._chunks = chunks
         self._rest = memoryview(b"")
 
-    def read(self, most: int, /) -> bytes:
-        return bytes(self._next(most))
+    def read(self, max_bytes: int, /) -> bytes:
+        return bytes(self._next(max_bytes))
 
     def readinto(self, room: memoryview, /) -> int:
         data = self._next(len(room))
         room[: len(data)] = data
         return len(data)
 
-    def _next(self, most: int) -> memoryview:
+    def _next(self, max_bytes: int) -> memoryview:
         self._rest = self._rest or next(self._chunks, memoryview(b""))
-        data, self._rest = self._rest[:most], self._rest[most:]
+        data, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
         return data
 
     def close(self) -> None:

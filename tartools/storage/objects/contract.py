@@ -1,4 +1,4 @@
-"""What a store of objects gives, whatever its protocol: objects that are read by ranges, listings, uploads.
+"""The contract of object stores of all protocols: objects that are read by ranges, listings, uploads.
 
 A store is a module with a class of `Object` and the functions of `Store`. Each call is one attempt; retries, order and
 memory are the business of `ranges`, `uploads` and `listing`. An attempt raises `retry.TransientError` for what may be
@@ -20,8 +20,8 @@ class NoPermissionError(StorageError):
 class Body(Protocol):
     """The bytes of a response, as they come."""
 
-    def read(self, most: int, /) -> bytes:
-        """Return up to *most* bytes, b"" at the end. Raises: TransientError if the connection is cut or silent."""
+    def read(self, max_bytes: int, /) -> bytes:
+        """Return up to *max_bytes* bytes, b"" at the end. Raises: TransientError if the connection is cut or silent."""
         ...
 
     def readinto(self, room: memoryview, /) -> int:
@@ -89,7 +89,7 @@ class Object(Protocol):
         ...
 
     def head(self) -> ListedObject | None:
-        """Return what is known of the object without reading it; None if it does not exist.
+        """Return size and time of the object without reading it; None if it does not exist.
 
         Raises: TransientError; NoPermissionError; StorageError if the server can't tell.
         """
@@ -120,7 +120,7 @@ class Store(Protocol):
     def page(self, prefix: str, token: str, flat: bool) -> Page:
         """Return a page of the objects whose URLs begin with *prefix*; *token* is `Page.next` of the page before.
 
-        With *flat*, only those without a slash behind *prefix*.
+        With *flat*, only objects without a slash behind *prefix*.
 
         Raises: TransientError; StorageError, also if the store has no listings.
         """

@@ -31,8 +31,8 @@ from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage.objects import http, integrity
 from tartools.storage.objects.contract import ListedObject, NoPermissionError, Object, Page, Reply
 from tartools.storage.objects.http import (
-    DONE,
-    REPLIES,
+    DONE_STATUSES,
+    RANGE_STATUSES,
     Client,
     Payload,
     Response,
@@ -45,19 +45,19 @@ from tartools.storage.objects.retry import TransientError, timeouts
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.url import bucket_and_name
 
-SERVER = "https://storage.googleapis.com"
-SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-PAGE = 1000  # objects, the largest page
-TYPE = "application/octet-stream"
-RENEWALS = 2  # of credentials that the server does not accept
-CLIENT = Client()
+GCS_SERVER = "https://storage.googleapis.com"
+GS_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+LIST_PAGE_OBJECTS = 1000  # objects, the largest page
+CONTENT_TYPE = "application/octet-stream"
+MAX_RENEWALS = 2  # of credentials that the server does not accept
+GS_CLIENT = Client()
 
 _lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 def _server() -> str:
     host = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
-    return SERVER if not host else host if "://" in host else f"http://{host}"
+    return GCS_SERVER if not host else host if "://" in host else f"http://{host}"
 
 
 def _renewal(
@@ -77,8 +77,8 @@ def _credentials() -> Any:
 @functools.cache
 def _credentials_for(process: int, server: str) -> Any:
     return (
-        google.auth.default(scopes=[SCOPE], request=cast(Any, _renewal))[0]
-        if server == SERVER
+        google.auth.default(scopes=[GS_SCOPE], request=cast(Any, _renewal))[0]
+        if server == GCS_SERVER
         else AnonymousCredentials()
     )
 
@@ -102,39 +102,39 @@ def _request(
     method: str,
     address: str,
     url: str,
-    what: str = "read",
-    wanted: Collection[int] = DONE,
+    verb: str = "read",
+    statuses: Collection[int] = DONE_STATUSES,
     *,
     pinned: bool = False,
     headers: dict[str, str] | None = None,
     body: Any = None,
 ) -> Response:
-    """Return the response to one request, which has one of the statuses *wanted*.
+    """Return the response to one request, which has one of the statuses *statuses*.
 
     Raises: as `Client.request`; StorageError for credentials.
     """
     with _translated(url):
-        held = _credentials()
-        for attempt in range(RENEWALS + 1):
+        credentials = _credentials()
+        for attempt in range(MAX_RENEWALS + 1):
             sent = dict(headers or {})
-            held.before_request(_renewal, method, address, sent)
-            response = CLIENT.request(method, address, url, headers=sent, body=body, follow=False)
-            if response.status != 401 or attempt == RENEWALS:
+            credentials.before_request(_renewal, method, address, sent)
+            response = GS_CLIENT.request(method, address, url, headers=sent, body=body, follow=False)
+            if response.status != 401 or attempt == MAX_RENEWALS:
                 break
             response.close()
-            held.refresh(_renewal)
-    if response.status not in wanted:
-        raise _status_error(response, what, pinned)
+            credentials.refresh(_renewal)
+    if response.status not in statuses:
+        raise _status_error(response, verb, pinned)
     return response
 
 
-def _status_error(response: Response, what: str, pinned: bool) -> Exception:
+def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
     """Return the failure that *response* reports (Cloud Storage, JSON API, "HTTP status and error codes")."""
     text, url = response.text(), response.url
-    if response.status == 404 and (what != "read" or "bucket does not exist" in text):
+    if response.status == 404 and (verb != "read" or "bucket does not exist" in text):
         return StorageError(f"no such bucket: {bucket_and_name(url)[0]}", url=url)
     reason = re.search(r'"reason": *"(\w+)"', text)
-    return http.status_error(response, what, pinned=pinned, code=reason[1] if reason else "")
+    return http.status_error(response, verb, pinned=pinned, code=reason[1] if reason else "")
 
 
 def object_at(url: str) -> Object:
@@ -159,7 +159,7 @@ class _GsObject:
         # Without this, objects with a Content-Encoding would be decompressed by the server, and have no ranges.
         headers = range_header(start, end) | {"Accept-Encoding": "gzip"}
         address = f"{_server()}/download{self._path}?alt=media{pinned}"
-        response = _request("GET", address, self.url, "read", REPLIES, pinned=bool(version), headers=headers)
+        response = _request("GET", address, self.url, "read", RANGE_STATUSES, pinned=bool(version), headers=headers)
         version = response.headers.get("x-goog-generation", "")
         return http.reply(response.status, response.headers, response, self.url, start, version)
 
@@ -171,7 +171,7 @@ class _GsObject:
             return None
 
     def remove(self) -> None:
-        _request("DELETE", f"{_server()}{self._path}", self.url, "remove", (*DONE, 404)).drain()
+        _request("DELETE", f"{_server()}{self._path}", self.url, "remove", (*DONE_STATUSES, 404)).drain()
 
     def output(self, force: bool) -> Upload:
         return Upload(_Resumable(self, force))
@@ -186,50 +186,59 @@ def _listed(url: str, about: dict[str, Any]) -> ListedObject:
 def page(prefix: str, token: str, flat: bool) -> Page:
     """Return a page of the objects whose URLs begin with *prefix*; see `contract.Store`."""
     bucket, start = bucket_and_name(prefix)
-    query = {"prefix": start, "maxResults": str(PAGE), "fields": "items(name,size,updated,generation),nextPageToken"}
+    query = {
+        "prefix": start,
+        "maxResults": str(LIST_PAGE_OBJECTS),
+        "fields": "items(name,size,updated,generation),nextPageToken",
+    }
     if flat:
         query["delimiter"] = "/"
     if token:
         query["pageToken"] = token
     address = f"{_server()}/storage/v1/b/{escaped(bucket)}/o?{urlencode(query, errors='surrogateescape')}"
 
-    def made(found: Any) -> Page:
-        entries = [_listed(f"gs://{bucket}/{about['name']}", about) for about in found.get("items", ())]
-        return Page(entries, found.get("nextPageToken", ""))
+    def parse_page(response: Any) -> Page:
+        entries = [_listed(f"gs://{bucket}/{about['name']}", about) for about in response.get("items", ())]
+        return Page(entries, response.get("nextPageToken", ""))
 
-    return _request("GET", address, prefix, "list").json(made)
+    return _request("GET", address, prefix, "list").json(parse_page)
 
 
 class _Resumable:
-    """A resumable upload: parts in order, in one session, which tells how much it has received.
+    """A resumable upload: parts in order, in one session, which tells the number of bytes it has received.
 
     Source: Cloud Storage documentation, "Perform resumable uploads".
     """
 
     workers = 1
 
-    def __init__(self, made: _GsObject, force: bool) -> None:
-        self.url = made.url
-        self._made = made
+    def __init__(self, target: _GsObject, force: bool) -> None:
+        self.url = target.url
+        self._target = target
         self._condition: dict[str, str] = {} if force else {"ifGenerationMatch": "0"}
         self._session = ""
-        self._doubtful = False  # a request had no response: it may have succeeded
+        self._is_doubtful = False  # a request had no response: it may have succeeded
         self._digest, self._digested = hashlib.md5(usedforsecurity=False), 0  # of so many bytes from the first on
         self._resource: dict[str, Any] = {}  # the object, as the server describes it
 
     def put(self, data: bytearray) -> None:
-        again, self._doubtful = self._doubtful, True
-        response = self._post("media", Payload(data), {"Content-Type": TYPE}, (*DONE, 412) if again else DONE)
+        was_doubtful, self._is_doubtful = self._is_doubtful, True
+        response = self._post(
+            "media",
+            Payload(data),
+            {"Content-Type": CONTENT_TYPE},
+            (*DONE_STATUSES, 412) if was_doubtful else DONE_STATUSES,
+        )
         if response.status == 412:
             response.drain()
-            if read_all(self._made.get(0, len(data) + 1, "").body, self.url) != data:
+            if read_all(self._target.get(0, len(data) + 1, "").body, self.url) != data:
                 raise ExistsError(self.url)  # by others: not by an earlier attempt that had no response
         else:
             self._resource = _resource(response)
             self._require_stored(0, data)
 
     def begin(self) -> None:
-        response = self._post("resumable", b"", {"X-Upload-Content-Type": TYPE}, DONE)
+        response = self._post("resumable", b"", {"X-Upload-Content-Type": CONTENT_TYPE}, DONE_STATUSES)
         response.drain()
         self._session = response.headers.get("Location", "")
 
@@ -242,7 +251,7 @@ class _Resumable:
             return response
         response.drain()
         with suppress(NoPermissionError):  # to read; the server may still take a write
-            if self._made.head() is not None:
+            if self._target.head() is not None:
                 raise ExistsError(self.url)
         self._condition = {}
         return self._post(kind, body, headers, expected)
@@ -258,12 +267,12 @@ class _Resumable:
 
     def abort(self) -> None:
         """Drop the session."""
-        wanted = (*DONE, 404, 410, 499)  # 499: "client closed request", as is documented
-        _request("DELETE", self._session, self.url, "write", wanted, body=b"").drain()
+        statuses = (*DONE_STATUSES, 404, 410, 499)  # 499: "client closed request", as is documented
+        _request("DELETE", self._session, self.url, "write", statuses, body=b"").drain()
 
     def _address(self, kind: str) -> str:
-        query = {"uploadType": kind, "name": self._made.name} | self._condition
-        return f"{_server()}/upload{self._made.bucket}?{urlencode(query, errors='surrogateescape')}"
+        query = {"uploadType": kind, "name": self._target.name} | self._condition
+        return f"{_server()}/upload{self._target.bucket}?{urlencode(query, errors='surrogateescape')}"
 
     def _update_digest(self, offset: int, data: bytearray) -> None:
         if offset == self._digested:
@@ -271,45 +280,45 @@ class _Resumable:
             self._digested += len(data)
 
     def _require_stored(self, offset: int, data: bytearray) -> None:
-        """Raise StorageError, and remove the object, if it is not what was sent, of which *data* is the end."""
+        """Compare the stored object with the sent data, which ends in *data*; if not equal remove it and raise."""
         self._update_digest(offset, data)
         stored = self._resource.get("md5Hash")
         sent = b64encode(self._digest.digest()).decode()
         if stored is None:
-            integrity.require_size(self._made, offset + len(data))
+            integrity.require_size(self._target, offset + len(data))
         elif stored != sent:
-            integrity.remove_corrupted(self._made)
+            integrity.remove_corrupted(self._target)
             raise integrity.corrupted_error(self.url, f"MD5 {sent}", stored)
 
     def _send(self, offset: int, data: bytearray, total: int | None) -> None:
-        """Send what the server lacks of *data*, which begins at byte *offset* of an object of *total* bytes."""
+        """Send the missing bytes of *data*, which begins at byte *offset* of an object of *total* bytes."""
         end, size = offset + len(data), "*" if total is None else str(total)
-        kept = self._kept(b"", f"bytes */{size}") if self._doubtful else offset
-        while kept is not None and (kept < end or total is not None):
-            if not offset <= kept <= end:
+        stored = self._send_range(b"", f"bytes */{size}") if self._is_doubtful else offset
+        while stored is not None and (stored < end or total is not None):
+            if not offset <= stored <= end:
                 raise StorageError("the server has lost a part of the upload", url=self.url)
-            before = kept
+            before = stored
             place = f"bytes {before}-{end - 1}/{size}" if before < end else f"bytes */{size}"
-            kept = self._kept(Payload(memoryview(data)[before - offset :]), place)
-            if kept == before:
-                self._doubtful = True
+            stored = self._send_range(Payload(memoryview(data)[before - offset :]), place)
+            if stored == before:
+                self._is_doubtful = True
                 raise TransientError("the server did not store the part")
 
-    def _kept(self, body: Any, place: str) -> int | None:
+    def _send_range(self, body: Any, place: str) -> int | None:
         """Send *body* as Content-Range *place*; return how many bytes the server has, None for all."""
-        self._doubtful = True
-        wanted, sent = (200, 201, 308, 404, 410), {"Content-Range": place}
-        response = _request("PUT", self._session, self.url, "write", wanted, body=body, headers=sent)
+        self._is_doubtful = True
+        statuses, headers = (200, 201, 308, 404, 410), {"Content-Range": place}
+        response = _request("PUT", self._session, self.url, "write", statuses, body=body, headers=headers)
         if response.status in (200, 201):
             self._resource = _resource(response)
         response.drain()
         if response.status in (404, 410):
             raise StorageError("the server has dropped the upload", url=self.url)
-        self._doubtful = False
+        self._is_doubtful = False
         if response.status != 308:
             return None
-        found = re.fullmatch(r"bytes=0-([1-9]\d*)", response.headers.get("Range", ""))  # 0-0 of the emulator is nothing
-        return int(found[1]) + 1 if found else 0
+        match = re.fullmatch(r"bytes=0-([1-9]\d*)", response.headers.get("Range", ""))  # 0-0 of the emulator is nothing
+        return int(match[1]) + 1 if match else 0
 
 
 def _resource(response: Response) -> dict[str, Any]:

@@ -29,50 +29,50 @@ from urllib.parse import quote, unquote, urlencode, urljoin, urlsplit, urlunspli
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, how_to_install, several
 from tartools.storage.objects import http
 from tartools.storage.objects.contract import ListedObject, NoPermissionError, Object, Page, Reply
-from tartools.storage.objects.http import REDIRECTS, REPLIES, Client, Response, escaped, range_header
+from tartools.storage.objects.http import MAX_REDIRECTS, RANGE_STATUSES, Client, Response, escaped, range_header
 from tartools.storage.objects.retry import TransientError, with_retries
 from tartools.storage.scratch import SentOutput, reread
 
-SERVER = "https://huggingface.co"
-FORM = "hf://datasets/ORG/NAME[@REVISION]/PATH"
-COMMIT = "[0-9a-f]{40}"
-_PARTS = r"(hf://datasets/([\w.-]+/[\w.-]+)(?:@(refs/(?:convert/[\w.-]+|pr/\d+)|[^/]*))?)(?:/(.*))?"
+HUB_SERVER = "https://huggingface.co"
+HF_URL_FORM = "hf://datasets/ORG/NAME[@REVISION]/PATH"
+COMMIT_PATTERN = "[0-9a-f]{40}"
+_DATASET_URL = r"(hf://datasets/([\w.-]+/[\w.-]+)(?:@(refs/(?:convert/[\w.-]+|pr/\d+)|[^/]*))?)(?:/(.*))?"
 LOGIN = "hf auth login, or HF_TOKEN, gives access"
-ASKED = 500  # paths in one request
-EXPIRED = (400, 401, 403, 404, 410)  # what the servers of signed addresses say of those that are too old
-PAGES = 32  # of listings that are remembered: a page of a commit never changes
+MAX_PATHS_IN_REQUEST = 500  # paths in one request
+EXPIRED_STATUSES = (400, 401, 403, 404, 410)  # what the servers of signed addresses say of those that are too old
+MAX_CACHED_PAGES = 32  # of listings that are remembered: a page of a commit never changes
 
 
 class HubPath(NamedTuple):
-    """What a URL names: *base* is its part before *path*, which is "" for the whole data set."""
+    """The parts of a URL: *base* is its part before *path*, which is "" for the whole data set."""
 
     base: str
     repo: str
     revision: str
     path: str
 
-    def api(self, kind: str, revision: str, rest: str = "") -> str:
+    def api(self, kind: str, revision: str, suffix: str = "") -> str:
         """Return the address that answers for *kind* ("tree", "revision") at *revision*."""
-        return f"{server()}/api/datasets/{quote(self.repo)}/{kind}/{escaped(revision)}{rest}"
+        return f"{server()}/api/datasets/{quote(self.repo)}/{kind}/{escaped(revision)}{suffix}"
 
 
 def parsed_hub_url(url: str) -> HubPath:
     """Return the parts of *url*. Raises: UsageError if it names no data set."""
-    found = re.fullmatch(_PARTS, url, re.DOTALL)
-    if not found or found[3] == "":
-        raise UsageError(f"write {FORM}", url=url)
-    return HubPath(found[1], found[2], unquote(found[3] or "main"), found[4] or "")
+    match = re.fullmatch(_DATASET_URL, url, re.DOTALL)
+    if not match or match[3] == "":
+        raise UsageError(f"write {HF_URL_FORM}", url=url)
+    return HubPath(match[1], match[2], unquote(match[3] or "main"), match[4] or "")
 
 
 def server() -> str:
     """Return the URL of the hub, or of its mirror."""
-    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or SERVER
+    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB_SERVER
 
 
 def token() -> str:
     """Return the token of the user: of `HF_TOKEN`, or of the file that `hf auth login` writes; "" if there is none."""
-    if known := os.environ.get("HF_TOKEN", "").strip():
-        return known
+    if env_token := os.environ.get("HF_TOKEN", "").strip():
+        return env_token
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
     path = os.environ.get("HF_TOKEN_PATH") or f"{home}/token"
@@ -84,30 +84,30 @@ def token() -> str:
 
 
 def is_hub(address: str) -> bool:
-    """Tell whether *address* is on the hub itself, which gets the token; whom it redirects to does not."""
+    """True if *address* is on the hub itself, which gets the token; servers that it redirects to do not get it."""
     return urlsplit(address)[:2] == urlsplit(server())[:2]
 
 
 def _credentials(address: str, moved: bool) -> Mapping[str, str]:
-    known = token() if is_hub(address) else ""
-    return {"Authorization": f"Bearer {known}"} if known else {}
+    user_token = token() if is_hub(address) else ""
+    return {"Authorization": f"Bearer {user_token}"} if user_token else {}
 
 
-CLIENT = Client(_credentials)
+HUB_CLIENT = Client(_credentials)
 
 
 def refusal_of_hub(status: int, headers: Mapping[str, str], place: HubPath, url: str) -> Exception | None:
-    """Return what the hub's response of *status* and *headers* means, if that is not what HTTP says anyway.
+    """Map hub-specific error codes to an error; None if the generic HTTP error applies.
 
     Without a token it answers 401 for what is private, gated or not there. It tells by a draft of the IETF, RateLimit,
     in how many seconds it answers again.
     """
-    code, known = headers.get("X-Error-Code", ""), token()
+    code, user_token = headers.get("X-Error-Code", ""), token()
     if code == "GatedRepo":
-        then = "" if known else f", then log in: {LOGIN}"
-        return NoPermissionError(f"gated: accept its terms at {server()}/datasets/{place.repo}{then}", url=url)
-    if code == "RepoNotFound" or (status == 401 and not known):
-        private = "one that the token has no access to" if known else f"a private one; {LOGIN}"
+        advice = "" if user_token else f", then log in: {LOGIN}"
+        return NoPermissionError(f"gated: accept its terms at {server()}/datasets/{place.repo}{advice}", url=url)
+    if code == "RepoNotFound" or (status == 401 and not user_token):
+        private = "one that the token has no access to" if user_token else f"a private one; {LOGIN}"
         return StorageError(f"no such data set on the hub, or {private}", url=url)
     if code == "RevisionNotFound":
         return StorageError(f"the data set has no revision {place.revision!r}", url=url)
@@ -121,22 +121,22 @@ def refusal_of_hub(status: int, headers: Mapping[str, str], place: HubPath, url:
     return None
 
 
-def failure_of_hub(response: Response, place: HubPath, what: str = "read") -> Exception:
+def failure_of_hub(response: Response, place: HubPath, verb: str = "read") -> Exception:
     """Return the failure that *response* reports, and close it."""
-    known = refusal_of_hub(response.status, response.headers, place, response.url) if is_hub(response.address) else None
-    if known is None:
-        return http.status_error(response, what)
+    error = refusal_of_hub(response.status, response.headers, place, response.url) if is_hub(response.address) else None
+    if error is None:
+        return http.status_error(response, verb)
     response.close()
-    return known
+    return error
 
 
-def ask(address: str, place: HubPath, url: str, what: str = "read", form: Any = None) -> Response:
+def ask(address: str, place: HubPath, url: str, verb: str = "read", form: Any = None) -> Response:
     """Return the response, of status 200, of the hub's API at *address*, which a *form* is sent to if there is one."""
     body = None if form is None else urlencode(form, errors="surrogateescape").encode()
     headers = {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
-    response = CLIENT.request("GET" if form is None else "POST", address, url, headers=headers, body=body)
+    response = HUB_CLIENT.request("GET" if form is None else "POST", address, url, headers=headers, body=body)
     if response.status != 200:
-        raise failure_of_hub(response, place, what)
+        raise failure_of_hub(response, place, verb)
     return response
 
 
@@ -150,13 +150,13 @@ def current_commit(place: HubPath, url: str) -> str:
 
     Raises: TransientError; StorageError if there is no such data set or revision.
     """
-    if re.fullmatch(COMMIT, place.revision):
+    if re.fullmatch(COMMIT_PATTERN, place.revision):
         return place.revision
     response = ask(place.api("revision", place.revision, "?expand=sha"), place, url)
-    found = response.json(lambda about: str(about.get("sha")))
-    if not re.fullmatch(COMMIT, found):
+    commit = response.json(lambda about: str(about.get("sha")))
+    if not re.fullmatch(COMMIT_PATTERN, commit):
         raise StorageError("the server does not say which commit the revision is", url=url)
-    return found
+    return commit
 
 
 def commit_of(place: HubPath, url: str) -> str:
@@ -176,16 +176,16 @@ def pinned(url: str) -> str:
 
 
 def versions(place: HubPath, revision: str, paths: Sequence[str], url: str) -> dict[str, ListedObject]:
-    """Return what is known of those of *paths* that are files at *revision*, by path; one attempt."""
-    found: list[ListedObject] = []
-    for first in range(0, len(paths), ASKED):
-        form = [("paths", path) for path in paths[first : first + ASKED]] + [("expand", "false")]
-        found += ask(place.api("paths-info", revision), place, url, "look", form).json(partial(_files, place))
-    return {entry.url.removeprefix(f"{place.base}/"): entry for entry in found}
+    """Return the entries of the files among *paths* at *revision*, by path; one attempt."""
+    entries: list[ListedObject] = []
+    for first in range(0, len(paths), MAX_PATHS_IN_REQUEST):
+        form = [("paths", path) for path in paths[first : first + MAX_PATHS_IN_REQUEST]] + [("expand", "false")]
+        entries += ask(place.api("paths-info", revision), place, url, "look", form).json(partial(_files, place))
+    return {entry.url.removeprefix(f"{place.base}/"): entry for entry in entries}
 
 
-def _files(place: HubPath, found: list[dict[str, Any]]) -> list[ListedObject]:
-    """Return what the hub says of those of *found* that are files."""
+def _files(place: HubPath, entries: list[dict[str, Any]]) -> list[ListedObject]:
+    """Return the entries of the files in the JSON list *entries*."""
     return [
         ListedObject(
             f"{place.base}/{about['path']}",
@@ -193,7 +193,7 @@ def _files(place: HubPath, found: list[dict[str, Any]]) -> list[ListedObject]:
             None,
             (about.get("lfs") or {}).get("oid") or about.get("oid", ""),
         )
-        for about in found
+        for about in entries
         if about["type"] == "file"
     ]
 
@@ -205,7 +205,7 @@ def object_at(url: str) -> Object:
     """Return the object *url*. Raises: UsageError if it does not name one."""
     place = parsed_hub_url(url)
     if not place.path or place.path.endswith("/"):
-        raise UsageError(f"write {FORM}", url=url)
+        raise UsageError(f"write {HF_URL_FORM}", url=url)
     return _HubObject(url, place)
 
 
@@ -227,24 +227,24 @@ class _HubObject:
         headers = range_header(start, end)
         signed = self._signed
         if signed is not None:
-            response = CLIENT.request("GET", signed[0], self.url, headers=headers)
-            if response.status not in EXPIRED:
+            response = HUB_CLIENT.request("GET", signed[0], self.url, headers=headers)
+            if response.status not in EXPIRED_STATUSES:
                 return self._reply(response, start, signed[1])
             response.close()
         with self._asking[os.getpid()]:
-            found, sent = self._signed, None
-            if found is None or found is signed:
-                found, sent = self._resolved(headers)
-        response = sent or CLIENT.request("GET", found[0], self.url, headers=headers)
-        return self._reply(response, start, found[1])
+            resolved, sent = self._signed, None
+            if resolved is None or resolved is signed:
+                resolved, sent = self._resolved(headers)
+        response = sent or HUB_CLIENT.request("GET", resolved[0], self.url, headers=headers)
+        return self._reply(response, start, resolved[1])
 
     def _resolved(self, headers: dict[str, str]) -> tuple[tuple[str, str], Response | None]:
-        """Ask the hub where the file is, and keep that; return the response, too, if the hub itself sends the file."""
+        """Ask the hub for the signed address, and keep it; return the response, too, if the hub sends the file."""
         commit, path = commit_of(self._place, self.url), quote(self._place.path, errors="surrogateescape")
         address = f"{server()}/datasets/{quote(self._place.repo)}/resolve/{commit}/{path}"
         tag = ""
-        for _ in range(REDIRECTS + 1):
-            response = CLIENT.request("GET", address, self.url, headers=headers, follow=False)
+        for _ in range(MAX_REDIRECTS + 1):
+            response = HUB_CLIENT.request("GET", address, self.url, headers=headers, follow=False)
             tag = response.headers.get("X-Linked-Etag") or tag
             target = response.redirect("GET")
             version = (tag or response.headers.get("ETag", "")).removeprefix("W/").strip('"')
@@ -257,7 +257,7 @@ class _HubObject:
         raise StorageError("too many redirects", url=self.url)
 
     def _reply(self, response: Response, start: int, version: str) -> Reply:
-        if response.status not in REPLIES:
+        if response.status not in RANGE_STATUSES:
             raise failure_of_hub(response, self._place)
         return http.reply(response.status, response.headers, response, self.url, start, version)
 
@@ -272,9 +272,9 @@ class _HubObject:
     def output(self, force: bool) -> SentOutput:
         """Return an output that is uploaded when it is complete. Raises: StorageError, UsageError."""
         if find_spec("huggingface_hub") is None:
-            what = f"a library for uploads to the hub is missing: {how_to_install('tartools[hf]')}"
-            raise StorageError(f"{what}; or write files, and upload them by hf upload", url=self.url)
-        if re.fullmatch(COMMIT, self._place.revision):
+            message = f"a library for uploads to the hub is missing: {how_to_install('tartools[hf]')}"
+            raise StorageError(f"{message}; or write files, and upload them by hf upload", url=self.url)
+        if re.fullmatch(COMMIT_PATTERN, self._place.revision):
             raise UsageError("a commit does not change: name a branch, or none for main", url=self.url)
         return SentOutput(partial(_add, self._place, self.url, force))
 
@@ -285,29 +285,29 @@ def page(prefix: str, token: str, flat: bool) -> Page:
     folder = place.path.rpartition("/")[0]
     address = token
     if not address:
-        rest = f"/{escaped(folder)}" if folder else ""
-        asked = urlencode({"recursive": str(not flat).lower(), "expand": "false"})
-        address = place.api("tree", current_commit(place, prefix), f"{rest}?{asked}")
+        path = f"/{escaped(folder)}" if folder else ""
+        query = urlencode({"recursive": str(not flat).lower(), "expand": "false"})
+        address = place.api("tree", current_commit(place, prefix), f"{path}?{query}")
     try:
-        found, following = _tree(address, place._replace(path=""))
+        entries, following = _tree(address, place._replace(path=""))
     except NotFoundError:  # of the folder
         return Page([], "")
     start = f"{place.base}/{place.path}"
-    return Page([entry for entry in found if entry.url.startswith(start)], following, ordered=False)
+    return Page([entry for entry in entries if entry.url.startswith(start)], following, ordered=False)
 
 
-@functools.lru_cache(PAGES)
+@functools.lru_cache(MAX_CACHED_PAGES)
 def _tree(address: str, place: HubPath) -> tuple[list[ListedObject], str]:
     """Return the page of a listing that is at *address*, and the address of the next one, "" at the end."""
     response = ask(address, place, place.base, "list")
-    found = response.json(partial(_files, place))
+    entries = response.json(partial(_files, place))
     link = re.search(r'<([^>]*)>\s*;[^,]*rel="?next"?', response.headers.get("Link", ""))
     if link is None:
-        return found, ""
+        return entries, ""
     following = urljoin(address, link[1])
     if not following.startswith(f"{server()}/"):  # of a mirror it may be on the hub
         following = server() + urlunsplit(("", "", *urlsplit(following)[2:]))
-    return found, following
+    return entries, following
 
 
 # ---- writing, by huggingface_hub, which repeats what fails while it uploads ----
@@ -326,11 +326,11 @@ _changes: list[_Change] | None = None  # of the block of `one_commit` that runs
 
 
 def _add(place: HubPath, url: str, force: bool, sink: io.FileIO) -> None:
-    """Upload what is in *sink*, and make a commit of it. Raises: StorageError, also if the file exists by then."""
+    """Upload the content of *sink*, and commit it. Raises: StorageError, also if the file exists by then."""
     from huggingface_hub import CommitOperationAdd
 
-    there = partial(versions, place, place.revision, [place.path], url)
-    if not force and with_retries(there, url):
+    existing = partial(versions, place, place.revision, [place.path], url)
+    if not force and with_retries(existing, url):
         raise ExistsError(url)
     with reread(sink) as file:
         addition = CommitOperationAdd(place.path, file)
@@ -341,7 +341,7 @@ def _add(place: HubPath, url: str, force: bool, sink: io.FileIO) -> None:
 
 
 def _change(change: _Change) -> None:
-    """Make a commit of *change*, or a part of that of the block."""
+    """Commit *change* now, or add it to the open block of `one_commit`."""
     if _changes is None:
         _send([change])
     else:
@@ -350,7 +350,7 @@ def _change(change: _Change) -> None:
 
 @contextmanager
 def one_commit() -> Iterator[None]:
-    """Make one commit, at its normal end, of all that is written and removed in the block; else nothing appears."""
+    """Make one commit of all changes in the block at its normal end; after an error nothing appears."""
     global _changes  # noqa: PLW0603
     before, _changes = _changes, []
     try:
@@ -388,15 +388,15 @@ def _attempt(changes: Sequence[_Change], sent: list[str]) -> None:
 
     place, url = changes[0].place, changes[0].url
     parent = current_commit(place, url)
-    there = versions(place, parent, [change.place.path for change in changes], url)
+    existing = versions(place, parent, [change.place.path for change in changes], url)
     operations: list[Any] = []
     for change in changes:
-        path, known = change.place.path, there.get(change.place.path)
+        path, version = change.place.path, existing.get(change.place.path)
         if change.addition is None:
-            operations += [CommitOperationDelete(path)] * (known is not None)
-        elif known is None or change.force:
+            operations += [CommitOperationDelete(path)] * (version is not None)
+        elif version is None or change.force:
             operations.append(change.addition)
-        elif not sent or known.version != getattr(change.addition, "_local_oid", None):
+        elif not sent or version.version != getattr(change.addition, "_local_oid", None):
             raise ExistsError(change.url)
     if not operations:
         _commits[server(), place.repo, place.revision] = parent
@@ -405,7 +405,7 @@ def _attempt(changes: Sequence[_Change], sent: list[str]) -> None:
     first = f"{'Add' if changes[0].addition else 'Remove'} {place.path}"
     subject = first if len(changes) == 1 else f"{first} and {several(len(changes) - 1, 'other file')}"
     with _library(place, url) as client:
-        done = client.create_commit(
+        commit = client.create_commit(
             place.repo,
             operations,
             commit_message=subject,
@@ -413,12 +413,12 @@ def _attempt(changes: Sequence[_Change], sent: list[str]) -> None:
             revision=place.revision,
             parent_commit=parent,
         )
-    _commits[server(), place.repo, place.revision] = done.oid
+    _commits[server(), place.repo, place.revision] = commit.oid
 
 
 @contextmanager
 def _library(place: HubPath, url: str) -> Iterator[Any]:
-    """Give the client of the hub, and turn what it raises into StorageError, or TransientError.
+    """Give the client of the hub, and turn its errors into StorageError, or TransientError.
 
     It says nothing itself: addresses with signatures are in its log.
     """
@@ -438,15 +438,15 @@ def _library(place: HubPath, url: str) -> Iterator[Any]:
         response = next((cause.response for cause in causes if isinstance(cause, HfHubHTTPError)), None)
         if response is None:
             raise TransientError(f"huggingface_hub: {type(error).__name__}") from None
-        known = refusal_of_hub(response.status_code, response.headers, place, url)
-        if known is not None:
-            raise known from None
+        refusal = refusal_of_hub(response.status_code, response.headers, place, url)
+        if refusal is not None:
+            raise refusal from None
         if response.status_code in (409, 412):
             raise TransientError("others make commits to this branch, too") from None
         if http.is_busy(response.status_code):
             raise http.busy(response.status_code, "", response.headers.get("Retry-After", "")) from None
-        what = "no permission to write" if response.status_code == 403 else "the hub refuses"
-        raise StorageError(f"{what} ({response.status_code})", url=url) from None
+        reason = "no permission to write" if response.status_code == 403 else "the hub refuses"
+        raise StorageError(f"{reason} ({response.status_code})", url=url) from None
     finally:
         log.setLevel(level)
         if bars:

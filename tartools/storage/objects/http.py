@@ -1,4 +1,4 @@
-"""HTTP by urllib3: one attempt of a request, its response, what its failure means, and the connections that are kept.
+"""HTTP by urllib3: one attempt of a request, its response, translation of its errors, and pooled connections.
 
 No message repeats the text of an exception of urllib3: they quote URLs, signatures included.
 """
@@ -36,16 +36,19 @@ from tartools.storage.objects.contract import NoPermissionError, Reply
 from tartools.storage.objects.retry import OverloadError, TransientError, timeouts
 from tartools.storage.streams import SeekableFile
 
-CHUNK = 256 << 10  # bytes of a file that are sent at once
-MOST = 32 << 20  # bytes of a response that is not an object
-REDIRECTS = 10
-DONE, REPLIES = (200, 201, 204), (200, 206, 416)  # statuses of a request that was carried out, and of a range
-CONNECTIONS = 64  # that are kept open: to one server, and servers
+SEND_CHUNK_BYTES = 256 << 10  # bytes of a file that are sent at once
+MAX_RESPONSE_BYTES = 32 << 20  # bytes of a response that is not an object
+MAX_REDIRECTS = 10
+DONE_STATUSES, RANGE_STATUSES = (
+    (200, 201, 204),
+    (200, 206, 416),
+)  # statuses of a request that was carried out, and of a range
+MAX_KEPT_CONNECTIONS = 64  # that are kept open: to one server, and servers
 HEADERS = {"User-Agent": "tartools", "Accept-Encoding": "identity"}
 _PROXIES = [name for kind in ("http", "https", "all") for name in (f"{kind}_proxy", f"{kind}_proxy".upper())]
-_NUMBER = "[0-9]{1,18}"  # of bytes; Python refuses to parse much longer ones
+_BYTE_COUNT = "[0-9]{1,18}"  # of bytes; Python refuses to parse much longer ones
 BUNDLES = "REQUESTS_CA_BUNDLE (for ais: AIS_CLIENT_CA)"
-_REFUSED = r"^Tunnel connection failed: (\d{3})\b"  # http.client says so what a proxy has answered
+_PROXY_REFUSAL = r"^Tunnel connection failed: (\d{3})\b"  # http.client says so what a proxy has answered
 _OVERLOADS = ("SlowDown", "Throttling", "RequestLimitExceeded")  # names of S3 and of servers like it
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
@@ -67,10 +70,10 @@ class Payload(SeekableFile):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """Read up to `len(buffer)` bytes; 0 at the end."""
-        found = self._view[self._position : self._position + len(buffer)]
-        buffer[: len(found)] = found
-        self._position += len(found)
-        return len(found)
+        chunk = self._view[self._position : self._position + len(buffer)]
+        buffer[: len(chunk)] = chunk
+        self._position += len(chunk)
+        return len(chunk)
 
 
 class Response(contract.Body):
@@ -83,10 +86,10 @@ class Response(contract.Body):
         self.status = answer.status
         self.headers = answer.headers
 
-    def read(self, most: int, /) -> bytes:
-        """Return up to *most* bytes, b"" at the end. Raises: TransientError if the body ends before its length."""
+    def read(self, max_bytes: int, /) -> bytes:
+        """Return up to *max_bytes* bytes, b"" at the end. Raises: TransientError if the body ends before its length."""
         try:
-            return self._answer.read(most, decode_content=False)
+            return self._answer.read(max_bytes, decode_content=False)
         except (exceptions.HTTPError, OSError) as error:
             raise failure(error, self.url) from None
 
@@ -100,7 +103,7 @@ class Response(contract.Body):
         self.close()
 
     def redirect(self, method: str) -> str | None:
-        """Return where this redirects the same request by *method* to, and drain it; None if it is no such redirect.
+        """Return the target of a redirect of the same request by *method*, and drain it; None if there is none.
 
         Source: RFC 9110, 15.4: 301 to 303 may turn another method into a GET. Raises: StorageError for an invalid URL.
         """
@@ -121,10 +124,10 @@ class Response(contract.Body):
         except (TransientError, StorageError):
             return ""
 
-    def json(self, made: Callable[[Any], Result]) -> Result:
-        """Return what *made* makes of the body, parsed. Raises: TransientError; StorageError for what it can't take."""
+    def json(self, parse: Callable[[Any], Result]) -> Result:
+        """Return the parsed JSON of the body. Raises: TransientError; StorageError for another form of JSON."""
         try:
-            return made(json.loads(read_all(self, self.url)))
+            return parse(json.loads(read_all(self, self.url)))
         except (ValueError, LookupError, TypeError, AttributeError):
             raise StorageError("the server's response is not the JSON of this API", url=self.url) from None
 
@@ -149,7 +152,7 @@ class Client(NamedTuple):
         body: io.IOBase | bytes | None = None,
         follow: bool = True,
     ) -> Response:
-        """Return the response to one request to *address*, whatever its status; its body is not read yet.
+        """Return the response, of any status, to one request to *address*; its body is not read yet.
 
         Messages name *url*. Redirects are followed, unless that would change the method, or *follow* is False.
 
@@ -157,7 +160,7 @@ class Client(NamedTuple):
         address, too many redirects.
         """
         before = address
-        for _ in range(REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             moved = address is not before and body is None and urlsplit(before)[:2] != urlsplit(address)[:2]
             all_headers = {**(headers or {}), **self.credentials(address, moved)}
             try:
@@ -180,12 +183,12 @@ class Client(NamedTuple):
             body.seek(0)
         limits = urllib3.Timeout(connect=connect, read=times.idle)
         try:
-            held = connections(address, self.trust())
-            answer = held.urlopen(
+            pool = connections(address, self.trust())
+            answer = pool.urlopen(
                 method,
                 address,
                 redirect=False,
-                headers={**held.headers, **headers},
+                headers={**pool.headers, **headers},
                 body=cast(Any, body),
                 timeout=limits,
                 preload_content=False,
@@ -201,7 +204,7 @@ class Client(NamedTuple):
 def failure(
     error: Exception, url: str, address: str = "", connect: float = 0.0, bundles: str = BUNDLES
 ) -> TransientError | StorageError:
-    """Return what *error* of urllib3 means, of a request to *address*.
+    """Translate *error* of urllib3, of a request to *address*, to TransientError or StorageError.
 
     *connect* is the timeout for connecting, in seconds; *bundles* the variables that name trusted certificates.
     """
@@ -212,13 +215,13 @@ def failure(
 
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            what = f"the server's certificate is not trusted: {cause.verify_message}; {bundles} names others"
-            return StorageError(what, url=url)
+            message = f"the server's certificate is not trusted: {cause.verify_message}; {bundles} names others"
+            return StorageError(message, url=url)
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             return TransientError(f"TLS error ({cause.reason or 'no reason given'})")
     reason = next((c.strerror for c in causes if isinstance(c, OSError) and c.strerror), "no answer")
     if is_any(exceptions.ProxyError):
-        refused = next((found for cause in causes if (found := re.search(_REFUSED, str(cause)))), None)
+        refused = next((match for cause in causes if (match := re.search(_PROXY_REFUSAL, str(cause)))), None)
         reason = f"{refused[1]} {_PHRASES.get(int(refused[1]), '')}".rstrip() if refused else reason
         return TransientError(f"cannot connect through the proxy: {reason}")
     if is_any(exceptions.NewConnectionError):  # before the next: it is one of those
@@ -242,18 +245,18 @@ def _server(address: str) -> str:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """Yield *error* and all its causes, from the outside in."""
-    queue, seen = [error], set[int]()
+    queue, visited = [error], set[int]()
     while queue:
         cause = queue.pop(0)
-        if id(cause) not in seen:
-            seen.add(id(cause))
+        if id(cause) not in visited:
+            visited.add(id(cause))
             yield cause
             inner = (*cause.args, cause.__cause__, cause.__context__)
             queue += [i for i in inner if isinstance(i, BaseException)]
 
 
 def is_busy(status: int) -> bool:
-    """Tell whether a response of this *status* asks for a retry."""
+    """True if a response of this *status* asks for a retry."""
     return status in (408, 429) or (status >= 500 and status not in (501, 505))
 
 
@@ -267,11 +270,11 @@ def busy(status: int, code: str, after: str) -> TransientError:
 
 
 def status_error(
-    response: Response, what: str = "read", *, pinned: bool = False, code: str = ""
+    response: Response, verb: str = "read", *, pinned: bool = False, code: str = ""
 ) -> TransientError | StorageError:
     """Return the failure that *response* reports, and close it.
 
-    *what* was requested: "read", "write", "list". *pinned*: of one version. *code* is the server's own name for the
+    *verb* was requested: "read", "write", "list". *pinned*: of one version. *code* is the server's own name for the
     failure. Source: RFC 9110, 15.
     """
     status, url = response.status, response.url
@@ -282,22 +285,22 @@ def status_error(
     if status == 401:
         return StorageError(f"the server does not accept the credentials, or requires some ({code})", url=url)
     if status == 403:
-        return NoPermissionError(f"no permission to {what} ({code})", url=url)
+        return NoPermissionError(f"no permission to {verb} ({code})", url=url)
     if status in (404, 410):
-        if what != "read":
-            return StorageError(f"cannot {what}: not found ({code})", url=url)
+        if verb != "read":
+            return StorageError(f"cannot {verb}: not found ({code})", url=url)
         if pinned:
             return ChangedError("was deleted while it was being read", url=url)
         return NotFoundError("no such object", url=url)
     if status == 412:
-        return ExistsError(url) if what == "write" else ChangedError("was replaced while it was being read", url=url)
+        return ExistsError(url) if verb == "write" else ChangedError("was replaced while it was being read", url=url)
     if 300 <= status < 400:
         return StorageError(_redirected(response), url=url)
     return StorageError(f"the server refuses: {status} {code}".rstrip(), url=url)
 
 
 def _redirected(response: Response) -> str:
-    """Return what to say about a redirect that is not followed: where to, without a query, which may be a signature."""
+    """Return the message for a redirect that is not followed: its target without the query, which may be signed."""
     location = response.headers.get("Location")
     try:
         target = urlsplit(urljoin(response.address, location)) if location else None
@@ -317,7 +320,7 @@ def parse_date(text: str) -> float | None:
 
 def read_all(body: contract.Body, url: str) -> bytes:
     """Return all of *body*, and close it. Raises: TransientError; StorageError beyond 32 MiB."""
-    parts, missing = [], MOST
+    parts, missing = [], MAX_RESPONSE_BYTES
     try:
         while data := body.read(missing):
             parts.append(data)
@@ -336,7 +339,7 @@ def range_of(start: int, end: int | None) -> str:
 
 def range_header(start: int, end: int | None) -> dict[str, str]:
     """Return the header that requests the bytes *start* to *end*, none for all of them."""
-    return {"Range": wanted} if (wanted := range_of(start, end)) else {}
+    return {"Range": value} if (value := range_of(start, end)) else {}
 
 
 def escaped(name: str) -> str:
@@ -347,7 +350,7 @@ def escaped(name: str) -> str:
 def content_length(headers: Mapping[str, str]) -> int | None:
     """Return the length of a body by its *headers*, also of one that a HEAD has not sent; None if they do not say."""
     text = headers.get("content-length", "")
-    return int(text) if re.fullmatch(_NUMBER, text) and "transfer-encoding" not in headers else None
+    return int(text) if re.fullmatch(_BYTE_COUNT, text) and "transfer-encoding" not in headers else None
 
 
 def reply(status: int, headers: Mapping[str, str], body: contract.Body, url: str, start: int, version: str) -> Reply:
@@ -359,19 +362,19 @@ def reply(status: int, headers: Mapping[str, str], body: contract.Body, url: str
     Raises: StorageError for status 206 without Content-Range.
     """
     length = content_length(headers)
-    about = headers.get("content-range", "")
-    found = re.fullmatch(rf"bytes ({_NUMBER})-({_NUMBER})/({_NUMBER}|\*)", about)
-    if found:
-        first, last = int(found[1]), int(found[2])
-        size = None if found[3] == "*" else int(found[3])
+    content_range = headers.get("content-range", "")
+    match = re.fullmatch(rf"bytes ({_BYTE_COUNT})-({_BYTE_COUNT})/({_BYTE_COUNT}|\*)", content_range)
+    if match:
+        first, last = int(match[1]), int(match[2])
+        size = None if match[3] == "*" else int(match[3])
         return Reply(body, first, last - first + 1 if length is None else length, size, version)
     if status == 200:
         framed = length is not None or "transfer-encoding" in headers  # RFC 9112, 6.3
         return Reply(body, 0, length, length, version, framed)
     body.close()
     if status == 416 or length == 0:
-        found = re.fullmatch(rf"bytes \*/({_NUMBER})", about)
-        return Reply(io.BytesIO(), start, 0, int(found[1]) if found else None, version)
+        match = re.fullmatch(rf"bytes \*/({_BYTE_COUNT})", content_range)
+        return Reply(io.BytesIO(), start, 0, int(match[1]) if match else None, version)
     raise StorageError("206 response without Content-Range", url=url)
 
 
@@ -401,23 +404,28 @@ def connections(address: str, trust: Trust = True) -> urllib3.PoolManager:
 def _connections(process: int, proxy: str, trust: Trust | None) -> urllib3.PoolManager:
     """Return new connections; *trust* is None if nothing is encrypted."""
     context = None if trust is None else _context(trust)
-    kept: dict[str, Any] = {"num_pools": CONNECTIONS, "maxsize": CONNECTIONS, "headers": HEADERS, "retries": False}
-    kept |= {"blocksize": CHUNK, "ssl_context": context}
+    options: dict[str, Any] = {
+        "num_pools": MAX_KEPT_CONNECTIONS,
+        "maxsize": MAX_KEPT_CONNECTIONS,
+        "headers": HEADERS,
+        "retries": False,
+    }
+    options |= {"blocksize": SEND_CHUNK_BYTES, "ssl_context": context}
     if not proxy:
-        return urllib3.PoolManager(**kept)
+        return urllib3.PoolManager(**options)
     if proxy.startswith("socks"):
         if find_spec("socks") is None:
             raise StorageError(f"this proxy needs a library: {how_to_install('PySocks')}")
         from urllib3.contrib.socks import SOCKSProxyManager
 
-        return SOCKSProxyManager(proxy, **kept)
+        return SOCKSProxyManager(proxy, **options)
     name, password = urlsplit(proxy).username, urlsplit(proxy).password or ""
     headers = urllib3.make_headers(proxy_basic_auth=unquote(f"{name}:{password}") if name else None)
-    return urllib3.ProxyManager(proxy, proxy_headers=headers, proxy_ssl_context=context, **kept)
+    return urllib3.ProxyManager(proxy, proxy_headers=headers, proxy_ssl_context=context, **options)
 
 
 def _context(trust: Trust) -> ssl.SSLContext:
-    """Return what checks certificates. The usual ones are those of the system, or `SSL_CERT_FILE`, and Mozilla's."""
+    """Return the TLS context: with certificates of the system or `SSL_CERT_FILE`, and Mozilla's, or in *trust*."""
     if isinstance(trust, str):
         return load_trusted(trust, BUNDLES)
     context = ssl.create_default_context()
@@ -447,10 +455,10 @@ def _proxy_of(address: str) -> str:
     """Return the URL of the proxy for *address* (http_proxy, https_proxy, all_proxy, no_proxy), "" if there is none."""
     if sys.platform != "darwin" and not any(map(os.environ.get, _PROXIES)):
         return ""  # to make sure by `getproxies` takes as long as a small request
-    known, parts = getproxies(), urlsplit(address)
-    proxy = known.get(parts.scheme) or known.get("all") or ""
+    proxies, parts = getproxies(), urlsplit(address)
+    proxy = proxies.get(parts.scheme) or proxies.get("all") or ""
     server = parts.netloc.rpartition("@")[2]
-    if not proxy or proxy_bypass(server) or _is_in(parts.hostname or "", known.get("no", "")):
+    if not proxy or proxy_bypass(server) or _is_in(parts.hostname or "", proxies.get("no", "")):
         return ""
     return proxy if "://" in proxy else f"http://{proxy}"
 

@@ -1,4 +1,4 @@
-"""Integrity of uploads: checksums of what is sent, and failures of a store that has stored something else."""
+"""Integrity of uploads: checksums of the sent data, and errors of a store that has stored other data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def corrupted_error(url: str, sent: str, stored: str) -> StorageError:
 
 
 def require_size(target: Object, sent: int) -> None:
-    """Ask the store for the size of an object that was just written, and compare it with what was sent.
+    """Ask the store for the size of an object that was just written, and compare it with the number of sent bytes.
 
     Nothing is compared if the store does not say it, or lets this user only write.
 
@@ -53,6 +53,6 @@ def require_size(target: Object, sent: int) -> None:
 
 
 def remove_corrupted(target: Object) -> None:
-    """Try to remove an object that is not what was sent: nothing appears after a failure."""
+    """Try to remove an object with other data than were sent: nothing appears after a failure."""
     with suppress(StorageError, TransientError):
         target.remove()

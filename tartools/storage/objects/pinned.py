@@ -1,4 +1,4 @@
-"""Ranges of objects: all of one version, each resumed where it was cut. Whatever reads an object reads it here."""
+"""Ranges of objects: all of one version, each resumed where it was cut. All reads of objects go through here."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from tartools.errors import ChangedError, StorageError
 from tartools.storage.objects.contract import Object, Reply
 from tartools.storage.objects.retry import Attempts, TransientError
 
-FIRST_READ, READ = 64 << 10, 1 << 20  # bytes a read, which double: short reads return soon
-REPLACED = "was replaced while it was being read"
+FIRST_READ_SIZE, MAX_OBJECT_READ_BYTES = 64 << 10, 1 << 20  # bytes a read, which double: short reads return soon
+REPLACED_WHILE_READ = "was replaced while it was being read"
 
 
 class Range:
     """The bytes *start* to *end* (None: up to where the object ends) of an object, and where they are received.
 
-    That is *room*, if it is not None, which then holds the next bytes; else the next place in *store*, which has room
-    for all of them; else memory of their own. Of both `chunks` has views. *again*: nobody has seen the bytes yet, so
+    That is *destination*, if it is not None, which holds the next bytes; else the next place in *buffer*, which has
+    room for all; else new memory. `chunks` has views of both. *again*: nobody has seen them, so
     they may be received anew.
     """
 
-    def __init__(self, start: int, end: int | None, store: memoryview | None = None, again: bool = False) -> None:
+    def __init__(self, start: int, end: int | None, buffer: memoryview | None = None, repeatable: bool = False) -> None:
         self.start = start
         self.end = end
-        self.store = store
-        self.again = again
-        self.room: memoryview | None = None
+        self.buffer = buffer
+        self.repeatable = repeatable
+        self.destination: memoryview | None = None
         self.received = 0
         self.chunks: deque[memoryview] = deque()
-        self.sure = False  # what was received is of the version that is wanted
+        self.verified = False  # the received bytes are of the pinned version
 
     @property
     def position(self) -> int:
         """The byte that comes next."""
         return self.start + self.received
 
-    def take(self, reply: Reply, most: int) -> int:
-        """Receive up to *most* bytes; return how many came, 0 at the end."""
-        room = self.room if self.store is None else self.store[self.received :]
-        data = room[: reply.body.readinto(room[:most])] if room else memoryview(reply.body.read(most))
-        if self.room is None and data:
+    def take(self, reply: Reply, max_bytes: int) -> int:
+        """Receive up to *max_bytes* bytes; return how many came, 0 at the end."""
+        room = self.destination if self.buffer is None else self.buffer[self.received :]
+        data = room[: reply.body.readinto(room[:max_bytes])] if room else memoryview(reply.body.read(max_bytes))
+        if self.destination is None and data:
             self.chunks.append(data)
         return len(data)
 
 
 class Pinned:
-    """The object *source*, of which one version is read: that of the first response, or else *size* and *version*.
+    """The object *source*, pinned to one version: the one of the first response, or else *size* and *version*.
 
     If it is not *ranged*, the server may send all of it where a range was requested. *listed*: the version comes from
     a listing, and the server may not send it with the data, as emulators of GCS do. *replaced* tells of another one.
@@ -63,7 +63,7 @@ class Pinned:
         *,
         ranged: bool = True,
         listed: bool = False,
-        replaced: str = REPLACED,
+        replaced: str = REPLACED_WHILE_READ,
     ) -> None:
         self.source = source
         self.size = size
@@ -71,7 +71,7 @@ class Pinned:
         self.ranged = ranged
         self._listed = listed
         self._replaced = replaced
-        self._read = FIRST_READ
+        self._read = FIRST_READ_SIZE
 
     def receive(self, part: Range, wait: Callable[[float], object] = time.sleep) -> Iterator[int]:
         """Receive the bytes of *part*, some at a time, and resume where it was cut; yield how many each time.
@@ -80,8 +80,8 @@ class Pinned:
         another version, for a cut of which the version is not known; what *wait* raises.
         """
         attempts = Attempts(self.source.url, lambda: part.position)
-        if part.again and part.end is not None:
-            self._read = max(part.end - part.start, FIRST_READ)  # all at once, until that fails
+        if part.repeatable and part.end is not None:
+            self._read = max(part.end - part.start, FIRST_READ_SIZE)  # all at once, until that fails
         while True:
             if pause := attempts.start():
                 wait(pause)
@@ -92,17 +92,17 @@ class Pinned:
             except TransientError as error:
                 if part.received and part.position == part.end:
                     return  # only the end of the body is missing: the last chunk
-                self._read = FIRST_READ  # a reset discards what a read has so far
+                self._read = FIRST_READ_SIZE  # a reset discards what a read has so far
                 self._forget_unsure(part)
                 wait(attempts.failed(error))
 
     def _forget_unsure(self, part: Range) -> None:
-        """Have *part* begin anew if what comes next may be of another version."""
-        if part.sure or not part.received:
+        """Restart *part* if the next bytes may be of another version."""
+        if part.verified or not part.received:
             return
-        if not part.again:
-            what = "the connection was cut, and the server gives no version (ETag) to resume"
-            raise self._failure(what, part)
+        if not part.repeatable:
+            message = "the connection was cut, and the server gives no version (ETag) to resume"
+            raise self._failure(message, part)
         part.received = 0
         part.chunks.clear()
 
@@ -116,7 +116,7 @@ class Pinned:
                 reply = self._first(reply, part)
             else:
                 self._check(reply, part)
-            part.sure = bool(self.version and reply.version)
+            part.verified = bool(self.version and reply.version)
             if part.end != part.start:
                 yield from self._body(reply, part)
         finally:
@@ -127,15 +127,15 @@ class Pinned:
     def _body(self, reply: Reply, part: Range) -> Iterator[int]:
         """Receive the body of *reply*, and look whether it has more bytes than it should."""
         surplus = part.position - reply.start  # if the server began at 0
-        while surplus and (count := len(reply.body.read(min(surplus, READ)))):
+        while surplus and (count := len(reply.body.read(min(surplus, MAX_OBJECT_READ_BYTES)))):
             surplus -= count
         exact = self.ranged or part.end is None or reply.length == part.end - part.position
         while not surplus:
-            missing = READ if part.end is None else part.end - part.position
+            missing = MAX_OBJECT_READ_BYTES if part.end is None else part.end - part.position
             if not missing and not exact:
                 return
             count = part.take(reply, min(self._read, missing) or 1)
-            self._read = max(self._read, min(2 * self._read, READ))
+            self._read = max(self._read, min(2 * self._read, MAX_OBJECT_READ_BYTES))
             if not count:
                 return
             if not missing:
@@ -150,8 +150,8 @@ class Pinned:
         """
         assert part.end is not None
         if reply.size is not None and reply.start == part.start:
-            rest = max(reply.size - part.start, 0)
-            if reply.length == min(part.end - part.start, rest) and (reply.version or reply.length == rest):
+            remaining = max(reply.size - part.start, 0)
+            if reply.length == min(part.end - part.start, remaining) and (reply.version or reply.length == remaining):
                 part.end = part.start + reply.length
                 self.size, self.version = reply.size, reply.version
                 self.ranged = reply.length < reply.size  # all of it comes whether the server has ranges or not
@@ -164,7 +164,7 @@ class Pinned:
         return reply
 
     def _check(self, reply: Reply, part: Range) -> None:
-        """Check a response against what is known. Raises: TransientError, StorageError."""
+        """Compare a response with the pinned version and the requested range. Raises: TransientError, StorageError."""
         nothing = part.end == part.start
         silent = not reply.version and (self._listed or nothing)
         if (self.version and reply.version != self.version and not silent) or reply.size not in (None, self.size):
@@ -174,5 +174,5 @@ class Pinned:
         if self.ranged and not nothing and reply.length not in (None, (part.end or 0) - part.position):
             raise TransientError("the server sent another range than the requested one")
 
-    def _failure(self, what: str, part: Range) -> StorageError:
-        return StorageError(what, url=self.source.url, offset=part.position)
+    def _failure(self, message: str, part: Range) -> StorageError:
+        return StorageError(message, url=self.source.url, offset=part.position)

@@ -17,27 +17,27 @@ from collections.abc import Iterator
 
 from tartools.errors import StorageError
 from tartools.storage.objects.contract import Object
-from tartools.storage.objects.pinned import FIRST_READ, Pinned, Range
+from tartools.storage.objects.pinned import FIRST_READ_SIZE, Pinned, Range
 from tartools.storage.objects.retry import setting
 from tartools.storage.streams import Input
 
-RANGE = 8 << 20  # bytes
-AHEAD, MOST_AHEAD = 8, 16  # ranges
-BUSY = 4  # a range that took more than so many times its processor time was waited for
+RANGE_BYTES = 8 << 20  # bytes
+RANGES_AHEAD, MAX_RANGES_AHEAD = 8, 16  # ranges
+BUSY_RATIO = 4  # a range that took longer than this many times its processor time was waited for
 MOST_HELD = 32  # ranges that all open objects of this process share for what they read ahead
-GATHER = 0.05  # seconds to wait for a whole range before its first bytes are read
+GATHER_SECONDS = 0.05  # seconds to wait for a whole range before its first bytes are read
 
 
 class Pace:
-    """The *window*: how many ranges are requested at once, at most *most*. See docs/adr/0008.
+    """The *window*: the number of ranges requested at once, up to *most*. See docs/adr/0008.
 
     As many as at the *beginning*, until the reader has waited for two in a row; then twice as many after each that it
     waited for. More do not help a reader that is slower than one connection, and they take from the processor.
     """
 
-    def __init__(self, most: int, beginning: int = 1) -> None:
-        self.window = min(beginning, most)
-        self.most = most
+    def __init__(self, max_window: int, beginning: int = 1) -> None:
+        self.window = min(beginning, max_window)
+        self.max_window = max_window
         self._slow = 0  # ranges in a row for which the reader waited
         self._waited, self._since = 0.0, time.monotonic()  # seconds of waiting for the current range, and its begin
 
@@ -45,14 +45,14 @@ class Pace:
         """Note that the reader has waited for the current range."""
         self._waited += seconds
 
-    def done(self, seconds: float, work: float) -> None:
-        """Decide after a range that was received in some *seconds*, *work* of the processor."""
+    def record(self, seconds: float, work: float) -> None:
+        """Adapt the window after a range that took *seconds* to receive, with *work* seconds of processor time."""
         now = time.monotonic()
-        slow = 2 * self._waited > now - self._since and seconds > BUSY * work
+        slow = 2 * self._waited > now - self._since and seconds > BUSY_RATIO * work
         self._slow = self._slow + 1 if slow else 0
         self._waited, self._since = 0.0, now
         if slow and (self.window > 1 or self._slow > 1):
-            self.window = min(2 * self.window, self.most)
+            self.window = min(2 * self.window, self.max_window)
 
 
 budget = threading.Semaphore(MOST_HELD)
@@ -60,10 +60,10 @@ os.register_at_fork(after_in_child=lambda: budget.__init__(MOST_HELD))  # type: 
 
 
 class _Part(Range):
-    """A range, and what receiving it took: *seconds*, and of them *work* of the processor."""
+    """A range, with the time that receiving it took: *seconds*, and of them *work* of the processor."""
 
     seconds = work = 0.0
-    done = False
+    is_done = False
     error: BaseException | None = None
 
 
@@ -81,7 +81,7 @@ class RangedInput(Input):
         self,
         source: Object,
         start: int = 0,
-        first: int = RANGE,
+        first: int = RANGE_BYTES,
         size: int | None = None,
         version: str | None = None,
     ) -> None:
@@ -90,18 +90,18 @@ class RangedInput(Input):
         self._next = start  # of the next part
         self._length = first  # of the next part
         beginning = 2 if os.environ.get("TARTOOLS_CACHE") else 1  # it gives a range when all of it has come
-        self._pace = Pace(setting("TARTOOLS_READAHEAD", AHEAD, MOST_AHEAD), beginning)
+        self._pace = Pace(setting("TARTOOLS_READAHEAD", RANGES_AHEAD, MAX_RANGES_AHEAD), beginning)
         self._owner = os.getpid()
-        self._own: tuple[_Part, Iterator[int]] | None = None  # received without a thread
+        self._direct: tuple[_Part, Iterator[int]] | None = None  # received without a thread
         self._rest = memoryview(b"")  # of a chunk
         self._changed = threading.Condition()
         self._parts: deque[_Part] = deque()  # received by threads
         self._stores: list[memoryview] = []  # one to be used again, since memory that is new takes time
-        self._receiving = self._hungry = self._stopped = False
+        self._receiving = self._reader_waiting = self._stopped = False
 
     @property
     def framed(self) -> bool:
-        """Tell whether the server states the length."""
+        """True if the server states the length."""
         return self._source.framed
 
     def readinto(self, view: memoryview, /) -> int:
@@ -116,7 +116,7 @@ class RangedInput(Input):
                 raise self._stop()
             if self._parts:
                 self._rest = self._from_thread()
-            elif self._own is not None or self._has_more():
+            elif self._direct is not None or self._has_more():
                 if count := self._receive_directly(view):
                     return count
             else:
@@ -139,14 +139,14 @@ class RangedInput(Input):
             return
         with self._changed:
             self._stopped = True
-            if held := len(self._parts) + len(self._stores):
-                budget.release(held)
+            if slots := len(self._parts) + len(self._stores):
+                budget.release(slots)
             self._parts.clear()
             self._stores.clear()
             self._changed.notify_all()
-        if self._own is not None and not self._receiving:
-            self._own[1].close()  # type: ignore[attr-defined]  # a generator, which releases the connection
-            self._own = None
+        if self._direct is not None and not self._receiving:
+            self._direct[1].close()  # type: ignore[attr-defined]  # a generator, which releases the connection
+            self._direct = None
 
     def __del__(self) -> None:
         if getattr(self, "_parts", None) or getattr(self, "_stores", None):
@@ -159,14 +159,17 @@ class RangedInput(Input):
 
         0 at its end, and where the bytes are in `_rest`, because *view* is short.
         """
-        if self._own is None:
+        if self._direct is None:
             part = self._new_part()
-            self._own = part, self._source.receive(part, self._pause)
-        part, flow = self._own
+            self._direct = part, self._source.receive(part, self._pause)
+        part, flow = self._direct
         if part.error is not None:
             raise part.error
         begin, work = time.monotonic(), time.thread_time()
-        self._receiving, part.room = True, view if len(view) >= FIRST_READ else None  # short reads take too long
+        self._receiving, part.destination = (
+            True,
+            view if len(view) >= FIRST_READ_SIZE else None,
+        )  # short reads take too long
         try:
             count = next(flow, 0)
         except BaseException as error:  # a generator that raised would only stop the next time
@@ -174,13 +177,13 @@ class RangedInput(Input):
             part.error = error if isinstance(error, Exception) else interrupted
             raise
         finally:
-            self._receiving, part.room = False, None
+            self._receiving, part.destination = False, None
         waited = time.monotonic() - begin
         self._pace.waited(waited)
         part.seconds += waited
         part.work += time.thread_time() - work
         if not count:
-            self._own = None
+            self._direct = None
             self._done_with(part)
         if part.chunks:
             self._rest = part.chunks.popleft()
@@ -195,10 +198,10 @@ class RangedInput(Input):
         if not part.chunks:
             begin = time.monotonic()
             with self._changed:  # waking up for each chunk would take longer than reading
-                self._changed.wait_for(lambda: part.done or self._stopped, GATHER)
-                self._hungry = True
-                self._changed.wait_for(lambda: part.chunks or part.done or self._stopped)
-                self._hungry = False
+                self._changed.wait_for(lambda: part.is_done or self._stopped, GATHER_SECONDS)
+                self._reader_waiting = True
+                self._changed.wait_for(lambda: part.chunks or part.is_done or self._stopped)
+                self._reader_waiting = False
             self._pace.waited(time.monotonic() - begin)
         if part.chunks and not self._stopped:
             return part.chunks.popleft()
@@ -207,31 +210,31 @@ class RangedInput(Input):
         if not self._stopped:
             with self._changed:
                 self._parts.popleft()
-                if part.store is not None:
-                    self._stores.append(part.store)
+                if part.buffer is not None:
+                    self._stores.append(part.buffer)
                 self._done_with(part)
         return memoryview(b"")
 
     def _done_with(self, part: _Part) -> None:
-        """Decide how many ranges are requested at once, and request them."""
-        self._pace.done(part.seconds, part.work)
+        """Adapt the window after *part*, and start ranges."""
+        self._pace.record(part.seconds, part.work)
         with self._changed:
-            self._ask()
+            self._start_ranges()
             while len(self._stores) > (self._pace.window > 1 and self._has_more()):
                 self._stores.pop()
                 budget.release()
 
-    def _ask(self) -> None:
+    def _start_ranges(self) -> None:
         """Start threads for as many parts as the window and the budget allow."""
         window = self._pace.window
         while window > 1 and not self._stopped and self._has_more():
-            under_way = sum(not part.done for part in self._parts)
+            under_way = sum(not part.is_done for part in self._parts)
             if under_way >= window or len(self._parts) > window:
                 return
             if not self._stores and not budget.acquire(blocking=False):
                 return  # then the reader receives the next part without a thread
             part = self._new_part()
-            part.store = self._stores.pop() if self._stores else memoryview(bytearray(RANGE))
+            part.buffer = self._stores.pop() if self._stores else memoryview(bytearray(RANGE_BYTES))
             thread = threading.Thread(target=self._run, args=(part,), daemon=True)
             try:
                 thread.start()
@@ -247,20 +250,20 @@ class RangedInput(Input):
             for _ in self._source.receive(part, self._pause):
                 if self._stopped:
                     break
-                if self._hungry:
+                if self._reader_waiting:
                     with self._changed:
                         self._changed.notify_all()
         except BaseException as error:  # raised where the bytes are read
             part.error = error
         part.seconds, part.work = time.monotonic() - begin, time.thread_time()
         with self._changed:
-            part.done = True
+            part.is_done = True
             if part.error is None:
-                self._ask()
+                self._start_ranges()
             self._changed.notify_all()
 
     def _new_part(self) -> _Part:
-        end, size = self._next + min(self._length, RANGE), self._source.size
+        end, size = self._next + min(self._length, RANGE_BYTES), self._source.size
         part = _Part(self._next, end if size is None else min(end, size))
         self._next, self._length = end, 2 * self._length
         return part

@@ -13,12 +13,12 @@ from typing import NamedTuple, TypeVar
 from tartools.errors import StorageError, UsageError
 from tartools.storage.objects.pacing import pacer_of
 
-ATTEMPTS = 5
-IDLE, CONNECT = 60.0, 10.0  # seconds
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts; they double
+MAX_ATTEMPTS = 5
+IDLE_SECONDS, CONNECT_TIMEOUT = 60.0, 10.0  # seconds
+FIRST_BACKOFF, MAX_BACKOFF = 0.5, 30.0  # seconds between attempts; they double
 LONGEST_WAIT = 310.0  # seconds that a server may ask for (Retry-After): the hub counts requests in five minutes
 MOST_ATTEMPTS, MOST_SECONDS = 100, 3600.0
-WORTH = 256 << 10  # bytes; an attempt that brought so many was no failure
+PROGRESS_BYTES = 256 << 10  # bytes; an attempt that brought so many was no failure
 MAX_OVERLOADS = 10  # for each attempt that a request gets, while other requests to the same server succeed
 
 Result = TypeVar("Result")
@@ -46,16 +46,16 @@ class Timeouts(NamedTuple):
 
 def timeouts() -> Timeouts:
     """Return how long an attempt may take. Raises: UsageError if `TARTOOLS_TIMEOUT` is not a number of seconds."""
-    idle = _number("TARTOOLS_TIMEOUT", IDLE, MOST_SECONDS)
-    return Timeouts(min(CONNECT, idle), idle)
+    idle = _number("TARTOOLS_TIMEOUT", IDLE_SECONDS, MOST_SECONDS)
+    return Timeouts(min(CONNECT_TIMEOUT, idle), idle)
 
 
-def setting(name: str, default: int, most: int) -> int:
-    """Return the number, from 1 to *most*, in the environment variable *name*. Raises: UsageError."""
-    return int(_number(name, default, most, whole=True))
+def setting(name: str, default: int, max_value: int) -> int:
+    """Return the number, from 1 to *max_value*, in the environment variable *name*. Raises: UsageError."""
+    return int(_number(name, default, max_value, whole=True))
 
 
-def _number(name: str, default: float, most: float, *, whole: bool = False) -> float:
+def _number(name: str, default: float, max_value: float, *, whole: bool = False) -> float:
     text = os.environ.get(name, "")
     if not text:
         return default
@@ -63,9 +63,9 @@ def _number(name: str, default: float, most: float, *, whole: bool = False) -> f
         number = float(int(text) if whole else text)
     except ValueError:
         number = 0
-    least = 1 if whole else 0.001
-    if not least <= number <= most:
-        raise UsageError(f"{name} is a number from {least} to {most:g}, not {text!r}")
+    min_value = 1 if whole else 0.001
+    if not min_value <= number <= max_value:
+        raise UsageError(f"{name} is a number from {min_value} to {max_value:g}, not {text!r}")
     return number
 
 
@@ -79,8 +79,8 @@ class Attempts:
         self._url = url
         self._position = position
         self._begin = position() if position else 0
-        self._most = setting("TARTOOLS_TRIES", ATTEMPTS, MOST_ATTEMPTS)
-        self._failed = 0
+        self._max_attempts = setting("TARTOOLS_TRIES", MAX_ATTEMPTS, MOST_ATTEMPTS)
+        self._failures = 0
         self._pacer, self._queued = pacer_of(url), 0.0
         self._successes, self._overloads = self._pacer.successes, 0
 
@@ -100,20 +100,20 @@ class Attempts:
         """
         offset = self._position() if self._position else None
         if offset is not None:
-            self._failed, self._begin = 0 if offset - self._begin >= WORTH else self._failed, offset
-        self._failed += 1
+            self._failures, self._begin = 0 if offset - self._begin >= PROGRESS_BYTES else self._failures, offset
+        self._failures += 1
         if isinstance(error, OverloadError):
             self._pacer.refuse(self._queued, min(error.after or 0, LONGEST_WAIT))
             self._overloads += 1
-            if self._pacer.successes > self._successes and self._overloads < MAX_OVERLOADS * self._most:
-                self._failed = min(self._failed, 1)  # the server works: this request has only to wait for its turn
+            if self._pacer.successes > self._successes and self._overloads < MAX_OVERLOADS * self._max_attempts:
+                self._failures = min(self._failures, 1)  # the server works: this request has only to wait for its turn
             self._successes = self._pacer.successes
-        if self._failed >= self._most:
-            number = "1 try" if self._failed == 1 else f"{self._failed} tries"
+        if self._failures >= self._max_attempts:
+            number = "1 try" if self._failures == 1 else f"{self._failures} tries"
             raise StorageError(f"{error.reason} ({number})", url=self._url, offset=offset) from error
         import random
 
-        pause: float = min(FIRST_PAUSE * 2 ** (self._failed - 1), LONGEST_PAUSE)
+        pause: float = min(FIRST_BACKOFF * 2 ** (self._failures - 1), MAX_BACKOFF)
         pause *= random.uniform(0.75, 1)  # so that a thousand jobs do not retry at the same moment
         if (error.after or 0) > LONGEST_WAIT:
             raise StorageError(f"{error.reason}; it asks for a retry in {error.after:.0f} seconds", url=self._url)
@@ -121,11 +121,11 @@ class Attempts:
 
 
 def with_retries(work: Callable[[], Result], url: str, wait: Callable[[float], object] = time.sleep) -> Result:
-    """Return what *work* returns, after as many attempts as that takes.
+    """Return the result of *work*, which is retried after each TransientError.
 
     Before the next one *wait* is called with the seconds to wait; it may raise, to give up.
 
-    Raises: as `Attempts.failed`; what *work* and *wait* raise.
+    Raises: StorageError after the last attempt; other errors of *work* and *wait*.
     """
     attempts = Attempts(url)
     while True:

@@ -28,7 +28,7 @@ from tartools.storage.objects.retry import timeouts
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.url import bucket_and_name
 
-CONNECTIONS = 64
+MAX_S3_CONNECTIONS = 64
 CRC32, MD5 = "ChecksumCRC32", "ContentMD5"  # parameters of botocore
 CHECKSUM_SETTING = "AWS_REQUEST_CHECKSUM_CALCULATION"
 BUNDLE_SETTING = "AWS_CA_BUNDLE"
@@ -43,8 +43,14 @@ _TRANSIENT = (
     "XAmzContentChecksumMismatch",
     "XAmzContentSHA256Mismatch",
 )
-ABSENT = ("NoSuchKey", "NotFound", "404")
-_CREDENTIALS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired")
+NOT_FOUND_CODES = ("NoSuchKey", "NotFound", "404")
+_CREDENTIAL_CODES = (
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+    "InvalidToken",
+    "TokenRefreshRequired",
+)
 _CONNECTION = (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError)
 _lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)  # threads may not make a client at the same time
 
@@ -79,7 +85,7 @@ def _connection_of(process: int) -> _Connection:
         connect_timeout=times.connect,
         read_timeout=times.idle,
         retries={"total_max_attempts": 1},  # `retry` counts attempts, and `pinned` resumes
-        max_pool_connections=CONNECTIONS,
+        max_pool_connections=MAX_S3_CONNECTIONS,
         response_checksum_validation="when_required",  # ranges have no checksum
         request_checksum_calculation="when_required",  # `_checksum_parameter` says why
     )
@@ -138,12 +144,12 @@ def _client() -> Any:
 
 
 @contextmanager
-def _translated(url: str, what: str = "read", pinned: bool = False) -> Iterator[None]:
-    """Turn what botocore and urllib3 raise about *url* into TransientError or StorageError; *what* was requested."""
+def _translated(url: str, verb: str = "read", pinned: bool = False) -> Iterator[None]:
+    """Turn errors of botocore and urllib3 into TransientError or StorageError; *verb*: the verb of the request."""
     try:
         yield
     except exceptions.ClientError as error:
-        raise _status_error(error, url, what, pinned) from None
+        raise _status_error(error, url, verb, pinned) from None
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound) as error:
         advice = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run aws configure"
         raise StorageError(f"no AWS credentials: {type(error).fmt.format(**error.kwargs)}; {advice}", url=url) from None
@@ -170,17 +176,17 @@ def _status(error: exceptions.ClientError) -> int:
     return status
 
 
-def _status_error(error: exceptions.ClientError, url: str, what: str, pinned: bool) -> Exception:
+def _status_error(error: exceptions.ClientError, url: str, verb: str, pinned: bool) -> Exception:
     """Return the failure that *error* reports (S3 API reference, Error responses)."""
     name = _code(error)
     status, headers = _status(error), error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     if http.is_busy(status) or name.startswith(_TRANSIENT):
         return http.busy(status, name, headers.get("retry-after", ""))
-    if name in _CREDENTIALS:
+    if name in _CREDENTIAL_CODES:
         return StorageError(f"the server does not accept the credentials ({name})", url=url)
     if name == "NoSuchBucket":
         return StorageError(f"no such bucket: {bucket_and_name(url)[0]}", url=url)
-    if name in ABSENT:
+    if name in NOT_FOUND_CODES:
         if pinned:
             return ChangedError("was deleted while it was being read", url=url)
         return NotFoundError("no such object", url=url)
@@ -189,16 +195,16 @@ def _status_error(error: exceptions.ClientError, url: str, what: str, pinned: bo
     if name == "RequestTimeTooSkewed":
         return StorageError("the clock of this machine is wrong, so the server refuses its signatures", url=url)
     if status == 412:  # Swift has another name for it
-        if what == "write":
+        if verb == "write":
             return ExistsError(url)
         return ChangedError("was replaced while it was being read", url=url)
     if status in (401, 403):
-        return NoPermissionError(f"no permission to {what} ({name or status})", url=url)
+        return NoPermissionError(f"no permission to {verb} ({name or status})", url=url)
     message = error.response.get("Error", {}).get("Message") or ""
     if "Part number must be" in message:
         return StorageError(f"the object has more parts than the server takes ({message.rstrip('.')})", url=url)
     refusal = " ".join(filter(None, ["the server refuses:", str(status), name, message.rstrip(" .")]))
-    if what == "write" and status in (400, 411, 501) and _connection().checksum:
+    if verb == "write" and status in (400, 411, 501) and _connection().checksum:
         refusal += f"; if it does not support checksums, set {CHECKSUM_SETTING}=when_required"
     return StorageError(refusal, url=url)
 
@@ -211,9 +217,9 @@ class _Body(Body):
         self._body = body
         self._url = url
 
-    def read(self, most: int, /) -> bytes:
+    def read(self, max_bytes: int, /) -> bytes:
         with _translated(self._url):
-            data: bytes = self._body.read(most)
+            data: bytes = self._body.read(max_bytes)
             return data
 
     def close(self) -> None:
@@ -230,31 +236,31 @@ class _S3Object:
         return self._get(start, end, version)[0]
 
     def _get(self, start: int, end: int | None, version: str) -> tuple[Reply, dict[str, str]]:
-        """Return what `get` does, and the headers of the response."""
-        wanted = {"Range": http.range_of(start, end), "IfMatch": version}
+        """Return the reply of `get`, and the headers of the response."""
+        conditions = {"Range": http.range_of(start, end), "IfMatch": version}
         with _translated(self.url, pinned=bool(version)):
             try:
-                answer = _client().get_object(**self.place, **{name: text for name, text in wanted.items() if text})
+                answer = _client().get_object(**self.place, **{name: text for name, text in conditions.items() if text})
             except exceptions.ClientError as error:
                 answer = error.response
                 if _status(error) != 416:
                     raise
         status, headers = (answer["ResponseMetadata"][name] for name in ("HTTPStatusCode", "HTTPHeaders"))
-        behind = "Error" in answer  # the end; every range of an empty object is
-        body: Any = io.BytesIO() if behind else _Body(answer["Body"], self.url)
-        found = http.reply(status, headers, body, self.url, start, headers.get("etag", ""))
-        if found.size is None and behind:
-            found = found._replace(size=int(answer["Error"].get("ActualObjectSize", "0")))
-        return found, headers
+        is_past_end = "Error" in answer  # the end; every range of an empty object is
+        body: Any = io.BytesIO() if is_past_end else _Body(answer["Body"], self.url)
+        reply = http.reply(status, headers, body, self.url, start, headers.get("etag", ""))
+        if reply.size is None and is_past_end:
+            reply = reply._replace(size=int(answer["Error"].get("ActualObjectSize", "0")))
+        return reply, headers
 
     def head(self) -> ListedObject | None:
-        """Return size and time; None if it does not exist. A GET, because errors of a HEAD do not say what is wrong."""
+        """Return size and time; None if it does not exist. By a GET, because errors of a HEAD have no reason."""
         try:
-            found, headers = self._get(0, 1, "")
+            reply, headers = self._get(0, 1, "")
         except NotFoundError:
             return None
-        found.body.close()
-        return ListedObject(self.url, found.size, http.parse_date(headers.get("last-modified", "")))
+        reply.body.close()
+        return ListedObject(self.url, reply.size, http.parse_date(headers.get("last-modified", "")))
 
     def remove(self) -> None:
         with _translated(self.url, "remove"):
@@ -276,9 +282,9 @@ def page(prefix: str, token: str, flat: bool) -> Page:
         answer = _client().list_objects_v2(**options)
     entries = [
         ListedObject(
-            f"s3://{bucket}/{found['Key']}", found["Size"], found["LastModified"].timestamp(), found.get("ETag", "")
+            f"s3://{bucket}/{entry['Key']}", entry["Size"], entry["LastModified"].timestamp(), entry.get("ETag", "")
         )
-        for found in answer.get("Contents", ())
+        for entry in answer.get("Contents", ())
     ]
     return Page(entries, answer.get("NextContinuationToken", ""))
 
@@ -300,15 +306,15 @@ class _S3Multipart:
 
     workers = 4  # parts that are sent at once
 
-    def __init__(self, made: _S3Object, force: bool) -> None:
-        self.url = made.url
-        self._made = made
-        self._place = made.place
+    def __init__(self, target: _S3Object, force: bool) -> None:
+        self.url = target.url
+        self._target = target
+        self._place = target.place
         self._force = force
         self._upload: dict[str, str] = {}
         self._parts: dict[int, dict[str, Any]] = {}  # as CompleteMultipartUpload lists them
         self._digests: dict[int, bytes] = {}  # MD5 of the parts whose ETag is their MD5
-        self._doubtful = False  # the request that makes the object appear was sent, perhaps without a response
+        self._is_doubtful = False  # the request that makes the object appear was sent, perhaps without a response
 
     def put(self, data: bytearray) -> None:
         self._finish(0, data, functools.partial(self._put, data))
@@ -317,7 +323,7 @@ class _S3Multipart:
         checksum = self._checksum(data)
         reply = _client().put_object(**self._place, **condition, **checksum, Body=http.Payload(data))
         if not self._is_stored(reply, data, checksum):
-            integrity.require_size(self._made, len(data))
+            integrity.require_size(self._target, len(data))
 
     def begin(self) -> None:
         with _translated(self.url, "write"):
@@ -351,7 +357,7 @@ class _S3Multipart:
         digests = b"".join(digest for _, digest in sorted(self._digests.items()))
         tag = f"{integrity.md5_digest(digests).hex()}-{len(self._parts)}"
         if len(self._digests) < len(self._parts) or reply.get("ETag", "").strip('"') != tag:
-            integrity.require_size(self._made, size)
+            integrity.require_size(self._target, size)
 
     def _checksum(self, data: bytearray) -> dict[str, str]:
         """Return the checksum of `data` as a parameter of a request."""
@@ -382,23 +388,23 @@ class _S3Multipart:
                 self._digests[number] = digest
         if sent != stored:
             if number is None:
-                integrity.remove_corrupted(self._made)
+                integrity.remove_corrupted(self._target)
             raise integrity.corrupted_error(self.url, f"checksum {sent}", stored)
         return True
 
     def _finish(self, offset: int, data: bytearray, make: Callable[..., None]) -> None:
-        """Make the object, which ends with *data*, unless an earlier attempt without a response has done it."""
-        again, self._doubtful = self._doubtful, True
+        """Make the object, which ends with *data*, unless an earlier attempt without a response has succeeded."""
+        was_doubtful, self._is_doubtful = self._is_doubtful, True
         with _translated(self.url, "write"):
             try:
                 self._make_if_absent(make)
             except (exceptions.ClientError, ExistsError) as error:
                 exists = isinstance(error, ExistsError) or _status(error) == 412 or _code(error) == "NoSuchUpload"
-                if not again or not exists or not self._made.head():
+                if not was_doubtful or not exists or not self._target.head():
                     raise
-                found = self._made.get(offset, offset + len(data) + 1, "")
-                with closing(found.body) as body:
-                    if found.size != offset + len(data) or body.read(len(data)) != data:
+                stored = self._target.get(offset, offset + len(data) + 1, "")
+                with closing(stored.body) as body:
+                    if stored.size != offset + len(data) or body.read(len(data)) != data:
                         raise
 
     def _make_if_absent(self, make: Callable[..., None]) -> None:
@@ -422,7 +428,7 @@ class _S3Multipart:
 
     def _require_absent(self) -> None:
         with suppress(NoPermissionError):  # to read; the server may still take a write
-            if self._made.head() is not None:
+            if self._target.head() is not None:
                 raise ExistsError(self.url)
 
     def abort(self) -> None:

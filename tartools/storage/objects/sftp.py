@@ -23,8 +23,8 @@ from tartools.storage.objects.sftpclient import Attributes, ConnectionFailedErro
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.url import bucket_and_name
 
-URL_FORM = "sftp://[USER@]HOST[:PORT]/PATH"
-MAX_NAME_BYTES = 100  # of the output's name in that of the temporary file
+SFTP_URL_FORM = "sftp://[USER@]HOST[:PORT]/PATH"
+MAX_NAME_BYTES_IN_TEMPORARY = 100  # of the output's name in that of the temporary file
 POSIX_RENAME, FSYNC = b"posix-rename@openssh.com", b"fsync@openssh.com"
 
 
@@ -32,7 +32,7 @@ def object_at(url: str) -> Object:
     """Return the file *url*. Raises: UsageError if it does not name one."""
     _, path = parsed(url)
     if path.endswith(b"/"):
-        raise UsageError(f"write {URL_FORM}", url=url)
+        raise UsageError(f"write {SFTP_URL_FORM}", url=url)
     return _SftpFile(url)
 
 
@@ -45,17 +45,17 @@ def parsed(url: str) -> tuple[Server, bytes]:
     b'a.tar'
     """
     place, name = bucket_and_name(url)
-    found = re.fullmatch(r"(?:([^@:]*)@)?(\[[^\]]+\]|[^@:\[\]]+)(?::([0-9]{1,5}))?", place)
-    user, host, port = (found[1] or "", found[2].strip("[]"), found[3] or "") if found else ("", "", "")
+    match = re.fullmatch(r"(?:([^@:]*)@)?(\[[^\]]+\]|[^@:\[\]]+)(?::([0-9]{1,5}))?", place)
+    user, host, port = (match[1] or "", match[2].strip("[]"), match[3] or "") if match else ("", "", "")
     if not host or host.startswith("-") or user.startswith("-"):  # ssh would take them for options
-        raise UsageError(f"write {URL_FORM}", url=url)
+        raise UsageError(f"write {SFTP_URL_FORM}", url=url)
     path = unquote_to_bytes(os.fsencode(name))
     return Server(host, user, port), path[2:] if path.startswith(b"~/") else b"/" + path
 
 
 @contextmanager
-def _translated(url: str, what: str = "read") -> Iterator[None]:
-    """Turn what the client raises about *url* into TransientError or StorageError; *what* was requested."""
+def _translated(url: str, verb: str = "read") -> Iterator[None]:
+    """Turn errors of the client into TransientError or StorageError; *verb*: the verb of the request."""
     try:
         yield
     except ConnectionFailedError as error:
@@ -64,12 +64,12 @@ def _translated(url: str, what: str = "read") -> Iterator[None]:
         raise StorageError(error.reason, url=url) from None
     except StatusError as error:
         if error.code == client.NO_SUCH_FILE:
-            if what == "write":
+            if verb == "write":
                 raise StorageError("the folder does not exist on the server", url=url) from None
             raise NotFoundError("no such file on the server", url=url) from None
         if error.code == client.NO_PERMISSION:
-            raise NoPermissionError(f"no permission to {what}", url=url) from None
-        raise StorageError(f"cannot {what}: the server says {error.message!r}", url=url) from None
+            raise NoPermissionError(f"no permission to {verb}", url=url) from None
+        raise StorageError(f"cannot {verb}: the server says {error.message!r}", url=url) from None
 
 
 # ---- reading ----
@@ -90,7 +90,7 @@ class _RangeBody(Body):
         self._request_ahead()
 
     def _request_ahead(self) -> None:
-        while len(self._requests) < client.MAX_REQUESTS and self._next < self._end:
+        while len(self._requests) < client.MAX_REQUESTS_IN_FLIGHT and self._next < self._end:
             end = min(self._next + client.REQUEST_BYTES, self._end)
             self._requests.append((self._request(self._next, end), self._next, end))
             self._next = end
@@ -104,7 +104,7 @@ class _RangeBody(Body):
         try:
             self._chunk = self._session.reply(number).take_bytes()
         except StatusError as error:
-            if error.code != client.END:
+            if error.code != client.END_OF_FILE:
                 raise
             for later, _, _ in self._requests:  # the file is shorter now: whoever reads it compares sizes
                 self._session.ignore(later)
@@ -116,8 +116,8 @@ class _RangeBody(Body):
             self._requests.appendleft((self._request(begin, end), begin, end))
         self._request_ahead()
 
-    def read(self, most: int, /) -> bytes:
-        data = bytearray(most)
+    def read(self, max_bytes: int, /) -> bytes:
+        data = bytearray(max_bytes)
         return bytes(memoryview(data)[: self.readinto(memoryview(data))])
 
     def readinto(self, room: memoryview, /) -> int:
@@ -209,7 +209,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 
 
 def _files(session: Session, folder: bytes, prefix: bytes, flat: bool) -> Iterator[tuple[bytes, Attributes]]:
-    """Yield the regular files in *folder*, which ends in a slash, whose paths begin with *prefix*, and those below."""
+    """Yield the regular files in and below *folder*, which ends in a slash, whose paths begin with *prefix*."""
     for name, about in _entries(session, folder):
         path = folder + name
         if name in (b".", b"..") or not path.startswith(prefix):
@@ -241,7 +241,7 @@ def _entries(session: Session, folder: bytes) -> list[tuple[bytes, Attributes]]:
                 names.take_bytes()  # the line that ls -l would print
                 entries.append((name, names.take_attributes()))
     except StatusError as error:
-        if error.code != client.END:
+        if error.code != client.END_OF_FILE:
             raise
     finally:
         session.close_soon(handle)
@@ -256,12 +256,14 @@ class _SftpUpload:
 
     workers = 2  # so that the connection has something to send while a part is confirmed
 
-    def __init__(self, made: _SftpFile, force: bool) -> None:
-        self.url = made.url
-        self._server, self._path = made.server, made.path
+    def __init__(self, target: _SftpFile, force: bool) -> None:
+        self.url = target.url
+        self._server, self._path = target.server, target.path
         self._force = force
-        folder, slash, name = made.path.rpartition(b"/")
-        self._temporary = folder + slash + b".%b.%b.tmp" % (name[:MAX_NAME_BYTES], os.urandom(4).hex().encode())
+        folder, slash, name = target.path.rpartition(b"/")
+        self._temporary = (
+            folder + slash + b".%b.%b.tmp" % (name[:MAX_NAME_BYTES_IN_TEMPORARY], os.urandom(4).hex().encode())
+        )
         self._is_doubtful = False  # a rename was requested, perhaps without a reply
 
     def put(self, data: bytearray) -> None:
@@ -280,7 +282,7 @@ class _SftpUpload:
             self._write(client.session(self._server), offset, data, last=False)
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
-        """Write the last part, and let the file appear, unless an attempt without a reply has done it."""
+        """Write the last part, and rename the file, unless an attempt without a reply has succeeded."""
         size = offset + len(data)
         with _translated(self.url, "write"):
             session = client.session(self._server)
@@ -302,7 +304,7 @@ class _SftpUpload:
         view, requests = memoryview(data), deque[int]()
         try:
             for begin in range(0, len(data), client.REQUEST_BYTES):
-                if len(requests) == client.MAX_REQUESTS:
+                if len(requests) == client.MAX_REQUESTS_IN_FLIGHT:
                     session.reply(requests.popleft())
                 piece = view[begin : begin + client.REQUEST_BYTES]
                 place = struct.pack(">QI", offset + begin, len(piece))
@@ -310,7 +312,7 @@ class _SftpUpload:
             while requests:
                 session.reply(requests.popleft())
             if last and FSYNC in session.extensions and os.environ.get("TARTOOLS_FSYNC") != "0":
-                session.ask(client.EXTENDED, string(FSYNC), handle)
+                session.ask(client.EXTENDED_REQUEST, string(FSYNC), handle)
             size = session.ask(client.FSTAT, handle).take_attributes().size if last else None
         except BaseException:
             for number in requests:
@@ -333,7 +335,7 @@ class _SftpUpload:
         """Give the file its name. Raises: ExistsError if it is taken, without *force*."""
         names = string(self._temporary), string(self._path)
         if self._force and POSIX_RENAME in session.extensions:
-            session.ask(client.EXTENDED, string(POSIX_RENAME), *names)
+            session.ask(client.EXTENDED_REQUEST, string(POSIX_RENAME), *names)
             return
         if self._force:
             with suppress(StatusError):  # there is none

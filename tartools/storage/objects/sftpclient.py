@@ -27,12 +27,13 @@ from tartools.storage.objects.retry import timeouts
 from tartools.storage.scratch import reread, scratch_file
 
 INIT, OPEN, CLOSE, READ, WRITE, FSTAT, OPENDIR, READDIR, REMOVE, STAT, RENAME = 1, 3, 4, 5, 6, 8, 11, 12, 13, 17, 18
-VERSION, STATUS, HANDLE, DATA, NAME, ATTRS, EXTENDED = 2, 101, 102, 103, 104, 105, 200
-OK, END, NO_SUCH_FILE, NO_PERMISSION = 0, 1, 2, 3
+VERSION_REPLY, STATUS_REPLY, HANDLE_REPLY, DATA_REPLY = 2, 101, 102, 103
+NAME_REPLY, ATTRS_REPLY, EXTENDED_REQUEST = 104, 105, 200
+OK, END_OF_FILE, NO_SUCH_FILE, NO_PERMISSION = 0, 1, 2, 3
 FOR_READING, FOR_WRITING, CREATE = 0x01, 0x02, 0x08
 HAS_SIZE, HAS_OWNER, HAS_MODE, HAS_TIMES, HAS_MORE = 0x01, 0x02, 0x04, 0x08, 1 << 31
 REQUEST_BYTES = 32 << 10  # of a file in one request: what every server takes (section 3)
-MAX_REQUESTS = 64  # in flight, as by sftp(1)
+MAX_REQUESTS_IN_FLIGHT = 64  # in flight, as by sftp(1)
 MAX_PACKET_BYTES = 1 << 20
 OPTIONS = (  # nobody is asked anything, and nothing but the subsystem is run
     *("BatchMode=yes", "ConnectionAttempts=1", "LogLevel=ERROR", "RemoteCommand=none", "RequestTTY=no"),
@@ -55,7 +56,7 @@ class ConnectionFailedError(Exception):
 
 
 class StatusError(Exception):
-    """The server refuses a request: its *code* (OK, END, NO_SUCH_FILE, ...), and its *message*."""
+    """The server refuses a request: its *code* (OK, END_OF_FILE, NO_SUCH_FILE, ...), and its *message*."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -80,7 +81,7 @@ class Server(NamedTuple):
 
 
 class Attributes(NamedTuple):
-    """What the server says of a file; None where it says nothing. *modified* in seconds since 1970."""
+    """The attributes of a file; None if the server does not send one. *modified* in seconds since 1970."""
 
     size: int | None
     mode: int | None
@@ -139,7 +140,7 @@ class Session:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._owner = os.getpid()
-        self._said = scratch_file()
+        self._stderr = scratch_file()
         self._sending, self._changed = threading.Lock(), threading.Condition()
         self._replies: dict[int, Packet] = {}
         self._ignored: set[int] = set()  # numbers of requests whose replies nobody waits for
@@ -149,7 +150,7 @@ class Session:
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
         try:
-            self._child = Child(server.command, stdin=theirs, stdout=theirs, stderr=self._said.fileno())
+            self._child = Child(server.command, stdin=theirs, stdout=theirs, stderr=self._stderr.fileno())
         except FileNotFoundError:
             self._socket.close()
             raise ConnectionFailedError("the program ssh is missing: apt install openssh-client", False) from None
@@ -163,14 +164,14 @@ class Session:
         with suppress(OSError):  # ssh has ended; what it has written says why
             self._socket.send(struct.pack(">IBI", 5, INIT, 3))
         packet = self._receive(limits.connect + limits.idle)
-        if packet.kind != VERSION:
+        if packet.kind != VERSION_REPLY:
             raise self._fail("the server does not speak SFTP", False)
         packet.take_number()
-        found = {}
+        extensions = {}
         while not packet.is_empty():
             name = bytes(packet.take_bytes())
-            found[name] = bytes(packet.take_bytes())
-        return found
+            extensions[name] = bytes(packet.take_bytes())
+        return extensions
 
     @property
     def is_open(self) -> bool:
@@ -182,7 +183,7 @@ class Session:
         self._fail("the connection was closed", True, 0.0)
 
     def forget(self) -> None:
-        """Close what a fork of this process has inherited, without a word to the server."""
+        """In a fork: close the inherited socket without a message to the server."""
         self._socket.close()
 
     # ---- requests ----
@@ -205,7 +206,7 @@ class Session:
                     self._changed.wait()
                 else:
                     self._receive_one()
-        if packet.kind == STATUS and (code := packet.take_number()) != OK:
+        if packet.kind == STATUS_REPLY and (code := packet.take_number()) != OK:
             raise StatusError(code, bytes(packet.take_bytes()).decode("utf-8", "replace"))
         return packet
 
@@ -253,12 +254,12 @@ class Session:
 
     def _receive(self, seconds: float) -> Packet:
         """Return the next packet, whose bytes come at most *seconds* apart."""
-        size, kind = struct.unpack(">IB", self._exactly(5, seconds))
+        size, kind = struct.unpack(">IB", self._receive_bytes(5, seconds))
         if not 1 <= size <= MAX_PACKET_BYTES:
             raise self._fail("the server does not speak SFTP (does its shell print something at the start?)", False)
-        return Packet(kind, memoryview(self._exactly(size - 1, seconds)))
+        return Packet(kind, memoryview(self._receive_bytes(size - 1, seconds)))
 
-    def _exactly(self, count: int, seconds: float) -> bytearray:
+    def _receive_bytes(self, count: int, seconds: float) -> bytearray:
         data = bytearray(count)
         room = memoryview(data)
         while room.nbytes:
@@ -277,10 +278,10 @@ class Session:
 
     def _send(self, data: bytes, seconds: float) -> None:
         """Send *data*; meanwhile take replies, if no other thread does: the server may wait for us to read."""
-        rest = memoryview(data)
-        while rest.nbytes:
+        remaining = memoryview(data)
+        while remaining.nbytes:
             try:
-                rest = rest[self._socket.send(rest) :]
+                remaining = remaining[self._socket.send(remaining) :]
             except BlockingIOError:
                 ready = self._wait(select.POLLIN | select.POLLOUT, seconds)
                 if not ready:
@@ -296,24 +297,24 @@ class Session:
         """Return which of *events* have happened on the socket after up to *seconds*."""
         poll = select.poll()
         poll.register(self._socket, events)
-        found = poll.poll(seconds * 1000)
-        return found[0][1] if found else 0
+        events_by_fd = poll.poll(seconds * 1000)
+        return events_by_fd[0][1] if events_by_fd else 0
 
     def _fail(self, reason: str, transient: bool, seconds: float = DEATH_SECONDS) -> ConnectionFailedError:
-        """End the connection; return why it failed: what ssh says if it ends within *seconds*, else *reason*."""
+        """End the connection; return its failure: the message of ssh if it ends in *seconds*, else *reason*."""
         first = self._failure
         if first is None and os.getpid() == self._owner:
             self._child.has_ended(seconds)  # else what it says may not be complete
-            first = self._failure = explained(self._text(), self._server) or ConnectionFailedError(reason, transient)
+            first = self._failure = explained(self._log(), self._server) or ConnectionFailedError(reason, transient)
             self._child.kill()
             self._child.wait()
             self._socket.close()
-            self._said.close()
+            self._stderr.close()
         return first or ConnectionFailedError(reason, transient)
 
-    def _text(self) -> str:
-        """Return what ssh has written to stderr."""
-        with reread(self._said) as file:
+    def _log(self) -> str:
+        """Return the text that ssh has written to stderr."""
+        with reread(self._stderr) as file:
             return file.read().decode("utf-8", "replace")
 
 
@@ -355,15 +356,15 @@ def session(server: Server) -> Session:
     with _lock:
         greeting = _greeting.setdefault(server, threading.Lock())
     with greeting:
-        held = _sessions.get(server)
-        if held is None or not held.is_open:
-            held = _sessions[server] = Session(server)
-        return held
+        current = _sessions.get(server)
+        if current is None or not current.is_open:
+            current = _sessions[server] = Session(server)
+        return current
 
 
 def _close_all() -> None:
-    for held in _sessions.values():
-        held.close()
+    for open_session in _sessions.values():
+        open_session.close()
 
 
 def _forget_all() -> None:
@@ -371,8 +372,8 @@ def _forget_all() -> None:
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
     _greeting.clear()
-    for held in _sessions.values():
-        held.forget()
+    for open_session in _sessions.values():
+        open_session.forget()
     _sessions.clear()
 
 

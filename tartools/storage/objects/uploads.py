@@ -18,10 +18,10 @@ from tartools.errors import StorageError
 from tartools.storage.objects.retry import TransientError, with_retries
 from tartools.storage.pool import Threads
 
-PART = 16 << 20  # bytes
+MIN_PART_BYTES = 16 << 20  # bytes
 LARGE_PARTS_FROM = 500  # number of the first part that has 32 MiB: 25 GB in Swift's 1,000 parts, 327 GB in S3's 10,000
-MOST = 10_000  # parts
-PATIENCE = 15.0  # seconds for an abort, half of them for requests under way to end
+MAX_PARTS = 10_000  # parts
+ABORT_SECONDS = 15.0  # seconds for an abort, half of them for requests under way to end
 
 
 class Target(Protocol):
@@ -38,7 +38,7 @@ class Target(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many parts may be sent at once: 1 if they have to come in order."""
+        """The number of parts that may be sent at once: 1 if they have to come in order."""
         ...
 
     def put(self, data: bytearray) -> None:
@@ -58,7 +58,7 @@ class Target(Protocol):
         ...
 
     def abort(self) -> None:
-        """Drop what was sent since `begin`."""
+        """Drop the parts that were sent since `begin`."""
         ...
 
 
@@ -76,8 +76,8 @@ class Upload:
         self._offset = 0  # of its first byte
         self._threads: Threads[Callable[[], None], None] = Threads(target.workers, self._try)
         self._running, self._ended = 0, SimpleQueue[None]()  # requests; one item for each that has ended
-        self._begun = self._over = False
-        self._unwanted = threading.Event()  # there was an abort, or an error
+        self._has_begun = self._is_over = False
+        self._cancelled = threading.Event()  # there was an abort, or an error
         self._error: BaseException | None = None
 
     @property
@@ -89,7 +89,7 @@ class Upload:
         """Take *data*; waits while all workers are busy. Raises: StorageError if a part could not be sent."""
         view = memoryview(data).cast("B")
         while view.nbytes:
-            size = 2 * PART if self._number >= LARGE_PARTS_FROM else PART
+            size = 2 * MIN_PART_BYTES if self._number >= LARGE_PARTS_FROM else MIN_PART_BYTES
             if len(self._part) == size:
                 self._send_part()
                 continue
@@ -105,18 +105,18 @@ class Upload:
         """
         number, offset, data = self._number, self._offset, self._part
         self._wait(0)
-        whole = partial(self._target.put, data)
-        self._start(partial(self._target.complete, number, offset, data) if self._begun else whole)
+        put_all = partial(self._target.put, data)
+        self._start(partial(self._target.complete, number, offset, data) if self._has_begun else put_all)
         self._wait(0)
-        self._over = True
+        self._is_over = True
         self._threads.close()
 
     def abort(self) -> None:
-        """Stop sending, and drop what was sent. Takes up to 15 seconds if the store does not respond."""
-        if os.getpid() != self._owner or self._over:
+        """Stop sending, and drop the sent parts. Takes up to 15 seconds if the store does not respond."""
+        if os.getpid() != self._owner or self._is_over:
             return
-        self._over = True
-        self._unwanted.set()
+        self._is_over = True
+        self._cancelled.set()
         self._part = bytearray()
         ending = threading.Thread(target=self._end, daemon=True)
         try:
@@ -124,12 +124,12 @@ class Upload:
         except RuntimeError:  # Python 3.12.1 starts no threads when the interpreter ends
             self._end()
         else:
-            ending.join(PATIENCE)
+            ending.join(ABORT_SECONDS)
 
     def _end(self) -> None:
         """Drop the upload after the requests under way: a part that arrives after the abort may be kept for ever."""
-        self._threads.stop(PATIENCE / 2 if self._begun else None)
-        for pause in (0.5, 1.0, 2.0, 0.0) if self._begun else ():  # a server that is busy now may not be soon
+        self._threads.stop(ABORT_SECONDS / 2 if self._has_begun else None)
+        for pause in (0.5, 1.0, 2.0, 0.0) if self._has_begun else ():  # a server that is busy now may not be soon
             try:
                 return self._target.abort()
             except TransientError:
@@ -140,10 +140,10 @@ class Upload:
 
     def _send_part(self) -> None:
         """Send the full part when a worker is free, and begin the next one."""
-        if self._number == MOST:
+        if self._number == MAX_PARTS:
             raise StorageError(f"an object can't have more than {self._offset} bytes", url=self._target.url)
         number, offset, data = self._number, self._offset, self._part
-        if not self._begun:
+        if not self._has_begun:
             self._start(self._begin)
             self._wait(0)
         self._wait(self._target.workers - 1)
@@ -152,16 +152,16 @@ class Upload:
 
     def _begin(self) -> None:
         self._target.begin()
-        self._begun = True  # set in this thread: no signal can come in between
+        self._has_begun = True  # set in this thread: no signal can come in between
 
     def _start(self, work: Callable[[], None]) -> None:
-        if not self._over:  # an abort in another thread
+        if not self._is_over:  # an abort in another thread
             self._running += 1
             self._threads.submit(work, partial(self._ended.put, None))
 
-    def _wait(self, most: int) -> None:
-        """Wait until at most *most* requests are under way. Raises: what the first one that failed raised."""
-        while self._running > most and self._error is None:
+    def _wait(self, max_running: int) -> None:
+        """Wait until at most *max_running* requests are under way. Raises: the error of the first failed request."""
+        while self._running > max_running and self._error is None:
             self._ended.get()
             self._running -= 1
         if self._error is not None:
@@ -169,13 +169,13 @@ class Upload:
 
     def _try(self, work: Callable[[], None]) -> None:
         try:
-            if not self._unwanted.is_set():
+            if not self._cancelled.is_set():
                 with_retries(work, self._target.url, self._pause)
         except BaseException as error:  # raised where the output is written
             self._error = self._error or error
-            self._unwanted.set()
+            self._cancelled.set()
 
     def _pause(self, seconds: float) -> None:
         """Wait before the next attempt. Raises: StorageError if it is not wanted any more."""
-        if self._unwanted.wait(seconds):
+        if self._cancelled.wait(seconds):
             raise self._error or StorageError("the upload was dropped", url=self._target.url)

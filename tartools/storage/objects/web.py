@@ -1,4 +1,4 @@
-"""Objects on web servers: ranges, entity tags, and PUT of what is complete (RFC 9110)."""
+"""Objects on web servers: ranges, entity tags, and PUT of complete files (RFC 9110)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage.objects import exists, integrity
 from tartools.storage.objects.contract import ListedObject, Object, Page, Reply
 from tartools.storage.objects.http import (
-    DONE,
-    REPLIES,
+    DONE_STATUSES,
+    RANGE_STATUSES,
     Client,
     Response,
     content_length,
@@ -30,17 +30,17 @@ from tartools.storage.scratch import SentOutput, reread
 from tartools.storage.url import Url
 
 NO_LISTINGS = "web servers cannot be listed; give the URLs with braces, or in a file (-T)"
-STRONG = 60  # seconds since the last change, after which its date identifies a version
-CLIENT = Client(netrc_header)
+STRONG_DATE_SECONDS = 60  # seconds since the last change, after which its date identifies a version
+WEB_CLIENT = Client(netrc_header)
 
 
 def object_at(url: str) -> Object:
     """Return the object *url*. Raises: UsageError if it does not name a server."""
     try:
-        named = bool(urlsplit(url).hostname)
+        has_host = bool(urlsplit(url).hostname)
     except ValueError:
-        named = False
-    if not named:
+        has_host = False
+    if not has_host:
         raise UsageError("write http://HOST/PATH", url=url)
     return _WebObject(url)
 
@@ -60,7 +60,7 @@ def _version(headers: Mapping[str, str]) -> str:
         return f"If-Match: {tag}"
     changed, answered = headers.get("Last-Modified", ""), parse_date(headers.get("Date", ""))
     when = parse_date(changed)
-    if when is None or answered is None or answered - when < STRONG:
+    if when is None or answered is None or answered - when < STRONG_DATE_SECONDS:
         return ""
     return f"If-Unmodified-Since: {changed}"
 
@@ -68,8 +68,8 @@ def _version(headers: Mapping[str, str]) -> str:
 def _error_code(response: Response) -> str:
     """Return code and message of an error in XML, as of S3 and GCS: the signature of the URL may have expired."""
     text = response.text() if "xml" in response.headers.get("Content-Type", "") else ""
-    found = [re.search(rf"<{name}>([\w .,'-]{{1,80}})</{name}>", text) for name in ("Code", "Message")]
-    return ": ".join(match[1] for match in found if match)
+    matches = [re.search(rf"<{name}>([\w .,'-]{{1,80}})</{name}>", text) for name in ("Code", "Message")]
+    return ": ".join(text_match[1] for text_match in matches if text_match)
 
 
 class _WebObject:
@@ -82,8 +82,8 @@ class _WebObject:
         if version:
             name, _, value = version.partition(": ")
             headers[name] = value
-        response = CLIENT.request("GET", self.url, self.url, headers=headers)
-        if response.status not in REPLIES:
+        response = WEB_CLIENT.request("GET", self.url, self.url, headers=headers)
+        if response.status not in RANGE_STATUSES:
             code = _error_code(response) if response.status in (400, 401, 403) else ""
             error = status_error(response, pinned=bool(version), code=code)
             if isinstance(error, NotFoundError):
@@ -93,7 +93,7 @@ class _WebObject:
         return reply(response.status, response.headers, response, self.url, start, _version(response.headers))
 
     def head(self) -> ListedObject | None:
-        response = CLIENT.request("HEAD", self._address, self.url)
+        response = WEB_CLIENT.request("HEAD", self._address, self.url)
         about, status = response.headers, response.status
         response.drain()
         if status in (404, 410):
@@ -120,21 +120,21 @@ class _WebObject:
         return SentOutput(partial(self._send, force))
 
     def _send(self, force: bool, sink: io.FileIO) -> None:
-        """Send what is in *sink* by one PUT. Raises: StorageError, also if the object may not be replaced."""
+        """Send the content of *sink* by one PUT. Raises: StorageError, also if the object may not be replaced."""
         if not force and exists(self.url):  # some servers ignore If-None-Match
             raise ExistsError(self.url)
         tries = count()
         with reread(sink) as file:
             with_retries(lambda: self._put(file, force, next(tries) > 0), self.url)
 
-    def _put(self, body: io.BufferedReader, force: bool, again: bool) -> None:
-        """Send the file, one attempt; *again*: one before had no response, and may have succeeded."""
+    def _put(self, body: io.BufferedReader, force: bool, is_repeated: bool) -> None:
+        """Send the file, one attempt; *is_repeated*: an earlier one had no response, and may have succeeded."""
         condition = {} if force else {"If-None-Match": "*"}
-        response = CLIENT.request("PUT", self.url, self.url, headers=condition, body=body)
+        response = WEB_CLIENT.request("PUT", self.url, self.url, headers=condition, body=body)
         if response.status in (400, 501) and condition:  # the server may not know the condition; `_send` has looked
             response.close()
-            response = CLIENT.request("PUT", self.url, self.url, body=body)
-        if response.status in DONE:
+            response = WEB_CLIENT.request("PUT", self.url, self.url, body=body)
+        if response.status in DONE_STATUSES:
             response.drain()
             return integrity.require_size(_WebObject(self.url, response.address), body.seek(0, io.SEEK_END))
         response.close()
@@ -144,8 +144,8 @@ class _WebObject:
             )
         if response.status in (404, 409):
             phrase = f"{response.status} {HTTPStatus(response.status).phrase}"
-            what = "the folder does not exist, or the server does not accept uploads (PUT)"
-            raise StorageError(f"cannot write: {what}: {phrase}", url=self.url)
-        if response.status == 412 and again:
+            reason = "the folder does not exist, or the server does not accept uploads (PUT)"
+            raise StorageError(f"cannot write: {reason}: {phrase}", url=self.url)
+        if response.status == 412 and is_repeated:
             raise StorageError("exists now; an earlier try, which had no response, may have written it", url=self.url)
         raise status_error(response, "write")

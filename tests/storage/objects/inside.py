@@ -50,8 +50,8 @@ class Inside:
         self._patch = monkeypatch
         self._capture = capture
         monkeypatch.chdir(folder)
-        monkeypatch.setattr(ranges, "RANGE", RANGE)
-        monkeypatch.setattr(retry, "FIRST_PAUSE", 0.0005)
+        monkeypatch.setattr(ranges, "RANGE_BYTES", RANGE)
+        monkeypatch.setattr(retry, "FIRST_BACKOFF", 0.0005)
         self.environ(TARTOOLS_TRIES="3", **server.env)
 
     def environ(self, **settings: str) -> None:

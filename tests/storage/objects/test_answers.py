@@ -312,7 +312,9 @@ def test_a_connection_that_is_cut_all_the_time(scheme: str, inside: Inside, monk
     inside.server.faults = [Fault(OBJECT, method="GET", cut=97, times=None)]
     url = inside.server.url(scheme, OBJECT)
     assert failed_at(inside.copy(scheme).stderr, url) == 3 * 97
-    monkeypatch.setattr(retry, "WORTH", 97)  # bytes that count as progress, of which there are 256 KiB otherwise
+    monkeypatch.setattr(
+        retry, "PROGRESS_BYTES", 97
+    )  # bytes that count as progress, of which there are 256 KiB otherwise
     inside.starts()
     assert inside.copy(scheme) == (0, WHOLE, "")
     assert inside.starts() == sorted(at for start in STARTS for at in range(start, min(start + RANGE, 10240), 97))
@@ -394,8 +396,8 @@ def test_a_value_of_a_new_sample_is_cut(scheme: str, inside: Inside, tmp_path: P
 
 @each
 def test_a_file_that_is_cut(scheme: str, inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seekable, "TAIL", 100)
-    monkeypatch.setattr(seekable, "NEAR", 100)
+    monkeypatch.setattr(seekable, "TAIL_BYTES", 100)
+    monkeypatch.setattr(seekable, "MAX_SKIPPED_BYTES", 100)
     url = inside.server.url(scheme, OBJECT)
     inside.server.faults = [Fault(OBJECT, start=0, cut=0, skip=1), Fault(OBJECT, start=3500, cut=700)]
     with tartools.open(url) as file:

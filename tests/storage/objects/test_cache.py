@@ -21,7 +21,7 @@ from tests.conftest import BIN, Run, clean_environment, make_tar
 from tests.storage.objects.faults import READ, Fault, FaultServer
 from tests.tiers import by_turns
 
-BLOCK = cache.BLOCK
+BLOCK = cache.CACHE_BLOCK_BYTES
 DATA = make_tar([(f"{n}.bin", random.Random(n).randbytes(400_000)) for n in range(12)])  # not a whole number of blocks
 NAME = "a.tar"
 
@@ -39,7 +39,9 @@ def ranges(server: FaultServer) -> list[range]:
 
 
 def blocks(tmp_path: Path) -> list[Path]:
-    return [path for path in (tmp_path / "cache").rglob("*") if cache.NAME.fullmatch(path.name) and path.is_file()]
+    return [
+        path for path in (tmp_path / "cache").rglob("*") if cache.ENTRY_NAME.fullmatch(path.name) and path.is_file()
+    ]
 
 
 @pytest.mark.parametrize("scheme", READ)
@@ -56,7 +58,7 @@ def test_what_was_read_is_not_fetched_again(
     assert f"tarcat: cache: {size} were there, 0 B fetched, 0 B of them kept\n" in again.stderr
     assert len(blocks(tmp_path)) == -(-len(DATA) // BLOCK)
     (folder,) = (tmp_path / "cache").iterdir()
-    assert folder.name == cache.FOLDER and not folder.stat().st_mode & 0o77  # nobody else may read it
+    assert folder.name == cache.CACHE_FOLDER and not folder.stat().st_mode & 0o77  # nobody else may read it
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "ais", "http"])
@@ -117,7 +119,7 @@ def test_the_budget_holds(run: Run, faulty: FaultServer, env: dict[str, str], tm
     assert other.stat().st_size == 10 * BLOCK
     with cache.cache_of(env["TARTOOLS_CACHE"])._counting() as counts:
         fork = os.dup(counts)  # as a fork of this process has it
-    with open(other.parent / cache.FOLDER / "used", "rb") as file, open(fork):
+    with open(other.parent / cache.CACHE_FOLDER / "used", "rb") as file, open(fork):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -127,7 +129,7 @@ def test_the_budget_holds_without_the_count(
 ) -> None:
     """The file with the count was removed, or a power cut left something else in it: what is kept is measured."""
     env["TARTOOLS_CACHE"] = f"{tmp_path}/cache:3200K"
-    used = tmp_path / "cache" / cache.FOLDER / "used"
+    used = tmp_path / "cache" / cache.CACHE_FOLDER / "used"
     for number in range(3):
         faulty.objects[f"{number}.tar"] = DATA
         assert run("tarcat", faulty.url("s3", f"{number}.tar"), env=env).stdout == DATA
@@ -144,7 +146,7 @@ def test_a_disk_without_room_or_folder_is_no_failure(
     with small_files(BLOCK // 2):
         assert run("tarcat", faulty.url("s3", NAME), env=env, real=True).stdout == DATA
     assert not [path for path in blocks(tmp_path) if path.stat().st_size > BLOCK]
-    monkeypatch.setattr(cache, "LEFT", 1 << 62)
+    monkeypatch.setattr(cache, "MIN_FREE_BYTES", 1 << 62)
     assert not cache.cache_of(env["TARTOOLS_CACHE"]).reserve(1)
     for _ in range(2):
         assert run("tarcat", faulty.url("s3", NAME), env={**env, "TARTOOLS_CACHE": "/dev/null/x:1G"}).stdout == DATA
@@ -220,7 +222,7 @@ def test_it_is_listed_and_cleared(run: Run, faulty: FaultServer, env: dict[str, 
 
 
 def test_what_it_did_not_make_is_not_counted_or_removed(run: Run, env: dict[str, str], tmp_path: Path) -> None:
-    folder, elsewhere = tmp_path / "cache" / cache.FOLDER / "ab", tmp_path / "elsewhere"
+    folder, elsewhere = tmp_path / "cache" / cache.CACHE_FOLDER / "ab", tmp_path / "elsewhere"
     for each in (folder / "mine", elsewhere):
         each.mkdir(parents=True)
         (each / "7").write_bytes(b"mine")
@@ -235,7 +237,7 @@ def test_a_folder_of_somebody_else_is_not_read(
     run: Run, faulty: FaultServer, env: dict[str, str], tmp_path: Path
 ) -> None:
     assert run("tarcat", faulty.url("s3", NAME), env=env).status == 0
-    os.chown(tmp_path / "cache" / cache.FOLDER, 1234, 1234)
+    os.chown(tmp_path / "cache" / cache.CACHE_FOLDER, 1234, 1234)
     assert "(this folder belongs to another user)" in run("tarcat", faulty.url("s3", NAME), env=env).failure(2)
 
 

@@ -254,7 +254,7 @@ def test_a_token_is_renewed_when_it_is_not_accepted(key: str, inside: Inside, mo
     """By the same client: google-auth asks for one before the first request, and for another after a 401."""
     base = inside.server.base
     account = {"type": "service_account", "client_email": "me@x", "private_key": key, "token_uri": f"{base}/token"}
-    monkeypatch.setattr(gs, "SERVER", base)
+    monkeypatch.setattr(gs, "GCS_SERVER", base)
     monkeypatch.delenv("STORAGE_EMULATOR_HOST")
 
     def token(text: str) -> Fault:

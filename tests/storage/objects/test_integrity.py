@@ -22,7 +22,7 @@ CHANGED = r"the server stored other data than were sent \(\S+.*, not .*\)"
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "PART", PART)
+    monkeypatch.setattr(uploads, "MIN_PART_BYTES", PART)
     monkeypatch.setattr(fake_s3, "SMALLEST_PART", PART)
     monkeypatch.setattr(s3, "_unconditional", set())
 

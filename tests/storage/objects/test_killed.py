@@ -303,7 +303,7 @@ class Places:
 @pytest.fixture
 def here(empty: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     """Return the folder `files`, and a server that this process finds, and sends small parts to."""
-    monkeypatch.setattr(uploads, "PART", PART)
+    monkeypatch.setattr(uploads, "MIN_PART_BYTES", PART)
     monkeypatch.setattr(fake_s3, "SMALLEST_PART", PART)
     return Places(empty.server, tmp_path / "files")
 

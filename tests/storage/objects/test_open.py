@@ -39,10 +39,10 @@ each = pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.fixture
 def here(empty: Inside, monkeypatch: pytest.MonkeyPatch) -> FaultServer:
     """Return a server that this process finds, which asks it for small ranges."""
-    monkeypatch.setattr(seekable, "FIRST", FIRST)
-    monkeypatch.setattr(seekable, "TAIL", 2000)
-    monkeypatch.setattr(seekable, "NEAR", 2000)
-    monkeypatch.setattr(ranges, "RANGE", RANGE)
+    monkeypatch.setattr(seekable, "FIRST_RANGE_BYTES", FIRST)
+    monkeypatch.setattr(seekable, "TAIL_BYTES", 2000)
+    monkeypatch.setattr(seekable, "MAX_SKIPPED_BYTES", 2000)
+    monkeypatch.setattr(ranges, "RANGE_BYTES", RANGE)
     return empty.server
 
 
@@ -285,8 +285,8 @@ def test_the_end_of_a_huge_object_costs_one_range(scheme: str, here: FaultServer
         assert file.read() == bytes(24) + DATA[:1000]
         asked = [request.headers["range"] for request in here.asked("GET")]
         assert asked[:1] == ["bytes=0-3"]
-        assert asked[1:] == [f"bytes={size - seekable.TAIL}-{size - 1}"]
-        file.seek(-seekable.TAIL, os.SEEK_END)
+        assert asked[1:] == [f"bytes={size - seekable.TAIL_BYTES}-{size - 1}"]
+        file.seek(-seekable.TAIL_BYTES, os.SEEK_END)
         assert file.read(10) == bytes(10)  # kept
         assert len(here.asked("GET")) == 1 + 1
         file.seek(size // 2)

@@ -103,7 +103,7 @@ def test_one_request_that_is_never_taken_fails(monkeypatch: pytest.MonkeyPatch) 
             pacer_of(URL).succeed()
             attempts.failed(OverloadError("busy"))
             count += 1
-    assert retry.MAX_OVERLOADS * retry.ATTEMPTS <= count < (retry.MAX_OVERLOADS + 1) * retry.ATTEMPTS
+    assert retry.MAX_OVERLOADS * retry.MAX_ATTEMPTS <= count < (retry.MAX_OVERLOADS + 1) * retry.MAX_ATTEMPTS
 
 
 def test_after_a_minute_without_a_refusal_there_is_no_limit() -> None:

@@ -85,7 +85,7 @@ class MemoryBody(Body):
 
 def read(stream: RangedInput) -> bytes:
     """Return all of *stream*: what needs no thread is received where it is wanted."""
-    parts, room = [], memoryview(bytearray(ranges.FIRST_READ))
+    parts, room = [], memoryview(bytearray(ranges.FIRST_READ_SIZE))
     while count := stream.readinto(room):
         parts.append(bytes(room[:count]))
     return b"".join(parts)
@@ -94,8 +94,8 @@ def read(stream: RangedInput) -> bytes:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ranges be small, and pauses short."""
-    monkeypatch.setattr(ranges, "RANGE", RANGE)
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(ranges, "RANGE_BYTES", RANGE)
+    monkeypatch.setattr(retry, "FIRST_BACKOFF", 0.0)
     monkeypatch.setenv("TARTOOLS_TRIES", "2")
 
 

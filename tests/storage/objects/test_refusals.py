@@ -381,7 +381,7 @@ def test_a_bundle_of_certificates_that_is_set_to_nothing(inside: Inside) -> None
 
 
 def test_more_parts_than_the_server_takes(empty: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "PART", 5120)
+    monkeypatch.setattr(uploads, "MIN_PART_BYTES", 5120)
     Path("in").write_bytes(WHOLE)
     text = "Part number must be an integer between 1 and 1000, inclusive"
     body = f"<Error><Code>InvalidArgument</Code><Message>{text}</Message></Error>".encode()

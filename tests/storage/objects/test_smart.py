@@ -13,7 +13,7 @@ import pytest
 
 from tartools.train.mapwork import MapChunk, chunks_of
 from tartools.train.ranks import ReaderId
-from tartools.train.slices import ShardSlice, SliceReader, by_number, deal
+from tartools.train.slices import ShardSlice, SliceReader, assign, by_number
 from tests.conftest import Run, clean_environment, make_samples, make_tar
 from tests.storage.objects.wire import Answer, Connection, Request, Wire
 
@@ -180,7 +180,7 @@ def test_training_reads_a_shard_whole(web: WebHdfs) -> None:
     """It is not cut for several workers, and who goes on in the middle reads what is before once more."""
     web.files = {"/a.tar": BIG}
     url = url_of(web, "a.tar")
-    read = [[*SliceReader([url], by_number(deal([ShardSlice(0)], ReaderId(n, 3))))] for n in range(3)]
+    read = [[*SliceReader([url], by_number(assign([ShardSlice(0)], ReaderId(n, 3))))] for n in range(3)]
     assert [[sample["__key__"] for sample in share] for share in read] == [["00", "01", "02", "03", "04"], [], []]
     begun = SliceReader([url], by_number([ShardSlice(0)]))
     assert [*itertools.islice(begun, 2)] == read[0][:2]

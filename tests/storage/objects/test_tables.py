@@ -259,7 +259,7 @@ def test_rows_that_are_wrong(scheme: str, inside: Inside) -> None:
 @each
 @pytest.mark.parametrize("size", [300_000, 5_000_000, 17 << 20])
 def test_large_samples(scheme: str, size: int, inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "RANGE", 8 << 20)
+    monkeypatch.setattr(ranges, "RANGE_BYTES", 8 << 20)
     members = [m for n in range(3) for m in ((f"{n}.bin", bytes([n + 1]) * (size - n)), (f"{n}.cls", b"%d" % n))]
     inside.server.objects[OBJECT] = make_tar(members)
     rows = index(inside, scheme)

@@ -71,8 +71,8 @@ class Memory:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "PART", PART)
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(uploads, "MIN_PART_BYTES", PART)
+    monkeypatch.setattr(retry, "FIRST_BACKOFF", 0.0)
     monkeypatch.setenv("TARTOOLS_TRIES", "3")
 
 
@@ -126,10 +126,10 @@ def test_parts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_largest_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = [(16 << 20) * (1 + (number >= uploads.LARGE_PARTS_FROM)) for number in range(1, uploads.MOST + 1)]
+    sizes = [(16 << 20) * (1 + (number >= uploads.LARGE_PARTS_FROM)) for number in range(1, uploads.MAX_PARTS + 1)]
     assert sum(sizes) > 325e9
     assert sum(sizes[:1000]) > 25e9  # Swift takes no more parts
-    monkeypatch.setattr(uploads, "MOST", 4)
+    monkeypatch.setattr(uploads, "MAX_PARTS", 4)
     target = Memory()
     upload = begun(target, text(4 * PART))
     with pytest.raises(StorageError, match="mem://o: an object can't have more than 30 bytes"):
@@ -208,7 +208,7 @@ def test_an_abort_waits_for_the_parts_under_way() -> None:
 
 def test_an_abort_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that does not answer one request may still answer the one that drops what it has."""
-    monkeypatch.setattr(uploads, "PATIENCE", 0.2)
+    monkeypatch.setattr(uploads, "ABORT_SECONDS", 0.2)
     target, going = Memory(), threading.Event()
     target.on_part = lambda number: going.wait(PATIENCE)
     upload = begun(target, text(2 * PART))
@@ -218,7 +218,7 @@ def test_an_abort_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_begin_that_ends_after_the_abort_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "PATIENCE", 0.2)
+    monkeypatch.setattr(uploads, "ABORT_SECONDS", 0.2)
     beginning, going, dropped = threading.Event(), threading.Event(), threading.Event()
 
     class Slow(Memory):
@@ -245,8 +245,8 @@ def test_a_begin_that_ends_after_the_abort_is_dropped(monkeypatch: pytest.Monkey
 
 
 def test_an_abort_ends_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 2 * PATIENCE)
-    monkeypatch.setattr(uploads, "PATIENCE", 4 * PATIENCE)
+    monkeypatch.setattr(retry, "FIRST_BACKOFF", 2 * PATIENCE)
+    monkeypatch.setattr(uploads, "ABORT_SECONDS", 4 * PATIENCE)
     target, failed = Memory(), threading.Event()
 
     def fail(number: int) -> None:

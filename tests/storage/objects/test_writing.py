@@ -86,7 +86,7 @@ sizes = pytest.mark.parametrize("data", [SMALL, BIG], ids=["small", "big"])
 @pytest.fixture
 def inside(empty: Inside, monkeypatch: pytest.MonkeyPatch) -> Inside:
     """Return commands in this process, which send small parts."""
-    monkeypatch.setattr(uploads, "PART", PART)
+    monkeypatch.setattr(uploads, "MIN_PART_BYTES", PART)
     monkeypatch.setattr(fake_s3, "SMALLEST_PART", PART)
     return empty
 
@@ -140,7 +140,7 @@ def test_a_server_that_says_nothing_ever(data: bytes, what: str, scheme: str, in
     inside.environ(TARTOOLS_TIMEOUT="0.5", TARTOOLS_TRIES="2")
     inside.server.faults = [Fault(method=method, silent=True, times=None) for method in ("PUT", "POST")]
     if data == HUGE:
-        uploads.PART = len(HUGE)  # more than the system holds for a connection
+        uploads.MIN_PART_BYTES = len(HUGE)  # more than the system holds for a connection
     done = write(inside, scheme, data)
     refused(done, inside.server, scheme, rf"no byte {what} for 0\.5 seconds \(2 tries\)")
 
