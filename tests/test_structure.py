@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
@@ -533,6 +533,19 @@ def test_a_name_stands_for_one_thing() -> None:
     defined = {(node.name, path) for path in paths for node in parsed(path).body if isinstance(node, kinds)}
     names = Counter(name for name, _ in defined if name not in SHARED and name[0] != "_")
     assert [name for name, count in [*modules.items(), *names.items()] if count > 1] == []
+
+
+def test_a_constant_has_one_place() -> None:
+    """No two modules define a constant of one name: a limit is named after what it limits."""
+    places: dict[str, set[str]] = defaultdict(set)
+    for path in PACKAGE.rglob("*.py"):
+        for node in parsed(path).body:
+            targets = node.targets if isinstance(node, ast.Assign) else getattr(node, "target", None) and [node.target]
+            for target in targets or ():
+                for name in ast.walk(target):
+                    if isinstance(name, ast.Name) and re.fullmatch(r"_?[A-Z][A-Z0-9_]+", name.id):
+                        places[name.id.lstrip("_")].add(str(path.relative_to(PACKAGE)))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
 def test_the_paths_that_the_documents_name_exist() -> None:

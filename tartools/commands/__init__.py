@@ -10,7 +10,8 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import sys
 
-TYPE_CHECKING = False  # as in typing, which takes 3 ms to import
+from tartools import TYPE_CHECKING
+
 if TYPE_CHECKING:
     from tartools.cli import Command
 

@@ -35,10 +35,8 @@ from tartools.tar.keys import field_from_ending, join_path
 
 FILE_KIND = "Parquet file"
 BATCH_BYTES, BATCH_ROWS = 4 << 20, 1 << 12  # bytes and rows of a batch, by the average of its row group
-COLUMN_READ_BYTES, REMOTE_COLUMN_READ_BYTES = (
-    1 << 20,
-    4 << 20,
-)  # bytes of a column that are read at once; from servers, where each is a request
+# bytes of a column that are read at once; from servers, where each is a request
+COLUMN_READ_BYTES, REMOTE_COLUMN_READ_BYTES = 1 << 20, 4 << 20
 
 
 def samples(

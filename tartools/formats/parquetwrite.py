@@ -19,9 +19,8 @@ from tartools.tar import Member
 
 GROUP_BYTES, GROUP_ROWS = 32 << 20, 1 << 16  # of a row group, which ends with the sample that reaches one of them
 PAGE_ROWS = 16  # after which pyarrow looks whether a page is full
-MAX_PAYLOAD_BYTES = (1 << 31) - (
-    64 << 20
-)  # bytes of a payload; in a row group and a page, places are numbers of 31 bits
+# bytes of a payload; in a row group and a page, places are numbers of 31 bits
+MAX_PAYLOAD_BYTES = (1 << 31) - (64 << 20)
 
 
 class ParquetLayout(NamedTuple):

@@ -23,14 +23,11 @@ from tartools.storage.scratch import reread, scratch_file
 from tartools.storage.streams import Sink
 from tartools.tar import Member, split_path
 
-MEMBER_MAGIC, DIRECTORY_END_MAGIC = (
-    b"PK\3\4",
-    b"PK\5\6",
-)  # of the header of a member, and so of most files; of the record at the end
+# of the header of a member, and so of most files; of the record at the end
+MEMBER_MAGIC, DIRECTORY_END_MAGIC = b"PK\3\4", b"PK\5\6"
 LOCAL = struct.Struct("<26x2H")  # that header: the lengths of the name and of the extra fields behind it
-DIRECTORY_END_RECORD = struct.Struct(
-    "<4s6xH8xH"
-)  # that record: how many members, and the length of the comment behind it
+# that record: how many members, and the length of the comment behind it
+DIRECTORY_END_RECORD = struct.Struct("<4s6xH8xH")
 MAX_MEMBER_GAP_BYTES = 0xFFFF + 24  # bytes of extra fields of a member, and of the sizes behind its payload
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, ValueError, OverflowError, NotImplementedError, OSError)
 ENCRYPTED_FLAG = 1  # flag

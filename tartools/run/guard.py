@@ -31,10 +31,8 @@ from tartools.storage.interrupts import deferred_signals
 from tartools.storage.scratch import scratch_file
 
 GUARD_VARIABLE = "TARTOOLS_GUARDED"  # the variable with the marks of all guards that a process has, as /1-2//3-4/
-LIST_PART_BYTES, PIDS_IN_PART = (
-    4096,
-    200,
-)  # bytes of a part of the list, which is written at once; so many numbers take half of it
+# bytes of a part of the list, which is written at once; so many numbers take half of it
+LIST_PART_BYTES, PIDS_IN_PART = 4096, 200
 
 # $1: a pattern of variables with our mark. $2: the directory. $3: a pattern of what is in it. $4: "keep" or empty.
 # Its stdout is the list of sessions, its stderr a pipe that ends when the guard does. It needs /proc for all but the

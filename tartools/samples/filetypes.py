@@ -9,9 +9,8 @@ MAGIC_BYTES = 16  # bytes of a payload that `type_of_file` looks at
 
 PICTURE, SOUND, VIDEO, ARRAY, OTHER = "picture", "sound", "video", "array", "other"
 
-NUMBER_SUFFIXES = frozenset(
-    ("cls", "cls2", "id", "index", "inx")
-)  # as webdataset and Hugging Face's datasets decode them
+# as webdataset and Hugging Face's datasets decode them
+NUMBER_SUFFIXES = frozenset(("cls", "cls2", "id", "index", "inx"))
 TEXTS = NUMBER_SUFFIXES | {
     "caption",
     "csv",

@@ -16,11 +16,8 @@ Kind = Literal["text", "int", "float", "version", "shuffle"]
 End = Literal["first", "last"]
 
 COMPLEMENT = bytes(range(255, -1, -1))
-MISSING_FIRST, HAS_VALUE, MISSING_LAST = (
-    b"\0",
-    b"\1",
-    b"\2",
-)  # prefix of a sort key; MISSING_FIRST and MISSING_LAST alone: the value is missing
+# prefix of a sort key; MISSING_FIRST and MISSING_LAST alone: the value is missing
+MISSING_FIRST, HAS_VALUE, MISSING_LAST = b"\0", b"\1", b"\2"
 # compiled when they are needed: most runs sort by text
 INTEGER = rb"\s*([+-]?)([0-9]+)\s*"
 FLOAT = rb"(?i)\s*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?)\s*"

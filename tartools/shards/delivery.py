@@ -15,9 +15,8 @@ from tartools.shards.writing import Batches, BatchWriter, Destination, shard_wri
 if TYPE_CHECKING:
     from tartools.shards.series import Series
 
-MAX_PENDING_BYTES = (
-    64 << 20
-)  # bytes that are added to shards, then all are written: each shard holds some of them in memory
+# bytes that are added to shards, then all are written: each shard holds some of them in memory
+MAX_PENDING_BYTES = 64 << 20
 
 
 def deliver_flags(

@@ -29,9 +29,8 @@ MAX_FORKS = 16  # forks at a time
 MIN_FORKED_BYTES = 4 << 20  # bytes that are read before a process is forked: for less it does not pay
 FORK_READ_BYTES = 128 << 10  # bytes a read in that process; some decompressors are slower the more they may return
 CHUNK_RECORD = struct.Struct("<QQ")  # bytes that follow, and how many stored bytes had been read then
-LAST_RECORD_FLAG = (
-    1 << 63
-)  # added to the number of bytes of the last record, which is the failure that ended the stream, or empty
+# added to the number of bytes of the last record, which is the failure that ended the stream, or empty
+LAST_RECORD_FLAG = 1 << 63
 ALL_READ_FLAG = 1 << 62  # added, too, if the source was read to its end
 MOST_TEXT = 50_000  # characters of a traceback
 

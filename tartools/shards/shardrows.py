@@ -30,12 +30,8 @@ from tartools.tables.rows import RowSpool
 from tartools.tables.tablesamples import ShardReaders
 from tartools.tables.tablewriter import RowBatch, TableWriter
 
-PLACE_COLUMNS = (
-    schema.SHARD_COLUMN,
-    schema.KEY_COLUMN,
-    schema.BEGIN_COLUMN,
-    schema.END_COLUMN,
-)  # columns by which samples are read
+# columns by which samples are read
+PLACE_COLUMNS = (schema.SHARD_COLUMN, schema.KEY_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN)
 Runs = list[range]  # numbers of rows
 NOT_IN_FILE = "a table can't list these samples, because they are in no file or object: copy them to one first"
 

@@ -11,10 +11,8 @@ from tartools.tar import Member
 if TYPE_CHECKING:
     import soundfile
 
-DECODABLE_SOUNDS = SOUNDS - {
-    "m4a",
-    "mp3",
-}  # libsndfile does not know the one, and its decoder of the other writes to stderr
+# libsndfile does not know the one, and its decoder of the other writes to stderr
+DECODABLE_SOUNDS = SOUNDS - {"m4a", "mp3"}
 TERMINAL_WAVEFORM_COLUMNS = 48  # of a waveform in a terminal
 FRAMES_PER_COLUMN = 8192  # frames of a column that are read, so that an hour takes no longer than a minute
 BARS = "▁▂▃▄▅▆▇█"

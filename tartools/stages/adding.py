@@ -16,13 +16,10 @@ from tartools.tar.writer import new_members
 
 Find = Callable[[Sequence[bytes]], Sequence[Any]]
 
-MAX_JOINED_BATCH_BYTES = (
-    1 << 16
-)  # bytes; the samples of a batch are put together in memory if they are smaller than this
-MAX_ADDED_BYTES, SAMPLES_IN_LOOKUP = (
-    16 << 20,
-    128,
-)  # bytes of what is found for a batch, and samples for which it is asked at once
+# bytes; the samples of a batch are put together in memory if they are smaller than this
+MAX_JOINED_BATCH_BYTES = 1 << 16
+# bytes of what is found for a batch, and samples for which it is asked at once
+MAX_ADDED_BYTES, SAMPLES_IN_LOOKUP = 16 << 20, 128
 NO_ADDITION = (b"", b"", b"", b"", 0)  # pieces and size of what is new in a sample to which nothing is added
 
 

@@ -35,9 +35,8 @@ from tartools.tables.schema import is_table
 from tartools.tar import Member, join_path, read_range, split_path
 from tartools.tar.compression import split_packed, split_suffix
 
-Pairs = Generator[
-    tuple[Sequence[bytes], Sequence[Any]], None, None
-]  # keys of adjacent samples, and what B has for them
+# keys of adjacent samples, and what B has for them
+Pairs = Generator[tuple[Sequence[bytes], Sequence[Any]], None, None]
 
 SAMPLE_NUMBER_BYTES = 8  # bytes of the number of a sample of B in a record
 BLOCK_PLACE_BYTES = 120  # bytes of memory for the place of a block

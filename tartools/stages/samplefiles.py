@@ -27,9 +27,8 @@ NEVER_JOINED, IN_SCRATCH_FILE = 1, 2  # flags: never joined; in the scratch file
 Identities = list[tuple[int, tuple[int, ...]]]
 
 MAX_PARTS_JOINED = 64  # parts of a sample that are joined without copying them to the scratch file first
-MAX_SAMPLE_READ_WHOLE = (
-    1 << 20
-)  # bytes; members of a smaller sample are read into memory, those of a larger one stay ranges
+# bytes; members of a smaller sample are read into memory, those of a larger one stay ranges
+MAX_SAMPLE_READ_WHOLE = 1 << 20
 MAX_SAMPLE_IN_MEMORY = 16 << 20  # bytes of one joined sample in memory
 
 

@@ -47,9 +47,8 @@ if TYPE_CHECKING:
 DEFAULT_SORT_MEMORY = 256 << 20  # bytes
 SAMPLE_BATCH_BYTES = 1 << 20  # bytes of samples in a batch
 MAX_FILES_OF_BATCH = OPEN_FILES // 2  # files that one batch is read from, so that each is opened only once
-MAX_GATHERED_BYTES = (
-    1 << 16
-)  # bytes; smaller samples are gathered in memory, larger ones copied from the file that holds them
+# bytes; smaller samples are gathered in memory, larger ones copied from the file that holds them
+MAX_GATHERED_BYTES = 1 << 16
 
 
 def sorted_batches(

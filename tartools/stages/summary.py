@@ -23,9 +23,8 @@ MAX_EXTREMES = (
 )
 BUCKET_BITS = 8  # binary digits that the numbers of a bucket share
 
-Counts = (
-    dict[str, int] | None
-)  # value -> count, in order of appearance; None if there are more than MAX_DISTINCT_VALUES values
+# value -> count, in order of appearance; None if there are more than MAX_DISTINCT_VALUES values
+Counts = dict[str, int] | None
 
 
 @dataclass

@@ -26,9 +26,8 @@ class OutputFormat(NamedTuple):
         return self.name in ("tar", "TSV", "CSV", "JSON lines", "TFRecord")
 
 
-SHARD_FORMAT = OutputFormat(
-    "tar", ("tar", "tgz"), "tarcat", ("parquet",)
-)  # a table, if the samples are in shards already
+# a table, if the samples are in shards already
+SHARD_FORMAT = OutputFormat("tar", ("tar", "tgz"), "tarcat", ("parquet",))
 PARQUET = OutputFormat("Parquet", ("parquet", "pq"), "tarindex or tar2parquet")
 ZIP = OutputFormat("zip", ("zip",), "tar2zip")
 TFRECORD = OutputFormat("TFRecord", ("tfrecord", "tfrecords"), "tar2tfrecord")

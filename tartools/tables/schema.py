@@ -20,10 +20,8 @@ SHARD_COLUMN, VERSION_COLUMN, INDEX_COLUMN, KEY_COLUMN = "__shard__", "__version
 BEGIN_COLUMN, END_COLUMN, MEMBERS_COLUMN = "__begin__", "__end__", "__members__"
 PARQUET_MAGIC, PARQUET_SUFFIX = b"PAR1", ".parquet"
 ROW_GROUP_ROWS = 1 << 16  # rows
-ABSENT_OFFSET, REPEATED_OFFSET = (
-    -1,
-    -2,
-)  # offset of a field that a sample lacks, and of one that it has twice: which is not known
+# offset of a field that a sample lacks, and of one that it has twice: which is not known
+ABSENT_OFFSET, REPEATED_OFFSET = -1, -2
 MAX_FIELDS_LISTED = 1000  # in `__members__`
 MAX_DEPTH = 20  # lists and objects in each other; what is deeper becomes text
 COPY_IT = " (a copy of the table on this machine may)"

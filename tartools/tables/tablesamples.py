@@ -26,9 +26,8 @@ from tartools.tables.rowplaces import Checker, Extents, Listing, raw_keys, runs_
 if TYPE_CHECKING:
     from tartools.tables.remote import RemoteShards
 
-MAX_COPIED_PAYLOAD = (
-    1 << 14
-)  # bytes; payloads of samples that are larger, on average, are read one by one and not copied again
+# bytes; payloads of samples that are larger, on average, are read one by one and not copied again
+MAX_COPIED_PAYLOAD = 1 << 14
 READ_COLUMNS = (
     schema.SHARD_COLUMN,
     schema.VERSION_COLUMN,

@@ -22,10 +22,8 @@ from tartools.tar.keys import NO_STEM, Paths, belongs, stem_of
 MIN_RUN_BLOCKS = 64  # blocks, or headers; in a shorter run, the loop is as fast
 MAGIC_OFFSET, USTA = 257, int.from_bytes(b"usta", "little")
 SIZE_OFFSET, CHKSUM_OFFSET, TYPE_OFFSET, PREFIX_OFFSET = 124, 148, 156, 345  # bytes of a header
-OCTAL_ZEROS, NOT_OCTAL_BITS = (
-    0x3030303030303030,
-    0xF8F8F8F8F8F8F8F8,
-)  # eight digits 0; the bits in which octal digits don't differ
+# eight digits 0; the bits in which octal digits don't differ
+OCTAL_ZEROS, NOT_OCTAL_BITS = 0x3030303030303030, 0xF8F8F8F8F8F8F8F8
 
 
 def imported() -> Any:

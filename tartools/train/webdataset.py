@@ -38,49 +38,24 @@ from tartools.train.workererrors import guard_worker
 MAX_SHARE_RATIO = 1.5  # of the largest share of a rank to the smallest; above, a warning
 MAX_COMPARED_SHARDS = 10_000  # whose sizes are looked at for that
 DEFAULT_SHUFFLE_SIZE = 1000  # samples that shuffle=True holds
-IGNORED_ARGUMENTS = {
-    "detshuffle",
-    "url_to_name",
-    "verbose",
-}  # arguments of webdataset: chance always follows from the seed
+# arguments of webdataset: chance always follows from the seed
+IGNORED_ARGUMENTS = {"detshuffle", "url_to_name", "verbose"}
 
 
 class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
-    """The samples of shards, or of tables, in their order: a dataset for torch with the methods of webdataset.
+    """Samples of shards or tables in order: an iterable dataset for torch with the methods of webdataset.
 
         data = tartools.train.WebDataset("train-{000..147}.tar", shuffle=1000)
         data = data.decode("pil").to_tuple("jpg;png", "cls").map_tuple(augment, None).batched(64)
 
-    Every sample comes once an epoch, whatever the number of workers and ranks: see `stream.samples`. Ranks may get
-    different numbers of samples; `with_epoch(n)` gives each worker of each rank n, and repeats data for that.
+    Every sample comes once an epoch, for any number of ranks and workers. Each iteration is the next epoch, unless
+    `set_epoch` was called. `state_dict` and `load_state_dict` resume after the last sample. All arguments,
+    and what a state says: docs/training/webdataset.md.
 
-    *shuffle*: True, or a number: shards are shuffled, and samples in a buffer of 1,000, or of so many. *resampled*:
-    shards are drawn at random, without end. Both follow from *seed* and the epoch: each iteration is the next epoch,
-    unless `set_epoch` says otherwise. *fields*, *decode*, *transform* and *resize* are
-    those of `FieldChooser`; pipelines may call them *extensions*, *decoder* and *transforms*. No decoder unpickles,
-    unless it is a function of your own.
-
-    *cache_dir* keeps what is read of remote shards on the local disk, up to *cache_size* bytes, as `TARTOOLS_CACHE`
-    does: for all that this process reads, and its workers.
-
-    What webdataset's class takes is taken. *handler* decides about failures of reading, and of *fields*, *decode* and
-    *transform*: behind a shard that can't be read it goes on with the next one; what handlers leave out is counted, and
-    reported by a warning at the end of the epoch. *select_files*, *rename_files* and *lax*: see `FilesStage`.
-    *empty_check*: a reader without samples is an error. *shardshuffle*: shards alone are shuffled. *nodesplitter* and
-    *workersplitter* are webdataset's own; without a *nodesplitter* each rank reads all samples. Without a *seed* it is
-    WDS_SEED of the environment, or 0. *repeat*: the epoch has no end.
-
-    `state_dict` and `load_state_dict`, which torchdata's StatefulDataLoader calls, go on with the sample after the last
-    one, for the same URLs and seed: local shards of other sizes, and another local table, are refused, and shards on
-    servers are told by their URLs. What was read is not read again, but for the oldest sample of the shuffle and what
-    came after it, about eight times its size; after a stage that is not of webdataset, or that makes several samples of
-    one, all is. With other numbers of workers and ranks, the
-    states of all ranks say what is left, which is dealt out again: see `load_state_dict`.
-
-    From workers, lists of payloads (`batched`, `listed`) come in one buffer of shared memory, and are plain lists here.
-
-    Holds: one read buffer of 1 MiB, and the samples of the shuffle. Raises: what `samples` raises; SampleError, with
-    shard, sample and field, for what can't be decoded; UsageError for a state that does not fit.
+    Order: of the shards and their samples; with *shuffle* (True: 1,000 samples) shuffled by *seed* and epoch.
+    Holds: one read buffer of 1 MiB, and the samples of the shuffle buffer.
+    Raises: what `samples` raises; SampleError, with shard, sample and field, for a payload that can't be decoded;
+    UsageError for a state of other data or another order.
     """
 
     def __init__(

@@ -22,9 +22,8 @@ from tartools.storage.names import has_number
 from tartools.tar import Member
 
 ACTION = Struct(">IQBIQ")  # input and byte of a sample, what to do with it, and those of the sample it belongs to
-WAITS, JOINS_NEXT, JOINS_LAST, REPEATS_KEY = range(
-    4
-)  # join it to others: the first, another, the last; it has the key of another
+# join it to others: the first, another, the last; it has the key of another
+WAITS, JOINS_NEXT, JOINS_LAST, REPEATS_KEY = range(4)
 
 
 def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:

@@ -21,10 +21,8 @@ from tartools.tables.listed import TableColumns
 from tartools.tables.rowplaces import Extents, Listing, RowError, runs_of_equal
 from tartools.tables.rows import RowBlock
 
-ROWS_IN_READ, REMOTE_ROWS_IN_READ = (
-    1024,
-    256,
-)  # rows that are read together, and of shards on servers, whose payloads are held meanwhile
+# rows that are read together, and of shards on servers, whose payloads are held meanwhile
+ROWS_IN_READ, REMOTE_ROWS_IN_READ = 1024, 256
 
 
 class TableRows:

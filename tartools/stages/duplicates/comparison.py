@@ -29,10 +29,8 @@ from tartools.tar import Member
 
 VALUE_DIGEST_BYTES, POSITION_BYTES = 16, 8  # bytes
 MAX_POSITION = (1 << 8 * POSITION_BYTES) - 1
-PAIR_RECORD, KEPT_PREFIX = (
-    Struct(">QBQB"),
-    Struct(">BQ"),
-)  # records of `Pair`; side and number of the kept one before such a record
+# records of `Pair`; side and number of the kept one before such a record
+PAIR_RECORD, KEPT_PREFIX = Struct(">QBQB"), Struct(">BQ")
 
 Sort = Callable[[Iterable[bytes]], Iterator[bytes]]  # of any number of records
 

@@ -27,22 +27,16 @@ COLOUR_BYTES = 48  # bytes: red, green and blue of 4 by 4 parts
 COLOUR, MEAN = 12, 3  # of 255
 MAX_RATIO = 1.1  # between width / height of a picture and of its copy, whose sides were rounded
 BANDS, BITS_IN_BAND = 4, 16
-MAX_LEAF_PICTURES, PICTURES_IN_BLOCK = (
-    2000,
-    128,
-)  # pictures that are compared with each other, all pairs; so many at once
+# pictures that are compared with each other, all pairs; so many at once
+MAX_LEAF_PICTURES, PICTURES_IN_BLOCK = 2000, 128
 GROUP_PARTS = 8  # of more pictures: each is compared with what is kept of those before
 MAX_GROUP_COMPARED = 256  # pictures; in a larger group not all are compared
 MAX_COLOUR_SUM = 1 << 14  # more than the sum of the colours of a picture
 MAX_PAIRS_COMPARED = 1 << 20  # compared at once
 CONTENT = Struct(f"<Q{COLOUR_BYTES}sII")
 NO_PICTURE = bytes(CONTENT.size)
-PICTURE_DTYPE = [
-    ("hash", "<u8"),
-    ("colours", "u1", (COLOUR_BYTES,)),
-    ("width", "<u4"),
-    ("height", "<u4"),
-]  # of numpy; the same
+# of numpy; the same
+PICTURE_DTYPE = [("hash", "<u8"), ("colours", "u1", (COLOUR_BYTES,)), ("width", "<u4"), ("height", "<u4")]
 
 
 class PictureHashes(NamedTuple):

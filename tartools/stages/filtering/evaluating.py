@@ -18,11 +18,8 @@ from typing import Any
 from tartools.errors import SampleError, UsageError, several
 
 MAX_STEPS = 100_000  # of one evaluation
-CHARS_MADE_PER_STEP, CHARS_READ_PER_STEP, ITEMS_PER_STEP = (
-    100,
-    1000,
-    10,
-)  # characters that are made, characters that are read, items of lists: for one step
+# characters that are made, characters that are read, items of lists: for one step
+CHARS_MADE_PER_STEP, CHARS_READ_PER_STEP, ITEMS_PER_STEP = 100, 1000, 10
 MAX_INTEGER_BITS = 1024  # of a whole number; floating point ends there too
 MAX_NUMBER_CHARS = 4300  # characters of a text that is read as a number, as in Python
 ALLOWED_METHODS: dict[type, tuple[str, ...]] = {

@@ -43,10 +43,8 @@ CACHE_FOLDER = "tartools-cache-1"  # below the one that the user names; nothing 
 ENTRY_NAME = re.compile(r"(\d+)(\.part)?")
 CHECKSUM = struct.Struct("<I")
 NUMBER_BYTES = 20  # of the file `used`
-COUNTER_SLOTS, COUNTER_SLOT = (
-    1024,
-    struct.Struct("<qqq"),
-)  # threads that count bytes: those that were there, fetched, kept
+# threads that count bytes: those that were there, fetched, kept
+COUNTER_SLOTS, COUNTER_SLOT = 1024, struct.Struct("<qqq")
 
 _counted = mmap.mmap(-1, COUNTER_SLOTS * COUNTER_SLOT.size)  # shared with forks
 

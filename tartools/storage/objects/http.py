@@ -39,10 +39,8 @@ from tartools.storage.streams import SeekableFile
 SEND_CHUNK_BYTES = 256 << 10  # bytes of a file that are sent at once
 MAX_RESPONSE_BYTES = 32 << 20  # bytes of a response that is not an object
 MAX_REDIRECTS = 10
-DONE_STATUSES, RANGE_STATUSES = (
-    (200, 201, 204),
-    (200, 206, 416),
-)  # statuses of a request that was carried out, and of a range
+# statuses of a request that was carried out, and of a range
+DONE_STATUSES, RANGE_STATUSES = (200, 201, 204), (200, 206, 416)
 MAX_KEPT_CONNECTIONS = 64  # that are kept open: to one server, and servers
 HEADERS = {"User-Agent": "tartools", "Accept-Encoding": "identity"}
 _PROXIES = [name for kind in ("http", "https", "all") for name in (f"{kind}_proxy", f"{kind}_proxy".upper())]
