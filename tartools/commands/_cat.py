@@ -7,7 +7,8 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
-from tartools.samples.sample import Batch, Sample
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_order
 from tartools.shards.reading import check_shards, closing_upstream, counted, each, one_by_one

@@ -41,7 +41,7 @@ from tartools.commands._export import ExportOutput, write_readable
 from tartools.errors import UsageError
 from tartools.formats import packed, textwrite
 from tartools.samples.account import Account, Phase
-from tartools.samples.sample import Batch
+from tartools.samples.batch import Batch
 from tartools.samples.values import INDEX_NAME
 from tartools.shards.reading import closing_upstream
 from tartools.shards.workers import DEFAULT_WORKERS, gather

@@ -50,7 +50,8 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError, printable
 from tartools.samples.account import Account, Phase
-from tartools.samples.sample import Batch, Sample
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import in_order_of
 from tartools.shards.reading import Reading, one_by_one, shard_batches

@@ -46,7 +46,7 @@ from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.samples import sortkeys
 from tartools.samples.account import Account, Phase
-from tartools.samples.sample import Batch
+from tartools.samples.batch import Batch
 from tartools.samples.values import NUMERIC_NAMES, parse_column
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import counted

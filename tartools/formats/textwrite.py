@@ -12,7 +12,8 @@ from tartools import storage
 from tartools.errors import SampleError, TarToolsError, UsageError
 from tartools.formats.textrows import escape, title
 from tartools.samples.account import MAX_KEYS_REMEMBERED, SORT_HINT, Account
-from tartools.samples.sample import Batch, Sample, behind_key, failure_of
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample, behind_key, failure_of
 from tartools.samples.values import PSEUDO, Column, blanks, field_list, getter, parse_column
 from tartools.storage.streams import Sink
 from tartools.tables.listed import (

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 from tartools import storage
 from tartools.errors import StorageError, UsageError
 from tartools.samples.account import Account, Phase
-from tartools.samples.sample import Batch, Sample
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample
 from tartools.shards.reading import (
     Reading,
     ShardStream,

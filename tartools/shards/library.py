@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Literal, overload
 from tartools import storage
 from tartools.errors import StorageError, byte_size
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch, Sample, Value, build
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample, Value, build
 from tartools.shards.numbering import check_numbered, existing_shards, parse_numbering, replace_set
 from tartools.shards.reading import Reading, closing_upstream, read_batches
 from tartools.shards.series import Limits, Series

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 
 from tartools.errors import TarFormatError
 from tartools.samples.account import Account, RepeatedKeyDetector
-from tartools.samples.sample import Batch
+from tartools.samples.batch import Batch
 from tartools.shards.reading import Found, Reading, ShardStream, batches_of, first_keys, read_parts, shard_batches
 from tartools.storage.pool import Threads
 from tartools.storage.scratch import scratch_file

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from tartools import storage, tar
 from tartools.errors import NotFoundError, StorageError, TarFormatError, TarToolsError, option, printable, shown
 from tartools.samples.account import Account, RepeatedKeyDetector
-from tartools.samples.sample import Batch, Sample
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample
 from tartools.storage.names import split_part_advice
 from tartools.storage.streams import Input, Stream, check_input_file, skip
 from tartools.tables import schema

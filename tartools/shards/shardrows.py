@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from tartools import storage
 from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
+from tartools.samples.batch import Batch
 from tartools.samples.filetypes import is_picture_field
-from tartools.samples.sample import Batch
 from tartools.shards.reading import Reading, check_shards
 from tartools.shards.workers import DEFAULT_WORKERS, gather
 from tartools.shards.writing import Destination, SampleWriter, write_batches

@@ -17,7 +17,7 @@ from typing import IO, Any, Generic, NamedTuple, TypeVar
 from tartools import storage
 from tartools.errors import StorageError
 from tartools.samples.account import Account, RepeatedKeyDetector
-from tartools.samples.sample import Batch
+from tartools.samples.batch import Batch
 from tartools.shards.forks import MAX_FORKS, Fork, can_fork, write_all
 from tartools.shards.reading import Reading, ShardStream, check_shards, first_keys, shard_batches
 from tartools.storage.streams import FileVersion, changed

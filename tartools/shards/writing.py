@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, UsageError, shown
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch, Sample
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample
 from tartools.shards.reading import closing_upstream
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.local import OpenOutput

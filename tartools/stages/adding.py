@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch, Sample, failure_of
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample, failure_of
 from tartools.tar import ContiguousGroups, Member, read_range, split_path
 from tartools.tar.writer import new_members
 

@@ -11,7 +11,8 @@ from itertools import repeat
 from operator import add, itemgetter
 from typing import NamedTuple
 
-from tartools.samples.sample import Batch
+from tartools.samples.batch import Batch
+from tartools.samples.sample import text
 from tartools.samples.values import payload_digests
 from tartools.tar import Member, read_range, split_path
 from tartools.tar.keys import field_from_ending
@@ -26,11 +27,6 @@ class Combination(NamedTuple):
     numbers: Sequence[int]
     keys: Sequence[bytes]
     columns: Sequence[Sequence[Member]]
-
-
-def text(raw: bytes) -> str:
-    """Return *raw* as text; bytes that are not UTF-8 become surrogate escapes (PEP 383)."""
-    return raw.decode("utf-8", "surrogateescape")
 
 
 def by_combination(keys: Sequence[bytes], members: Sequence[Member], firsts: Sequence[int]) -> list[Combination]:

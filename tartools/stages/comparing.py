@@ -12,14 +12,15 @@ from itertools import compress, count, islice, repeat, tee
 from typing import NamedTuple
 
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch
+from tartools.samples.batch import Batch
+from tartools.samples.sample import text
 from tartools.samples.sortkeys import text_bytes
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import Picked
 from tartools.shards.reading import Reading, counted
 from tartools.shards.workers import drain, gather, without_output
 from tartools.shards.writing import Batches
-from tartools.stages.combinations import group_by_fields, text
+from tartools.stages.combinations import group_by_fields
 from tartools.stages.externalsort import POSITION_SHIFT, positions_of, records_of, sorted_blocks
 from tartools.storage.checks import changed_error
 

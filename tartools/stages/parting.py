@@ -15,7 +15,8 @@ from itertools import chain, groupby, islice
 
 from tartools.errors import SampleError
 from tartools.samples.account import Phase
-from tartools.samples.sample import Batch, failure_of
+from tartools.samples.batch import Batch
+from tartools.samples.sample import failure_of
 from tartools.samples.sortkeys import text_bytes
 from tartools.samples.values import Column, field_list
 from tartools.shards.dataset import DataSet

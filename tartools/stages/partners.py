@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError, UsageError, several
 from tartools.samples.account import MAX_KEYS_REMEMBERED, Account, Phase
+from tartools.samples.batch import Batch
 from tartools.samples.columnfields import ChosenColumns, RowFormat
 from tartools.samples.filekeys import Dots
-from tartools.samples.sample import Batch, failure_of
+from tartools.samples.sample import failure_of
 from tartools.samples.unicodeforms import other_forms
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, ShardStream, closing_upstream, read_batches

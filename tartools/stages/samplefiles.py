@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from tartools import storage, tar
 from tartools.errors import StorageError
-from tartools.samples.sample import Batch, Sample
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample
 from tartools.storage.openfiles import OpenFileCache
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import FileVersion, changed

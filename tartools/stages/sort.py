@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from tartools.errors import SampleError, shown
 from tartools.samples import sortkeys
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch, Sample, field_name
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample, field_name
 from tartools.samples.sortkeys import Order
 from tartools.samples.values import INDEX_NAME, PSEUDO, as_text
 from tartools.shards.dataset import DataSet

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 from tartools.errors import printable, shown
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch
+from tartools.samples.batch import Batch
+from tartools.samples.sample import text
 from tartools.samples.values import as_text
 from tartools.shards.reading import counted
 from tartools.stages import summary
-from tartools.stages.combinations import Combination, by_combination, heads_of, text
+from tartools.stages.combinations import Combination, by_combination, heads_of
 from tartools.stages.summary import Distribution, FieldSummary, PictureCounts, Summary
 from tartools.tables import schema, source
 from tartools.tables.listed import ListedBatch, TableColumns

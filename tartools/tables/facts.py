@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from tartools.errors import UsageError
 from tartools.samples import decoding
+from tartools.samples.batch import Batch
 from tartools.samples.filetypes import is_picture_field
-from tartools.samples.sample import Batch, Sample, field_name
+from tartools.samples.sample import Sample, field_name
 from tartools.samples.values import Column, lookup, no_sample_has, parse_column, payload_digests
 from tartools.tables import schema
 from tartools.tables.rows import Fact

@@ -11,7 +11,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tartools.errors import shown
-from tartools.samples.sample import Batch, Label, Sample
+from tartools.samples.batch import Batch, Label
+from tartools.samples.sample import Sample
 from tartools.samples.values import INDEX_NAME, PSEUDO, Column, as_text, getter, lookup
 from tartools.tables import schema
 from tartools.tar import Writer

@@ -10,7 +10,7 @@ from functools import partial
 
 from tartools import storage
 from tartools.errors import StorageError
-from tartools.samples.sample import Batch
+from tartools.samples.batch import Batch
 from tartools.storage.openfiles import OPEN_FILES, OpenFileCache
 from tartools.storage.streams import FileVersion, check_input_file, size_of
 from tartools.tables.rowplaces import Checker, Extents

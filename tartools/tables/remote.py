@@ -11,7 +11,7 @@ from mmap import mmap
 from typing import Any, NamedTuple
 
 from tartools.errors import StorageError, TarToolsError
-from tartools.samples.sample import Batch
+from tartools.samples.batch import Batch
 from tartools.storage.checks import version_of
 from tartools.storage.objects import fetch_into, fetched, object_at, requests_at_once
 from tartools.storage.objects.ranges import RANGE_BYTES, RangedInput

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from tartools.errors import ChangedError, NotFoundError, StorageError, TarFormatError, TarToolsError, shown
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch
+from tartools.samples.batch import Batch
 from tartools.storage import is_missing
 from tartools.storage.streams import Stream, size_in_version
 from tartools.storage.url import Url

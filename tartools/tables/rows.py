@@ -15,7 +15,8 @@ from itertools import pairwise
 from typing import Any
 
 from tartools.errors import SampleError
-from tartools.samples.sample import Batch, Sample, field_name
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample, field_name
 from tartools.storage.scratch import reread, scratch_file
 from tartools.tables import schema
 from tartools.tables.rowplaces import KnownShards

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from tartools import tar
 from tartools.errors import TarFormatError
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch, Sample
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema, source
 from tartools.tables.bulk import Bulk, GetBuffer, bulk_from_buffer, bulk_from_files

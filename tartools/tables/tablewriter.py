@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tartools import storage
-from tartools.samples.sample import Label
+from tartools.samples.batch import Label
 from tartools.storage.streams import Sink
 from tartools.tables import schema
 from tartools.tables.inputs import RowInputs, table_rows, table_schema
@@ -16,7 +16,7 @@ SMALL_BATCHES = 256  # record batches that are held before they are joined
 
 
 class RowBatch:
-    """Some *rows* of the unified schema, with the interface of `samples.sample.Batch`.
+    """Some *rows* of the unified schema, with the interface of `samples.batch.Batch`.
 
     *numbers*: of the rows, for messages.
     """

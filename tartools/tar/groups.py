@@ -61,6 +61,10 @@ class ContiguousGroups(NamedTuple):
     The members of group n share the key `keys[n]` and fill bytes `starts[n]` to `starts[n + 1]`; *starts* has one item
     more than *keys*. *members*, if listed, are plain tuples with the items of `Member`; those of group n begin at
     `firsts[n]`. If *members* is None, *alike* tells where they are, or `members_in` finds them.
+
+    A listed member has its own source. That may be an older buffer than *source*: the members of a group that was open
+    at the end of a buffer keep it, while the bytes of the group were copied to the next one, where `starts` are.
+    So slice *source* by `starts`, and read a payload by its own member.
     """
 
     source: Source

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 from tartools import storage
 from tartools.errors import StorageError, TarFormatError, TarToolsError
 from tartools.samples.account import Account
-from tartools.samples.sample import DICT_KEY, DICT_URL, Batch, field_name
+from tartools.samples.batch import Batch
+from tartools.samples.sample import DICT_KEY, DICT_URL, field_name
 from tartools.shards.reading import Reading, ShardStream, shard_batches
 from tartools.storage import seekable
 from tartools.storage.objects import object_at

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch
+from tartools.samples.batch import Batch
 from tartools.samples.sortkeys import Order, key_encoder
 from tartools.samples.values import parse_column
 from tartools.stages.externalsort import external_sort

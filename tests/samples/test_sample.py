@@ -21,8 +21,9 @@ from PIL import Image
 from tartools.errors import SampleError
 from tartools.samples import filetypes, sortkeys
 from tartools.samples import sample as samples
+from tartools.samples.batch import Batch
 from tartools.samples.encoding import encode
-from tartools.samples.sample import Batch, Sample, build
+from tartools.samples.sample import Sample, build
 from tartools.storage.scratch import scratch_file
 from tartools.tar import (
     ContiguousGroups,

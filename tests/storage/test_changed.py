@@ -11,7 +11,7 @@ import pytest
 
 from tartools.errors import StorageError
 from tartools.samples.account import Account, RepeatedKeyDetector
-from tartools.samples.sample import Batch
+from tartools.samples.batch import Batch
 from tartools.shards import workers
 from tartools.shards.reading import Reading
 from tartools.tar.rescan import find_cut

@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tartools.cli.completions import FIELDS_SCRIPT
-from tartools.samples.sample import Batch, Sample
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample
 from tartools.stages.combinations import by_combination
 from tartools.storage.scratch import scratch_file
 from tartools.tables.bulk import bulk_from_buffer

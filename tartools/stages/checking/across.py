@@ -23,10 +23,10 @@ from struct import Struct
 from tartools.errors import in_units, shown
 from tartools.samples.encoding import without_codec
 from tartools.samples.filetypes import BY_SUFFIX, PICTURE, SOUND, VIDEO, suffix_of
+from tartools.samples.sample import text
 from tartools.samples.sortkeys import text_bytes, text_of_key
 from tartools.samples.unicodeforms import nfc
 from tartools.stages.checking.codes import Place
-from tartools.stages.combinations import text
 from tartools.stages.summary import Summary, Tally
 
 Keyed = tuple[int, int, bytes, str]  # a sample: its input, byte, key, and fields

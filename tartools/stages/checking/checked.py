@@ -12,7 +12,8 @@ from itertools import chain, groupby, islice
 from tartools import storage
 from tartools.errors import StorageError, TarFormatError, TruncatedError
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch, Sample
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, ShardErrors, ShardStream, shard_batches
 from tartools.shards.workers import gather
 from tartools.stages.checking.across import Repeated, combination_number, compare_keys, group_repeated_keys

@@ -9,14 +9,14 @@ from struct import Struct
 from tartools import storage
 from tartools.errors import UsageError, printable, several, shown
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch, Sample, field_name
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample, field_name, text
 from tartools.shards.numbering import parse_numbering
 from tartools.shards.writing import Destination, SampleWriter, check_shard_name, shard_writer
 from tartools.stages.checking.across import Repeated, Words, describe_place, missing_words, names_of_fields
 from tartools.stages.checking.checked import InputsToCheck
 from tartools.stages.checking.codes import Trouble, is_harmless
 from tartools.stages.checking.samples import Decode, Rows, check_samples, empty_summary, reasons_to_drop
-from tartools.stages.combinations import text
 from tartools.stages.samplefiles import Entry, SampleFiles
 from tartools.storage.names import has_number
 from tartools.tar import Member

@@ -9,10 +9,10 @@ from typing import Any
 
 from tartools.errors import StorageError, TarFormatError, shown
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch
+from tartools.samples.batch import Batch
+from tartools.samples.sample import text
 from tartools.stages.checking.codes import Trouble
 from tartools.stages.checking.samples import Rows, rows_of_batch
-from tartools.stages.combinations import text
 from tartools.storage import is_missing
 from tartools.storage.checks import probe
 from tartools.storage.local import identity

@@ -9,6 +9,7 @@ from itertools import accumulate, chain
 from operator import itemgetter
 from typing import NamedTuple
 
+from tartools.samples.batch import Batch
 from tartools.samples.filetypes import (
     BY_SUFFIX,
     MAGIC_BYTES,
@@ -19,11 +20,11 @@ from tartools.samples.filetypes import (
     suffix_of,
     type_of_file,
 )
-from tartools.samples.sample import Batch, Sample
+from tartools.samples.sample import Sample, text
 from tartools.samples.unicodeforms import nfc
 from tartools.stages.checking.across import DOUBTFUL, combination_number, key_records
 from tartools.stages.checking.codes import Place, is_harmless
-from tartools.stages.combinations import Combination, by_combination, heads_of, text
+from tartools.stages.combinations import Combination, by_combination, heads_of
 from tartools.stages.summary import MAX_EXTREMES, Distribution, FieldSummary, Summary, largest
 from tartools.tar import Member
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 
 from tartools.errors import TarFormatError, several
+from tartools.samples.sample import text
 from tartools.stages.checking.codes import SPECIAL_CODES, Trouble
-from tartools.stages.combinations import text
 from tartools.tar import BLOCK, Member, encode_header, padded, split_path
 from tartools.tar.foreign import is_cut_header, not_tar_message
 from tartools.tar.fullheader import EXTENDED_TYPES, BadChecksumError, FullHeader, GlobalHeader, NeedMore

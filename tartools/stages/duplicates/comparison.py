@@ -17,7 +17,8 @@ from tartools import storage
 from tartools.errors import StorageError, TarToolsError, shown
 from tartools.formats.textrows import escape
 from tartools.samples.account import Account, Phase
-from tartools.samples.sample import Batch, Sample, failure_of
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample, failure_of
 from tartools.samples.values import blanks, field_list, payload_digests
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import counted

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tartools.errors import several
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch, Sample
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample
 from tartools.samples.values import INDEX_NAME, PSEUDO, as_text, field_list
 from tartools.tables.listed import ListedBatch, TableColumns, keys_of, known
 
