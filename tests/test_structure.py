@@ -115,8 +115,8 @@ def imports_of(path: Path) -> Iterator[str]:
     """Yield the modules of the package that *path* imports."""
     for module, names in imports_in(nodes_of(path)):
         assert not module.startswith("."), f"{path}: relative import"
-        if module.partition(".")[0] != "tartools":
-            continue
+        if module.partition(".")[0] != "tartools" or (module, names) == ("tartools", ["TYPE_CHECKING"]):
+            continue  # a constant that is set before anything is imported
         module = module.removeprefix("tartools").removeprefix(".")
         for inner in [f"{module}.{name}".removeprefix(".") for name in names] or [module]:
             yield inner if inner in NAMES else module or "__init__"
