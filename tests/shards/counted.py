@@ -40,7 +40,7 @@ if what == "thread":
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 if what.startswith("pieces "):
     from tartools.shards import workers
-    workers.PART = int(what.split()[1])
+    workers.PART_BYTES = int(what.split()[1])
     workers.os.sched_getaffinity = lambda _: range(3)
 if what == "break":
     from tartools.tar import compression
