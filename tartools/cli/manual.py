@@ -4,7 +4,10 @@
 `completions/fish/NAME.fish` for every command; with `--check` it writes nothing, names what is stale, and ends with
 status 1 if anything is. The text of a page is the command's docstring. Completions are static: pressing Tab starts no
 Python, but for the columns of a table. Names of fields are those of the first members of the first archive on the
-command line, by tar(1). In `man/man7/tartools.7` only the list of suffixes is written.
+command line, by tar(1).
+
+Three files of the project have a list of the commands, which is written too: the scripts of `pyproject.toml`, the table
+of `README.md`, and SEE ALSO of `man/man7/tartools.7`, which also gets the suffixes of each kind of field.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from tartools.cli.completions import BASH, BASH_FIELDS, FISH_FIELDS, ZSH_FIELDS,
 from tartools.cli.declare import Declared
 from tartools.samples.filetypes import ARRAYS, PICTURES, SOUNDS, TEXTS, VIDEOS
 
-PROJECT, OVERVIEW_PAGE = Path(__file__).parents[2], "man/man7/tartools.7"  # of which one part is generated
+PROJECT, OVERVIEW_PAGE = Path(__file__).parents[2], "man/man7/tartools.7"
 EDITION = "2026-11-20"  # of the man pages; they say nothing about the day on which they were made
 COMPLETES_FILES, COMPLETES_DIRECTORIES, COMPLETES_FIELDS, COMPLETES_NOTHING = (
     "files",
@@ -41,6 +44,14 @@ COMPLETED = {
     "SPEC": COMPLETES_FIELDS,
     "NAMES": COMPLETES_FIELDS,
     "FIELD": COMPLETES_FIELDS,
+}
+COMMAND_LISTS = {  # file with a list of commands -> what precedes the list, and the list; a line of it
+    "README.md": (r"(\| Command \| What it does \|\n\|---\|---\|\n)(?:\|.*\n)*", "| `{name}` | {summary} |\n"),
+    "pyproject.toml": (
+        r"(\[project\.scripts\]\ntartools = .*\n)(?:tar.*\n)*",
+        '{name} = "tartools.commands.{name}:{name}"\n',
+    ),
+    OVERVIEW_PAGE: (r"(\.SH SEE ALSO\n\.BR tar \(1\))(?:,\n\.BR tar\w+ \(1\))*", ",\n.BR {name} (1)"),
 }
 SIGNAL_STATUSES = ("130, 141, 143", "Ended by SIGINT, by SIGPIPE (the reader of stdout has ended), by SIGTERM.")
 STATUSES = (
@@ -161,6 +172,19 @@ def _roff(text: str) -> str:
     return rf"\&{text}" if text.startswith(".") else text
 
 
+def with_commands(text: str, name: str, summaries: Mapping[str, str]) -> str:
+    """Return *text* of the file *name* with its list of commands made from *summaries*, in their order.
+
+    Raises: ValueError if the file has no such list.
+    """
+    pattern, line = COMMAND_LISTS[name]
+    match = re.search(pattern, text)
+    if match is None:
+        raise ValueError(f"{name} has no list of commands: {pattern}")
+    lines = "".join(line.format(name=command, summary=summary) for command, summary in summaries.items())
+    return text[: match.end(1)] + lines + text[match.end() :]
+
+
 def with_types(page: str) -> str:
     """Return *page* with the suffixes of the fields of each kind between its marks."""
     head, begin, tail = page.partition('.\\" types of files\n')
@@ -239,10 +263,16 @@ def fish(command: Command) -> str:
 def generated(commands: Sequence[Command], own: dict[str, str]) -> dict[str, str]:
     """Return every generated file: its path in the project, and its text.
 
-    They are those of *commands*, and of `tartools`, which has *own* words, with their summaries.
+    They are those of *commands*, in the order of the README's table, and of `tartools`, which has *own* words, with
+    their summaries.
     """
-    files = {OVERVIEW_PAGE: with_types((PROJECT / OVERVIEW_PAGE).read_text())}
-    summaries = {command.name: command.summary for command in commands}
+    rows = {command.name: command.summary for command in commands}
+    summaries = dict(sorted(rows.items()))
+    files = {
+        name: with_commands((PROJECT / name).read_text(), name, rows if name == "README.md" else summaries)
+        for name in COMMAND_LISTS
+    }
+    files[OVERVIEW_PAGE] = with_types(files[OVERVIEW_PAGE])
     for command in commands:
         files[f"man/man1/{command.name}.1"] = man_page(command, summaries)
         files[f"completions/bash/{command.name}"] = bash(command)

@@ -15,6 +15,8 @@ from tartools import TYPE_CHECKING
 if TYPE_CHECKING:
     from tartools.cli import Command
 
+# The list of the commands: a new one is entered here. Tests compare it with the files of this folder; scripts, README
+# and man pages follow from it (`make man`).
 COMMANDS_BY_TASK = {  # what a person may want to do -> commands
     "look at samples": ("tarshow", "tarls", "tarstat", "tarfirst"),
     "find what is wrong": ("tarcheck", "tardedup", "tardiff"),

@@ -8,12 +8,13 @@ from __future__ import annotations
 import sys
 
 from tartools.cli import manual
-from tartools.commands import BUILTINS, load, names
+from tartools.commands import BUILTINS, COMMANDS_BY_TASK, load
 
 
 def generated_here() -> dict[str, str]:
     """Return every generated file: its path in the project, and its text."""
-    return manual.generated(list(map(load, names())), BUILTINS)
+    by_task = [name for names in COMMANDS_BY_TASK.values() for name in names if name not in BUILTINS]
+    return manual.generated([load(name) for name in by_task], BUILTINS)
 
 
 if __name__ == "__main__":
