@@ -8,7 +8,9 @@ import pwd
 import ssl
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import takewhile
 from pathlib import Path
+from tempfile import gettempdir
 from urllib.parse import quote, urlsplit
 
 from tests.storage.real.server import Refusal, Server, free_port, processes, require
@@ -85,7 +87,7 @@ def _running(folder: Path, certificate: Path) -> Iterator[tuple[str, int, int]]:
             owner = pwd.getpwnam("www-data")
             for path in (folder, folder / "files"):
                 os.chown(path, owner.pw_uid, owner.pw_gid)
-            for path in [folder, *folder.parents][:3]:
+            for path in takewhile(lambda path: path != Path(gettempdir()), [folder, *folder.parents[:-1]]):
                 path.chmod(path.stat().st_mode | 0o011)  # it has to pass through the folders of the tests
         text = "".join(f"LoadModule {name}_module {MODULES}/mod_{name}.so\n" for name in NAMES)
         text += CONFIG.format(folder=folder, port=port, tls=tls, user=user, certificate=certificate)

@@ -41,6 +41,7 @@ LACKS = {
     "list, wildcards": NO_LISTING,
     **dict.fromkeys(("tables", "TARTOOLS_CACHE, two versions", "replaced while it is read"), NO_RANGES),
     **dict.fromkeys(("loader, 2 workers, resume", "torch.save, torch.load"), NO_RANGES),
+    "a table at 10 requests a second": NO_RANGES,
 }
 
 
@@ -70,4 +71,4 @@ def proftpd(folder: Path, certificate: Path) -> Iterator[Server]:
             Refusal("a wrong password", ["{base}/none.tar"], "530 .*netrc", {"NETRC": "/dev/null"}),
             Refusal("nobody listens", ["ftp://127.0.0.1:1/a.tar"], "Connection refused"),
         ]
-        yield FileServer(version, base, env, files, escaped="%#?", lacks=LACKS, refusals=refusals, secrets=[PASSWORD])
+        yield FileServer(version, base, env, files, escaped="%#?{}", lacks=LACKS, refusals=refusals, secrets=[PASSWORD])
