@@ -174,11 +174,17 @@ def _of_one_width(batches: Iterable[TextRows], form: str, name: str) -> Iterator
 
 
 def _check_width(row: Sequence[bytes], width: int, line: int, form: str, name: str) -> None:
-    """Raise SampleError if *row* has not *width* cells, or, where it is the first, if no tabs separate them."""
+    """Raise SampleError if *row* has not *width* cells, or, where it is the first, if something else separates them."""
     only_cell = row[0].strip() if len(row) == 1 and form == "tsv" else b""
     if len(row) != width:
         advice = "; tabs separate the columns, and this line has blanks" if b" " in only_cell else ""
         raise SampleError(f"line {line}: the header has {width} cells, this row has {len(row)}{advice}", url=name)
+    if form == "csv" and len(row) == 1 and b";" in row[0]:
+        raise SampleError(
+            f"line {line}: in a CSV, commas separate the columns; this header has semicolons: save it with commas, or "
+            "as a TSV",
+            url=name,
+        )
     if b" " in only_cell or b"," in only_cell:
         separators = "blanks" if b" " in only_cell else "commas (--format csv reads those)"
         raise SampleError(f"line {line}: in a TSV, tabs separate the columns; this header has {separators}", url=name)

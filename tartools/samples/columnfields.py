@@ -31,8 +31,8 @@ def name_of_field(name: str) -> bytes:
 
 def check_nameable(name: str) -> None:
     """Raise SampleError for a column that would become a field that no option can name."""
-    if " " in name or ":" in name:
-        reason = "blanks separate fields in options, and a colon begins a path in JSON"
+    if any(letter in name for letter in " :;="):
+        reason = "blanks separate fields in options, ; and = give choices and new names, a colon begins a path in JSON"
         raise SampleError(f"not a name for a field: {name!r} ({reason}); rename the column")
 
 

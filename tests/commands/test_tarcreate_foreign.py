@@ -161,7 +161,7 @@ def test_keys_and_names_of_files_may_be_any_bytes(run: Run, tmp_path: Path) -> N
     assert (done.status, members_of(done.stdout)) == (0, [("\udce9.txt", b"1"), ("\udce9.cls", b"7")])
 
 
-@pytest.mark.parametrize("name", ["file name", "a:b"])
+@pytest.mark.parametrize("name", ["file name", "a:b", "a=b", "c;d"])
 def test_a_column_that_no_option_could_name_is_refused(name: str, run: Run, tmp_path: Path) -> None:
     said = run("tarcreate", "--format", "csv", stdin=f"{name},txt\n1,2\n".encode()).failure(lines=1)
     assert f"stdin: line 1: not a name for a field: {name!r} (blanks separate fields in options" in said

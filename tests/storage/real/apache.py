@@ -8,9 +8,8 @@ import pwd
 import ssl
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from itertools import takewhile
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import TemporaryDirectory
 from urllib.parse import quote, urlsplit
 
 from tests.storage.real.server import Refusal, Server, free_port, processes, require
@@ -61,23 +60,25 @@ LACKS = {"list, wildcards": "no listings in HTTP", "a table at 10 requests a sec
 @contextmanager
 def apache(folder: Path, certificate: Path) -> Iterator[Server]:
     """Give a folder of WebDAV."""
-    with _running(folder, certificate) as (version, port, _):
+    with _running(certificate) as (version, port, _):
         yield _server(folder, version, f"http://127.0.0.1:{port}/dav", {})
 
 
 @contextmanager
 def apache_tls(folder: Path, certificate: Path) -> Iterator[Server]:
     """Give a folder of WebDAV, by TLS."""
-    with _running(folder, certificate) as (version, _, port):
+    with _running(certificate) as (version, _, port):
         env = {"REQUESTS_CA_BUNDLE": str(certificate)}
         yield _server(folder, version, f"https://127.0.0.1:{port}/dav", env)
 
 
 @contextmanager
-def _running(folder: Path, certificate: Path) -> Iterator[tuple[str, int, int]]:
+def _running(certificate: Path) -> Iterator[tuple[str, int, int]]:
     """Give version, port and TLS port."""
     require("apache2", "apache2")
-    with processes(folder) as group:
+    # not in the folder of the tests: every run of pytest closes that to other users, and this server is one
+    with TemporaryDirectory(prefix="apache-") as name, processes(Path(name)) as group:
+        folder = Path(name)
         port, tls = free_port(), free_port()
         (folder / "files").mkdir()
         (folder / "passwords").write_text("user:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n")  # password
@@ -87,8 +88,6 @@ def _running(folder: Path, certificate: Path) -> Iterator[tuple[str, int, int]]:
             owner = pwd.getpwnam("www-data")
             for path in (folder, folder / "files"):
                 os.chown(path, owner.pw_uid, owner.pw_gid)
-            for path in takewhile(lambda path: path != Path(gettempdir()), [folder, *folder.parents[:-1]]):
-                path.chmod(path.stat().st_mode | 0o011)  # it has to pass through the folders of the tests
         text = "".join(f"LoadModule {name}_module {MODULES}/mod_{name}.so\n" for name in NAMES)
         text += CONFIG.format(folder=folder, port=port, tls=tls, user=user, certificate=certificate)
         (folder / "apache.conf").write_text(text)

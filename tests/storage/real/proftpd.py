@@ -71,4 +71,4 @@ def proftpd(folder: Path, certificate: Path) -> Iterator[Server]:
             Refusal("a wrong password", ["{base}/none.tar"], "530 .*netrc", {"NETRC": "/dev/null"}),
             Refusal("nobody listens", ["ftp://127.0.0.1:1/a.tar"], "Connection refused"),
         ]
-        yield FileServer(version, base, env, files, escaped="%#?{}", lacks=LACKS, refusals=refusals, secrets=[PASSWORD])
+        yield FileServer(version, base, env, files, escaped="%#?", lacks=LACKS, refusals=refusals, secrets=[PASSWORD])
