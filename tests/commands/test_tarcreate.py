@@ -88,7 +88,11 @@ def test_keys_and_columns(run: Run, options: tuple[str, ...], plan: str, names: 
         (("--format", "csv"), 'a\n"x\n', "not CSV"),
         ((), "__key__  @a\nx  y\n", "stdin: line 1: in a TSV, tabs separate the columns; this header has blanks"),
         ((), "__key__,@a\nx,y\n", "this header has commas (--format csv reads those)"),
-        (("--format", "csv"), "__key__;a\nx;y,z\n", "line 1: in a CSV, commas separate the columns; this header has semic"),
+        (
+            ("--format", "csv"),
+            "__key__;a\nx;y,z\n",
+            "line 1: in a CSV, commas separate the columns; this header has semic",
+        ),
         (
             (),
             "__key__\ta\nx  y\n",
