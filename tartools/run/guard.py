@@ -34,6 +34,12 @@ GUARD_VARIABLE = "TARTOOLS_GUARDED"  # the variable with the marks of all guards
 # bytes of a part of the list, which is written at once; so many numbers take half of it
 LIST_PART_BYTES, PIDS_IN_PART = 4096, 200
 
+# How it races with processes that start and end. One look at /proc is no snapshot: a process that was listed may fork
+# and end before it is stopped, and its child is on no list. So what is found is stopped at once (a stopped process
+# starts nothing), and a look counts as the last one only if nothing new was found, no process ended meanwhile (`dead`,
+# the zombies, is as before; each number of the listing still exists), or after 20 looks without anything new. Only then
+# is anything killed: killing earlier would make orphans, which no longer descend from our sessions.
+#
 # $1: a pattern of variables with our mark. $2: the directory. $3: a pattern of what is in it. $4: "keep" or empty.
 # Its stdout is the list of sessions, its stderr a pipe that ends when the guard does. It needs /proc for all but the
 # process groups of the sessions.

@@ -35,8 +35,11 @@ ALL_READ_FLAG = 1 << 62  # added, too, if the source was read to its end
 MOST_TEXT = 50_000  # characters of a traceback
 
 
+# Why not beside threads: a fork has a copy of all memory, but only the thread that forked. A lock that another thread
+# holds at that moment (of malloc, of an import, of a queue) stays locked in the copy for ever, since its owner is not
+# there. Whether a thread holds one can't be asked, so there is no fork while there are threads.
 def can_fork() -> bool:
-    """Return whether another fork is allowed: not beside threads, which may hold locks, and not too many."""
+    """True if another process may be forked: no other thread runs, and there are fewer than MAX_FORKS."""
     threading = sys.modules.get("threading")  # not imported: there is only one
     is_single_threaded = threading is None or threading.active_count() == 1
     return hasattr(os, "fork") and is_single_threaded and Fork.count < MAX_FORKS
@@ -89,6 +92,13 @@ class Fork:
 
 
 def _live(work: Callable[[int], None], pipe: int, fds: Collection[int]) -> NoReturn:
+    """Run *work* in the forked process, and end it.
+
+    It leaves by `os._exit`, so that nothing of the parent runs twice: no `finally` of a caller, no `atexit`, no flush
+    of a buffer that the parent will flush itself. It ignores the signals of the terminal, which the parent gets too and
+    answers by closing this process. Inherited descriptors are closed: a copy of the write end of a pipe would keep that
+    pipe's reader waiting for ever.
+    """
     try:
         for number in ENDING:
             signal.signal(number, signal.SIG_IGN)

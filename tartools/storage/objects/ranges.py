@@ -29,11 +29,17 @@ GATHER_SECONDS = 0.05  # seconds to wait for a whole range before its first byte
 
 
 class Pace:
-    """The *window*: the number of ranges requested at once, up to *most*. See docs/adr/0008.
+    """Decides how many ranges are requested at once (the window). See docs/adr/0008.
 
-    As many as at the *beginning*, until the reader has waited for two in a row; then twice as many after each that it
-    waited for. More do not help a reader that is slower than one connection, and they take from the processor.
+    The window stays as it begins until the reader has waited for two ranges in a row, and doubles after each further
+    range that it waited for, up to *max_window*.
     """
+
+    # A range "was waited for" if two things hold. The reader spent more than half of the time between two ranges
+    # waiting: else it is slower than the connection, and more ranges would only use memory. And receiving took more
+    # than BUSY_RATIO times its processor time: else the processor is the bottleneck (decryption, checksums, a server on
+    # this machine), and a second thread would take from the reader. The window never shrinks: the network that was slow
+    # once stays slow, and a range that came quickly may have been read ahead.
 
     def __init__(self, max_window: int, beginning: int = 1) -> None:
         self.window = min(beginning, max_window)
@@ -55,6 +61,8 @@ class Pace:
             self.window = min(2 * self.window, self.max_window)
 
 
+# One slot for each buffer of 8 MiB that any input of this process holds. Who gets none reads without a thread, so a
+# hundred open objects need no more memory than a few, and no input ever waits for another one's buffers.
 budget = threading.Semaphore(MOST_HELD)
 os.register_at_fork(after_in_child=lambda: budget.__init__(MOST_HELD))  # type: ignore[misc]  # the parent holds what was taken
 
@@ -152,7 +160,18 @@ class RangedInput(Input):
         if getattr(self, "_parts", None) or getattr(self, "_stores", None):
             self.close()
 
-    # ---- while one connection is enough ----
+    # An input is in one of two states, and changes between them only where a range ends:
+    #
+    #     direct   window 1: the reader's own thread receives range after range; no thread, no buffer, no lock
+    #     ahead    window n: n threads receive the next n ranges; the reader takes the first one's chunks as they come
+    #
+    #     position ─► [ part 0: read here ][ part 1: receiving ][ part 2: receiving ] _next ─► not requested
+    #
+    # `record` widens the window at the end of a range; `_start_ranges` then requests the following ones. It is called
+    # where a thread has ended, too, so that the connections stay busy while the reader works. If the budget is
+    # exhausted no part is started, and the reader is in the direct state again when it has used up what there is.
+
+    # ---- direct: while one connection is enough ----
 
     def _receive_directly(self, view: memoryview) -> int:
         """Receive the next bytes of the range that needs no thread into *view*; return how many.
@@ -166,10 +185,8 @@ class RangedInput(Input):
         if part.error is not None:
             raise part.error
         begin, work = time.monotonic(), time.thread_time()
-        self._receiving, part.destination = (
-            True,
-            view if len(view) >= FIRST_READ_SIZE else None,
-        )  # short reads take too long
+        self._receiving = True
+        part.destination = view if len(view) >= FIRST_READ_SIZE else None  # short reads take too long
         try:
             count = next(flow, 0)
         except BaseException as error:  # a generator that raised would only stop the next time
@@ -190,7 +207,7 @@ class RangedInput(Input):
             return 0
         return count
 
-    # ---- several ranges ahead ----
+    # ---- ahead: several ranges at once ----
 
     def _from_thread(self) -> memoryview:
         """Return the next bytes of the first part that threads receive; none at its end."""
