@@ -1,4 +1,14 @@
-"""External sorting: sort more records than fit into memory as sorted runs in scratch files, then merge the runs."""
+"""External sorting: sort more records than fit into memory as sorted runs in scratch files, then merge the runs.
+
+    records ─► buffer ─full─► sort ─► run 0 ┐
+                       ─full─► sort ─► run 1 ├─ merge of up to 64 runs ─► records in order
+                       ─end──► sort ────────┘
+
+A record is bytes that compare as the samples sort, with its payload (a position, a location) behind the sort key; so
+neither sorting nor merging calls a comparison of ours. Runs consist of blocks of 256 KiB: a merge holds one block of
+each. If there are more runs than one merge may hold, groups of adjacent runs are merged to longer ones first, which
+keeps the order of equal records. All runs of a pass share one unnamed file, so a sort needs one descriptor.
+"""
 
 import io
 import marshal

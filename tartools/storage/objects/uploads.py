@@ -2,6 +2,12 @@
 
 Threads send full parts while the next one is being filled. Nothing is visible before all parts have arrived; an abort
 drops them. No destructor completes an upload.
+
+    write ─► [ part being filled ] ─full─► threads: [ part 3 ][ part 4 ] ─► store: parts 1, 2   commit ─► object
+
+`write` waits when the parts in memory reach the window; so a slow store slows the writer, and memory stays bounded. An
+output smaller than one part is sent by a single request at `commit`. Without --force a store that
+can makes the object only if none of this name exists: of two writers the second to commit fails.
 """
 
 from __future__ import annotations
