@@ -1,8 +1,7 @@
 """`tartools` names the commands by task, `tartools --help` says what they do, `tartools NAME ...` runs one.
 
 It runs as its script does, and so does `python -m tartools NAME`. This is the way to a command that another program of
-its name hides, or where scripts are not in PATH. `tartools demo` runs the demo, `tartools cache` lists what is kept of
-remote objects, `tartools completion SHELL` says how to switch completion on.
+its name hides, or where scripts are not in PATH. `demo`, `cache` and `completion` have no scripts: `tartools demo`.
 """
 
 from __future__ import annotations
@@ -21,36 +20,21 @@ MANUAL_PAGE = "man/man7/tartools.7"
 def run() -> NoReturn:
     """Run as a process: arguments from `sys.argv`, signals as they should be, exit."""
     name, *others = sys.argv[1:] or [""]
-    if name in commands.names():
+    if name in (*commands.names(), *commands.BUILTINS):
         sys.argv = [name, *others]
         commands.load(name)()
     from tartools.cli import process
     from tartools.cli.command import exit_status
 
-    called = f"tartools {name}" if name in commands.BUILTINS else "tartools"
-    process.run(lambda: exit_status(called, lambda: main(sys.argv[1:])))
+    process.run(lambda: exit_status("tartools", lambda: main(sys.argv[1:])))
 
 
 def main(arguments: Sequence[str]) -> int:
     """Do what *arguments* ask `tartools` itself for; return the exit status. Raises: TarToolsError, OSError."""
-    from tartools.cli import completions, demo, process
+    from tartools.cli import process
 
-    name, *others = arguments or [""]
-    if name == "demo":
-        return demo.main(others)
-    if name == "cache":
-        from tartools.commands import _cache
-
-        return _cache.main(others)
-    if name == "completion":
-        if len(others) == 2 and others[0] == "table":  # for completions
-            text: str | None = completions.columns_of(others[1])
-        else:
-            text = completions.switched_on(others, commands.names())
-        if text is None:
-            sys.stderr.write("tartools: which shell? write tartools completion bash, zsh or fish\n")
-            return USAGE_STATUS
-    elif not arguments:
+    name = arguments[0] if arguments else ""
+    if not arguments:
         text = overview()
     elif name in ("-h", "--help"):
         text = listing()
@@ -71,7 +55,7 @@ def overview() -> str:
     lines = [
         wrapped(f"  {task:{width}}  ", " ".join(names)) + "\n" for task, names in commands.COMMANDS_BY_TASK.items()
     ]
-    more = "tartools --help says what each does, NAME --help lists the options of one, and tartools demo runs some."
+    more = "tartools --help says what each does, NAME -h lists the options of one, and tartools demo runs some."
     return f"Usage: tartools NAME [ARGUMENT]...\n\n{''.join(lines)}\n{wrapped('', more)}\n{pages()}"
 
 
@@ -79,12 +63,12 @@ def listing() -> str:
     """Return the commands by task, with their summaries."""
     parts = []
     for task, names in commands.COMMANDS_BY_TASK.items():
-        summaries = [(name, commands.BUILTINS.get(name) or commands.load(name).summary) for name in names]
+        summaries = [(name, commands.load(name).summary) for name in names]
         parts.append("\n".join([f"{task}:", *(wrapped(f"  {name:12}  ", summary) for name, summary in summaries), ""]))
     more = (
         "A command reads shards (tar archives of samples: adjacent files with one name up to the first dot) or tables "
         "that list samples, from files, URLs or stdin, and writes a shard, by default to stdout: tarcat -c 10 a.tar > "
-        "b.tar. NAME --help and man NAME tell more."
+        "b.tar. NAME -h shows the options of a command, NAME --help and man NAME all about it."
     )
     usage = "Usage: tartools NAME [ARGUMENT]...    the same as NAME [ARGUMENT]...\n"
     return "\n".join([usage, *parts, f"{wrapped('', more)}\n{pages()}"])

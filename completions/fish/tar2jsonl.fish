@@ -26,4 +26,5 @@ complete -c tar2jsonl -l progress -d 'Show progress even if stderr is not a term
 complete -c tar2jsonl -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tar2jsonl -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tar2jsonl -l version -d 'Show the version and exit.'
-complete -c tar2jsonl -s h -l help -d 'Show this help and exit.'
+complete -c tar2jsonl -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tar2jsonl -l help -d 'Show this help and exit.'

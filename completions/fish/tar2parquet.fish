@@ -27,4 +27,5 @@ complete -c tar2parquet -l progress -d 'Show progress even if stderr is not a te
 complete -c tar2parquet -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tar2parquet -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tar2parquet -l version -d 'Show the version and exit.'
-complete -c tar2parquet -s h -l help -d 'Show this help and exit.'
+complete -c tar2parquet -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tar2parquet -l help -d 'Show this help and exit.'

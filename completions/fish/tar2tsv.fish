@@ -30,4 +30,5 @@ complete -c tar2tsv -l progress -d 'Show progress even if stderr is not a termin
 complete -c tar2tsv -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tar2tsv -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tar2tsv -l version -d 'Show the version and exit.'
-complete -c tar2tsv -s h -l help -d 'Show this help and exit.'
+complete -c tar2tsv -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tar2tsv -l help -d 'Show this help and exit.'

@@ -27,4 +27,5 @@ complete -c tar2zip -l progress -d 'Show progress even if stderr is not a termin
 complete -c tar2zip -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tar2zip -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tar2zip -l version -d 'Show the version and exit.'
-complete -c tar2zip -s h -l help -d 'Show this help and exit.'
+complete -c tar2zip -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tar2zip -l help -d 'Show this help and exit.'

@@ -18,4 +18,5 @@ complete -c tarbench -l progress -d 'Show progress even if stderr is not a termi
 complete -c tarbench -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarbench -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarbench -l version -d 'Show the version and exit.'
-complete -c tarbench -s h -l help -d 'Show this help and exit.'
+complete -c tarbench -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarbench -l help -d 'Show this help and exit.'

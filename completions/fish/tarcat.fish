@@ -37,4 +37,5 @@ complete -c tarcat -l progress -d 'Show progress even if stderr is not a termina
 complete -c tarcat -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarcat -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarcat -l version -d 'Show the version and exit.'
-complete -c tarcat -s h -l help -d 'Show this help and exit.'
+complete -c tarcat -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarcat -l help -d 'Show this help and exit.'

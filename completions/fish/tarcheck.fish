@@ -31,4 +31,5 @@ complete -c tarcheck -l progress -d 'Show progress even if stderr is not a termi
 complete -c tarcheck -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarcheck -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarcheck -l version -d 'Show the version and exit.'
-complete -c tarcheck -s h -l help -d 'Show this help and exit.'
+complete -c tarcheck -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarcheck -l help -d 'Show this help and exit.'

@@ -35,4 +35,5 @@ complete -c tardedup -l progress -d 'Show progress even if stderr is not a termi
 complete -c tardedup -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tardedup -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tardedup -l version -d 'Show the version and exit.'
-complete -c tardedup -s h -l help -d 'Show this help and exit.'
+complete -c tardedup -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tardedup -l help -d 'Show this help and exit.'

@@ -17,4 +17,5 @@ complete -c tardiff -l progress -d 'Show progress even if stderr is not a termin
 complete -c tardiff -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tardiff -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tardiff -l version -d 'Show the version and exit.'
-complete -c tardiff -s h -l help -d 'Show this help and exit.'
+complete -c tardiff -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tardiff -l help -d 'Show this help and exit.'

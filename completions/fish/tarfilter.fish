@@ -34,4 +34,5 @@ complete -c tarfilter -l progress -d 'Show progress even if stderr is not a term
 complete -c tarfilter -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarfilter -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarfilter -l version -d 'Show the version and exit.'
-complete -c tarfilter -s h -l help -d 'Show this help and exit.'
+complete -c tarfilter -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarfilter -l help -d 'Show this help and exit.'

@@ -25,4 +25,5 @@ complete -c tarfirst -l progress -d 'Show progress even if stderr is not a termi
 complete -c tarfirst -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarfirst -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarfirst -l version -d 'Show the version and exit.'
-complete -c tarfirst -s h -l help -d 'Show this help and exit.'
+complete -c tarfirst -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarfirst -l help -d 'Show this help and exit.'

@@ -31,4 +31,5 @@ complete -c tarindex -l progress -d 'Show progress even if stderr is not a termi
 complete -c tarindex -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarindex -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarindex -l version -d 'Show the version and exit.'
-complete -c tarindex -s h -l help -d 'Show this help and exit.'
+complete -c tarindex -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarindex -l help -d 'Show this help and exit.'

@@ -20,4 +20,5 @@ complete -c tarjob -l progress -d 'Show progress even if stderr is not a termina
 complete -c tarjob -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarjob -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarjob -l version -d 'Show the version and exit.'
-complete -c tarjob -s h -l help -d 'Show this help and exit.'
+complete -c tarjob -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarjob -l help -d 'Show this help and exit.'

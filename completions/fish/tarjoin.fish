@@ -36,4 +36,5 @@ complete -c tarjoin -l progress -d 'Show progress even if stderr is not a termin
 complete -c tarjoin -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarjoin -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarjoin -l version -d 'Show the version and exit.'
-complete -c tarjoin -s h -l help -d 'Show this help and exit.'
+complete -c tarjoin -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarjoin -l help -d 'Show this help and exit.'

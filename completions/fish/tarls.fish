@@ -10,4 +10,5 @@ complete -c tarls -l progress -d 'Show progress even if stderr is not a terminal
 complete -c tarls -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarls -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarls -l version -d 'Show the version and exit.'
-complete -c tarls -s h -l help -d 'Show this help and exit.'
+complete -c tarls -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarls -l help -d 'Show this help and exit.'

@@ -16,4 +16,5 @@ complete -c tarmix -l progress -d 'Show progress even if stderr is not a termina
 complete -c tarmix -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarmix -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarmix -l version -d 'Show the version and exit.'
-complete -c tarmix -s h -l help -d 'Show this help and exit.'
+complete -c tarmix -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarmix -l help -d 'Show this help and exit.'

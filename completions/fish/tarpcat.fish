@@ -37,4 +37,5 @@ complete -c tarpcat -l progress -d 'Show progress even if stderr is not a termin
 complete -c tarpcat -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarpcat -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarpcat -l version -d 'Show the version and exit.'
-complete -c tarpcat -s h -l help -d 'Show this help and exit.'
+complete -c tarpcat -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarpcat -l help -d 'Show this help and exit.'

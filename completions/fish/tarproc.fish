@@ -37,4 +37,5 @@ complete -c tarproc -l progress -d 'Show progress even if stderr is not a termin
 complete -c tarproc -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarproc -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarproc -l version -d 'Show the version and exit.'
-complete -c tarproc -s h -l help -d 'Show this help and exit.'
+complete -c tarproc -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarproc -l help -d 'Show this help and exit.'

@@ -31,4 +31,5 @@ complete -c tarshow -l progress -d 'Show progress even if stderr is not a termin
 complete -c tarshow -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarshow -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarshow -l version -d 'Show the version and exit.'
-complete -c tarshow -s h -l help -d 'Show this help and exit.'
+complete -c tarshow -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarshow -l help -d 'Show this help and exit.'

@@ -32,4 +32,5 @@ complete -c tarsort -l progress -d 'Show progress even if stderr is not a termin
 complete -c tarsort -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarsort -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarsort -l version -d 'Show the version and exit.'
-complete -c tarsort -s h -l help -d 'Show this help and exit.'
+complete -c tarsort -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarsort -l help -d 'Show this help and exit.'

@@ -34,4 +34,5 @@ complete -c tarsplit -l progress -d 'Show progress even if stderr is not a termi
 complete -c tarsplit -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarsplit -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarsplit -l version -d 'Show the version and exit.'
-complete -c tarsplit -s h -l help -d 'Show this help and exit.'
+complete -c tarsplit -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarsplit -l help -d 'Show this help and exit.'

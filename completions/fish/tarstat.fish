@@ -24,4 +24,5 @@ complete -c tarstat -l progress -d 'Show progress even if stderr is not a termin
 complete -c tarstat -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarstat -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarstat -l version -d 'Show the version and exit.'
-complete -c tarstat -s h -l help -d 'Show this help and exit.'
+complete -c tarstat -s h -d 'Show the usage, the options and two examples, and exit.'
+complete -c tarstat -l help -d 'Show this help and exit.'

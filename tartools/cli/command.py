@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from tartools.cli import process, progress
 from tartools.cli.declare import REQUIRED, Declared, declared, hints, is_group, is_option
-from tartools.cli.options import Common
+from tartools.cli.options import About, Common
 from tartools.cli.parse import parse
 from tartools.errors import TarToolsError, UsageError, in_command, printable
 from tartools.samples.account import Account
@@ -28,15 +28,22 @@ PRINTING = ("dry_run", "report_of")  # what makes a command that writes files pr
 class Command:
     """A command: its *name*, *summary* (one line), *manual* (all its text, which begins with that) and *parameters*.
 
-    *trouble* is its exit status after a failure or an omission.
+    *trouble* is its exit status after a failure or an omission. A *name* of several words ("tartools demo") is that of
+    a command without a script, which has no progress and no totals.
     """
 
     def __init__(
-        self, function: Callable[..., int | None], manual: str, interspersed: bool = True, trouble: int = 1
+        self,
+        function: Callable[..., int | None],
+        manual: str,
+        interspersed: bool = True,
+        trouble: int = 1,
+        name: str = "",
     ) -> None:
         self.interspersed = interspersed
         self.trouble = trouble
-        self.name = function.__name__
+        self.name = name or function.__name__
+        self._common: dict[str, Any] = {"about": About} if name else {"common": Common, "about": About}
         self.manual = manual.strip("\n")
         self.summary = self.manual.partition("\n")[0]
         self._function = function
@@ -53,7 +60,7 @@ class Command:
         )
         options = (
             option
-            for name, hint in {**self._hints, "common": Common}.items()
+            for name, hint in {**self._hints, **self._common}.items()
             if is_group(hint) or is_option(hint)
             for option in declared(hint, name, defaults.get(name, REQUIRED))
         )
@@ -84,10 +91,11 @@ class Command:
 
     def _about(self, values: dict[str, Any]) -> str:
         """Return the help or the version if *values* ask for one; "" for a run."""
-        if "help" in values:
+        if values.keys() & {"usage", "help"}:
             from tartools.cli import typer_app
 
-            return typer_app.help_text(self.name, self.manual, self.parameters.values())
+            print_help = typer_app.short_help_text if "usage" in values else typer_app.help_text
+            return print_help(self.name, self.manual, self.parameters.values())
         if "version" in values:
             from importlib.metadata import version
 
@@ -106,7 +114,11 @@ class Command:
             elif name in values:
                 arguments[name] = values[name]
         begin = time.monotonic()
-        draws_progress = not common.quiet and (common.progress or progress.is_wanted(self._output(values)))
+        draws_progress = (
+            "common" in self._common
+            and not common.quiet
+            and (common.progress or progress.is_wanted(self._output(values)))
+        )
         with progress.progress(self.name, account, draws_progress):
             status = self._function(**arguments)
         account.check()
@@ -166,11 +178,12 @@ def _values_of(group: Any, values: dict[str, Any]) -> Any:
 
 
 def command(
-    manual: str | None, *, interspersed: bool = True, trouble: int = 1
+    manual: str | None, *, interspersed: bool = True, trouble: int = 1, name: str = ""
 ) -> Callable[[Callable[..., int | None]], Command]:
     """Return a decorator that makes a function the command of its name, with *manual* as its help and man page.
 
     Unless *interspersed*, what follows the first argument is an argument too, whatever it looks like. *trouble* is the
-    exit status after a failure or an omission. If all is well it is what the function returns; None is 0.
+    exit status after a failure or an omission. If all is well it is what the function returns; None is 0. *name* is
+    that of a command without a script: "tartools demo".
     """
-    return lambda function: Command(function, manual or "", interspersed, trouble)
+    return lambda function: Command(function, manual or "", interspersed, trouble, name)

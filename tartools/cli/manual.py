@@ -260,11 +260,11 @@ def fish(command: Command) -> str:
     return "\n".join(lines) + "\n"
 
 
-def generated(commands: Sequence[Command], own: dict[str, str]) -> dict[str, str]:
+def generated(commands: Sequence[Command], builtins: Sequence[Command]) -> dict[str, str]:
     """Return every generated file: its path in the project, and its text.
 
-    They are those of *commands*, in the order of the README's table, and of `tartools`, which has *own* words, with
-    their summaries.
+    `commands`: those with a script, in the order of the README's table; they get a man page and completions.
+    `builtins`: those of `tartools` alone.
     """
     rows = {command.name: command.summary for command in commands}
     summaries = dict(sorted(rows.items()))
@@ -278,7 +278,7 @@ def generated(commands: Sequence[Command], own: dict[str, str]) -> dict[str, str
         files[f"completions/bash/{command.name}"] = bash(command)
         files[f"completions/zsh/_{command.name}"] = zsh(command)
         files[f"completions/fish/{command.name}.fish"] = fish(command)
-    return files | of_tartools(summaries | own)
+    return files | of_tartools(summaries | {command.name.split()[-1]: command.summary for command in builtins})
 
 
 def stale(root: Path, files: Mapping[str, str]) -> list[str]:

@@ -32,13 +32,19 @@ AllowPipe = Annotated[
 
 
 class Common(Group, shared=True):
-    """The options of every command."""
+    """The options of every command that has a script."""
 
     progress: Annotated[bool, Option("--progress", "Show progress even if stderr is not a terminal.")] = False
     quiet: Annotated[bool, Option("-q --quiet", "Show neither progress nor warnings.")] = False
     verbose: Annotated[bool, Option("-v --verbose", "Print one line of totals on stderr at the end.")] = False
+
+
+class About(Group, shared=True):
+    """The options of every command, `tartools demo` and the like included, that print something about it."""
+
     version: Annotated[bool, Option("--version", "Show the version and exit.")] = False
-    help: Annotated[bool, Option("-h --help", "Show this help and exit.")] = False
+    usage: Annotated[bool, Option("-h", "Show the usage, the options and two examples, and exit.")] = False
+    help: Annotated[bool, Option("--help", "Show this help and exit.")] = False
 
 
 class Inputs(Group, shared=True):

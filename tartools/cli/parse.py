@@ -24,10 +24,11 @@ class UnknownOptionError(ValueError):
 
 
 def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, interspersed: bool = True) -> dict[str, Any]:
-    """Return the values that *arguments* give to the options of a command, by name; of `--help` or `--version` only it.
+    """Return the values that *arguments* give to the options of a command, by name.
 
-    *declarations* are the options and arguments of the command. Options that are not given are left out. Unless
-    *interspersed*, what follows the first argument is an argument too. Raises: ValueError with what is wrong.
+    With `-h`, `--help` or `--version`, return only that one. *declarations*: the options and arguments of the command.
+    Options that are not given are left out. Unless *interspersed*, what follows the first argument is an argument too.
+    Raises: ValueError with what is wrong.
     """
     declarations = list(declarations)
     values: dict[str, Any] = {}
@@ -47,7 +48,7 @@ def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, intersp
     options = [option for option, _ in occurrences]
     if twice := next((option for option in options if not option.repeats and options.count(option) > 1), None):
         raise ValueError(f"Invalid value: {'/'.join(twice.names)} is given twice")
-    if about := next((option.name for option in options if option.name in ("help", "version")), ""):
+    if about := next((option.name for option in options if option.name in ("usage", "help", "version")), ""):
         return {about: True}  # whatever else is missing
     for option, text in occurrences:
         value = True if option.flag else _judged(option, text)

@@ -4,42 +4,76 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from tartools.cli.declare import REQUIRED, Declared
+from tartools.cli.declare import REQUIRED, Declared, hints
+from tartools.cli.options import About
+
+SHORT_EXAMPLES = 2  # examples that -h shows
+FILLED_COLUMNS = 76  # of 80: Typer leaves two free on each side
+FIRST_SENTENCE = re.compile(r".*?\.(?= |$)|.*")
 
 
 def help_text(name: str, manual: str, declarations: Iterable[Declared]) -> str:
-    """Return the help of the command *name* with these *declarations*: usage, *manual*, and the help of each option."""
+    """Return all the help of the command *name*: usage, *manual*, and the help of each option."""
+    # Typer fills paragraphs, but for those behind a \b
+    paragraphs = ("\b\n" + p if re.search(r"^ ", p, re.MULTILINE) else p for p in manual.split("\n\n"))
+    return _printed(name, "\n\n".join(paragraphs), sorted(declarations, key=lambda option: option.shared))
+
+
+def short_help_text(name: str, manual: str, declarations: Iterable[Declared]) -> str:
+    """Return help for two screens: usage, summary, the first sentence about each option, and the first two examples.
+
+    Shared options are only named, but for the output: they are the same in all commands.
+    """
+    explained: list[Declared] = []
+    shared: list[Declared] = []
+    for option in sorted(declarations, key=lambda option: option.shared):
+        is_explained = not option.shared or not option.names or "--output" in option.names
+        (explained if is_explained else shared).append(option)
+    examples = re.split(r"^  (?=\S)", manual.partition("\nExamples:\n")[2], flags=re.MULTILINE)[1 : SHORT_EXAMPLES + 1]
+    named = ", ".join(" ".join(option.names) for option in shared if option.name not in hints(About))
+    also = textwrap.fill(f"Also, as in other commands: {named}.", FILLED_COLUMNS, break_on_hyphens=False)
+    about = f"{name} --help says more." if " " in name else f"{name} --help and man {name} explain everything."
+    remaining = f"{also}\n{about}" if named else about
+    epilog = "\b\nExamples:\n" + "".join(f"  {example.rstrip()}\n" for example in examples) + f"\n\b\n{remaining}"
+    return _printed(name, manual.partition("\n")[0], explained, epilog, is_short=True)
+
+
+def _printed(
+    name: str, text: str, declarations: Iterable[Declared], epilog: str | None = None, is_short: bool = False
+) -> str:
+    """Return the help as Typer prints it: usage, *text*, arguments and options, *epilog*."""
 
     def nothing(**_: Any) -> None: ...
 
-    declarations = sorted(declarations, key=lambda option: option.shared)
-    parameters = [_parameter(option) for option in declarations if option.name != "help" and not option.option.behind]
+    declarations = list(declarations)
+    listed = [option for option in declarations if option.name != "help" and not option.option.behind]
+    parameters = [_parameter(option, is_short) for option in listed]
     nothing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     nothing.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     application = typer.Typer(add_completion=False, rich_markup_mode=None)
     usage = [option.metavar for option in declarations if option.option.behind]
-    settings = {"help_option_names": ["-h", "--help"], "obj": usage}
-    # Typer fills paragraphs, but for those behind a \b
-    paragraphs = ("\b\n" + p if re.search(r"^ ", p, re.MULTILINE) else p for p in manual.split("\n\n"))
-    application.command(name, cls=_Application, help="\n\n".join(paragraphs), context_settings=settings)(nothing)
+    settings = {"help_option_names": [] if is_short else ["--help"], "obj": usage}
+    application.command(name, cls=_Application, help=text, epilog=epilog, context_settings=settings)(nothing)
     command = typer.main.get_command(application)
     return command.get_help(command.make_context(name, [], resilient_parsing=True))
 
 
-def _parameter(option: Declared) -> inspect.Parameter:
-    """Return the parameter that declares *option* to Typer."""
+def _parameter(option: Declared, is_short: bool) -> inspect.Parameter:
+    """Return the parameter that declares *option* to Typer, with the first sentence of its help if *is_short*."""
     declaration: Any
+    text = FIRST_SENTENCE.match(option.option.help)[0] if is_short else option.help  # type: ignore[index]
     if option.names:
         metavar = None if option.flag else option.metavar
-        declaration = typer.Option(*option.names, help=option.help, metavar=metavar, show_default=False)
+        declaration = typer.Option(*option.names, help=text, metavar=metavar, show_default=False)
     else:
-        declaration = typer.Argument(help=option.help, metavar=option.metavar)
+        declaration = typer.Argument(help=text, metavar=option.metavar)
     kind: Any = bool if option.flag else list[str] | None if option.repeats else str | None
     default = inspect.Parameter.empty if option.default is REQUIRED else False if option.flag else None
     annotation = Annotated[kind, declaration]

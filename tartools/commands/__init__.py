@@ -17,37 +17,34 @@ if TYPE_CHECKING:
 
 # The list of the commands: a new one is entered here. Tests compare it with the files of this folder; scripts, README
 # and man pages follow from it (`make man`).
-COMMANDS_BY_TASK = {  # what a person may want to do -> commands
-    "look at samples": ("tarshow", "tarls", "tarstat", "tarfirst"),
-    "find what is wrong": ("tarcheck", "tardedup", "tardiff"),
+COMMANDS_BY_TASK = {  # task -> commands
+    "inspect samples": ("tarshow", "tarls", "tarstat", "tarfirst"),
+    "find problems": ("tarcheck", "tardedup", "tardiff"),
     "make shards": ("tarcreate", "tarindex"),
-    "choose and combine": ("tarcat", "tarpcat", "tarfilter", "tarjoin", "tarmix"),
-    "order and cut": ("tarsort", "tarsplit"),
+    "select and combine": ("tarcat", "tarpcat", "tarfilter", "tarjoin", "tarmix"),
+    "sort and split": ("tarsort", "tarsplit"),
     "run commands": ("tarproc", "tarjob"),
     "convert": ("tar2tsv", "tar2jsonl", "tar2parquet", "tar2tfrecord", "tar2zip"),
     "train": ("tarbench",),
-    "keep what servers sent": ("cache",),
-    "begin": ("demo", "completion"),
+    "cache remote data": ("cache",),
+    "get started": ("demo", "completion"),
 }
-BUILTINS = {  # what `tartools` does besides
-    "cache": "List what is kept of remote objects in the folder that TARTOOLS_CACHE names, or remove it.",
-    "demo": "Make a small data set and run the commands on it, line by line.",
-    "completion": "Print what to add to a start file of bash, zsh or fish so that Tab completes.",
-}
+BUILTINS = ("cache", "demo", "completion")  # commands without a script of their own: `tartools demo`
 
 
 def names() -> list[str]:
-    """Return the names of all commands, in order."""
+    """Return the names of all commands that have a script, sorted."""
     from pkgutil import iter_modules
 
     return sorted(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
 
 
 def load(name: str) -> Command:
-    """Import the command *name*."""
+    """Import the command *name*: a script, or one of `BUILTINS`."""
     from importlib import import_module
 
-    command: Command = getattr(import_module(f"tartools.commands.{name}"), name)
+    module = f"_{name}" if name in BUILTINS else name
+    command: Command = getattr(import_module(f"tartools.commands.{module}"), name)
     return command
 
 

@@ -1,29 +1,37 @@
-"""`tartools cache`: show the contents of the cache of remote objects, and remove it."""
+"""List the cached remote objects, or remove them.
 
-from __future__ import annotations
+The cache is in the folder that TARTOOLS_CACHE names, with its size: /nvme/cache:500GB. Prints a line for each object:
+bytes in the cache, bytes of the object, time of the last use, URL.
+
+Examples:
+  List what is in the cache:
+    tartools cache
+  Remove the copies of objects below one prefix:
+    tartools cache --clear s3://bucket/train/
+  Empty the cache:
+    tartools cache --clear
+"""
 
 import os
 import sys
-from collections.abc import Sequence
 from datetime import datetime
+from typing import Annotated
 
+from tartools import cli
 from tartools.cli.process import print_now
-from tartools.errors import in_units, printable, shown
-
-CACHE_USAGE = """\
-usage: tartools cache [--clear [URL]]
-
-List the objects in the cache that TARTOOLS_CACHE names: bytes kept, bytes of the object, last use, URL. With --clear,
-remove the copies of URL, or of what is below it, or all of them.
-"""
+from tartools.errors import UsageError, in_units, printable, shown
 
 
-def main(words: Sequence[str]) -> int:
+@cli.command(__doc__, name="tartools cache")
+def cache(
+    *,
+    url: Annotated[str | None, cli.Option("[URL]", "With --clear: an object, or the folder of several.")] = None,
+    clear: Annotated[bool, cli.Option("--clear", "Remove the cached copies of URL, or all of them.")] = False,
+) -> int:
     """Run the command; return its exit status."""
+    if url is not None and not clear:
+        raise UsageError("URL goes with --clear (see tartools cache --help)")
     text = os.environ.get("TARTOOLS_CACHE", "")
-    if words and (words[0] != "--clear" or len(words) > 2):
-        sys.stderr.write(CACHE_USAGE)
-        return 0 if words[0] in ("-h", "--help") else 2
     if not text:
         sys.stderr.write(
             "tartools cache: there is none; set TARTOOLS_CACHE to a folder and a size: /nvme/cache:500GB\n"
@@ -31,17 +39,18 @@ def main(words: Sequence[str]) -> int:
         return 1
     from tartools.storage.objects.cache import cache_of
 
-    cache = cache_of(text)
-    if words:
-        removed = cache.clear(*words[1:])
+    object_cache = cache_of(text)
+    if clear:
+        removed = object_cache.clear(*([] if url is None else [url]))
         sys.stderr.write(f"tartools cache: {in_units(removed)} removed\n")
         return 0
-    entries = sorted(cache.entries(), key=lambda entry: -entry.used)
+    entries = sorted(object_cache.entries(), key=lambda entry: -entry.used)
     for entry in entries:
         used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M") if entry.used else "never"
         print_now(f"{in_units(entry.stored_size):>9} {in_units(entry.size):>9}  {used}  {shown(entry.url)}\n")
     cached_bytes = sum(entry.stored_size for entry in entries)
     sys.stderr.write(
-        f"tartools cache: {in_units(cached_bytes)} of {in_units(cache.budget)} in {printable(cache.folder)}\n"
+        f"tartools cache: {in_units(cached_bytes)} of {in_units(object_cache.budget)} "
+        f"in {printable(object_cache.folder)}\n"
     )
     return 0

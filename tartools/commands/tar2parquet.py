@@ -25,7 +25,8 @@ Examples:
   Name pictures and labels as many data sets on Hugging Face do:
     tar2parquet -f 'image=jpg;png label=cls' train.tar -o train.parquet
   Make one file of each shard, four at a time:
-    tarjob -p 4 -s '{000..147}' -- tar2parquet train-{}.tar -o train-{}.parquet
+    tarjob -p 4 -s '{000..147}' -- tar2parquet train-{}.tar \
+      -o train-{}.parquet
 """
 
 from functools import partial

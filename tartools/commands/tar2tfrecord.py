@@ -15,7 +15,8 @@ Examples:
   Make a TFRecord file from shards:
     tar2tfrecord 'train-*.tar' -o train.tfrecord
   Make one with two features, called as TensorFlow's examples do:
-    tar2tfrecord -f 'image/encoded=jpg image/class/label=cls' train.tar -o train.tfrecord
+    tar2tfrecord -f 'image/encoded=jpg image/class/label=cls' train.tar \
+      -o train.tfrecord
   Make ten files of the shards, four at a time:
     tarjob -p 4 -s '{0..9}' -- tar2tfrecord train-{}.tar -o train-{}.tfrecord
 """

@@ -19,7 +19,8 @@ Examples:
   Write the pictures of the first 100 samples:
     tar2zip -f 'jpg;png' -c 100 'train-*.tar' -o some.zip
   Take 1,000 samples of a table, without copying them to a shard first:
-    tarcat --shuffle 10000 -c 1000 train.parquet | tar2zip -o s3://bucket/some.zip
+    tarcat --shuffle 10000 -c 1000 train.parquet |
+      tar2zip -o s3://bucket/some.zip
 """
 
 from functools import partial

@@ -35,12 +35,12 @@ of its own.
   passes, cores      how; null without --passes
   others             the share of the processors that other programs used
                      meanwhile; null if that is not known
-  rows               of each: name, form, order, workers, cache (cold, warm, or
-                     null for servers), samples (all that came), passes
+  rows               objects: name, form, order, workers, cache (cold, warm;
+                     null for servers), samples (all that were read), passes
                      (complete), run_seconds, samples_per_second,
-                     bytes_per_second, cpu_seconds (a sample), parts (seconds
-                     a sample; null with workers), limit (the largest part, or
-                     processors)
+                     bytes_per_second, cpu_seconds (per sample), parts
+                     (seconds per sample; null with workers), limit (the
+                     largest part, or processors)
   advice             which format, how many workers
 
 Examples:

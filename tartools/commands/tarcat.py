@@ -23,7 +23,8 @@ Examples:
   Take the first ten samples of a remote archive, without reading the rest:
     curl -s https://host/photos.tgz | tarcat -c 10 > small.tar
   Shuffle shards and samples, and cut the result into new shards:
-    tarcat --shuffle 1000 --seed 7 'train-*.tar' | tarsplit -n 10000 -o shuffled
+    tarcat --shuffle 1000 --seed 7 'train-*.tar' |
+      tarsplit -n 10000 -o shuffled
   Shuffle a table in a buffer, and list the first 100,000 samples:
     tarcat --shuffle 10000 -c 100000 train.parquet -o epoch.parquet
   Join shards that have keys in common, with new keys:

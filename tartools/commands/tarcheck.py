@@ -69,7 +69,8 @@ Examples:
   Bring members together, and keep the first sample of each key:
     tarcheck --fix --drop-duplicates mess.tar -o good.tar
   List the keys of broken pictures, for a program:
-    tarcheck --decode --json train.tar | jq -r '.findings[] | select(.code == "broken-picture").places[].key'
+    tarcheck --decode --json train.tar |
+      jq -r '.findings[] | select(.code == "broken-picture").places[].key'
 """
 
 import textwrap
@@ -92,13 +93,14 @@ from tartools.stages.checking.samples import Decode
 from tartools.stages.externalsort import external_sort
 from tartools.stages.samplefiles import SampleFiles
 
+HELP_COLUMNS = 78  # help indents by two
 KEPT_BY_FIX = " (--fix keeps it)"
 MANUAL = __doc__ or ""
 for weight in WEIGHTS:
     listed = (
         textwrap.fill(
             about.means + (KEPT_BY_FIX if about.is_saved else ""),
-            79,
+            HELP_COLUMNS,
             initial_indent=f"  {code:25}",
             subsequent_indent=" " * 27,
         )

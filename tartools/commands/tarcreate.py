@@ -85,19 +85,23 @@ Examples:
   Make shards from a folder with one subfolder per class:
     tarcreate --folder photos --class cls | tarsplit -s 1e9 -o photos
   Make an archive from a folder, without backups and caches:
-    tarcreate --folder photos --exclude-files '*~' --exclude-files .cache -o photos.tar
+    tarcreate --folder photos --exclude-files '*~' --exclude-files .cache \
+      -o photos.tar
   Make shards from zip files with one folder per class:
     tarcreate --zip 'photos-*.zip' --class cls | tarsplit -s 1e9 -o photos
   Make shards from a data set of Hugging Face:
-    tarcreate --parquet 'train-*.parquet' -f 'jpg=image cls=label' | tarsplit -s 1e9 -o photos
+    tarcreate --parquet 'train-*.parquet' -f 'jpg=image cls=label' |
+      tarsplit -s 1e9 -o photos
   Make shards from TFRecord files, with short names:
-    tarcreate --tfrecord 'train-*' -f 'jpg=image.encoded cls=image.class.label' | tarsplit -s 1e9 -o photos
+    tarcreate --tfrecord 'train-*' \
+      -f 'jpg=image.encoded cls=image.class.label' | tarsplit -s 1e9 -o photos
   Make shards from a folder of links, such as the hub's cache:
     tarcreate --folder snapshots/main --follow | tarsplit -s 1e9 -o photos
   Make samples from a table that a spreadsheet wrote in Latin-1:
     tarcreate --encoding latin-1 captions.csv -o captions.tar
   Make a sample with a text and a photo:
-    printf 'a.txt text:hello\na.jpg photo.jpg\n' | tarcreate --format recipe > a.tar
+    printf 'a.txt text:hello\na.jpg photo.jpg\n' |
+      tarcreate --format recipe > a.tar
 """
 
 import os
@@ -137,7 +141,7 @@ class PlanOptions(cli.Group):
         str | None,
         Option(
             "--key-template TEMPLATE",
-            "Make keys from the row's number, if there is no __key__.",
+            "Make keys from row numbers, without __key__.",
             aliases="--key",
             default=DEFAULT_KEY_TEMPLATE,
         ),
@@ -147,40 +151,39 @@ class PlanOptions(cli.Group):
     folder: Annotated[str | None, Option("--folder DIR", "Make samples from the files below DIR, without a plan.")] = (
         None
     )
-    zips: Annotated[
-        list[str] | None, Option("--zip FILE", "Make samples from the members of a zip file; repeatable.")
-    ] = None
-    parquets: Annotated[
-        list[str] | None, Option("--parquet FILE", "Make samples from the rows of a Parquet file; repeatable.")
-    ] = None
+    zips: Annotated[list[str] | None, Option("--zip FILE", "Make samples from a zip file; repeatable.")] = None
+    parquets: Annotated[list[str] | None, Option("--parquet FILE", "Make samples from a Parquet file; repeatable.")] = (
+        None
+    )
     tfrecords: Annotated[
-        list[str] | None, Option("--tfrecord FILE", "Make samples from the records of a TFRecord file; repeatable.")
+        list[str] | None, Option("--tfrecord FILE", "Make samples from a TFRecord file; repeatable.")
     ] = None
     fields: Annotated[
         list[str] | None,
         Option(
             "-f --fields SPEC",
-            "With --parquet, --tfrecord: what to take as fields, in quotes: 'jpg=image cls=label __key__=id'.",
+            "With --parquet, --tfrecord: fields to make, in quotes. 'jpg=image cls=label __key__=id' renames columns.",
         ),
     ] = None
-    class_field: Annotated[
-        str | None, Option("--class FIELD", "With --folder, --zip: store the class of each sample as FIELD.")
-    ] = None
+    class_field: Annotated[str | None, Option("--class FIELD", "With --folder, --zip: store each class as FIELD.")] = (
+        None
+    )
     exclude: Annotated[
         list[str] | None,
         Option(
             "--exclude-files GLOB",
-            "With --folder: leave out files and folders that match; repeatable.",
+            "With --folder: leave out matching files; repeatable.",
             aliases="--exclude",
         ),
     ] = None
     dots: Dots = None
-    follow: Annotated[
-        bool, Option("--follow", "With --folder: read the files and folders that symbolic links name.")
-    ] = False
+    follow: Annotated[bool, Option("--follow", "With --folder: follow symbolic links.")] = False
     encoding: Encoding = None
     skip_special: Annotated[
-        bool, Option("--skip-special", "With --folder, --zip: skip links and special files silently (exit status 0).")
+        bool,
+        Option(
+            "--skip-special", "With --folder, --zip: skip links and special files silently. The exit status stays 0."
+        ),
     ] = False
 
 

@@ -41,12 +41,14 @@ Examples:
     tardedup 'train-*.tar' -o unique.tar
   Leave out pictures that occur again, byte for byte:
     tardedup --equal jpg 'train-*.tar' -o unique.tar
-  Leave out pictures that look alike, keep the largest of each, and look at the pairs:
-    tardedup --near jpg --keep largest --html pairs.html 'train-*.tar' -o unique.tar
+  Keep the largest of similar pictures, and inspect the pairs:
+    tardedup --near jpg --keep largest --html pairs.html 'train-*.tar' \
+      -o unique.tar
   List which pictures look alike, and write nothing else:
     tardedup --near jpg --report pairs.tsv 'train-*.tar' -o /dev/null
-  Leave out training pictures that are in the validation set, and keep them apart:
-    tardedup --near jpg --against val.tar 'train-*.tar' -o clean.tar --rest leaked.tar
+  Move training pictures that are also in the validation set to a shard:
+    tardedup --near jpg --against val.tar 'train-*.tar' -o clean.tar \
+      --rest leaked.tar
   Look at pictures once, and list those that are kept by several distances:
     tarindex --dhash jpg 'train-*.tar' -o train.parquet
     tardedup --near jpg --distance 3 train.parquet -o strict.parquet

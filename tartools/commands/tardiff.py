@@ -13,7 +13,8 @@ On a terminal the summary is aligned, otherwise it has one fact per line. --list
 
   + KEY         added
   - KEY         removed
-  ~ KEY FIELDS  changed: a tab, then the fields; -txt is a field that only A has, +txt one that only B has
+  ~ KEY FIELDS  changed: a tab, then the fields; -txt is only in A, +txt
+                only in B
   > KEY         reordered
 
 The first three come in the order of keys, then the reordered ones in the order of B. Control characters are escaped.

@@ -1,4 +1,4 @@
-"""Choose samples by their fields, their keys, or a share of them.
+r"""Choose samples by their fields, their keys, or a share of them.
 
 Reads the samples of each SHARD and writes those that meet all conditions as one tar archive, in their order. --rest
 writes the others to another archive, in the same pass; otherwise they are left out. --invert swaps the two.
@@ -37,7 +37,8 @@ Examples:
   Split a data set, for training and validation:
     tarfilter --share 0:0.9 all.tar -o train.tar --rest val.tar
   Take pictures of one class that are large enough:
-    tarfilter -S "int(cls) == 180 and width('jpg') >= 256" 'train-*.tar' -o chosen.tar
+    tarfilter -S "int(cls) == 180 and width('jpg') >= 256" 'train-*.tar' \
+      -o chosen.tar
   Take the samples whose keys are in a list, and keep the others:
     tarfilter --keys bad.txt all.tar -o bad.tar --rest good.tar
   Take a thousandth of a data set, to try something:
@@ -45,7 +46,8 @@ Examples:
   List the samples that have a picture and a caption, and move none:
     tarfilter --fields-present 'jpg;png txt' train.parquet -o complete.parquet
   Drop samples whose JSON has a low score, or none:
-    tarfilter -S "field('json:score') > 0.5" --ignore-errors 'train-*.tar' -o good.tar
+    tarfilter -S "field('json:score') > 0.5" --ignore-errors 'train-*.tar' \
+      -o good.tar
 """
 
 from collections.abc import Callable

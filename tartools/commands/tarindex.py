@@ -40,16 +40,16 @@ must not be compressed, since a compressed shard can't be read in parts: tarcat 
 The tool then finds samples without reading all headers first. A member whose name has no field is in none of these
 indexes, which is reported; what a tool would not find or would take for something else is a failure.
 
-  dali      SHARD.idx beside SHARD.tar, for fn.readers.webdataset of NVIDIA DALI
-            (index_paths). Names must not have blanks.
+  dali      SHARD.idx beside SHARD.tar, for fn.readers.webdataset of NVIDIA
+            DALI (index_paths). Names must not contain blanks.
   wids      shardindex.json in the directory that has all shards, for
             wids.ShardListDataset. wids reads names of up to 100 bytes.
   webshart  SHARD.json beside SHARD.tar.
   energon   SHARD.tar.idx beside SHARD.tar, and .nv-meta in the directory that
-            has all shards (or that -o names), for Megatron-Energon. All shards
-            belong to the split train in .nv-meta/split.yaml. No two samples may
-            have the same key. You write .nv-meta/dataset.yaml, which says what
-            a sample is.
+            has all shards (or that -o names), for Megatron-Energon. All
+            shards belong to the split train in .nv-meta/split.yaml. No two
+            samples may have the same key. You write .nv-meta/dataset.yaml,
+            which says what a sample is.
 
 Examples:
   Make a table of 148 shards, with the class of each sample:
@@ -60,18 +60,20 @@ Examples:
                WHERE \"jpg.width\" < 200 OR \"jpg.broken\" IS NOT NULL"
   Leave out pictures that occur again, byte for byte:
     tarindex --hash jpg 'train-*.tar' -o train.parquet
-    duckdb -c "COPY (SELECT DISTINCT ON (\"jpg.blake2b\") * FROM 'train.parquet')
-               TO 'unique.parquet'"
+    duckdb -c "COPY (SELECT DISTINCT ON (\"jpg.blake2b\") *
+               FROM 'train.parquet') TO 'unique.parquet'"
   Find pairs of pictures that look alike:
     tarindex --dhash jpg 'train-*.tar' -o train.parquet
-    duckdb -c "SELECT a.__key__, b.__key__ FROM 'train.parquet' a, 'train.parquet' b
+    duckdb -c "SELECT a.__key__, b.__key__
+               FROM 'train.parquet' a, 'train.parquet' b
                WHERE a.__key__ < b.__key__
                AND bit_count(xor(a.\"jpg.dhash\", b.\"jpg.dhash\")) < 6"
   Choose samples by SQL, and read them:
     duckdb -c "COPY (FROM 'train.parquet' WHERE cls = 7) TO 'sevens.parquet'"
     tarcat sevens.parquet > sevens.tar
   Update the table after some shards have changed:
-    tarindex -f cls --update train.parquet 'train-*.tar' -o train.parquet --force
+    tarindex -f cls --update train.parquet 'train-*.tar' -o train.parquet \
+      --force
   Join the tables of many machines:
     tarindex 's3://bucket/tables/*.parquet' -o all.parquet
   Make an index for DALI of each shard, such as train-000.idx:

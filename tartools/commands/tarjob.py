@@ -1,4 +1,4 @@
-"""Run a command for each of many shards, on this machine or on a Ray cluster.
+r"""Run a command for each of many shards, on this machine or on a Ray cluster.
 
 Sort 148 shards, one command for each, as many at a time as there are cores:
 
@@ -6,7 +6,8 @@ Sort 148 shards, one command for each, as many at a time as there are cores:
 
 Read text from the pages of all shards, log what happens, and go on with what is missing when run again:
 
-  tarjob -s 'pages-*.tar' --log log.jsonl -- tarproc -c 'tesseract sample.png sample' {} -o text-{}
+  tarjob -s 'pages-*.tar' --log log.jsonl -- \
+    tarproc -c 'tesseract sample.png sample' {} -o text-{}
 
 COMMAND runs once for each item, with {} replaced by the item. {.} is the item without its last suffix, {/} without its
 directory, {/.} without both. If COMMAND contains none of these, the item becomes its last word. {} is replaced by the
@@ -37,19 +38,25 @@ credentials that they use; tarjob sends none.
 --only K/N does every N-th item, from the K-th on, for schedulers that start many jobs. In a Slurm array:
 
   #SBATCH --array=1-8
-  tarjob -s '{000..147}' --only "$SLURM_ARRAY_TASK_ID/8" -- tarsort in-{}.tar -o out-{}.tar
+  tarjob -s '{000..147}' --only "$SLURM_ARRAY_TASK_ID/8" -- \
+    tarsort in-{}.tar -o out-{}.tar
 
 In an Indexed Job of Kubernetes, which counts from 0:
 
-  sh -c 'tarjob -s "{000..147}" --only "$((JOB_COMPLETION_INDEX + 1))/8" -- tarsort in-{}.tar -o out-{}.tar'
+  sh -c 'tarjob -s "{000..147}" --only "$((JOB_COMPLETION_INDEX + 1))/8" -- \
+    tarsort in-{}.tar -o out-{}.tar'
 
 Examples:
-  Sum up a log: what is done, what failed and why, what an interrupted run has not done:
+  Sort 148 shards, and do what is missing if it is run again:
+    tarjob -s '{000..147}' -- tarsort in-{}.tar -o out-{}.tar
+  Summarize a log: what is done, what failed and why, what is missing:
     tarjob --summarize log.jsonl
   Count the classes of ten shards:
-    tarjob -s '{0..9}' -- tar2tsv --no-header -f cls train-{}.tar | sort | uniq -c
+    tarjob -s '{0..9}' -- tar2tsv --no-header -f cls train-{}.tar | sort |
+      uniq -c
   Print the commands, for another scheduler:
-    tarjob -s '{000..147}' --dry-run -- tarcat in-{}.tar -o out-{}.tar.zst | parallel
+    tarjob -s '{000..147}' --dry-run -- tarcat in-{}.tar -o out-{}.tar.zst |
+      parallel
 """
 
 import os

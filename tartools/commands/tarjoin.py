@@ -10,11 +10,13 @@ A is one word: a shard, a table (see TABLES in tartools(7)), - for stdin, or a p
 
 B is shards or tables of samples, or files of rows, by their names (compressed ones too: .tsv.gz):
 
-  .tsv .csv       a header, and a row for each sample. Cells of TSV have the escapes of tar2tsv. A cell is a field; an
-                  empty cell is an empty field.
-  .jsonl .ndjson  an object on each line. null is no field.
-  .parquet        rows, unless it has the columns of a table of samples. null is no field. The columns of a table of
-                  samples are taken as rows with --key-column, with --format, and if -f names one that is no field.
+  .tsv .csv       a header, and a row for each sample. TSV cells use the
+                  escapes of tar2tsv. A cell is a field; an empty cell is an
+                  empty field.
+  .jsonl .ndjson  an object on each line; null means no field
+  .parquet        rows; null means no field. A table of samples stands for its
+                  samples, but for its rows with --key-column, with --format,
+                  and if -f names a column that is not a field.
 
 --format names the format for other names, and for stdin and commands (without it, these are shards). The key is in the
 column __key__, or key, or that of --key-column, as text: the number 7 is the key 7, not 0007. A key may be the name of
@@ -36,18 +38,22 @@ is copied to a temporary file. Rows that are too many are sorted to a temporary 
 With --anti or -f '' samples are passed on unchanged; then OUTPUT may end in .parquet, which lists them.
 
 Examples:
-  Add captions from a table with the columns key and caption, as the field txt:
-    tarjoin -f 'txt=caption' 'train-{000..147}.tar' captions.tsv -o captioned.tar
+  Add captions from a table with the columns key and caption as txt:
+    tarjoin -f 'txt=caption' 'train-{000..147}.tar' captions.tsv \
+      -o captioned.tar
   Add the captions of a data set for ImageFolder, by the names of its files:
-    tarjoin -f 'txt=text' --key-column file_name train.tar metadata.csv -o captioned.tar
+    tarjoin -f 'txt=text' --key-column file_name train.tar metadata.csv \
+      -o captioned.tar
   Add all columns of a table of scores, which not all samples have:
     tarjoin --left train.tar scores.parquet -o scored.tar
   Add the masks that are in other shards:
-    tarjoin -f 'seg.png' 'images-*.tar' 'masks-*.tar' | tarsplit -s 1e9 -o both
+    tarjoin -f 'seg.png' 'images-*.tar' 'masks-*.tar' |
+      tarsplit -s 1e9 -o both
   List the samples that are not in a validation set, and move none:
     tarjoin --anti train.parquet val.parquet -o clean.parquet
   Replace labels by new ones from stdin:
-    printf 'key\tcls\na\t7\n' | tarjoin --prefer b --left --format tsv a.tar - -o new.tar
+    printf 'key\tcls\na\t7\n' |
+      tarjoin --prefer b --left --format tsv a.tar - -o new.tar
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Mix the samples of several sources in shares.
+r"""Mix the samples of several sources in shares.
 
 A source is a number, its share, and the shards and tables that follow it, up to the next number: tarmix 0.7 'a-*.tar'
 0.3 b.parquet. Shares need not sum to 1: 7 and 3 mean the same. A file whose name is a number is written ./0.7. Lines of
@@ -32,10 +32,12 @@ Examples:
     tarmix 0.7 'web-*.tar' 0.3 books.tar -o mixed.tar
   Check the shares of the first thousand samples, by the field cls:
     tarmix --count 1000 0.7 'web-*.tar' 0.3 books.tar | tarstat
-  Mix tables of shuffled data sets, and move no sample; repeat the smaller ones until the largest has ended:
-    tarmix --stop longest 6 web.parquet 3 books.parquet 1 code.parquet -o epoch.parquet
+  Mix tables of shuffled data sets, and repeat the smaller ones:
+    tarmix --stop longest 6 web.parquet 3 books.parquet 1 code.parquet \
+      -o epoch.parquet
   Write every sample once, under keys that differ, in shards of 1 GB:
-    tarmix --stop all --rekey '{source}/{key}' 1 a.tar 1 b.tar | tarsplit -s 1e9 -o mixed
+    tarmix --stop all --rekey '{source}/{key}' 1 a.tar 1 b.tar |
+      tarsplit -s 1e9 -o mixed
   Keep the mixture in a file, a share or the name of a shard per line:
     tarmix -T mixture.txt --seed 7 -o mixed.tar
 """

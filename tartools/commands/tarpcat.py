@@ -11,7 +11,8 @@ Examples:
   Decompress and join 148 shards, eight at a time:
     tarpcat -p 8 'train-{000..147}.tgz' -o train.tar
   Read four objects at once through a command, and shuffle the samples:
-    tarpcat -p 4 'pipe:gsutil cat gs://bucket/train-{000..147}.tar' | tarsort -S shuffle -o shuffled.tar
+    tarpcat -p 4 'pipe:gsutil cat gs://bucket/train-{000..147}.tar' |
+      tarsort -S shuffle -o shuffled.tar
   Tabulate the classes of all samples, where their order does not matter:
     tarpcat --unordered 'train-*.tgz' | tar2tsv -f cls -o classes.tsv
 """

@@ -1,4 +1,4 @@
-"""Run a command on every sample: xargs for shards.
+r"""Run a command on every sample: xargs for shards.
 
 The command runs in a new directory that holds a file sample.FIELD for each field of the sample ("sample" for a member
 without a field), and its key in the file sample.__key__. When the command ends, the files sample.FIELD are the new
@@ -26,11 +26,14 @@ Examples:
   Keep only the samples whose text mentions a dog:
     tarproc -c 'grep -q dog sample.txt || rm sample.*' photos.tar > dogs.tar
   Make two samples of each:
-    tarproc -S -c 'for n in 0 1; do mkdir $n; cp sample.jpg $n; done' photos.tar > twice.tar
+    tarproc -S -c 'for n in 0 1; do mkdir $n; cp sample.jpg $n; done' \
+      photos.tar > twice.tar
   Leave out pictures that fail, and list them:
-    tarproc -e skip --report failed.tsv -c 'gm mogrify -resize 256x256 sample.jpg' photos.tar > small.tar
-  Recognize text; leave out pages that fail or take over a minute; keep the messages as a field "log":
-    tarproc -e skip --timeout 60 --add-log log -c 'tesseract sample.png sample' pages.tar > texts.tar
+    tarproc -e skip --report failed.tsv \
+      -c 'gm mogrify -resize 256x256 sample.jpg' photos.tar > small.tar
+  Recognize text, at most a minute a page, and keep the messages:
+    tarproc -e skip --timeout 60 --add-log log \
+      -c 'tesseract sample.png sample' pages.tar > texts.tar
 """
 
 import os

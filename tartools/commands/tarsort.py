@@ -27,13 +27,15 @@ Examples:
   Sort an archive by key:
     tarsort train.tar > sorted.tar
   Shuffle all samples of 148 shards, and cut the result into new shards:
-    tarsort -S shuffle --seed 7 'train-{000..147}.tar' | tarsplit -s 1e9 -o shuffled
+    tarsort -S shuffle --seed 7 'train-{000..147}.tar' |
+      tarsplit -s 1e9 -o shuffled
   Shuffle a table of a data set of any size, by which samples can be read:
     tarsort -S shuffle train.parquet -o epoch.parquet
   Sort by class number:
     tarsort -s cls -S int photos.tgz -o by-class.tar
   Find the ten widest photos, by a value in JSON:
-    tarsort -s meta.json:width -S int -r --missing last photos.tar | tarcat -c 10 > widest.tar
+    tarsort -s meta.json:width -S int -r --missing last photos.tar |
+      tarcat -c 10 > widest.tar
   Join images and labels that are in two archives:
     tarsort images.tar labels.tar -o both.tar
 """

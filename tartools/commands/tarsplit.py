@@ -1,4 +1,4 @@
-"""Cut a stream of samples into shards, never inside a sample.
+r"""Cut a stream of samples into shards, never inside a sample.
 
 Reads samples from each SHARD in turn and writes numbered shards, each with at most -n samples and at most -s bytes (the
 size of the tar, including its end). Without -n and -s, shards have at most 1 GB. A sample that is larger than -s gets a
@@ -12,7 +12,8 @@ OUTPUT is a prefix or a pattern:
   dir/              dir/000000.tar ...
   train-%06d.tar    train-000000.tar ...; {shard:06d} means the same
   train.parquet     train-000000.parquet ...: tables that list the samples
-  {part}-%06d.tar   a set for each part, with --parts; for each value of cls, {cls} with --by cls
+  {part}-%06d.tar   a set of shards for each part of --parts
+  {cls}-%06d.tar    a set of shards for each value of cls, with --by cls
 
 New shards never mix with those of an earlier run: if any shard that OUTPUT can name exists, tarsplit writes nothing and
 fails. With --force the new shards replace the old set: once the last one is complete and its --post has succeeded,
@@ -48,12 +49,14 @@ Examples:
   Split a data set 90/10, for training and validation:
     tarsplit --parts train:0.9,val:0.1 -o '{part}-{shard:06d}.tar' all.tar
   The same, with 90 percent of each class:
-    tarsplit --parts train:0.9,val:0.1 --stratify cls -o '{part}-{shard:06d}.tar' all.tar
+    tarsplit --parts train:0.9,val:0.1 --stratify cls \
+      -o '{part}-{shard:06d}.tar' all.tar
   Make shards for each class, in a folder of its own:
     tarsplit --by cls -o 'classes/{cls}/{shard:06d}.tar' all.tar
   Make two shards of up to 1 GB from a folder:
-    tar -cf - --sort=name -C raw train | tarsplit -s 1e9 -o imagenet_train --max-shards 2
-  Add shards after train-000099.tar, and replace what an interrupted run has left there:
+    tar -cf - --sort=name -C raw train |
+      tarsplit -s 1e9 -o imagenet_train --max-shards 2
+  Add shards after train-000099.tar, and replace those of a killed run:
     tarsplit --start 100 --force -n 10000 -o train more.tar
   Cut an archive into shards of 10,000 samples, with names of your own:
     tarsplit -n 10000 -o train-%06d.tar big.tar

@@ -32,8 +32,8 @@ Reading remote shards is mostly waiting: -p 16 is faster than the default.
                 other (ends of archives, directories, links)
   shards        count; samples and their bytes in one (min, median, max);
                 smallest and largest (url, samples, bytes)
-  fields        of each: field, members, samples, missing (samples without it),
-                missing_in (the first key of these), missing_keys (all of
+  fields        objects: field, members, samples, missing (samples that lack
+                it), missing_in (the first key of these), missing_keys (all of
                 them, if most samples have the field), torn (the first of
                 these keys that comes back in its shard: tarsort would bring
                 its members together), bytes,
@@ -50,7 +50,8 @@ Examples:
   List the fields that some samples lack, and 20 of these samples:
     tarstat 'train-{000..147}.tar' | grep ^missing
   List all pictures that can't be decoded:
-    tarstat --decode --json train.tar | jq -r '.fields[].pictures.broken_keys[]?'
+    tarstat --decode --json train.tar |
+      jq -r '.fields[].pictures.broken_keys[]?'
   Count the values of two more fields, with eight workers:
     tarstat --classes 'label split' -p 8 'train-*.tar'
   Get the size of each field, for a program:

@@ -79,7 +79,7 @@ def test_options_are_read_from_the_declaration() -> None:
     assert said["--kind"] == (("-k", "--kind"), "x|y", "What kind.", ("x", "y"))
     assert found["--number"].help == "How many. At least 1. Default: 3."
     assert found["--files-from"].repeats and not found["--needed"].repeats
-    assert found["--lax"].metavar == "" and found["--help"].names == ("-h", "--help")
+    assert found["--lax"].metavar == "" and found["-h"].names == ("-h",)
     completed = {name: manual.completed(option) for name, option in found.items()}
     assert (completed["--needed"], completed["--folder"], completed["--number"]) == (
         manual.COMPLETES_FILES,

@@ -48,7 +48,7 @@ def ours(command: Command, line: list[str], interspersed: bool | None = None) ->
         given = parse(line, command.parameters.values(), interspersed=mixed)
     except ValueError as error:
         return str(error)
-    return "about" if given.keys() & {"help", "version"} else given
+    return "about" if given.keys() & {"usage", "help", "version"} else given
 
 
 class Strict(TyperCommand):
@@ -88,7 +88,7 @@ def parameter(one: Declared) -> inspect.Parameter:
 def theirs(command: Command, line: list[str]) -> dict[str, Any] | str:
     """Return what Typer gives, or says."""
     given: list[dict[str, Any]] = []
-    every = [one for one in command.parameters.values() if one.name != "help"]
+    every = [one for one in command.parameters.values() if one.name not in ("usage", "help")]
     behind = next((one for one in every if one.option.behind and "--" in line), None)
 
     def values(**options: Any) -> None:

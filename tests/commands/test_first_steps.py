@@ -16,7 +16,7 @@ from PIL import Image
 
 from tartools import commands
 from tartools.__main__ import main
-from tartools.cli import demo
+from tartools.commands import _demo as demo
 from tests.commands.test_zip import zipped
 from tests.conftest import ROOT, Result, Run, make_tar, members_of, python, start
 
@@ -244,9 +244,9 @@ def test_the_pictures_are_the_same_every_time(tmp_path: Path) -> None:
 
 def test_a_line_that_fails_ends_the_demo(tmp_path: Path) -> None:
     program = (
-        "import sys; from tartools.cli import demo; "
-        "demo.LINES = (('fail', 'false | cat'), ('never', 'touch never')); "
-        "sys.exit(demo.main(['here']))"
+        "import sys; from tartools.commands import _demo; "
+        "_demo.DEMO_LINES = (('fail', 'false | cat'), ('never', 'touch never')); "
+        "sys.exit(_demo.demo.main(['here']))"
     )
     done = python(program, folder=tmp_path)
     assert done.status == 1

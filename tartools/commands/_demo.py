@@ -1,11 +1,14 @@
-"""The demo: makes a small data set of labelled pictures, then runs the commands on it as a person would type them.
+"""Make a small data set and run the commands on it, line by line.
 
-    tartools demo [DIRECTORY]
+Draws 60 labelled pictures, then creates, splits, processes, sorts and shows shards of them. Each command line is
+printed before it runs. The directory is kept, so that you can try more.
 
-Each line is printed before it runs. The directory is left as it is, to go on in.
+Examples:
+  Run the demo in a new temporary directory:
+    tartools demo
+  Run it in a directory of your own, which must be empty or new:
+    tartools demo tryout
 """
-
-from __future__ import annotations
 
 import os
 import random
@@ -13,9 +16,10 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+from tartools import cli
 from tartools.cli.process import print_now
 
 SHAPES = {"circle": 0, "square": 4, "triangle": 3}  # class: corners
@@ -43,12 +47,12 @@ DEMO_LINES = (
 )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the demo in a new temporary directory, or in the one that is named; return the exit status."""
-    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
-        sys.stderr.write("Usage: tartools demo [DIRECTORY]\n")
-        return 2
-    folder = Path(arguments[0] if arguments else tempfile.mkdtemp(prefix="tartools-demo-")).absolute()
+@cli.command(__doc__, name="tartools demo")
+def demo(
+    *, directory: Annotated[str | None, cli.Option("[DIRECTORY]", "An empty or new directory to work in.")] = None
+) -> int:
+    """Run the demo; return the exit status."""
+    folder = Path(directory or tempfile.mkdtemp(prefix="tartools-demo-")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         sys.stderr.write(f"tartools demo: {folder} is not empty\n")
