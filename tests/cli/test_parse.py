@@ -77,7 +77,7 @@ def parameter(one: Declared) -> inspect.Parameter:
 
     value: dict[str, Any] = {"parser": None if one.repeats else judged, "metavar": one.metavar}
     flag: dict[str, Any] = {"envvar": one.option.envvar or None, "show_envvar": False}
-    flag |= {"is_eager": True, "callback": about} if one.name == "version" else {}
+    flag |= {"is_eager": True, "callback": about} if one.name in ("usage", "version") else {}
     argument = typer.Argument() if not one.names else typer.Option(*one.names, **(flag if one.flag else value))
     kind: Any = bool if one.flag else list[str] | None if one.repeats else str | None
     default = inspect.Parameter.empty if one.default is REQUIRED else False if one.flag else None
@@ -88,7 +88,7 @@ def parameter(one: Declared) -> inspect.Parameter:
 def theirs(command: Command, line: list[str]) -> dict[str, Any] | str:
     """Return what Typer gives, or says."""
     given: list[dict[str, Any]] = []
-    every = [one for one in command.parameters.values() if one.name not in ("usage", "help")]
+    every = [one for one in command.parameters.values() if one.name != "help"]
     behind = next((one for one in every if one.option.behind and "--" in line), None)
 
     def values(**options: Any) -> None:
@@ -98,12 +98,12 @@ def theirs(command: Command, line: list[str]) -> dict[str, Any] | str:
     values.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     values.__annotations__ = {each.name: each.annotation for each in parameters}
     application = typer.Typer(add_completion=False, rich_markup_mode=None)
-    settings = {"help_option_names": ["-h", "--help"], "allow_interspersed_args": command.interspersed}
+    settings = {"help_option_names": ["--help"], "allow_interspersed_args": command.interspersed}
     application.command(cls=Strict, context_settings=settings)(values)
     try:
         application(line[: line.index("--")] if behind else line, standalone_mode=False)
     except typer.TyperException as error:
-        return str(getattr(error, "format_message", error.__str__)()).replace("--help/-h", "-h/--help")
+        return str(getattr(error, "format_message", error.__str__)())
     rest = {behind.name: line[line.index("--") + 1 :]} if behind else {}
     return given[0] | rest if given else "about"
 
