@@ -12,10 +12,10 @@ function __tartools_fields
     done 2>/dev/null' fields (commandline -opc)[2..]
 end
 complete -c tarcheck -l expect -x -a '(__tartools_fields)' -d 'Fields that each sample must have: \'jpg;png cls\'.'
-complete -c tarcheck -l decode -d 'Decode pictures, JSON, arrays, sounds and text, to find those that are broken.'
+complete -c tarcheck -l decode -d 'Decode pictures, JSON, arrays, sounds and text, to find broken ones.'
 complete -c tarcheck -l ignore -x -d 'Kinds of findings that don\'t matter: \'suffix-lies upper-case\'.'
 complete -c tarcheck -l json -d 'Print one JSON object.'
-complete -c tarcheck -l fix -d 'Write the samples that can be saved to OUTPUT.'
+complete -c tarcheck -l fix -d 'Write the intact samples to OUTPUT.'
 complete -c tarcheck -s o -l output -r -F -d 'File or URL for --fix; with %06d or {shard:06d}, one for each shard.'
 complete -c tarcheck -l drop-duplicates -d 'With --fix, keep the first of samples with one key, and of equal fields.'
 complete -c tarcheck -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'

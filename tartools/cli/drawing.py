@@ -195,7 +195,7 @@ def all_jobs(jobs: Jobs, seconds: float) -> str:
 
 
 def _done(jobs: Jobs) -> str:
-    return f"{jobs.done:,} done" + (f", {jobs.skipped:,} there before" if jobs.skipped else "")
+    return f"{jobs.done:,} done" + (f", {jobs.skipped:,} already done" if jobs.skipped else "")
 
 
 def _pace(jobs: Jobs, seconds: float) -> str:

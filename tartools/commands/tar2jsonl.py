@@ -1,14 +1,15 @@
 r"""Write samples as JSON lines.
 
-Writes one JSON object per sample: __key__, then its fields in the order of the archive. A payload that is UTF-8 text is
-a string, also if it holds JSON or a number; other payloads are {"@base64": "..."}. tarcreate makes the same samples
-from the lines: keys, names and payloads come back byte for byte. For single values of fields, with types and columns,
-take tar2tsv --jsonl: its lines are for people and programs that look at values, and can't be read back.
+Writes one JSON object per sample: __key__, then its fields in the order of the archive. A payload of UTF-8
+text is a string, even if it holds JSON or a number; other payloads are {"@base64": "..."}. tarcreate makes the same
+samples from the lines: keys, names and payloads come back byte for byte. For single values of fields, with types and
+columns, use tar2tsv --jsonl: its lines are for people and programs that read values, and can't be read back.
 
-A name that begins with @ or with two underscores gets a backslash in front: "\\@txt" is the field @txt. The name "" is
-that of a member without a field, such as README. Keys and names that are not UTF-8 are an error, and so are two members
-of one name. JSON lines have no end and no checksums: a file that was cut between two lines looks complete. A sample is
-held in memory, with its payloads in base64. With the suffix of a codec (train.jsonl.gz, .zst ...), -o compresses.
+A name that begins with @ or with two underscores gets a backslash in front: "\\@txt" is the field @txt. The name ""
+stands for a member without a field, such as README. Keys and names that are not UTF-8 are an error, and so are
+duplicate names. JSON lines have no end marker and no checksums: a file truncated between two lines looks complete. A
+sample is held in memory, with its payloads in base64. With the suffix of a codec (train.jsonl.gz, .zst ...), -o
+compresses.
 
 Examples:
   Write captions and classes, and read them back:

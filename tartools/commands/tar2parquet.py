@@ -1,30 +1,31 @@
 r"""Write samples to a Parquet file, payloads included.
 
-Reads the samples of each SHARD, or those that a table lists, and writes a row for each: the key as __key__, and a
+Reads the samples of each SHARD, or those listed in a table, and writes a row for each: the key as __key__, and a
 column for each field. pandas, Polars, DuckDB and Hugging Face's `datasets` read such a file; load_dataset("parquet",
-data_files="train.parquet") gives pictures as pictures. tarcreate --parquet makes samples from it again. (A table, which
-tarindex makes, is a Parquet file too, but only says where samples are.)
+data_files="train.parquet") gives pictures as pictures. tarcreate --parquet turns it back into samples. (A table
+made by tarindex is a Parquet file too, but it only lists samples that are in shards.)
 
-The last part of a field's name says what its column is; tartools(7) lists these suffixes. Pictures (jpg, png ...) and
-sounds (flac, wav ...) are structs of `bytes` and `path`, which `datasets` calls Image and Audio; the path is the name
-of the member. Text (cls, json, txt ...) is a string, and has to be UTF-8. Everything else is bytes. --binary makes
-columns of plain bytes, also of pictures and text. A payload is stored as it is, with its final newline. A sample that
-lacks a field has null.
+The last part of a field's name sets the type of its column; tartools(7) lists these suffixes. Pictures (jpg, png ...)
+and sounds (flac, wav ...) are structs of `bytes` and `path`, called Image and Audio in `datasets`; the path is the name
+of the member. Text (cls, json, txt ...) is a string, and must be UTF-8. Everything else is bytes. --binary makes
+columns of plain bytes, even for pictures and text. A payload is stored unchanged, with its final newline. A missing
+field is null.
 
--f names the columns: FIELD, 'a;b' (the first of these that the sample has), NEW=FIELD. A column with a new name is
-called and read as that name says, if that says what it is; else as the field says, so 'image=jpg;png' has pictures.
-Without -f there is a column for each field that samples of the first row group have; a field that only comes later is
-an error. Columns are in the order of -f, else in that of the members. Samples without any of the fields are left out.
+-f names the columns: FIELD, 'a;b' (the first of these that the sample has), NEW=FIELD. The type
+of a renamed column follows from the new name if that has a known suffix, otherwise from the field: 'image=jpg;png' has
+pictures. Without -f there is a column for each field in the first row group; a field that appears later is an error.
+Columns are in the order of -f, otherwise of the members. Samples without any of the fields are left out.
 
-A row group has 32 MiB of payloads, or 65,536 rows; memory is some 300 MB. Pages have checksums. Text and bytes are
-compressed by zstd, pictures and sounds are not. The same samples give the same bytes (with one version of pyarrow).
+A row group has 32 MiB of payloads, or 65,536 rows; the command needs about 300 MB of memory. Pages have checksums. Text
+and bytes are compressed by zstd, pictures and sounds are not. The same samples give the same bytes (with one version of
+pyarrow).
 
 Examples:
   Make a Parquet file from shards:
     tar2parquet 'train-*.tar' -o train-00000.parquet
-  Name pictures and labels as many data sets on Hugging Face do:
+  Name pictures and labels like many data sets on Hugging Face:
     tar2parquet -f 'image=jpg;png label=cls' train.tar -o train.parquet
-  Make one file of each shard, four at a time:
+  Make one file for each shard, four at a time:
     tarjob -p 4 -s '{000..147}' -- tar2parquet train-{}.tar \
       -o train-{}.parquet
 """

@@ -1,23 +1,23 @@
 r"""Write samples to a TFRecord file.
 
 Writes one tf.train.Example per sample, with a feature for each field, and __key__ for the key; each is a list of one
-value of bytes, the payload as it is. tf.data.TFRecordDataset and tf.io.parse_single_example read that, and so does
-tarcreate --tfrecord, which gives back keys, fields and payloads byte for byte; its members are in the order of their
-names. A name that ends in .gz is compressed by gzip, for TensorFlow's compression_type="GZIP"; other suffixes of codecs
-(.zst ...) are for tarcreate only. This needs protobuf and google-crc32c, which the extra
-tfrecord installs, but not TensorFlow.
+bytes value, the unchanged payload. tf.data.TFRecordDataset and tf.io.parse_single_example read these, and so does
+tarcreate --tfrecord, which restores keys, fields and payloads byte for byte, with members sorted by name. An output
+that ends in .gz is compressed with gzip, for TensorFlow's compression_type="GZIP"; files with other codec suffixes
+(.zst ...) can be read by tarcreate only. This needs protobuf and google-crc32c, installed by the extra tfrecord, but
+not TensorFlow.
 
--f chooses fields and gives them the names that a program expects: 'image/encoded=jpg image/class/label=cls'. Payloads
-stay bytes: a class is the text of its number. The same samples give the same bytes. A field called __key__, two fields
-of one name, names that are not UTF-8, and samples above 2 GiB are errors. A sample is held in memory three times.
+-f selects fields and gives them the names that a program expects: 'image/encoded=jpg image/class/label=cls'. Payloads
+stay bytes: a class is the text of its number. The same samples give the same bytes. A field called __key__, duplicate
+names, names that are not UTF-8, and samples larger than 2 GiB are errors. A sample is held in memory three times.
 
 Examples:
   Make a TFRecord file from shards:
     tar2tfrecord 'train-*.tar' -o train.tfrecord
-  Make one with two features, called as TensorFlow's examples do:
+  Name the features as in TensorFlow's examples:
     tar2tfrecord -f 'image/encoded=jpg image/class/label=cls' train.tar \
       -o train.tfrecord
-  Make ten files of the shards, four at a time:
+  Make ten files from ten shards, four at a time:
     tarjob -p 4 -s '{0..9}' -- tar2tfrecord train-{}.tar -o train-{}.tfrecord
 """
 

@@ -9,15 +9,15 @@ backslash are written as \t \n \r \\; in CSV they are quoted. In JSON lines, val
 type. A sample that lacks a value is an error, unless --fill says what to write; a column without any value is
 always an error.
 
-Of samples that a table lists, a value comes from the column of the table that has its name (cls, json:width, 'a;b'),
-and so does one that only the table has. If all values are there, no shard is read. null is a missing value, bytes are
-written in hex. --verbatim writes what is in the shards.
+For samples listed in a table, values come from the column of the same name (cls, json:width, 'a;b'), even if no shard
+has such a field. If all values are in columns, no shard is read. null is a missing value, and bytes are written in hex.
+--verbatim writes the values in the shards.
 
---jsonl is for looking at values: it has the columns of -f. tar2jsonl(1) writes whole samples, pictures too, and
+--jsonl is for inspecting values: it has the columns of -f. tar2jsonl(1) writes whole samples, pictures too, and
 tarcreate makes the same samples from its lines. With the suffix of a codec (labels.tsv.gz, .zst ...), -o compresses.
 
-For tarcreate, a column @NAME holds paths of files to read. So a column whose name begins with @ is called \@NAME, in
-TSV \\@NAME, and tarcreate takes it as the field @NAME.
+For tarcreate, a column @NAME holds paths of files to read. So a field whose name begins with @ gets the column \@NAME,
+in TSV \\@NAME, which tarcreate reads as the field @NAME.
 
 Examples:
   Print the class of each sample:

@@ -1,24 +1,23 @@
 r"""Write samples to a zip file.
 
-Reads the samples of each SHARD, or those that a table lists, and writes their members to one zip file, in their order.
-Payloads are stored as they are, so that programs can read any member by itself; --deflate compresses each of them,
-which makes text smaller, but not pictures. tarcreate --zip makes samples from a zip file again, with the same names and
-payloads.
+Reads the samples of each SHARD, or those listed in a table, and writes their members to one zip file, in order.
+Payloads are stored uncompressed; --deflate compresses each of them, which makes text smaller, but not pictures.
+tarcreate --zip makes samples from a zip file again, with the same names and payloads.
 
 All members have mode 0644 and the date 1980-01-01, so that the same samples give the same bytes. The file has 64-bit
-sizes where it needs them. Two members of one name are an error, and so is a name that is not UTF-8.
+sizes where it needs them. Duplicate names are an error, and so is a name that is not UTF-8.
 
-A member above 16 MiB is held in a temporary file. The list of members, which ends the file, takes some 500 bytes of
-memory for each.
+A member larger than 16 MiB is held in a temporary file. The directory at the end of the file needs about 500 bytes of
+memory per member.
 
 Examples:
   Make a zip file from shards:
     tar2zip 'train-*.tar' -o train.zip
-  Compress what can be compressed:
+  Compress captions:
     tar2zip --deflate captions.tar -o captions.zip
   Write the pictures of the first 100 samples:
     tar2zip -f 'jpg;png' -c 100 'train-*.tar' -o some.zip
-  Take 1,000 samples of a table, without copying them to a shard first:
+  Write 1,000 random samples of a table, without making a shard first:
     tarcat --shuffle 10000 -c 1000 train.parquet |
       tar2zip -o s3://bucket/some.zip
 """

@@ -1,21 +1,21 @@
 """Measure how fast your data can be read for training.
 
 Reads the first samples and measures how fast training gets them, with PyTorch's DataLoader: from loose files, from a
-zip file, from a tar shard in order, and by a table of the shard in order, in shuffled blocks, and shuffled as a whole.
-Prints which format to take and with how many workers; then samples and bytes a second, processor time, where the time
-goes, and what limits each row. Needs tartools[train].
+zip file, from a tar shard in order, and by a table of the shard in order, in shuffled blocks, and fully shuffled.
+Recommends a format and a number of workers; then prints samples and bytes per second, CPU time, where the time goes,
+and the bottleneck of each row. Needs tartools[train].
 
 SHARD may also be a table, a zip file, a folder of files, or a prefix of objects, which ends in a slash. Local data
-are copied, once for each form, to a folder below --tmpdir, which is removed at the end: give a directory of the file
-system that you want to measure. The copies take 4 times the bytes that are read. Data on a server are measured only as
-they are, and nothing is written there.
+are copied, once for each form, to a folder below --tmpdir, which is removed at the end: give a directory on the file
+system that you want to measure. The copies need 4 times the bytes that are read. Data on a server are measured in
+place, and nothing is written there.
 
-Each row takes about --seconds, or as long as --passes take. Complete passes are checked: each sample has to come
-exactly once. Batches have --batch samples: pictures are decoded to RGB, and cropped or filled to 224 x 224 at their top
-left, in one tensor. Orders are shuffled with a fixed seed. Workers are those of DataLoader; the time to start them does
-not count.
+Each row takes about --seconds, or as long as --passes need. Complete passes are checked: each sample must be read
+exactly once. Batches have --batch samples: pictures are decoded to RGB, cropped or padded to 224 x 224 from the top
+left, and collated into one tensor. Shuffles use a fixed seed. Workers are those of DataLoader; the time to start them
+does not count.
 
-Parts of the time are those of one process without workers, in seconds a sample:
+The parts of the time are measured in one process without workers, in seconds per sample:
 
   list          to list the objects, or to read the table, or the list of a
                 zip file, once, shared by all samples
@@ -23,9 +23,8 @@ Parts of the time are those of one process without workers, in seconds a sample:
   decode        pictures, arrays (npy) and JSON; other payloads stay bytes
   collate       samples to a batch
 
---cold drops the files from the page cache before each pass; without it they are in it. If more than 1 % stays there,
-because the file system does not drop it, the row is called warm. A disk or a host may still hold the bytes in a cache
-of its own.
+--cold drops the files from the page cache before each pass; otherwise they are cached. If more than 1 % stays cached,
+because the file system does not drop it, the row is called warm. A disk or a host may still have a cache of its own.
 
 --json prints one object:
 
@@ -33,15 +32,15 @@ of its own.
   bytes, fields      what was measured; bytes of payloads
   batch, seconds,
   passes, cores      how; null without --passes
-  others             the share of the processors that other programs used
-                     meanwhile; null if that is not known
+  others             the share of the CPU that other programs used in the
+                     meantime; null if unknown
   rows               objects: name, form, order, workers, cache (cold, warm;
                      null for servers), samples (all that were read), passes
                      (complete), run_seconds, samples_per_second,
                      bytes_per_second, cpu_seconds (per sample), parts
                      (seconds per sample; null with workers), limit (the
                      largest part, or processors)
-  advice             which format, how many workers
+  advice             the recommended format and number of workers
 
 Examples:
   Find out whether to pack a folder of pictures:

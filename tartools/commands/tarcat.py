@@ -6,10 +6,10 @@ members of the output are byte for byte those of the input.
 An OUTPUT that ends in .parquet is a table, which lists the samples and moves none: see TABLES in tartools(7). Options
 that change samples (-f, -x, --rekey) do not go with it, nor do samples from stdin or pipe:.
 
--p N reads N shards at once, which pays for compressed and remote shards, and for commands (pipe:); the output is the
-same. Shards that were read before their turn wait in memory, up to -M bytes in all. What does not fit goes to temporary
-files without names, for at most N-1 shards. With --unordered, whole samples are written as they arrive, and nothing
-goes to disk.
+-p N reads N shards at once, which pays off for compressed and remote shards, and for commands (pipe:); the output is
+the same. Shards that were read before their turn wait in memory, up to -M bytes in all. What does not fit goes to
+temporary files without names, for at most N-1 shards. With --unordered, whole samples are written as they arrive, and
+nothing goes to disk.
 
 The options apply in this order, whatever their order on the command line: --shuffle to the list of shards,
 --interleave, --skip or --slice (both count samples read), -f and -x, --shuffle to the samples, -c (counts samples
@@ -18,11 +18,11 @@ written), --rekey.
 Examples:
   Join two shards:
     tarcat a.tar b.tar > ab.tar
-  Join 148 compressed shards to one uncompressed archive:
+  Join 148 compressed shards into one uncompressed archive:
     tarcat 'train-{000..147}.tgz' -o train.tar
   Take the first ten samples of a remote archive, without reading the rest:
     curl -s https://host/photos.tgz | tarcat -c 10 > small.tar
-  Shuffle shards and samples, and cut the result into new shards:
+  Shuffle shards and samples, and split the result into new shards:
     tarcat --shuffle 1000 --seed 7 'train-*.tar' |
       tarsplit -n 10000 -o shuffled
   Shuffle a table in a buffer, and list the first 100,000 samples:

@@ -1,13 +1,13 @@
-"""Find what is wrong with a data set.
+"""Find problems in a data set.
 
-Reads all samples of each SHARD, and goes on after damage where another header can be found. Prints findings: for each
-kind a code, how many there are, what it means, what to do, and the first places, with shard, byte and key; on a
-terminal as a table, otherwise one fact per line. If a SHARD is a table, the places and keys that it has are compared
-with the shards that it lists (numbers of samples and values are not), and the samples of its rows are checked, in their
-order; a shard that is named too is read once, whole.
+Reads all samples of each SHARD, and continues after damage at the next header that can be found. Prints findings: for
+each kind a code, a count, its meaning, the remedy, and the first places, with shard, byte and key; on a terminal as a
+table, otherwise one fact per line. If a SHARD is a table, its offsets and keys are compared with the shards that it
+lists (but not numbers of samples and values), and the samples of its rows are checked, in order; a shard that is also
+named itself is read once, completely.
 
-Findings are errors, warnings or notes. The exit status is 1 if there are errors or warnings. Notes are about what may
-well be intended, such as a field that few samples have; they leave it 0.
+Findings are errors, warnings or notes. The exit status is 1 if there are errors or warnings. Notes are about things
+that may be intended, such as a field that few samples have; they do not change the exit status.
 
 Errors:
 
@@ -19,54 +19,52 @@ Warnings:
 Notes:
 {note}
 
-A sample should have the fields that most samples have, and those that most of these have; or those of --expect. Fields
-of pictures (sounds, videos) that stand for each other, such as jpg in most samples and webp in some, are one:
-jpg;webp. Names are compared whole (seg.png is not png) and without case. Fields of samples next to damage are not
-compared, because they may have been lost. The first bytes of payloads are compared with the suffix, and cls, cls2, id,
-index and inx should be whole numbers; --decode decodes pictures (up to 89 million pixels; of larger ones it reads the
-header), JSON, arrays (npy, npz), sounds (wav, flac, ogg, opus) and text, whole, also in fields such as json.gz. Fields
-that nothing decodes (mp4, heic, svg, pdf ...) are named. JPEGs are decoded by simplejpeg, if it is installed (pip
-install simplejpeg): it is strict, and finds damage that Pillow passes over; it refuses a few that are odd but sound,
-too.
+A sample should have the fields of --expect; by default those that most samples have, and those that most of these
+have. Picture (sound, video) fields that replace each other, such as jpg in most samples and webp in some, count as one:
+jpg;webp. Names are compared in full (seg.png is not png) and without case. Samples next to damage may have lost fields,
+so theirs are not compared. The first bytes of payloads are compared with the suffix, and cls, cls2, id, index and inx
+should be whole numbers; --decode decodes pictures (up to 89 million pixels; for larger ones it reads the header), JSON,
+arrays (npy, npz), sounds (wav, flac, ogg, opus) and text completely, even in fields such as json.gz. Fields that can't
+be decoded (mp4, heic, svg, pdf ...) are named. If simplejpeg is installed (pip install simplejpeg), it decodes JPEGs:
+it is strict, and finds damage that Pillow does not notice, but it also refuses a few valid but unusual ones.
 
-A payload is far from the rest if it is 100 times as large as the size that 5 % exceed, or 100 times smaller than the
-size that 5 % stay below; a shard, if it is 10 times larger or smaller than the median. The last shard may be small.
+A payload is an outlier if it is more than 100 times the 95th percentile, or less than a hundredth of the 5th; a shard,
+if it is 10 times larger or smaller than the median. The last shard may be small.
 
-Bytes are counted in the tar stream, after decompression; in damaged compressed data, in the file. Stdin and commands
-are copied to a temporary file. Keys are compared with all others, in temporary files if they exceed the memory of -M.
+Byte offsets refer to the tar stream, after decompression; for damaged compressed data, to the file. Stdin and
+commands are copied to a temporary file. All keys are compared, in temporary files if they exceed the memory of -M.
 
---fix writes the samples that can be saved to -o OUTPUT, with the bytes that they had and in their order: one shard, or
-one for each input if OUTPUT has a number. It goes on after damage; brings the members of a sample together, where the
-last of them is; and leaves out samples with an error or a warning: cut, without a field that they should have, with a
-payload that is broken. Each of these is named on stderr, with the reason, and the exit status is 1; if nothing had to
-be left out, it is 0. --ignore CODES keeps samples with such findings (damaged members can't be kept). --drop-duplicates
-keeps the first of several samples with one key, and the first of several members of a field; the others are left out
-silently. Samples next to damage are written if they have all fields that they should have. What --fix writes has no
-errors, and no warnings but those marked above: their data are sound, and some readers refuse them. Inputs are read
-twice.
+--fix writes the intact samples to -o OUTPUT, unchanged and in order: one shard, or one for each input if OUTPUT has a
+number. It continues after damage, joins the members of a sample at the position of the last, and leaves out samples
+with an error or a warning: truncated, without an expected field, or with a broken payload. Each of these is named on
+stderr, with the reason, and the exit status is 1; it is 0 if nothing had to be left out. --ignore CODES keeps samples
+with such findings (but not damaged members). --drop-duplicates keeps the first of several samples with one key, and the
+first of several members of a field; the others are left out silently. Samples next to damage are written if they have
+all expected fields. The output of --fix has no errors, and no warnings but those marked above: their data are intact,
+but some readers refuse them. Inputs are read twice.
 
 --json prints one object:
 
-  shards, samples    how many; shards with those that tables list
+  shards, samples    their numbers; shards include those listed in tables
   errors, warnings,
-  notes              how many findings of each weight
+  notes              the number of findings of each weight
   expected           the fields that each sample should have; a;b is either
-  undecoded          all fields with payloads of which only the first bytes
-                     were looked at
-  findings           the heaviest first; of each: code, weight, count, means,
-                     todo, places: the first 1,000 (shard, byte, key, what);
-                     byte is null for rows of tables
+  undecoded          all fields with payloads that were only recognized by
+                     their first bytes
+  findings           objects, the most severe first: code, weight, count,
+                     means, todo, places: the first 1,000 (shard, byte, key,
+                     what); byte is null for rows of tables
 
 Examples:
   Check shards before training:
     tarcheck 'train-{000..147}.tar'
-  Stop a script if something is wrong:
+  Stop a script if there is a problem:
     tarcheck -q train.tar > findings.txt || exit 1
-  Check that each sample has a picture and a label, and decode all:
+  Check that each sample has a picture and a label, and decode them:
     tarcheck --expect 'jpg;png cls' --decode 'train-*.tar'
-  Save what can be saved of shards of which some were cut:
+  Recover the intact samples of truncated shards:
     tarcheck --fix 'train-*.tar' -o 'fixed-{shard:06d}.tar'
-  Bring members together, and keep the first sample of each key:
+  Join the members of samples, and keep the first sample of each key:
     tarcheck --fix --drop-duplicates mess.tar -o good.tar
   List the keys of broken pictures, for a program:
     tarcheck --decode --json train.tar |
@@ -117,7 +115,7 @@ class CheckOptions(cli.Group):
         list[str] | None, Option("--expect NAMES", "Fields that each sample must have: 'jpg;png cls'.")
     ] = None
     decode: Annotated[
-        bool, Option("--decode", "Decode pictures, JSON, arrays, sounds and text, to find those that are broken.")
+        bool, Option("--decode", "Decode pictures, JSON, arrays, sounds and text, to find broken ones.")
     ] = False
     ignore: Annotated[
         str | None, Option("--ignore CODES", "Kinds of findings that don't matter: 'suffix-lies upper-case'.")
@@ -128,7 +126,7 @@ class CheckOptions(cli.Group):
 class FixOptions(cli.Group):
     """Options for the repaired output."""
 
-    fix: Annotated[bool, Option("--fix", "Write the samples that can be saved to OUTPUT.")] = False
+    fix: Annotated[bool, Option("--fix", "Write the intact samples to OUTPUT.")] = False
     output: Annotated[
         str | None, Option("-o --output OUTPUT", "File or URL for --fix; with %06d or {shard:06d}, one for each shard.")
     ] = None

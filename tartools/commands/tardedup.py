@@ -1,4 +1,4 @@
-r"""Leave out samples that occur again, or pictures that look alike.
+r"""Leave out duplicate samples, or pictures that look alike.
 
 Reads the samples of each SHARD and writes those that are like none before them, in their order. Without --equal and
 --near, samples are alike if all their fields are: names and payloads, whatever the keys. --equal compares the payloads

@@ -137,7 +137,8 @@ def check_options(options: DiffOptions, source: cli.DescribedInputs) -> None:
         return
     if source.files_from or len(source.inputs or ()) != 2:
         raise UsageError(
-            "two data sets are compared, each one word: tardiff A B; put patterns in quotes (see tardiff --help)"
+            "two data sets are compared, each given as one argument: tardiff A B; put patterns in quotes "
+            "(see tardiff --help)"
         )
     if options.list_keys and options.json:
         raise UsageError("--list-keys and --json exclude each other (see tardiff --help)")

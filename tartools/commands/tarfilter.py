@@ -1,4 +1,4 @@
-r"""Choose samples by their fields, their keys, or a share of them.
+r"""Select samples by field, by key, or take a fraction of them.
 
 Reads the samples of each SHARD and writes those that meet all conditions as one tar archive, in their order. --rest
 writes the others to another archive, in the same pass; otherwise they are left out. --invert swaps the two.

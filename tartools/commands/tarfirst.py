@@ -70,7 +70,7 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) 
     """Run the command."""
     words = select.parse_words(conditions.fields)
     if len(words) > 1 or any(word.new for word in words):
-        raise UsageError("-f takes one word: a field, or a;b for the first of these that a sample has")
+        raise UsageError("-f takes a single field, or a;b for the first of these that a sample has")
     field = words[0].choices if words else ()
     expression = None
     if conditions.expression is not None:
@@ -148,7 +148,7 @@ def check_text(file: io.BufferedReader) -> None:
         decoder.decode(b"", final=True)
     except ValueError:
         raise UsageError(
-            "stdout is a terminal, which cannot show binary data: use > FILE or a pipe, or look at it with tarshow"
+            "stdout is a terminal, which cannot show binary data: use > FILE or a pipe, or view it with tarshow"
         ) from None
     file.seek(0)
 

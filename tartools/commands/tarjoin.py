@@ -74,7 +74,8 @@ from tartools.storage.url import Url
 from tartools.tables.listed import keys_of
 
 TWO_INPUTS_HINT = (
-    "two data sets are joined, each one word: tarjoin A B; put patterns in quotes, or name B by --with (see --help)"
+    "two data sets are joined, each given as one argument: tarjoin A B; "
+    "put patterns in quotes, or name B by --with (see --help)"
 )
 
 

@@ -1,4 +1,4 @@
-r"""Mix the samples of several sources in shares.
+r"""Mix samples from several sources in given proportions.
 
 A source is a number, its share, and the shards and tables that follow it, up to the next number: tarmix 0.7 'a-*.tar'
 0.3 b.parquet. Shares need not sum to 1: 7 and 3 mean the same. A file whose name is a number is written ./0.7. Lines of

@@ -1,7 +1,7 @@
-"""Concatenate shards, several of them read at once.
+"""Concatenate shards, reading several at once.
 
 This is tarcat -p 4: it has the same options, and writes the same bytes for the same options and seed. Reading several
-shards at once pays for compressed and remote shards, and for commands (pipe:).
+shards at once pays off for compressed and remote shards, and for commands (pipe:).
 
 Shards that were read before their turn wait in memory, up to -M bytes in all. What does not fit goes to temporary files
 without names, for at most N-1 shards. With --unordered, whole samples are written as they arrive, and nothing goes to

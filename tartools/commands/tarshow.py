@@ -1,4 +1,4 @@
-"""Show samples to a person.
+"""Display samples in a readable form.
 
 Prints each sample as a block: its key, then each field with its size and a summary. For pictures that is format, size
 and mode, for arrays dtype and shape, for sound the length. JSON and text are printed, and cut if they are long. A
@@ -156,7 +156,7 @@ def page_of_samples(
         overview = page.write_page(samples, sink, title, choice, side, min(cli.workers(0), DECODING_THREADS), account)
         account.check()
     if overview.shown < overview.counts.samples or overview.more:
-        account.warn(f"{shown(url)}: {overview.chosen} (--random N or -c N for others)")
+        account.warn(f"{shown(url)}: {overview.chosen} (use --random N or -c N to choose differently)")
     if overview.broken.count:
         noun = several(overview.broken.count, "broken picture or sound", "broken pictures or sounds")
         account.warn(f"{shown(url)}: {noun}, listed on the page, the first in {overview.broken.first[0]}")

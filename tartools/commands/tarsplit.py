@@ -1,4 +1,4 @@
-r"""Cut a stream of samples into shards, never inside a sample.
+r"""Split a stream of samples into shards, never inside a sample.
 
 Reads samples from each SHARD in turn and writes numbered shards, each with at most -n samples and at most -s bytes (the
 size of the tar, including its end). Without -n and -s, shards have at most 1 GB. A sample that is larger than -s gets a

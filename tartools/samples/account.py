@@ -165,7 +165,7 @@ class Account:
         if self.macos_metadata:
             self.warn(f"{several(self.macos_metadata, 'macOS metadata file')} (._* and .DS_Store) left out")
         if 0 < self.samples_in == self.left_out:
-            self.warn_empty(f"none of {several(self.samples_in, 'sample')} was chosen")
+            self.warn_empty(f"no samples selected (of {self.samples_in:,})")
         if self.samples_in != self.settled:
             raise AssertionError(f"{self.samples_in} samples were read, but only {self.settled} are accounted for")
 

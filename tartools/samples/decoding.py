@@ -44,8 +44,8 @@ SAME = {
     *(("Gray", "L"), ("Gray", "RGB"), ("Gray", "RGBA")),
 }
 PLAINER = {  # beginnings of Pillow's messages -> what they mean
-    "image file is truncated": "it is cut: the data end before the picture is complete",
-    "Truncated File Read": "it is cut: the data end before the picture is complete",
+    "image file is truncated": "truncated: the data end before the picture is complete",
+    "Truncated File Read": "truncated: the data end before the picture is complete",
     "broken data stream": "its data are damaged",
     "unrecognized data stream": "its data are damaged",
 }
@@ -259,7 +259,7 @@ def reason(error: Exception) -> str:
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
-        return "its first bytes are those of no picture"
+        return "its first bytes do not match any picture format"
     text = re.sub(r" <.*>$", "", str(error)) or type(error).__name__
     return printable(next((plain for start, plain in PLAINER.items() if text.startswith(start)), text))[
         :MAX_ERROR_CHARS

@@ -20,7 +20,7 @@ from tartools.tar.compression import CODECS, Codec, CompressedSink, split_packed
 if TYPE_CHECKING:
     from tartools.tables.tablewriter import RowBatch, TableWriter
 
-NO_LIST = "a table only lists samples that are in shards, unchanged, and these would be new ones"
+NO_LIST = "a table can only refer to existing samples, but this would create new ones"
 
 
 Batches: TypeAlias = "Batch | RowBatch"  # adjacent samples, or rows of a table that list them

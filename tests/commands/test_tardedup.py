@@ -224,7 +224,7 @@ ERRORS = [
     (["--rest", "r.parquet", "-z"], 2, "-z excludes an OUTPUT that ends in .parquet"),
     (["--equal", "txt"], 1, "a.tar: sample 'a' has no 'txt' to compare; its fields are: jpg; --keep-uncompared"),
     (["--equal", "txt,jpg"], 1, "(blanks separate fields: 'txt jpg')"),
-    (["--near", "jpg"], 1, "a.tar: sample 'b': the picture 'jpg' can't be compared: it is cut: the data end"),
+    (["--near", "jpg"], 1, "a.tar: sample 'b': the picture 'jpg' can't be compared: truncated: the data end"),
     (["--near", "jpg", "--against", "a.tar", "e.tar"], 1, "a.tar: sample 'b': the picture 'jpg' can't be compared"),
 ]
 

@@ -135,7 +135,7 @@ def test_what_no_sample_had_is_told(run: Run, tmp_path: Path) -> None:
     lines = {"jgp": ["--fields-present", "jgp"], "csl": ["-S", "csl == '1' or has('txt')", "--ignore-errors"]}
     for lost, options in lines.items():
         done = run("tarfilter", *options, stdin=archive)
-        said = f"tarfilter: none of 3 samples was chosen; no sample had {lost}; the fields were: cls jpg\n"
+        said = f"tarfilter: no samples selected (of 3); no sample had {lost}; the fields were: cls jpg\n"
         assert (done.status, done.stderr) == (0, said)
     (tmp_path / "keys").write_text("000001\nz\ny\n")
     done = run("tarfilter", "--keys", "keys", stdin=archive)
@@ -147,7 +147,7 @@ def test_what_no_sample_had_is_told(run: Run, tmp_path: Path) -> None:
 def test_nothing_chosen_is_told_with_the_values_there_are(form: str, inside: Inside, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(30)))
     inside("tarindex", "-f", "cls", "a.tar", "-o", "a.parquet").output()
-    none = "tarfilter: none of 30 samples was chosen"
+    none = "tarfilter: no samples selected (of 30)"
     values = f"{none}; values of cls: {', '.join(repr(str(n)) for n in range(10))}\n"
     for source in ("a.tar", "a.parquet"):
         for line, said in (
@@ -163,7 +163,7 @@ def test_nothing_chosen_is_told_with_the_values_there_are(form: str, inside: Ins
             assert inside("tarfilter", *line, source, "-o", f"o.{form}", "--force") == (0, b"", said)
     done = inside("tarfilter", "-S", "cls == 'autum'", stdin=make_tar([(f"{n}.cls", b"%d" % n) for n in range(13)]))
     assert (done.status, members_of(done.stdout)) == (0, [])
-    assert done.stderr == "tarfilter: none of 13 samples was chosen\n"  # 13 values are many
+    assert done.stderr == "tarfilter: no samples selected (of 13)\n"  # 13 values are many
     assert inside("tarfilter", "-S", "cls == '1'", stdin=make_tar([])).stderr == ""
 
 

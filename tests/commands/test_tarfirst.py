@@ -100,5 +100,5 @@ def test_a_terminal_gets_no_binary_data(payload: bytes, text: bool, tmp_path: Pa
     if text:
         assert done == (0, payload.replace(b"\n", b"\r\n"), "")
     else:
-        said = "stdout is a terminal, which cannot show binary data: use > FILE or a pipe, or look at it with tarshow"
+        said = "stdout is a terminal, which cannot show binary data: use > FILE or a pipe, or view it with tarshow"
         assert done == (2, b"", f"tarfirst: {said}\n")

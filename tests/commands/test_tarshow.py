@@ -62,7 +62,7 @@ def said(run: Run, field: str, payload: bytes) -> list[str]:
         ("seg.PNG", picture("PNG", mode="1"), "PNG 50x37 1"),
         ("webp", picture("WEBP"), "WEBP 50x37 RGB"),
         ("bin", picture("GIF", mode="P"), "GIF 50x37 P"),
-        ("jpg", b"no picture", "a broken picture: its first bytes are those of no picture"),
+        ("jpg", b"no picture", "a broken picture: its first bytes do not match any picture format"),
         ("png", picture("PNG")[:20], "a broken picture"),
         (
             "npy",

@@ -187,7 +187,7 @@ def test_the_next_run_does_the_rest(start: Started, tmp_path: Path) -> None:
         (tmp_path / f"ready-{n}").touch()
     with start("-v", "-s", "{1..6}", "--", *words) as process:
         said = process.communicate(timeout=PATIENCE)[1].decode()
-    assert said.startswith("tarjob: 6 items: 4 done, 2 there before, 0 failed, ")
+    assert said.startswith("tarjob: 6 items: 4 done, 2 already done, 0 failed, ")
     assert [(tmp_path / f"out-{n}").stat() for n in (1, 2)] == before
     assert {(tmp_path / f"out-{n}").read_bytes() for n in range(1, 7)} == {(tmp_path / "in.tar").read_bytes()}
 

@@ -76,7 +76,7 @@ def check(pages: int, s3: S3Site, shell: Run, env: dict[str, str]) -> None:
             ask("DELETE", f"{s3.env['AWS_ENDPOINT_URL']}/{s3.place}/{name}", headers=SIGNED)
         done = shell(LINE % (pages - 1), env=env, timeout=300)
         assert (done.status, done.stdout) == (0, b"")
-        before = f"{pages - number} there before, " if number < pages else ""
+        before = f"{pages - number} already done, " if number < pages else ""
         assert f"tarjob: {pages} items: {number} done, {before}0 failed, " in done.stderr
     for page, name in enumerate(missing):
         archive = s3.get(name)

@@ -185,7 +185,7 @@ def test_the_driver_is_killed(shards: Path, cluster: Cluster, tarjob: TarJob) ->
         rest.symlink_to("in.tar")
     done = tarjob("-v", "--engine", "ray", "--address", cluster.address, "-s", "{1..5}", *command)
     assert done.status == 0
-    assert done.stderr.startswith("tarjob: 5 items: 3 done, 2 there before, 0 failed, ")
+    assert done.stderr.startswith("tarjob: 5 items: 3 done, 2 already done, 0 failed, ")
     assert [(shards / f"out-{n}.tar").stat() for n in (1, 2)] == before
     for n in range(1, 6):
         assert members_of((shards / f"out-{n}.tar").read_bytes()) == 2 * make_samples(3)

@@ -111,7 +111,7 @@ def test_parts_are_the_same_when_some_are_done(tarjob: Run, tmp_path: Path) -> N
     (tmp_path / "out-0").write_text("done")
     done = tarjob("-v", "-s", "{0..9}", "--only", "1/3", "--dry-run", "--", "cp", "x", "-o", "out-{}")
     assert lines(done) == ["cp x -o out-3", "cp x -o out-6", "cp x -o out-9"]
-    assert done.stderr.startswith("tarjob: 4 items: 0 done, 1 there before, 0 failed, ")
+    assert done.stderr.startswith("tarjob: 4 items: 0 done, 1 already done, 0 failed, ")
 
 
 # ---- what is done already ----
@@ -134,12 +134,12 @@ def test_what_is_there_is_not_done_again(
         (tmp_path / f"in/{n}.tar").write_bytes(make_tar(make_samples(n + 1)))
     (tmp_path / "out/2.tar").write_bytes(b"older")
     line = ("-v", *options, "-s", "in/*.tar", "--", "tarcat", *words, "{}")
-    assert "4 items: 3 done, 1 there before, 0 failed, " in tarjob(*line).stderr
+    assert "4 items: 3 done, 1 already done, 0 failed, " in tarjob(*line).stderr
     assert members_of((tmp_path / "out/3.tar").read_bytes()) == make_samples(4)
     assert (tmp_path / "out/2.tar").read_bytes() == b"older"
     again = tarjob(*line)
     assert (again.status, again.stdout) == (0, b"")
-    assert "4 items: 0 done, 4 there before, 0 failed, " in again.stderr
+    assert "4 items: 0 done, 4 already done, 0 failed, " in again.stderr
     assert tarjob("--redo", *line).status == 0
     assert members_of((tmp_path / "out/2.tar").read_bytes()) == make_samples(3)
 
@@ -204,13 +204,13 @@ def test_what_the_log_says_has_failed_is_done_again(tarjob: Run, tmp_path: Path)
     options = ("-v", "-o", "out-{}", "-s", "{1..3}", "--", "bash", "-c", line)
     assert tarjob("--log", "log", *options).status == 1
     assert [(tmp_path / f"out-{n}").read_text() for n in (1, 2, 3)] == [",\n"] * 3
-    assert "0 done, 3 there before, 0 failed" in tarjob(*options).stderr  # nobody knows, without the log
+    assert "0 done, 3 already done, 0 failed" in tarjob(*options).stderr  # nobody knows, without the log
     (tmp_path / "fixed").write_text("now")
     done = tarjob("--log", "log", *options)
     assert done.status == 0
-    assert "1 done, 2 there before, 0 failed" in done.stderr
+    assert "1 done, 2 already done, 0 failed" in done.stderr
     assert [(tmp_path / f"out-{n}").read_text() for n in (1, 2, 3)] == [",\n", "1,now\n", ",\n"]
-    assert "0 done, 3 there before, 0 failed" in tarjob("--log", "log", *options).stderr
+    assert "0 done, 3 already done, 0 failed" in tarjob("--log", "log", *options).stderr
 
 
 def test_a_log_may_be_that_of_two_commands(tarjob: Run, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_log_may_be_that_of_two_commands(tarjob: Run, tmp_path: Path) -> None:
     assert "2 done, 1 failed" in run("a", "test {} != 2")
     assert "3 done, 0 failed" in run("b", "true")
     assert tarjob("--summarize", "log").stdout.startswith(b"6 items: 5 done, 1 failed, 6 tries\n")
-    assert "1 done, 2 there before, 0 failed" in run("a", "true")
+    assert "1 done, 2 already done, 0 failed" in run("a", "true")
     assert tarjob("--summarize", "log").stdout.startswith(b"6 items: 6 done, 0 failed, 6 tries\n")
 
 
@@ -233,7 +233,7 @@ def test_no_engine_is_asked_when_there_is_nothing_to_do(tarjob: Run, tmp_path: P
     assert (done.status, done.stdout) == (0, b"")
     said, counts = done.stderr.splitlines()
     assert said == "tarjob: nothing to do: 1 item was done before (--redo does them again)"
-    assert counts.startswith("tarjob: 1 item: 0 done, 1 there before, 0 failed, ")
+    assert counts.startswith("tarjob: 1 item: 0 done, 1 already done, 0 failed, ")
 
 
 def test_an_output_without_bytes_is_not_done(tarjob: Run, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_an_output_without_bytes_is_not_done(tarjob: Run, tmp_path: Path) -> Non
     (tmp_path / "out-2").write_text("done")
     done = tarjob("-v", "--log", "log", "-s", "{1..2}", "--", "tarcat", "in.tar", "-o", "out-{}")
     assert (done.status, done.stdout) == (0, b"")
-    assert "2 items: 1 done, 1 there before, 0 failed" in done.stderr
+    assert "2 items: 1 done, 1 already done, 0 failed" in done.stderr
     assert members_of((tmp_path / "out-1").read_bytes()) == make_samples(3)
     assert (tmp_path / "out-2").read_text() == "done"
 
@@ -516,7 +516,7 @@ def test_failures_of_signed_items_are_remembered(tarjob: Run, tmp_path: Path) ->
     assert "2 items: 1 done, 1 failed" in tarjob(*words, line).stderr
     again = tarjob(*words, 'test "$TARJOB_ITEM" = "https://h/a?s=2"')
     assert (again.status, sorted(os.listdir(tmp_path))) == (0, ["log", "out-a?s=1", "out-a?s=2"])
-    assert "2 items: 1 done, 1 there before, 0 failed" in again.stderr
+    assert "2 items: 1 done, 1 already done, 0 failed" in again.stderr
 
 
 def test_a_log_that_was_cut_is_gone_on_with(tarjob: Run, tmp_path: Path) -> None:

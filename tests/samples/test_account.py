@@ -46,7 +46,7 @@ def test_each_way_a_sample_can_go_is_counted(booked: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "said"), [(0, []), (1, ["none of 1 sample was chosen"]), (2, ["none of 2 samples was chosen"])]
+    ("count", "said"), [(0, []), (1, ["no samples selected (of 1)"]), (2, ["no samples selected (of 2)"])]
 )
 def test_if_nothing_was_chosen_of_something_that_is_told(count: int, said: list[str]) -> None:
     told: list[str] = []

@@ -248,9 +248,9 @@ def test_what_is_wrong_stands_where_the_picture_would(run: Run, protocol: str) -
     )
     screen = shown(run, protocol, archive)
     text = "\n".join(screen.lines)
-    assert text.startswith("a") and "│ it is cut: the data " in text and "│ end before the" in text and "jpg  " in text
+    assert text.startswith("a") and "│ truncated: the data " in text and "│ end before the" in text and "jpg  " in text
     assert "exceeds" in text and "144000000" in text and "  cls  1 B  number: 1" in text
-    assert "  jpg  10 B  a broken picture: its first bytes are those of no picture" in text
+    assert "  jpg  10 B  a broken picture: its first bytes do not match any picture format" in text
     assert len(screen.drawn) == (protocol != "blocks")  # the last one is fine
     assert re.search(r"^┌─+┐", text, re.MULTILINE)
 

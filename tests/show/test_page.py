@@ -174,7 +174,7 @@ def test_only_sounds_are_counted_as_sounds(run: Run, tmp_path: Path) -> None:
 
 def test_page_and_stderr_say_what_is_shown(run: Run, tmp_path: Path) -> None:
     archive = make_tar([(f"{n:04d}.cls", b"1") for n in range(300)])
-    others = " (--random N or -c N for others)\n"
+    others = " (use --random N or -c N to choose differently)\n"
     for options, words in (
         ((), "200 of 300 samples, at random"),
         (("--random", 10), "10 of 300 samples, at random"),
@@ -418,7 +418,7 @@ def test_hostile_names_are_text_and_broken_pictures_say_so(visit: Visit) -> None
         page.keyboard.press("Escape")
     wrong = page.locator(".tile .wrong")
     assert wrong.count() == 1 and wrong.is_visible()
-    assert wrong.inner_text().startswith("jpg: JPEG 500x375 RGB: it is cut: the data end")
+    assert wrong.inner_text().startswith("jpg: JPEG 500x375 RGB: truncated: the data end")
 
 
 def test_sounds_can_be_played(visit: Visit) -> None:

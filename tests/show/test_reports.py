@@ -333,7 +333,7 @@ def test_up_to_twenty_keys_are_listed(run: Run, broken: int) -> None:
     assert [line for line in lines if line.startswith("missing cls in: ")] == [
         f"missing cls in: {key}" for key in lacking
     ]
-    assert any(line.startswith(f"broken jpg: {broken}, first 001 (it is cut: the data end") for line in lines)
+    assert any(line.startswith(f"broken jpg: {broken}, first 001 (truncated: the data end") for line in lines)
     found = {
         field["field"]: field
         for field in json.loads(run("tarstat", "--decode", "--json", stdin=archive).stdout)["fields"]

@@ -142,7 +142,7 @@ def test_pictures(indexed: Indexed, run: Run, tmp_path: Path) -> None:
     rows = [tuple(row[f"jpg.{what}"] for what in PICTURE) for row in table.to_pylist()]
     nothing = (None, None, None, None, None)
     jpeg = (40, 30, "JPEG", "RGB", None)
-    bad = "its first bytes are those of no picture"
+    bad = "its first bytes do not match any picture format"
     assert rows == [jpeg, jpeg, nothing, (*nothing[:4], bad), nothing, (*nothing[:4], "it is empty"), nothing]
     other = [[row[name] for name in names[5:]] for row in table.to_pylist()]
     assert other[1] == [7, 5, "PNG", "L", None, *nothing] and other[4] == [*nothing, 40, 30, "GIF", "P", None]

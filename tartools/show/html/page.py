@@ -189,7 +189,7 @@ def totals(tiles: Sequence[PageTile], overview: Overview) -> str:
             f'<button type="button" data-filter="{IS_FACET}={BROKEN_FACET}">{words}</button>' if is_on_page else words
         )
     if overview.shown < overview.counts.samples:
-        parts.append("sizes and counts are those of all")
+        parts.append("sizes and counts cover all samples")
     return " · ".join(parts)
 
 
@@ -222,7 +222,7 @@ def write_pairs(
         beside_kept(samples[INPUT, pair.position], samples[pair.side, pair.kept_position], pair, comparison)
         for pair in sorted(chosen, key=lambda pair: (-pair.distance, pair.position))
     )
-    title = f"{several(total, 'sample')} left out, beside the one that is kept"
+    title = f"{several(total, 'sample')} left out, each next to the one kept"
     if total > MAX_PAIRS_ON_PAGE:
         title += f": the {MAX_PAIRS_ON_PAGE} that differ most"
     with storage.writing(url, force) as sink:

@@ -135,7 +135,7 @@ CODES = {
         "a sample lacks a field that most have",
         f"{REPLACE_ADVICE}; --expect 'jpg;jpeg json' says what samples should have",
     ),
-    "unexpected-field": Code(NOTE, "a sample has a field that most lack", "look at where it comes from"),
+    "unexpected-field": Code(NOTE, "a sample has a field that most lack", "check where it comes from"),
     "many-fields": Code(
         WARNING, "there are more than 1,000 combinations of fields; perhaps keys contain dots", "tarstat lists fields"
     ),
@@ -152,12 +152,14 @@ CODES = {
         "store the number of the class, or call the field cls.txt; --ignore not-a-number keeps it",
     ),
     "pickle": Code(NOTE, "the payload is a pickle: reading it runs code", "read it only if you trust its maker"),
-    "size-outlier": Code(NOTE, "the payload is far larger or smaller than most of its field", "look at it: tarshow"),
+    "size-outlier": Code(
+        NOTE, "the payload is far larger or smaller than most of its field", "inspect it with tarshow"
+    ),
     "broken-picture": Code(ERROR, "the picture can't be decoded", REPLACE_ADVICE),
     "damaged-picture": Code(
         WARNING,
         "a strict decoder refuses the JPEG, though Pillow decodes it",
-        "look at it: tarshow; --ignore damaged-picture keeps it",
+        "inspect it with tarshow; --ignore damaged-picture keeps it",
     ),
     "large-png-text": Code(
         WARNING,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tartools.errors import several
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample
@@ -152,7 +151,7 @@ class Filter:
             messages.append(f"no sample had {' '.join(sorted(fields))}; the fields were: {field_list(fields_seen)}")
         if self._index and not self._chosen:
             values = self._expression.hint() if self._expression is not None else ""
-            account.warn_empty("; ".join([f"none of {several(self._index, 'sample')} was chosen", *messages]) + values)
+            account.warn_empty("; ".join([f"no samples selected (of {self._index:,})", *messages]) + values)
         else:
             for text in messages:
                 account.warn(text)

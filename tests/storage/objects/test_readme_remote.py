@@ -132,7 +132,7 @@ def test_the_large_shuffle_runs_as_printed(duckdb_command: dict[str, str], shell
         assert sorted(found) == CHOSEN != found
         last = block.splitlines()[-1].replace("tarjob", "tarjob -v")
         again = shell(last, env=environment("s3", url))
-        assert "tarjob: 1 item: 0 done, 1 there before, 0 failed, " in again.stderr
+        assert "tarjob: 1 item: 0 done, 1 already done, 0 failed, " in again.stderr
 
 
 @exhaustive
@@ -157,7 +157,7 @@ def test_the_large_shuffle_of_the_manual_runs_as_printed(
             shell(f"set -euo pipefail\n{line}", env=env).output()
         assert keys_in(s3.get("train/part-000000.tar") or b"") == CHOSEN  # those of Polars, in their old order
         again = shell(here.replace("tarjob", "tarjob -v"), env=env)
-        assert "tarjob: 1 item: 0 done, 1 there before, 0 failed, " in again.stderr
+        assert "tarjob: 1 item: 0 done, 1 already done, 0 failed, " in again.stderr
         found = keys_in(shell("tarcat sorted.parquet", env=env).stdout)
         assert sorted(found) == [f"{n:03d}" for n in range(100)] != found
 
