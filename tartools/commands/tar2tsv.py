@@ -33,6 +33,7 @@ Examples:
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Annotated
 
 from tartools import cli, storage
@@ -41,10 +42,9 @@ from tartools.commands._export import ExportOutput, write_readable
 from tartools.errors import UsageError
 from tartools.formats import packed, textwrite
 from tartools.samples.account import Account, Phase
-from tartools.samples.batch import Batch
 from tartools.samples.values import INDEX_NAME
 from tartools.shards.reading import closing_upstream
-from tartools.shards.workers import DEFAULT_WORKERS, gather
+from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather, outputs
 from tartools.storage.outputformats import CSV, JSON_LINES, TSV
 from tartools.tables.listed import column_names
 
@@ -97,15 +97,15 @@ def tar2tsv(
     reading = source.reading._replace(alike=not one_by_one, forks=True, columns=listed)
     max_workers = 1 if one_by_one else min(cli.workers(0), DEFAULT_WORKERS)
 
-    def rows(batches: Iterator[Batch], _number: int, _forked: bool) -> textwrite.TableLines:
-        with closing_upstream(batches):
-            return (yield from textwrite.tsv_rows(batches, shape, account, first))
+    def rows(task: ShardTask[textwrite.EmptyColumns]) -> Iterator[bytes]:
+        with closing_upstream(task.batches):
+            task.result = yield from textwrite.tsv_rows(task.batches, shape, account, first)
 
     if first is not None:
         account.progress.phase = Phase("", first, lambda: account.samples_out)
     empty: list[textwrite.EmptyColumns] = []
-    parts = gather(urls, account, reading, rows, empty.append, max_workers=max_workers)
-    with closing_upstream(parts), packed.writing_packed(output.url, output.force) as sink:
-        write_readable(textwrite.table_lines(parts, shape), sink, output)
+    lines = outputs(gather(urls, account, reading, rows, max_workers=max_workers), empty)
+    with closing(lines), packed.writing_packed(output.url, output.force) as sink:
+        write_readable(textwrite.table_lines(lines, shape), sink, output)
         textwrite.check_columns(shape, empty)
         account.check()

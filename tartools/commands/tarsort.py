@@ -41,6 +41,7 @@ Examples:
 """
 
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from typing import Annotated
 
 from tartools import cli, storage
@@ -48,11 +49,10 @@ from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.samples import sortkeys
 from tartools.samples.account import Account, Phase
-from tartools.samples.batch import Batch
 from tartools.samples.values import NUMERIC_NAMES, parse_column
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import counted
-from tartools.shards.workers import DEFAULT_WORKERS, gather
+from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, Tasks, gather
 from tartools.shards.writing import Destination, write_batches
 from tartools.stages import externalsort, sort
 from tartools.stages.samplefiles import Identities, SampleFiles
@@ -116,11 +116,12 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, sorting: S
     files = SampleFiles(sorting.tmpdir, urls)
     max_workers = 1 if order.by_position else min(cli.workers(0), DEFAULT_WORKERS)
 
-    def work(batches: Iterator[Batch], number: int, forked: bool) -> Generator[bytes, None, Identities]:
-        return sort.index_blocks(counted(batches, account), order, files, number, forked)
+    def work(task: ShardTask[Identities]) -> Iterator[bytes]:
+        task.batches = counted(task.batches, account)
+        return sort.index_blocks(task, order, files)
 
-    blocks = gather(urls, account, reading, work, files.add_identities, max_workers=max_workers, plain=True)
-    records = externalsort.records_of(with_phases(blocks, account))
+    tasks = gather(urls, account, reading, work, max_workers=max_workers, plain=True)
+    records = externalsort.records_of(blocks_of(tasks, files, account))
     batches = sort.sorted_batches(records, order, account, files, memory=sorting.memory, tmpdir=sorting.tmpdir)
     write_batches(batches, sink, account)
 
@@ -147,10 +148,13 @@ def by_rows(data: DataSet, sink: Destination, order: sortkeys.Order, account: Ac
     return True
 
 
-def with_phases(blocks: Generator[bytes, None, None], account: Account) -> Generator[bytes, None, None]:
-    """Yield *blocks*, and tell *account* which phase of the run it is."""
+def blocks_of(tasks: Tasks[Identities], files: SampleFiles, account: Account) -> Generator[bytes, None, None]:
+    """Yield the records of *tasks* in blocks; add the identities of their files to *files*; set the phase."""
     account.progress.phase = Phase("reading")
-    yield from blocks
+    with closing(tasks):
+        for task in tasks:
+            yield from task.output
+            files.add_identities(task.result)
     account.progress.phase = Phase("writing", account.samples_in, lambda: account.settled)
 
 

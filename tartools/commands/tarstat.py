@@ -58,7 +58,8 @@ Examples:
     tarstat --json train.tar | jq '.fields[] | {field, bytes}'
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Annotated
 
@@ -69,7 +70,7 @@ from tartools.samples import decoding
 from tartools.samples.account import Account
 from tartools.samples.filetypes import is_picture_field
 from tartools.samples.values import no_sample_has
-from tartools.shards.workers import DEFAULT_WORKERS, drain, gather, without_output
+from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather
 from tartools.show import sections, statreport
 from tartools.show.statreport import facts_of
 from tartools.stages.statistics import FieldKinds, classes_in, columns_of_tables, summarize
@@ -98,18 +99,14 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     listed = MAX_REMEMBERED_KEYS if looks.json else sections.MAX_PLACES_LISTED
     summary = Summary(listed)
 
-    work = without_output(partial(summarize, kinds=kinds, listed=listed, fields=fields, account=account))
+    def work(task: ShardTask[Summary]) -> Iterable[bytes]:
+        task.result = summarize(task.batches, kinds, listed, fields, account)
+        return ()
+
     max_workers = parallel or min(cli.workers(0), DEFAULT_WORKERS)
-    parts = gather(
-        urls,
-        account,
-        reading,
-        work,
-        lambda part: summary.add(part, summary.samples),
-        max_workers=max_workers,
-        remote=True,
-    )
-    drain(parts)
+    with closing(gather(urls, account, reading, work, max_workers=max_workers, remote=True)) as tasks:
+        for task in tasks:
+            summary.add(task.result, summary.samples)
     unseen = {name.lower() for name in class_fields} - {field.lower() for field in summary.fields}
     if unseen and summary.samples and not summary.many_fields:
         raise no_sample_has(" ".join(name for name in class_fields if name.lower() in unseen), summary.fields)

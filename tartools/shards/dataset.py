@@ -6,7 +6,8 @@ compared for the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,7 +30,7 @@ from tartools.storage.url import Url
 from tartools.tables.schema import is_table_name
 
 if TYPE_CHECKING:
-    from tartools.shards.workers import Work
+    from tartools.shards.workers import ShardTask, Tasks, Work
     from tartools.storage.scratch import Copy
     from tartools.tables.inputs import RowInputs
 
@@ -266,51 +267,51 @@ class DataSet:
     def gather(
         self,
         work: Work[Result],
-        collect: Callable[[Result], object],
         account: Account,
         *,
         max_workers: int,
         remote: bool = False,
-    ) -> Generator[bytes, None, None]:
-        """Yield the outputs of *work* for the samples, in order, and *collect* its results: see `workers.gather`.
+    ) -> Tasks[Result]:
+        """Yield the tasks of *work* over the samples, in order: see `workers.gather`.
 
         The samples can be read again afterwards, or were indexed before, and then may not have changed since. *account*
         is told of what is no sample.
         """
-        from tartools.shards.workers import gather
+        from tartools.shards.workers import gather, gather_here
 
         is_repeated = self._rows is not None
         self.keep()
         if self._copies:  # which other processes can't open
-            collect((yield from work(self.read(account), 0, False)))
+            yield from gather_here(self.read(account), work)
         else:
             max_workers = min(self.max_workers, max_workers)
-            yield from gather(self.urls, account, self.reading, work, collect, max_workers=max_workers, remote=remote)
+            yield from gather(self.urls, account, self.reading, work, max_workers=max_workers, remote=remote)
         if is_repeated:
             self._check()
 
-    def counted_gather(
-        self, work: Work[Result], collect: Callable[[Result], object] = lambda _: None, *, remote: bool = False
-    ) -> Generator[bytes, None, None]:
-        """Yield the outputs of *work* as `gather` does, with all samples counted but nothing reported."""
+    def counted_gather(self, work: Work[Result], *, remote: bool = False) -> Tasks[Result]:
+        """Yield the tasks of *work* as `gather` does, with all samples counted but nothing reported."""
         from tartools.shards.workers import DEFAULT_WORKERS
 
         self.keep()
         silent = Account(lambda _: None)
         self.account.progress.phase = Phase("counting", account=silent)
 
-        def counting(batches: Iterator[Batch], number: int, forked: bool) -> Generator[bytes, None, Result]:
-            return work(counted(batches, silent), number, forked)
+        def counting(task: ShardTask[Result]) -> Iterable[bytes]:
+            task.batches = counted(task.batches, silent)
+            return work(task)
 
-        return self.gather(counting, collect, silent, max_workers=DEFAULT_WORKERS, remote=remote)
+        return self.gather(counting, silent, max_workers=DEFAULT_WORKERS, remote=remote)
 
     def results(self, work: Callable[[Iterator[Batch]], Result]) -> list[Result]:
         """Return the results of *work* for the samples of each task, in order. Nothing is reported."""
-        from tartools.shards.workers import drain, without_output
 
-        results: list[Result] = []
-        drain(self.counted_gather(without_output(work), results.append, remote=True))
-        return results
+        def work_on(task: ShardTask[Result]) -> Iterable[bytes]:
+            task.result = work(task.batches)
+            return ()
+
+        with closing(self.counted_gather(work_on, remote=True)) as tasks:
+            return [task.result for task in tasks]
 
     def count(self) -> int:
         """Return how many samples there are."""

@@ -18,7 +18,7 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.batch import Batch
 from tartools.samples.filetypes import is_picture_field
 from tartools.shards.reading import Reading, check_shards
-from tartools.shards.workers import DEFAULT_WORKERS, gather
+from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather, outputs
 from tartools.shards.writing import Destination, SampleWriter, write_batches
 from tartools.storage.checks import Probe, check_unchanged, probe_all
 from tartools.storage.url import Url
@@ -147,11 +147,12 @@ def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) 
     """
     facts = indexing.facts.of if indexing.facts.any else None
 
-    def work(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, None]:
-        yield from rows.blocks(batches, facts)
+    def work(task: ShardTask[None]) -> Iterator[bytes]:
+        return rows.blocks(task.batches, facts)
 
     reading = indexing.reading._replace(plain=True, ranges=True, listed=True, alike=True)
-    return gather(urls, account, reading, work, lambda _: None, max_workers=min(indexing.max_workers, DEFAULT_WORKERS))
+    max_workers = min(indexing.max_workers, DEFAULT_WORKERS)
+    return outputs(gather(urls, account, reading, work, max_workers=max_workers))
 
 
 def indexed(

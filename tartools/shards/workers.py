@@ -1,9 +1,19 @@
-"""Shards, and parts of large shards, that several worker processes read at once.
+"""Tasks over shards: forked workers read shards, and parts of large shards, side by side.
 
-For commands that make something small of every sample. A large plain file is cut where a group of members seems to
-begin. The worker that reads the part before a cut checks it, and returns its result only if all of its part is as it
-should be. If not (damage, a link, a wrong cut), this process reads everything from the begin of that part on: so output
-and messages are the same as with one process.
+For commands that make something small of every sample. The input is planned as tasks, in order: a part of a large plain
+file, which is cut where a group of members seems to begin, or several small shards. A few workers run ahead, each does
+one task, and this process takes their output and results in order.
+
+    plan      task 0      task 1      task 2      task 3    ...
+    workers   done        failed      running     running
+    parent    takes it    kills 2 and 3, and reads from the first byte of task 1 to the end of the input: one last task
+
+A worker fails if its task needs more than its part, or the parent: there is damage, a group goes on behind the cut (so
+the cut was wrong), something has to be reported, the output is too large, or the system killed the worker. Then nothing
+of it counts: no output, no count, no message. The parent has taken no later task either, so reading on from there gives
+the output, messages and counts of one process; it only takes longer. A failure of a server is passed on instead, since
+the parent would meet it too. A task that no worker may do (a compressed shard, a stream) is done by the parent in its
+turn, while the workers run on.
 """
 
 import io
@@ -19,7 +29,15 @@ from tartools.errors import StorageError
 from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.batch import Batch
 from tartools.shards.forks import MAX_FORKS, Fork, can_fork, write_all
-from tartools.shards.reading import Reading, ShardStream, check_shards, first_keys, shard_batches
+from tartools.shards.reading import (
+    Reading,
+    ShardStream,
+    check_shards,
+    closing_upstream,
+    first_keys,
+    one_by_one,
+    shard_batches,
+)
 from tartools.storage.streams import FileVersion, changed
 from tartools.tables import schema
 from tartools.tar import compression, reader, runs
@@ -34,7 +52,6 @@ OUTPUTS_WRITTEN_AT_ONCE = 64  # outputs that are written at a time
 MAX_REMOTE_SHARDS = 4  # most remote shards that one worker reads
 
 Result = TypeVar("Result")
-Work = Callable[[Iterator[Batch], int, bool], Generator[bytes, None, Result]]  # samples, number of task, is it a fork
 
 
 class ShardPart(NamedTuple):
@@ -47,11 +64,49 @@ class ShardPart(NamedTuple):
     version: FileVersion | None = None
 
 
-class ShardTask(NamedTuple):
-    """A unit of work: a part of a large shard, or several small shards. Only if *forkable* by a worker."""
+class TaskPlan(NamedTuple):
+    """A task that has not been started: a part of a large shard, or several shards. Only if *forkable* by a worker."""
 
-    parts: list[ShardPart]
+    number: int
+    parts: Sequence[ShardPart]
     forkable: bool
+
+
+class ShardTask(Generic[Result]):
+    """A task: first what its work is done with, then what that gives.
+
+    `number`: its place among the tasks, from 0 on.
+    `parts`: the shards, or the part of a shard, that it reads.
+    `in_worker`: True in a worker, False in the process that gathers.
+    `batches`: all samples. They are read once: either here, or shard by shard from `shards`.
+    `shards`: each of `parts` with its samples.
+    `output`: chunks of bytes that the work has made, for whoever gathers. To be taken before `result`.
+    `result`: set by the work before its output ends; None if it has none. Pickled if the work is done by a worker.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        parts: Sequence[ShardPart],
+        read: Callable[[ShardPart], Iterator[Batch]],
+        *,
+        in_worker: bool = False,
+    ) -> None:
+        self.number = number
+        self.parts = parts
+        self.in_worker = in_worker
+        self.shards = ((part, read(part)) for part in parts)
+        self.batches = one_by_one(batches for _, batches in self.shards)
+        self.output: Iterator[bytes] = iter(())
+        self.result: Result = None  # type: ignore[assignment]  # until the work sets it
+
+
+Tasks = Generator[ShardTask[Result], None, None]
+Work = Callable[[ShardTask[Result]], Iterable[bytes]]  # returns the output of a task, and sets its result
+
+
+class RestartError(Exception):
+    """A task can't be done in a worker: the process that gathers reads on from its begin."""
 
 
 def gather(
@@ -59,28 +114,45 @@ def gather(
     account: Account,
     reading: Reading,
     work: Work[Result],
-    collect: Callable[[Result], object],
     *,
     max_workers: int,
     remote: bool = False,
     plain: bool = False,
-) -> Generator[bytes, None, None]:
-    """Yield the outputs of *work* for the samples of *urls*, in order; call *collect* with each of its results.
+) -> Tasks[Result]:
+    """Yield the tasks of *work* over the samples of *urls*, in order. Take the output of each, then its result.
 
-    All local files are checked before this returns a generator. There are up to *max_workers* workers at a time. With
-    *remote*, they read remote shards too: only for work that yields nothing. With *plain*, they do not read compressed
-    shards.
+    All local files are checked before this returns a generator; close it. There are up to *max_workers* workers at a
+    time. With *remote*, they read remote shards too: only for work without output. With *plain*, they do not read
+    compressed shards.
 
-    *work* is called for each task: with its samples, which it counts in *account*, its number from 0 on, and whether
-    this is in a worker. There its result is pickled, and if it raises anything but a failure of a server, it is
-    called again in this process.
+    *work* is called with each task, and counts its samples in *account*. In a worker it may raise RestartError.
 
     Holds 1 MiB, and each worker up to 64 MiB of output. Raises what `read_samples` raises.
     """
     size = check_shards(urls, account)
     if max_workers > 1 and urls and (storage.plain_size(urls[0]) or 0) > MUCH:
         _import_numpy(urls[0])
-    return _Gathering(urls, account, reading, work, max_workers, remote, plain).run(size, collect)
+    max_workers = min(max_workers, MAX_FORKS - 1)  # one more waits to be gathered
+    plans = plan_tasks(urls, size, max_workers, remote=remote, plain=plain)
+    return _Gathering(urls, account, reading, work, max_workers, share_memory=remote and len(urls) > 1).run(plans)
+
+
+def gather_here(batches: Iterator[Batch], work: Work[Result]) -> Tasks[Result]:
+    """Yield one task as `gather` does: *work* on *batches*, in this process."""
+    task: ShardTask[Result] = ShardTask(0, [ShardPart(0, "")], lambda _: batches)
+    task.output = iter(work(task))
+    with closing_upstream(task.output):
+        yield task
+        _take_all(task.output)
+
+
+def outputs(tasks: Tasks[Result], results: list[Result] | None = None) -> Generator[bytes, None, None]:
+    """Yield the output of each of *tasks*; append its result to *results*. Closes *tasks*."""
+    with closing(tasks):
+        for task in tasks:
+            yield from task.output
+            if results is not None:
+                results.append(task.result)
 
 
 def _import_numpy(url: str) -> None:
@@ -90,25 +162,89 @@ def _import_numpy(url: str) -> None:
             runs.imported()
 
 
-def without_output(work: Callable[[Iterator[Batch]], Result]) -> Work[Result]:
-    """Adapt *work*, which has a result but no outputs, for `gather`; `to_the_end` runs that generator."""
-
-    def found(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, Result]:
-        yield from ()
-        return work(batches)
-
-    return found
+# ---- the plan ----
 
 
-def drain(outputs: Generator[bytes, None, None]) -> None:
-    """Run the generator *outputs*, which yields nothing, to its end, so that the results are collected."""
-    with closing(outputs):
-        for _ in outputs:
-            pass
+def plan_tasks(
+    urls: Sequence[str], total_size: int | None, max_workers: int, *, remote: bool, plain: bool
+) -> Iterator[TaskPlan]:
+    """Yield the tasks that *urls*, of *total_size* bytes, are shared out to, in order: see `gather`.
+
+    There is only one, for this process, if the input is small, or workers can't be forked.
+    """
+    if max_workers < 2 or not can_fork() or (total_size is not None and total_size < 2 * PART_BYTES):
+        yield TaskPlan(0, [ShardPart(number, url) for number, url in enumerate(urls)], False)
+        return
+    shares = _share_out(urls, max_workers, remote=remote, plain=plain)
+    yield from (TaskPlan(number, parts, forkable) for number, (parts, forkable) in enumerate(shares))
 
 
-class _UnexpectedError(Exception):
-    """Something in a part needs the process that gathers: it will read the part again."""
+def _share_out(
+    urls: Sequence[str], max_workers: int, *, remote: bool, plain: bool
+) -> Iterator[tuple[list[ShardPart], bool]]:
+    """Yield the parts of each task, and whether a worker may do it."""
+    remote_size = -(
+        -PART_BYTES // min(MAX_REMOTE_SHARDS, -(-len(urls) // max_workers))
+    )  # assumed: a request takes time
+    part_size = (4 if remote else 2) * PART_BYTES  # of a large file; its output must be less than MOST_OUTPUT
+    small: list[ShardPart] = []
+    small_bytes = 0
+    for number, url in enumerate(urls):
+        is_remote = remote and len(urls) > 1 and storage.is_far(url)
+        size = remote_size if is_remote else storage.plain_size(url)
+        if size is not None and plain and is_compressed_file(url):
+            size = None
+        if size is not None and size <= PART_BYTES:
+            small.append(ShardPart(number, url))
+            small_bytes += size
+        if small and (small_bytes >= PART_BYTES or small[-1].number != number):
+            yield small, True
+            small, small_bytes = [], 0
+        if size is None:
+            yield [ShardPart(number, url)], False
+        elif size > PART_BYTES:
+            yield from cut_up(number, url, part_size if size > MUCH else PART_BYTES)
+    if small:
+        yield small, True
+
+
+def cut_up(number: int, url: str, part_size: int) -> Iterator[tuple[list[ShardPart], bool]]:
+    """Yield the parts of the large file *url*, each of *part_size* bytes or more; one if it is compressed.
+
+    With each, whether a worker may read it.
+    """
+    with closing(storage.open_read(url)) as stream:
+        file = stream.file
+        head = b"" if file is None else compression.head_of(file)
+        if file is None or compression.codec_of(head) or head.startswith(schema.PARQUET_MAGIC):
+            yield [ShardPart(number, url)], False
+            return
+        version = FileVersion.of(file)
+        begin, size = 0, os.fstat(file.fileno()).st_size
+        while begin + 2 * part_size < size and (cut := find_cut(partial(os.pread, file.fileno()), begin + part_size)):
+            yield [ShardPart(number, url, begin, cut, version)], True
+            begin = cut.offset
+        yield [ShardPart(number, url, begin, None, version)], True
+
+
+def is_compressed_file(url: str) -> bool:
+    """Return whether the local file *url* is compressed."""
+    with closing(storage.open_read(url)) as stream:
+        return stream.file is not None and compression.codec_of(compression.head_of(stream.file)) is not None
+
+
+def rest_of_input(plan: TaskPlan, urls: Sequence[str]) -> TaskPlan:
+    """Return the task that does *plan* and all that follows it, in the process that gathers.
+
+    Only the first part of a task can begin inside a shard, and only the last can end there: it is read to the end of
+    its shard instead, then the shards of *urls* behind it.
+    """
+    *parts, last = plan.parts
+    following = (ShardPart(number, url) for number, url in enumerate(urls[last.number + 1 :], last.number + 1))
+    return TaskPlan(plan.number, [*parts, last._replace(cut=None), *following], False)
+
+
+# ---- the process that gathers ----
 
 
 class _Gathering(Generic[Result]):
@@ -124,91 +260,93 @@ class _Gathering(Generic[Result]):
         reading: Reading,
         work: Work[Result],
         max_workers: int,
-        remote: bool,
-        plain: bool,
+        *,
+        share_memory: bool,
     ) -> None:
         self._urls = urls
         self._account = account
         self._reading = reading
         self._work = work
-        self._most = min(max_workers, MAX_FORKS - 1)  # one more waits to be gathered
-        self._remote = remote and len(urls) > 1
-        self._plain = plain
-        self._part = (4 if remote else 2) * PART_BYTES  # of a large file; output must be less than MOST_OUTPUT
-        self._started: deque[tuple[int, ShardTask, Fork | None]] = deque()
+        self._max_workers = max_workers
+        self._share_memory = share_memory  # among the workers, which read remote shards
+        self._started: deque[tuple[TaskPlan, Fork | None]] = deque()
         self._first: RepeatedKeyDetector | None = None  # of the shard whose part was gathered last
 
-    def run(self, size: int | None, collect: Callable[[Result], object]) -> Generator[bytes, None, None]:
-        """Do all tasks, in order; yield their outputs and *collect* their results. *size*: bytes of all shards."""
-        numbered = enumerate(self._tasks(size if self._most > 1 and can_fork() else 0))
+    def run(self, plans: Iterator[TaskPlan]) -> Tasks[Result]:
+        """Do the tasks *plans*; yield them in order."""
         try:
-            while True:
-                while len(self._started) <= self._most and (started := next(numbered, None)):
-                    self._started.append((*started, self._start(*started)))
-                if not self._started:
+            for plan, worker in self._start_ahead(plans):
+                if not plan.forkable:
+                    yield from self._do_here(plan)
+                elif worker is None or not (yield from self._take_over(plan, worker)):
+                    self._kill_workers()
+                    yield from self._do_here(rest_of_input(plan, self._urls))
                     return
-                number, task, worker = self._started.popleft()
-                if worker is not None:
-                    with closing(worker), io.BufferedReader(worker.pipe, OUTPUT_READ_BYTES) as file:
-                        header = _header(file)
-                        if header is not None:
-                            collect((yield from self._gathered(header, file, task.parts)))
-                            continue
-                parts = task.parts
-                if task.forkable:
-                    self._close()
-                    numbered = enumerate(())
-                    next_number = parts[-1].number + 1  # all of the shard that they end in, and the shards that follow
-                    following = (ShardPart(n, url) for n, url in enumerate(self._urls[next_number:], next_number))
-                    parts = [parts[0]._replace(cut=None), *parts[1:], *following]
-                batches = _batches(parts, self._account, self._reading, self._first_keys)
-                collect((yield from self._work(batches, number, False)))
         finally:
-            self._close()
+            self._kill_workers()
 
-    def _tasks(self, size: int | None) -> Iterator[ShardTask]:
-        """Yield the tasks that the input is shared out to, in order: only one if *size*, its bytes, is too small."""
-        urls = self._urls
-        if size is not None and size < 2 * PART_BYTES:
-            yield ShardTask([ShardPart(number, url) for number, url in enumerate(urls)], False)
-            return
-        remote_size = -(
-            -PART_BYTES // min(MAX_REMOTE_SHARDS, -(-len(urls) // self._most))
-        )  # assumed, since a request takes time
-        small: list[ShardPart] = []
-        small_bytes = 0
-        for number, url in enumerate(urls):
-            size = remote_size if self._remote and storage.is_far(url) else storage.plain_size(url)
-            if size is not None and self._plain and is_compressed_file(url):
-                size = None
-            if size is not None and size <= PART_BYTES:
-                small.append(ShardPart(number, url))
-                small_bytes += size
-            if small and (small_bytes >= PART_BYTES or small[-1].number != number):
-                yield ShardTask(small, True)
-                small, small_bytes = [], 0
-            if size is None:
-                yield ShardTask([ShardPart(number, url)], False)
-            elif size > PART_BYTES:
-                yield from cut_up(number, url, self._part if size > MUCH else PART_BYTES)
-        if small:
-            yield ShardTask(small, True)
+    def _start_ahead(self, plans: Iterator[TaskPlan]) -> Iterator[tuple[TaskPlan, Fork | None]]:
+        """Yield each of *plans* with its worker, None if this process has to do it, and start those of later ones."""
+        while True:
+            while len(self._started) <= self._max_workers and (plan := next(plans, None)):
+                self._started.append((plan, self._start(plan)))
+            if not self._started:
+                return
+            yield self._started.popleft()
 
-    def _close(self) -> None:
+    def _start(self, plan: TaskPlan) -> Fork | None:
+        """Return the worker that does *plan*; None if this process has to."""
+        if not plan.forkable or not can_fork():
+            return None
+        try:
+            return Fork(lambda pipe: self._run_worker(plan, pipe))
+        except OSError:  # too many processes or open files
+            return None
+
+    def _kill_workers(self) -> None:
         """Kill the workers whose results are not wanted."""
         while self._started:
-            *_, worker = self._started.pop()
+            _, worker = self._started.pop()
             if worker is not None:
                 worker.close()
 
-    def _start(self, number: int, task: ShardTask) -> Fork | None:
-        """Return the worker that does *task*; None if this process has to."""
-        if not task.forkable or not can_fork():
-            return None
-        try:
-            return Fork(lambda pipe: self._run_worker(number, task, pipe))
-        except OSError:  # too many processes or open files
-            return None
+    def _do_here(self, plan: TaskPlan) -> Iterator[ShardTask[Result]]:
+        """Yield the task *plan*, done in this process."""
+        task: ShardTask[Result] = ShardTask(plan.number, plan.parts, partial(self._read, first_of=self._first_keys))
+        task.output = iter(self._work(task))
+        with closing_upstream(task.output):
+            yield task
+            _take_all(task.output)
+
+    def _take_over(self, plan: TaskPlan, worker: Fork) -> Generator[ShardTask[Result], None, bool]:
+        """Yield the task *plan*, done by *worker*; return False if it failed. Raises: its StorageError of a server."""
+        with closing(worker), io.BufferedReader(worker.pipe, OUTPUT_READ_BYTES) as file:
+            header = _header(file)
+            if header is None:
+                return False
+            if "failure" in header:
+                raise StorageError(header["failure"], url=header["url"], offset=header["offset"])
+            task: ShardTask[Result] = ShardTask(plan.number, plan.parts, lambda _: iter(()))
+            task.output, task.result = self._received(plan, header, file), header["result"]
+            yield task
+            _take_all(task.output)
+            return True
+
+    def _received(self, plan: TaskPlan, header: dict[str, Any], file: IO[bytes]) -> Iterator[bytes]:
+        """Yield the output behind *header* in *file*; at its end, add the counts of the worker, and its first keys."""
+        for size in header["sizes"]:
+            output = file.read(size)
+            if len(output) < size:
+                raise StorageError(
+                    "the process that reads this was killed (there may be too little memory)", url=plan.parts[0].url
+                )
+            yield output
+        self._account.add(header["counts"])
+        for part, (keys, ended) in zip(plan.parts, header["keys"], strict=True):
+            first = self._first_keys(part)
+            first.add(keys)
+            if ended:
+                first.left = 0
 
     def _first_keys(self, part: ShardPart) -> RepeatedKeyDetector:
         """Return the detector of repeated keys of the shard of *part*; the parts before it have been gathered."""
@@ -216,68 +354,54 @@ class _Gathering(Generic[Result]):
             self._first = first_keys(part.url, self._account, self._reading)
         return self._first
 
-    def _gathered(
-        self, header: dict[str, Any], file: IO[bytes], parts: list[ShardPart]
-    ) -> Generator[bytes, None, Result]:
-        """Yield the output that follows *header* in *file*; return the result. Raises the worker's StorageError.
-
-        The worker has read *parts*.
-        """
-        if "failure" in header:
-            raise StorageError(header["failure"], url=header["url"], offset=header["offset"])
-        for size in header["sizes"]:
-            output = file.read(size)
-            if len(output) < size:
-                raise StorageError(
-                    "the process that reads this was killed (there may be too little memory)", url=parts[0].url
-                )
-            yield output
-        self._account.add(header["counts"])
-        for part, (keys, ended) in zip(parts, header["keys"], strict=True):
-            first = self._first_keys(part)
-            first.add(keys)
-            if ended:
-                first.left = 0
-        result: Result = header["result"]
-        return result
+    def _read(
+        self, part: ShardPart, first_of: Callable[[ShardPart], RepeatedKeyDetector], reading: Reading | None = None
+    ) -> Iterator[Batch]:
+        return read_part(part, self._account, reading or self._reading, first_of)
 
     # ---- what follows runs in a worker ----
 
-    def _run_worker(self, number: int, task: ShardTask, pipe: int) -> None:
-        """Do *task*, and write to *pipe* the size of a header, it, and the outputs.
+    def _run_worker(self, plan: TaskPlan, pipe: int) -> None:
+        """Do *plan*, and write to *pipe* the size of a header, it, and the outputs.
 
         Raises if this process can't do it.
         """
         reports: list[str] = []
         self._account.reset(reports.append)
-        if self._remote:
-            storage.share_memory(self._most + 1)
+        if self._share_memory:
+            storage.share_memory(self._max_workers + 1)
         listed_keys: list[_ListedKeys] = []
 
         def listed(_part: ShardPart) -> RepeatedKeyDetector:
             listed_keys.append(_ListedKeys(self._reading.torn))
             return listed_keys[-1]
 
-        batches = _batches(task.parts, self._account, self._reading._replace(forks=False), listed)
-        outputs: list[bytes] = []
+        read = partial(self._read, first_of=listed, reading=self._reading._replace(forks=False))
+        task: ShardTask[Result] = ShardTask(plan.number, plan.parts, read, in_worker=True)
+        output: list[bytes] = []
         try:
-            result = _run(self._work(batches, number, True), outputs)
+            output = _collect_output(self._work(task))
         except StorageError as error:
             if reports or not storage.is_far(error.url):
                 raise
             header: dict[str, object] = {"failure": error.message, "url": error.url, "offset": error.offset}
         else:
-            sizes = list(map(len, outputs))
-            header = {"result": result, "counts": self._account.counts(), "sizes": sizes}
+            header = {"result": task.result, "counts": self._account.counts(), "sizes": list(map(len, output))}
             header["keys"] = [(part_keys.keys, not part_keys.left) for part_keys in listed_keys]
         if reports:
-            raise _UnexpectedError
+            raise RestartError
         import pickle  # 4 ms, of which most runs have no need
 
         pickled = pickle.dumps(header, pickle.HIGHEST_PROTOCOL)
         write_all(pipe, memoryview(b"%d\n" % len(pickled) + pickled))
-        for first in range(0, len(outputs), OUTPUTS_WRITTEN_AT_ONCE):  # all of them joined would be held twice
-            write_all(pipe, memoryview(b"".join(outputs[first : first + OUTPUTS_WRITTEN_AT_ONCE])))
+        for first in range(0, len(output), OUTPUTS_WRITTEN_AT_ONCE):  # all of them joined would be held twice
+            write_all(pipe, memoryview(b"".join(output[first : first + OUTPUTS_WRITTEN_AT_ONCE])))
+
+
+def _take_all(output: Iterator[bytes]) -> None:
+    """Take the rest of *output*, so that its end is reached."""
+    for _ in output:
+        pass
 
 
 def _header(file: IO[bytes]) -> dict[str, Any] | None:
@@ -290,17 +414,16 @@ def _header(file: IO[bytes]) -> dict[str, Any] | None:
     return header or None
 
 
-def _run(work: Generator[bytes, None, Result], outputs: list[bytes]) -> Result:
-    """Return the result of *work*; add its outputs to *outputs*. Raises: _UnexpectedError if these are too large."""
+def _collect_output(output: Iterable[bytes]) -> list[bytes]:
+    """Return the chunks of *output*. Raises: RestartError if they are too large."""
+    chunks: list[bytes] = []
     size = 0
-    while True:
-        try:
-            outputs.append(next(work))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        size += len(outputs[-1])
+    for chunk in output:
+        chunks.append(chunk)
+        size += len(chunk)
         if size > MOST_OUTPUT:
-            raise _UnexpectedError
+            raise RestartError
+    return chunks
 
 
 class _ListedKeys(RepeatedKeyDetector):
@@ -322,50 +445,27 @@ class _ListedKeys(RepeatedKeyDetector):
         self.left -= min(self.left, len(keys))
 
 
-def _batches(
-    parts: Iterable[ShardPart], account: Account, reading: Reading, first_of: Callable[[ShardPart], RepeatedKeyDetector]
+def read_part(
+    part: ShardPart, account: Account, reading: Reading, first_of: Callable[[ShardPart], RepeatedKeyDetector]
 ) -> Iterator[Batch]:
-    """Yield the samples of *parts*; *first_of* returns the detector of repeated keys for each.
+    """Yield the samples of *part*; *first_of* returns the detector of repeated keys for it.
 
-    Raises _UnexpectedError if the last sample of one goes on behind its cut.
+    Raises: RestartError if its last sample goes on behind its cut; StorageError if the file has changed.
     """
-    for part in parts:
-        _, url, begin, cut, version = part
-        stream = ShardStream(url, account, reading.forks)
-        last = b""
-        if version is not None and (stream.file is None or FileVersion.of(stream.file) != version):
-            stream.close()
-            raise changed(url)
-        if begin:
-            stream.start_at(begin)
-        until = cut and cut.offset
-        first = first_of(part)
-        with closing(shard_batches(url, account, reading, stream, begin=begin, until=until, first=first)) as batches:
-            for batch in batches:
-                yield batch
-                last = b"" if cut is None else batch.keys[-1]
-        account.check()
-        if cut is not None and last in (b"", cut.key):
-            raise _UnexpectedError
-
-
-def cut_up(number: int, url: str, part: int) -> Iterator[ShardTask]:
-    """Yield a task for each *part* bytes of the large file *url*, and only one if it is compressed."""
-    with closing(storage.open_read(url)) as stream:
-        file = stream.file
-        head = b"" if file is None else compression.head_of(file)
-        if file is None or compression.codec_of(head) or head.startswith(schema.PARQUET_MAGIC):
-            yield ShardTask([ShardPart(number, url)], False)
-            return
-        version = FileVersion.of(file)
-        begin, size = 0, os.fstat(file.fileno()).st_size
-        while begin + 2 * part < size and (cut := find_cut(partial(os.pread, file.fileno()), begin + part)):
-            yield ShardTask([ShardPart(number, url, begin, cut, version)], True)
-            begin = cut.offset
-        yield ShardTask([ShardPart(number, url, begin, None, version)], True)
-
-
-def is_compressed_file(url: str) -> bool:
-    """Return whether the local file *url* is compressed."""
-    with closing(storage.open_read(url)) as stream:
-        return stream.file is not None and compression.codec_of(compression.head_of(stream.file)) is not None
+    _, url, begin, cut, version = part
+    stream = ShardStream(url, account, reading.forks)
+    last = b""
+    if version is not None and (stream.file is None or FileVersion.of(stream.file) != version):
+        stream.close()
+        raise changed(url)
+    if begin:
+        stream.start_at(begin)
+    until = cut and cut.offset
+    first = first_of(part)
+    with closing(shard_batches(url, account, reading, stream, begin=begin, until=until, first=first)) as batches:
+        for batch in batches:
+            yield batch
+            last = b"" if cut is None else batch.keys[-1]
+    account.check()
+    if cut is not None and last in (b"", cut.key):
+        raise RestartError

@@ -7,7 +7,8 @@ and so on. In the digest of a data set the order of the samples does not count. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import compress, count, islice, repeat, tee
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from tartools.samples.sortkeys import text_bytes
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import Picked
 from tartools.shards.reading import Reading, counted
-from tartools.shards.workers import drain, gather, without_output
+from tartools.shards.workers import ShardTask, gather, outputs
 from tartools.shards.writing import Batches
 from tartools.stages.combinations import group_by_fields
 from tartools.stages.externalsort import POSITION_SHIFT, positions_of, records_of, sorted_blocks
@@ -43,26 +44,29 @@ class DiffSide(NamedTuple):
         Raises: the failure of an input that ended before it was read to its end.
         """
 
-        def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
-            positions = count(number << POSITION_SHIFT)
-            yield from sorted_blocks(
-                content_records(batch, positions) for batch in counted(batches, account, done=True)
-            )
-            return next(positions) - (number << POSITION_SHIFT)
+        def work(task: ShardTask[int]) -> Iterator[bytes]:
+            begin = task.number << POSITION_SHIFT
+            positions = count(begin)
+            batches = counted(task.batches, account, done=True)
+            yield from sorted_blocks(content_records(batch, positions) for batch in batches)
+            task.result = next(positions) - begin
 
-        yield from records_of(
-            gather(self.urls, account, self.reading, work, self.counts.append, max_workers=self.max_workers)
-        )
+        tasks = gather(self.urls, account, self.reading, work, max_workers=self.max_workers)
+        yield from records_of(outputs(tasks, self.counts))
         account.check()
 
 
 def digest(urls: Sequence[str], account: Account, reading: Reading, max_workers: int) -> int:
     """Return the digest of the data set *urls*: the sum of the digests of its samples, modulo 2**256."""
-    work = without_output(lambda batches: sum(map(digest_of_batch, counted(batches, account, done=True))))
-    parts: list[int] = []
-    drain(gather(urls, account, reading, work, parts.append, max_workers=max_workers, remote=True))
+
+    def work(task: ShardTask[int]) -> Iterable[bytes]:
+        task.result = sum(map(digest_of_batch, counted(task.batches, account, done=True)))
+        return ()
+
+    with closing(gather(urls, account, reading, work, max_workers=max_workers, remote=True)) as tasks:
+        total = sum(task.result for task in tasks)
     account.check()
-    return sum(parts) % (1 << 8 * DATASET_DIGEST_BYTES)
+    return total % (1 << 8 * DATASET_DIGEST_BYTES)
 
 
 def selection_flags(

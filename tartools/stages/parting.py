@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain, groupby, islice
+from typing import TYPE_CHECKING
 
 from tartools.errors import SampleError
 from tartools.samples.account import Phase
@@ -25,6 +26,9 @@ from tartools.shards.writing import Batches
 from tartools.stages import shares
 from tartools.stages.externalsort import LENGTH_BYTES, POSITION_SHIFT, Spool, external_sort, pack_blocks, records_of
 from tartools.tables.listed import ListedBatch, keys_of, texts_of_column
+
+if TYPE_CHECKING:
+    from tartools.shards.workers import ShardTask
 
 MAX_PART_VALUES = 1000  # values, each of which has an output that is open
 PARTING_MEMORY = 32 << 20  # bytes of records, three times
@@ -153,14 +157,17 @@ def stratified(
 
     Holds: 100 MiB of records; the others are in unnamed files.
     """
+    from tartools.shards.workers import outputs  # most parts are chosen without a count
+
     tmpdir = data.reading.tmpdir
 
-    def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, None]:
-        numbered = enumerate(chain.from_iterable(entries(batch, column) for batch in batches), number << POSITION_SHIFT)
-        yield from pack_blocks(entry + position.to_bytes(LENGTH_BYTES, "big") for position, entry in numbered)
+    def work(task: ShardTask[None]) -> Iterator[bytes]:
+        of_task = chain.from_iterable(entries(batch, column) for batch in task.batches)
+        numbered = enumerate(of_task, task.number << POSITION_SHIFT)
+        return pack_blocks(entry + position.to_bytes(LENGTH_BYTES, "big") for position, entry in numbered)
 
     counts = Counter({part.name: 0 for part in parts})
-    by_entry = external_sort(records_of(data.counted_gather(work)), PARTING_MEMORY, tmpdir)
+    by_entry = external_sort(records_of(outputs(data.counted_gather(work))), PARTING_MEMORY, tmpdir)
     sorted_again = external_sort(assign_parts(by_entry, parts, counts, tmpdir), PARTING_MEMORY, tmpdir)
     by_position = chain([*islice(sorted_again, 1)], sorted_again)  # now all have been counted
 

@@ -10,7 +10,7 @@ Rows come out as their numbers. The values come from columns if all inputs have 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import count, groupby, islice, repeat
 from operator import itemgetter
@@ -24,7 +24,7 @@ from tartools.samples.sample import Sample, field_name
 from tartools.samples.sortkeys import Order
 from tartools.samples.values import INDEX_NAME, PSEUDO, as_text
 from tartools.shards.dataset import DataSet
-from tartools.shards.workers import DEFAULT_WORKERS
+from tartools.shards.workers import DEFAULT_WORKERS, RestartError, ShardTask, outputs
 from tartools.stages import samplefiles
 from tartools.stages.externalsort import POSITION_SHIFT, external_sort, pack_blocks, positions_of, records_of
 from tartools.stages.samplefiles import (
@@ -135,20 +135,18 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
             position += 1
 
 
-def index_blocks(
-    batches: Iterable[Batch], order: Order, files: SampleFiles, turn: int, in_worker: bool
-) -> Generator[bytes, None, samplefiles.Identities]:
-    """Yield the records of one slice of the input in blocks; slice *turn* sorts after all slices before it.
+def index_blocks(task: ShardTask[samplefiles.Identities], order: Order, files: SampleFiles) -> Iterator[bytes]:
+    """Yield the records of *task* in blocks; equal sort keys sort after those of all earlier tasks.
 
-    Returns the identities of the files that hold the samples.
-    Raises: SampleError as `index_records` does. Also if a sample has to be copied while this runs *in_worker*, a worker
-    process, whose scratch file would end with it.
+    Its result are the identities of the files that hold the samples.
+    Raises: SampleError as `index_records` does; RestartError if a sample has to be copied in a worker, with which the
+    scratch file would end.
     """
     copied = files.copied
-    yield from pack_blocks(index_records(batches, order, files, turn << POSITION_SHIFT))
-    if in_worker and files.copied > copied:
-        raise SampleError("some samples are not in plain local files")
-    return files.identities
+    yield from pack_blocks(index_records(task.batches, order, files, task.number << POSITION_SHIFT))
+    if task.in_worker and files.copied > copied:
+        raise RestartError
+    task.result = files.identities
 
 
 def record(sample: Sample, position: int, sort_key: bytes, order: Order, files: SampleFiles) -> bytes:
@@ -390,8 +388,9 @@ def records_from_samples(data: DataSet, order: Order, counts: list[int]) -> Iter
     """
     encode = sortkeys.encoder(order)
 
-    def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
-        rows = count(number << POSITION_SHIFT)
+    def work(task: ShardTask[int]) -> Iterator[bytes]:
+        begin = task.number << POSITION_SHIFT
+        rows = count(begin)
         yield from pack_blocks(
             record_of(
                 row,
@@ -399,15 +398,14 @@ def records_from_samples(data: DataSet, order: Order, counts: list[int]) -> Iter
                     encode(sample, row), sample.raw_key, row, 0, UNKNOWN_FIELDS, 0 if sample.grouped else NEVER_JOINED
                 ),
             )
-            for batch in batches
+            for batch in task.batches
             for sample, row in zip(batch, rows, strict=False)
         )
-        return next(rows) - (number << POSITION_SHIFT)
+        task.result = next(rows) - begin
 
     silent_account = Account(lambda _: None)  # warnings about the shards were printed when they were indexed
-    return records_of(
-        data.gather(work, counts.append, silent_account, max_workers=1 if order.by_position else DEFAULT_WORKERS)
-    )
+    tasks = data.gather(work, silent_account, max_workers=1 if order.by_position else DEFAULT_WORKERS)
+    return records_of(outputs(tasks, counts))
 
 
 def sorted_positions(data: DataSet, order: Order, account: Account, memory: int) -> Iterator[int] | None:

@@ -141,16 +141,16 @@ def test_a_shard_that_is_overwritten_or_cut_between_two_outputs(
         assert members_of((tmp_path / name).read_bytes()) == expected
 
 
-def batches_of(parts: list[workers.ShardPart]) -> Iterator[Batch]:
-    """Return the samples of *parts*, as a process reads them that was given these."""
-    return workers._batches(parts, Account(), Reading(), lambda _: RepeatedKeyDetector(lambda _: None))
+def batches_of(part: workers.ShardPart) -> Iterator[Batch]:
+    """Return the samples of *part*, as a worker reads them."""
+    return workers.read_part(part, Account(), Reading(), lambda _: RepeatedKeyDetector(lambda _: None))
 
 
 def test_a_file_that_is_overwritten_while_a_part_of_it_is_read(tmp_path: Path) -> None:
     url = str(tmp_path / "in.tar")
     with (tmp_path / "in.tar").open("rb") as file:
         cut = find_cut(partial(os.pread, file.fileno()), 8 << 20)
-    reading = batches_of([workers.ShardPart(0, url, 0, cut)])
+    reading = batches_of(workers.ShardPart(0, url, 0, cut))
     next(reading)
     overwrite(tmp_path / "in.tar")
     with pytest.raises(StorageError, match="changed while it was read"):

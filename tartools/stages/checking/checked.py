@@ -15,7 +15,7 @@ from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, ShardErrors, ShardStream, shard_batches
-from tartools.shards.workers import gather
+from tartools.shards.workers import ShardTask, Tasks, gather
 from tartools.stages.checking.across import Repeated, combination_number, compare_keys, group_repeated_keys
 from tartools.stages.checking.codes import SPECIAL_CODES, Place, Trouble
 from tartools.stages.checking.listedrows import TableRows
@@ -214,17 +214,8 @@ class Checking:
         plain = [number for number in range(len(urls)) if number not in tables and number not in missing]
         repeatable = [urls[number] for number in plain if storage.is_repeatable(urls[number])]
         if repeatable:
-            yield from records_of(
-                gather(
-                    repeatable,
-                    self.account,
-                    reading,
-                    self._work,
-                    self._collect,
-                    max_workers=self.max_workers,
-                    remote=True,
-                )
-            )
+            tasks = gather(repeatable, self.account, reading, self._work, max_workers=self.max_workers, remote=True)
+            yield from records_of(self._collect(tasks))
         for number in plain:
             if not storage.is_repeatable(urls[number]):
                 stream = self.shards.stream(number, self.account)
@@ -280,19 +271,22 @@ class Checking:
             self._parts[number] = empty_summary()
         return self._parts[number]
 
-    def _work(self, batches: Iterator[Batch], _number: int, forked: bool) -> Generator[bytes, None, Findings]:
-        """Yield blocks of records of *batches*; return the findings of a worker, for `_collect`."""
-        if forked:
+    def _work(self, task: ShardTask[Findings]) -> Iterator[bytes]:
+        """Yield blocks of records of *task*; its result are the findings of a worker, for `_collect`."""
+        if task.in_worker:
             self._here, self._parts = False, {}
-        yield from sorted_blocks(self._records_of(batches))
-        return (self._parts, self.shards.walked, self.shards.missing) if forked else ({}, set(), {})
+        yield from sorted_blocks(self._records_of(task.batches))
+        task.result = (self._parts, self.shards.walked, self.shards.missing) if task.in_worker else ({}, set(), {})
 
-    def _collect(self, result: Findings) -> None:
-        parts, walked, missing = result
-        self.shards.walked.update(walked)
-        self.shards.missing.update(missing)
-        for number, part in parts.items():
-            self._part(number).add(part)
+    def _collect(self, tasks: Tasks[Findings]) -> Generator[bytes, None, None]:
+        with closing(tasks):
+            for task in tasks:
+                yield from task.output
+                parts, walked, missing = task.result
+                self.shards.walked.update(walked)
+                self.shards.missing.update(missing)
+                for number, part in parts.items():
+                    self._part(number).add(part)
 
     def _records_of(self, batches: Iterator[Batch]) -> Iterator[Iterator[bytes]]:
         """Yield the records of each of *batches*, after its findings were added to the summary."""

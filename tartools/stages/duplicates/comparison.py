@@ -6,7 +6,7 @@ The compared contents come from table columns where they exist, else from the sa
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain, groupby, repeat, starmap
 from operator import itemgetter
@@ -22,6 +22,7 @@ from tartools.samples.sample import Sample, failure_of
 from tartools.samples.values import blanks, field_list, payload_digests
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import counted
+from tartools.shards.workers import ShardTask, outputs
 from tartools.stages.combinations import group_by_fields
 from tartools.stages.duplicates import AGAINST, INPUT
 from tartools.stages.externalsort import Spool, pack_blocks, records_of
@@ -183,12 +184,10 @@ class DedupSide:
         account.progress.phase = Phase("comparing", account=side_account)
         with_names = self.names is not None
 
-        def work(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, None]:
-            yield from pack_blocks(_records(batches, comparison, side_account, with_names))
+        def work(task: ShardTask[None]) -> Iterator[bytes]:
+            return pack_blocks(_records(task.batches, comparison, side_account, with_names))
 
-        for record in records_of(
-            self.data.gather(work, lambda _: None, side_account, max_workers=self.data.max_workers)
-        ):
+        for record in records_of(outputs(self.data.gather(work, side_account, max_workers=self.data.max_workers))):
             end = 1 + record[0]
             self.samples += 1
             self.without += end == 1
