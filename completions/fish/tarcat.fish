@@ -16,7 +16,7 @@ complete -c tarcat -s x -l exclude -x -a '(__tartools_fields)' -d 'Fields to dro
 complete -c tarcat -l verbatim -d 'Match field names by exact case.'
 complete -c tarcat -s c -l count -x -d 'Stop after N samples.'
 complete -c tarcat -l skip -x -d 'Skip the first N samples read.'
-complete -c tarcat -l slice -x -d 'Take these of the samples read, numbered from 0, as a slice in Python.'
+complete -c tarcat -l slice -x -d 'Select samples by number, counted from 0, as in a Python slice.'
 complete -c tarcat -l interleave -x -d 'Open N shards at once and take a sample from each in turn. At least 1.'
 complete -c tarcat -l shuffle -x -d 'Shuffle the list of shards, and samples in a buffer of N. At least 1.'
 complete -c tarcat -l seed -x -d 'Random seed. Default: 0.'

@@ -11,16 +11,16 @@ function __tartools_fields
         fi | grep . && break
     done 2>/dev/null' fields (commandline -opc)[2..]
 end
-complete -c tarjoin -l with -x -d 'The data set that has the fields to add; then all words are shards of A.'
+complete -c tarjoin -l with -x -d 'The data set with the fields to add; then all arguments are shards of A.'
 complete -c tarjoin -l format -x -a 'tsv csv jsonl parquet tar' -d 'Format of B. Default: by suffix, else tar.'
-complete -c tarjoin -l key-column -x -d 'The column of B that has the keys. Default: __key__, or key.'
+complete -c tarjoin -l key-column -x -d 'The column of B with the keys. Default: __key__, or key.'
 complete -c tarjoin -l dots -x -a 'first last' -d 'Which dot of the name of a file ends the key. Default: first in a folder; in a column, the only one.'
 complete -c tarjoin -l encoding -x -d 'Encoding of text, or of names in zip files: gbk, shift_jis, latin-1, utf-16 ... Default: UTF-8.'
 complete -c tarjoin -s f -l fields -x -a '(__tartools_fields)' -d 'Fields or columns of B to add, in quotes: \'txt=caption cls\'. \'a;b\' takes the first that exists.'
 complete -c tarjoin -s x -l exclude -x -a '(__tartools_fields)' -d 'Fields or columns of B not to add: \'json url\'.'
-complete -c tarjoin -l left -d 'Pass on the samples of A without a partner too.'
-complete -c tarjoin -l anti -d 'Pass on only the samples of A without a partner.'
-complete -c tarjoin -l prefer -x -a 'a b' -d 'Whose field to take if A and B have one of the same name.'
+complete -c tarjoin -l left -d 'Also pass on samples of A without a partner.'
+complete -c tarjoin -l anti -d 'Pass on only samples of A without a partner.'
+complete -c tarjoin -l prefer -x -a 'a b' -d 'Whose field to use if A and B have one of the same name.'
 complete -c tarjoin -l verbatim -d 'Match field names by exact case.'
 complete -c tarjoin -s M -l memory -x -d 'Memory for samples held back, such as 64M or 1e9. Default: 256M.'
 complete -c tarjoin -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'

@@ -16,7 +16,7 @@ complete -c tarpcat -s x -l exclude -x -a '(__tartools_fields)' -d 'Fields to dr
 complete -c tarpcat -l verbatim -d 'Match field names by exact case.'
 complete -c tarpcat -s c -l count -x -d 'Stop after N samples.'
 complete -c tarpcat -l skip -x -d 'Skip the first N samples read.'
-complete -c tarpcat -l slice -x -d 'Take these of the samples read, numbered from 0, as a slice in Python.'
+complete -c tarpcat -l slice -x -d 'Select samples by number, counted from 0, as in a Python slice.'
 complete -c tarpcat -l interleave -x -d 'Open N shards at once and take a sample from each in turn. At least 1.'
 complete -c tarpcat -l shuffle -x -d 'Shuffle the list of shards, and samples in a buffer of N. At least 1.'
 complete -c tarpcat -l seed -x -d 'Random seed. Default: 0.'

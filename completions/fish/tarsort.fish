@@ -14,7 +14,7 @@ end
 complete -c tarsort -s s -l sort-key -x -a '(__tartools_fields)' -d 'Sort by this field, such as cls or meta.json:width. Default: __key__.'
 complete -c tarsort -s S -l sort-type -x -a 'text int float version shuffle' -d 'How to compare values. Default: text.'
 complete -c tarsort -s r -l reverse -d 'Sort in descending order.'
-complete -c tarsort -s u -l unique -x -a 'first last' -d 'Of samples with equal values keep only the first, or only the last.'
+complete -c tarsort -s u -l unique -x -a 'first last' -d 'Keep only the first, or only the last, of several samples with equal values.'
 complete -c tarsort -l missing -x -a 'first last' -d 'Put samples without the field first, or last; otherwise they are an error.'
 complete -c tarsort -l seed -x -d 'Random seed. Default: 0.'
 complete -c tarsort -l verbatim -d 'Match field names by exact case, and keep the final newline of values.'

@@ -12,7 +12,7 @@ function __tartools_fields
     done 2>/dev/null' fields (commandline -opc)[2..]
 end
 complete -c tarstat -l classes -x -a '(__tartools_fields)' -d 'Count the values of these fields too, in quotes: \'label split\'.'
-complete -c tarstat -l decode -d 'Decode all pictures, to find those that are broken.'
+complete -c tarstat -l decode -d 'Decode all pictures, to find broken ones.'
 complete -c tarstat -l json -d 'Print one JSON object.'
 complete -c tarstat -s p -l parallel -x -d 'Number of workers. Default: one per core, up to 4.'
 complete -c tarstat -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'

@@ -30,7 +30,7 @@ complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarproc -d
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarshow -d 'Display samples in a readable form.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarsort -d 'Sort the samples of shards, however many.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarsplit -d 'Split a stream of samples into shards, never inside a sample.'
-complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarstat -d 'Summarize what is in shards.'
+complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarstat -d 'Summarize the contents of shards.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a cache -d 'List the cached remote objects, or remove them.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a demo -d 'Make a small data set and run the commands on it, line by line.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a completion -d 'Print the lines that enable tab completion in bash, zsh or fish.'

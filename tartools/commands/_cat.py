@@ -31,7 +31,7 @@ class SampleChoice(cli.Group):
         slice | None,
         Option(
             "--slice LO:HI:STEP",
-            "Take these of the samples read, numbered from 0, as a slice in Python.",
+            "Select samples by number, counted from 0, as in a Python slice.",
             parser=cli.sample_slice,
         ),
     ] = None

@@ -3,82 +3,81 @@ r"""Make a tar from a plan, a folder, or files of other formats.
 A PLAN is a table, JSON lines or a recipe. A table (TSV or CSV) has a header, one column per field and one row per
 sample; its cells are the payloads. In a column @FIELD the cells are paths or URLs of files to read; an empty cell means
 that the sample lacks the field. A column __key__ holds the keys; without it, --key-template makes them from the row's
-number. TSV cells use the escapes of tar2tsv (\t \n \r \\), so `tar2tsv --verbatim ... | tarcreate` gives the fields
-back. A column \@NAME (in TSV \\@NAME) is the field @NAME, from which nothing is read; tar2tsv writes it so. Columns
+number. TSV cells use the escapes of tar2tsv (\t \n \r \\), so `tar2tsv --verbatim ... | tarcreate` restores the
+fields. A column \@NAME (in TSV \\@NAME), as written by tar2tsv, is the field @NAME, from which nothing is read. Columns
 __shard__, __index__ and __size__ are ignored.
 
 JSON lines (.jsonl, .ndjson) have an object per sample, in which names are fields. A string is the payload as text, a
-number is its digits as they are written, other values are JSON without blanks; null means that the sample lacks the
-field. {"@base64": "..."} stands for bytes, and "@FIELD": "..." is a path or URL to read, as in tables. __key__ and
+number is its digits as written, other values are JSON without blanks; null means that the sample lacks the field.
+{"@base64": "..."} stands for bytes, and "@FIELD": "..." is a path or URL to read, as in tables. __key__ and
 --key-template are as in tables too. A backslash before @ or __ is not part of a name. tar2jsonl(1) writes all of this.
-A name twice in an object is an error. The lines are read twice; those from stdin, and compressed ones, are copied to a
-temporary file first.
+A duplicate name in an object is an error. The lines are read twice; those from stdin, and compressed ones, are copied
+to a temporary file first.
 
-A plan may be compressed as shards may be: plan.tsv.gz, plan.jsonl.zst. Its text is UTF-8, or what --encoding says; keys
-and the names of files may be any bytes. A column of a table that has a blank or a colon in its name is an error, since
-no option could name that field. A warning names a column of file names that lacks its @.
+A plan may be compressed like a shard: plan.tsv.gz, plan.jsonl.zst. Its text is UTF-8, or in the encoding given by
+--encoding; keys and file names may be any bytes. A column of a table that has a blank or a colon in its name is an
+error, since no option could name that field. A warning names a column of file names that lacks its @.
 
 A recipe has lines NAME SOURCE: the name of a member, blanks, and text:PAYLOAD, a path, or a URL (file:, pipe:COMMAND).
 Adjacent lines with the same key are one sample.
 
 --folder makes a sample from all files in a folder that have the same key, which is the path up to the first dot of the
 file name. Samples are sorted by key. With --dots last, the key ends at the last dot, and dots before it become _:
-img.2023.01.05.jpg is the field jpg of the sample img_2023_01_05. Two files whose keys would become the same are an
-error. Without --dots, a warning says if a sample gets two fields with dots that end in the same suffix.
+img.2023.01.05.jpg is the field jpg of the sample img_2023_01_05. Two files whose keys would become equal are an error.
+Without --dots, there is a warning if a sample gets two dotted fields with the same suffix.
 
---folder leaves out what systems add: .DS_Store, Thumbs.db, desktop.ini, ._* and folders such as @eaDir and __MACOSX;
-and hidden folders (.git, .ipynb_checkpoints), which would become classes. --exclude-files leaves out more. A GLOB
-without a slash is compared with the names of files and folders, others with paths relative to DIR; * matches slashes
-too. Symbolic links and special files are skipped and reported; with --skip-special they are skipped silently. --follow
-reads the files and folders that links name, as in the cache of the hub or of git-annex. --class stores the class of
-each sample, the name of its directory: --class cls the number of the class in the field cls, and its name in cls.txt,
-and stderr lists both (numbers count from 0 in the order of the names; if all names are numbers, they are taken as they
-are); --class label.txt, or another field that is not one of numbers, the name alone. The class of files in DIR itself
-is the name of DIR, and a warning names one of them. Two files whose suffixes mean the same, such as a.JPG and a.jpeg,
-become one sample; a warning names them.
+--folder leaves out system files: .DS_Store, Thumbs.db, desktop.ini, ._* and folders such as @eaDir and __MACOSX; and
+hidden folders (.git, .ipynb_checkpoints), which would become classes. --exclude-files leaves out more. A GLOB without a
+slash is compared with the names of files and folders, others with paths relative to DIR; * matches slashes too.
+Symbolic links and special files are skipped and reported; with --skip-special they are skipped silently. --follow
+follows links to files and folders, as in the cache of the hub or of git-annex. --class stores the class of each sample,
+the name of its directory: --class cls the number of the class in the field cls, and its name in cls.txt, and stderr
+lists both (numbers count from 0 in the order of the names; if all names are numbers, they are used unchanged); --class
+label.txt, or another field that does not hold numbers, the name alone. The class of files in DIR itself is the name of
+DIR, and a warning names one of them. Two files whose suffixes mean the same, such as a.JPG and a.jpeg, become one
+sample; a warning names them.
 
 --zip makes samples from the members of zip files, in the order of each file's directory: adjacent members with the same
 key are one sample. Stored and deflated members are read, and their checksums compared. A zip file on a server is read
-by ranges; one from stdin is copied to a temporary file first. Directories, hidden folders, and what systems add, are
-left out; links and names such as a.JPG and a.jpeg are reported as with --folder. Names that do not say that they are
-UTF-8, and are not, are read as code page 437, as the format has it; a warning shows how they look in the encoding that
-is likely, and --encoding says which it is: gbk, shift_jis, cp949. If a zip file comes from Windows, backslashes in a
-name without slashes separate folders, with a warning. Encrypted members, two members of one name, and names
-that are absolute or contain '..' are errors. tar2zip(1) writes samples to a zip file.
+by ranges; one from stdin is copied to a temporary file first. Directories, hidden folders and system files are left
+out; links and names such as a.JPG and a.jpeg are reported as with --folder. Names that are neither
+marked as UTF-8 nor valid UTF-8 are read as code page 437, as in the format; a warning shows them in the likely
+encoding, and --encoding sets it: gbk, shift_jis, cp949. If a zip file comes from Windows, backslashes in a
+name without slashes separate folders, with a warning. Encrypted members, duplicate names, and names that are
+absolute or contain '..' are errors. tar2zip(1) writes samples to a zip file.
 
---parquet makes a sample from each row of Parquet files, such as tar2parquet(1) and Hugging Face's `datasets` write. A
-column is a field: of a picture or sound, which is a struct of bytes and path, the bytes; a string is UTF-8, bytes are
-taken as they are. Numbers, truth values and dates are written as tar2tsv writes them, lists and objects as JSON. A list
-of pictures, sounds or bytes NAME becomes the fields NAME.0.jpg, NAME.1.jpg and so on (for a name that ends in .jpg, its
-number comes before that); other lists and objects that have bytes in them are an error. null means that the sample
-lacks the field. The column __key__ has the keys; without it, --key-template makes them from the row's number, counted
-over all files. -f chooses columns and renames them: 'jpg=image cls=label __key__=id'. The payload of a class label is
-its number. Other columns called __NAME__ are left out, unless -f names them. A picture of which there is only the path
-is an error. A row without a value for a field is left out and reported, and the exit status is 1; so is a record with
---tfrecord. pyarrow reads the columns, and holds a page of each of them several times: memory is up to five times the
-largest page. tar2parquet writes pages of 1 MiB, pyarrow by itself of up to 1,024 values (of photographs 100 MB, which
-take 600 MB), DuckDB of 100 MB.
+--parquet makes a sample from each row of Parquet files, such as tar2parquet(1) and Hugging Face's `datasets` write.
+Each column is a field: the bytes of a picture or sound (a struct of bytes and path), a string as UTF-8, and bytes
+unchanged. Numbers, booleans and dates are written as in tar2tsv, lists and objects as JSON. A list of pictures, sounds
+or bytes NAME becomes the fields NAME.0.jpg, NAME.1.jpg and so on (for a name that ends in .jpg, its number comes before
+that); other lists and objects that have bytes in them are an error. null means that the sample lacks the field. The
+column __key__ has the keys; without it, --key-template makes them from the row's number, counted over all files. -f
+selects and renames columns: 'jpg=image cls=label __key__=id'. The payload of a class label is its number. Other columns
+called __NAME__ are left out, unless -f names them. A picture with only a path is an error. A row without any field is
+left out and reported, and the exit status is 1; so is a record with --tfrecord. pyarrow reads the columns, and holds
+several copies of a page of each: it needs up to five times the memory of the largest page. tar2parquet writes pages of
+1 MiB, pyarrow by default of up to 1,024 values (100 MB of photographs, which need 600 MB), DuckDB of 100 MB.
 
 --tfrecord makes a sample from each record of TFRecord files. A record is a tf.train.Example, and its features are
-fields: one value of bytes is the payload, a number is its text, several numbers are a JSON list. Several values of
-bytes are the fields NAME.0, NAME.1 and so on. Slashes in names become dots: image/encoded is the field image.encoded.
--f chooses features and renames them: 'jpg=image.encoded cls=image.class.label __key__=image.filename'. Without a
+fields: one bytes value is the payload, a number is its text, several numbers are a JSON list. Several bytes values
+are the fields NAME.0, NAME.1 and so on. Slashes in names become dots: image/encoded is the field image.encoded.
+-f selects and renames features: 'jpg=image.encoded cls=image.class.label __key__=image.filename'. Without a
 feature __key__, --key-template makes keys from the record's number, counted over all files. Features without a value
 do not become fields; a warning counts them. Checksums are compared. Files compressed by gzip, zlib or another codec are
-recognized. A file without compression that was cut between two records looks complete.
+recognized. An uncompressed file truncated between two records looks complete.
 
-With --parquet and --tfrecord, a key may be the name of a file: n01_1.JPEG has the key n01_1, if it has one dot and the
+With --parquet and --tfrecord, a key may be a file name: n01_1.JPEG has the key n01_1, if it has one dot and the
 suffix of a picture, sound or text. Names with other dots are an error, unless --dots says which dot ends the key: with
 --dots last, v.1.jpg has the key v_1, as with --folder.
 
 All local files are checked before anything is written. Keys that are absolute or contain '..' are refused. A table may
 not name pipe:, nor files that are not regular (fifos, devices). A PLAN on a server may name only URLs on that server.
---allow-pipe allows all of it: a plan from the network must not run commands, nor read private files or /dev/zero. A
+--allow-pipe allows all of it: a plan from the network must not run commands, nor read private files. A
 PLAN that is not in the current directory is looked for in the directory of -C. Members have mode 0644, owner 0 and time
 0: the same input gives the same bytes.
 
 Examples:
-  Make an archive from a table, whose paths begin in the folder data:
+  Make an archive from a table with paths below the folder data:
     tarcreate -C data plan.tsv -o train.tar
   Copy two fields to a new archive:
     tar2tsv --verbatim -f 'cls txt' a.tar | tarcreate > b.tar

@@ -1,45 +1,45 @@
 r"""Leave out duplicate samples, or pictures that look alike.
 
-Reads the samples of each SHARD and writes those that are like none before them, in their order. Without --equal and
---near, samples are alike if all their fields are: names and payloads, whatever the keys. --equal compares the payloads
-of these fields only, byte for byte ('jpg;png' is the first of these that a sample has). --near compares pictures: it
-finds copies that were resized or compressed again, also in another format.
+Reads the samples of each SHARD and writes, in order, those that do not duplicate an earlier one. Without --equal and
+--near, samples are duplicates if all their fields are equal, names and payloads, whatever their keys. --equal compares
+the payloads of these fields only, byte for byte ('jpg;png' is the first of these that a sample has). --near compares
+pictures: it finds copies that were resized or compressed again, even in another format.
 
 Pictures are near if their difference hashes (see --dhash in tarindex(1)) differ in at most --distance of 64 bits, and
 the means of red, green and blue in 4 by 4 parts of them by at most 12 of 255, and 3 on average, and if width / height
-of one is at most 1.1 times that of the other. The hash alone would take blank pictures, skies and other soft
-gradients, of any shape, for copies of each other. --distance is 6 unless it is given: that finds copies of
-photographs; pictures with large parts of one colour may need more. Copies that are cropped, stretched, rotated,
-mirrored, or changed in brightness are not near. Pictures are compared as they are stored: EXIF does not rotate them.
-Of an animation it is the first frame.
+of one is at most 1.1 times that of the other. By the hash alone, blank pictures, skies and other soft
+gradients of any shape would be copies of each other. The default --distance of 6 finds copies of photographs; pictures
+with large areas of one colour may need more. Copies that are cropped, stretched, rotated,
+mirrored, or changed in brightness are not near. Pictures are compared as stored: EXIF does not rotate them. The
+first frame stands for an animation.
 
-Of samples that are alike the first is kept, or with --keep largest the one with the most pixels (with --equal and
-without either: the one that takes most bytes in the archive; of equally large ones, the first). Near is not the same as
-equal: A may be near B, and B near C, but not A near C. So samples are taken in the order of preference, and one is left
-out if it is near one that is kept. Each sample that is left out has one that is kept and that it is near.
+The first of several duplicates is kept, or with --keep largest the one with the most pixels (with --equal, or without
+either option: the one that takes the most bytes in the archive; the first of equally large ones). Near is not the same
+as equal: A may be near B, and B near C, but not A near C. So samples are examined in order of preference, and one is
+left out if it is near a sample that is kept. Every sample left out has a kept one near it.
 
---against names other shards or tables: samples that are like one of these are left out too, whatever --keep says. These
-are not written. So no picture of the validation set is in the training set:
+--against names other shards or tables, which are not written: samples that duplicate one of theirs are left out too,
+whatever --keep says. This keeps pictures of the validation set out of the training set:
 
   tardedup --near jpg --against val.tar 'train-*.tar' -o train.tar
 
 A sample that lacks a field to compare, or whose picture does not decode, is an error; --keep-uncompared keeps it and
 says how many there are.
 
---report writes a line for each sample that is left out: its key and shard, those of the kept one, and the distance (0
-unless pictures are near). The columns are key, shard, kept_key, kept_shard, distance, escaped as tar2tsv does. --html
+--report writes a line for each sample left out: its key and shard, those of the kept one, and the distance (0 unless
+pictures are near). The columns are key, shard, kept_key, kept_shard, distance, escaped as tar2tsv does. --html
 writes a page of pairs, side by side: the 200 with the largest distance. OUTPUT appears after these.
 
 Inputs are read twice, first to compare, then to write; stdin is copied to --tmpdir. If inputs are tables that have the
 columns FIELD.blake2b (for --equal) or FIELD.dhash, FIELD.colours, FIELD.width and FIELD.height (for --near; --dhash of
-tarindex makes the four), no sample is read to compare it. OUTPUT and --rest may end in .parquet: that is a table,
+tarindex makes the four), samples are not read to compare them. OUTPUT and --rest may end in .parquet: that is a table,
 which lists the samples and moves none (see TABLES in tartools(7)). Digests need -M bytes of memory, and 70 bytes per
-sample in --tmpdir beyond that; --near holds some 250 bytes for each picture.
+sample in --tmpdir beyond that; --near needs about 250 bytes per picture.
 
 Examples:
-  Leave out samples that occur again, whatever their keys:
+  Leave out duplicate samples, whatever their keys:
     tardedup 'train-*.tar' -o unique.tar
-  Leave out pictures that occur again, byte for byte:
+  Leave out duplicate pictures, byte for byte:
     tardedup --equal jpg 'train-*.tar' -o unique.tar
   Keep the largest of similar pictures, and inspect the pairs:
     tardedup --near jpg --keep largest --html pairs.html 'train-*.tar' \
@@ -49,7 +49,7 @@ Examples:
   Move training pictures that are also in the validation set to a shard:
     tardedup --near jpg --against val.tar 'train-*.tar' -o clean.tar \
       --rest leaked.tar
-  Look at pictures once, and list those that are kept by several distances:
+  Read pictures once, and try several distances:
     tarindex --dhash jpg 'train-*.tar' -o train.parquet
     tardedup --near jpg --distance 3 train.parquet -o strict.parquet
     tardedup --near jpg --distance 10 train.parquet -o loose.parquet
@@ -93,9 +93,9 @@ class AlikeOptions(cli.Group):
         int | None,
         Option("--distance BITS", "How many bits of 64 may differ, up to 15.", parser=bits_apart, default="6"),
     ] = None
-    keep: Annotated[Literal["first", "largest"], Option("--keep", "Which sample is kept of those alike.")] = "first"
+    keep: Annotated[Literal["first", "largest"], Option("--keep", "Which of several duplicates to keep.")] = "first"
     against: Annotated[
-        list[str] | None, Option("--against URL", "Leave out samples that are like one in this shard or table, too.")
+        list[str] | None, Option("--against URL", "Also leave out samples that duplicate one in this shard or table.")
     ] = None
     missing: Annotated[
         bool, Option("--keep-uncompared", "Keep samples that can't be compared; otherwise they are an error.")
@@ -107,7 +107,7 @@ class DedupOutputs(cli.Group):
 
     rest: Annotated[str | None, Option("--rest URL", "Write the samples left out to this file or URL.")] = None
     report: Annotated[
-        str | None, Option("--report FILE", "List the samples left out, each with the one it is like, as TSV.")
+        str | None, Option("--report FILE", "List the samples left out, each with the one it duplicates, as TSV.")
     ] = None
     page: Annotated[str | None, Option("--html FILE", "Write a page of pairs for a browser: one file.")] = None
 

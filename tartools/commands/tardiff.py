@@ -1,15 +1,15 @@
 """Compare two data sets, sample by sample.
 
 tardiff A B compares the samples of A with those of B that have the same keys, and prints how many are equal, added
-(only in B), removed (only in A), changed (another payload, another set of fields) and reordered (after another sample
-in B than in A; only samples that both have count). Headers, the order of fields in a sample, compression, and how
-samples are spread over shards make no difference.
+(only in B), removed (only in A), changed (other payloads or other fields) and reordered (preceded by another sample in
+B than in A, counting only samples that both have). Headers, the order of fields in a sample, compression, and the
+distribution of samples over shards make no difference.
 
-A and B are one word each: a shard, a table, or a pattern in quotes that stands for several ('a-{000..147}.tar',
-'b-*.tar'). If a key occurs several times, the first sample with it in A is compared with the first in B, and so on; how
-many keys are repeated is printed too.
+A and B are each a single argument: a shard, a table, or a pattern in quotes that stands for several
+('a-{000..147}.tar', 'b-*.tar'). If a key occurs several times, its first sample in A is compared with the first in B,
+and so on; the number of repeated keys is printed too.
 
-On a terminal the summary is aligned, otherwise it has one fact per line. --list-keys lists keys in place of it:
+On a terminal the summary is aligned, otherwise it has one fact per line. --list-keys lists keys instead:
 
   + KEY         added
   - KEY         removed
@@ -17,35 +17,35 @@ On a terminal the summary is aligned, otherwise it has one fact per line. --list
                 only in B
   > KEY         reordered
 
-The first three come in the order of keys, then the reordered ones in the order of B. Control characters are escaped.
+The first three are sorted by key, followed by the reordered ones in the order of B. Control characters are escaped.
 
--o OUTPUT writes the samples that are new in B or changed, as they are in B and in its order, to a shard; if OUTPUT ends
-in .parquet, to a table that lists them. B is read twice then. With -o - nothing else is printed.
+-o OUTPUT writes the new and changed samples of B, unchanged and in order, to a shard, or lists them in a table if
+OUTPUT ends in .parquet. B is then read twice. With -o - nothing else is printed.
 
 The exit status is that of diff(1): 0 if the data sets are equal, 1 if they differ, 2 after any trouble (a damaged
-shard, a link that carries no sample). --json prints an object with the keys a, b (samples), equal, added, removed,
+shard, a link without data). --json prints an object with the keys a, b (samples), equal, added, removed,
 changed, fields (for each field how many changed samples differ in it), reordered (null with --unordered), repeated_a,
 repeated_b.
 
-tardiff --digest SHARD... prints the digest of a data set: 64 hexadecimal digits. Two data sets that have the same
-samples have the same digest, whatever their order, shards, compression and headers. Samples that occur twice count
-twice. It proves that what went in came out:
+tardiff --digest SHARD... prints the digest of a data set: 64 hexadecimal digits. Two data sets with the same
+samples have the same digest, whatever their order, shards, compression and headers. Duplicate samples count twice. It
+proves that the output has exactly the samples of the input:
 
   tarsort -S shuffle a.tar | tarsplit -n 1000 -o b
   test $(tardiff --digest a.tar) = $(tardiff --digest 'b-*.tar')
 
-It is the sum of the digests of all samples as numbers of 256 bits, the highest byte first, modulo 2^256. A sample's is
-the BLAKE2b digest (32 bytes, no key, as b2sum -l 256) of: the length of its key, the key; then for each field, in the
+It is the sum of the digests of all samples as 256-bit big-endian numbers, modulo 2^256. The digest of a sample is the
+BLAKE2b digest (32 bytes, no key, as b2sum -l 256) of: the length of its key, the key; then for each field, in the
 order of the bytes of their names, the length of its name, the name, the BLAKE2b digest (32 bytes) of its payload. A
-length is 8 bytes, the highest first. Fields of one name are in the order of their digests. The digest detects
-accidents, not forgeries.
+length is 8 bytes, big-endian. Fields of one name are in the order of their digests. The digest detects accidents, not
+forgeries.
 
 Examples:
-  Compare what was uploaded with what is here:
+  Compare uploaded shards with local ones:
     tardiff 'train-{000..147}.tar' 's3://bucket/train-{000..147}.tar'
-  List what differs:
+  List the differences:
     tardiff --list-keys old.tar new.tar
-  Write the samples that are new or changed, to process only these:
+  Write the new and changed samples, to process only these:
     tardiff old.tar new.tar -o todo.tar
   Compare as sets, after a shuffle:
     tardiff --unordered train.tar 'shuffled-*.tar'
@@ -85,9 +85,9 @@ class DiffOptions(cli.Group):
     digest: Annotated[bool, Option("--digest", "Print the digest of one data set: any number of SHARDs.")] = False
     list_keys: Annotated[bool, Option("--list-keys", "List the keys of the samples that differ.")] = False
     json: Annotated[bool, Option("--json", "Print one JSON object.")] = False
-    unordered: Annotated[bool, Option("--unordered", "Compare without regard to the order of samples.")] = False
+    unordered: Annotated[bool, Option("--unordered", "Ignore the order of samples.")] = False
     output: Annotated[
-        str | None, Option("-o --output OUTPUT", "Write the samples that are new in B or changed to this file.")
+        str | None, Option("-o --output OUTPUT", "Write the new and changed samples of B to this file.")
     ] = None
     force: cli.Force = False
 

@@ -1,49 +1,48 @@
 r"""Select samples by field, by key, or take a fraction of them.
 
-Reads the samples of each SHARD and writes those that meet all conditions as one tar archive, in their order. --rest
-writes the others to another archive, in the same pass; otherwise they are left out. --invert swaps the two.
+Reads the samples of each SHARD and writes those that meet all conditions as one tar archive, in order. --rest writes
+the others to another archive, in the same pass; otherwise they are left out. --invert swaps the two.
 
 -S takes an expression in Python's syntax. A name is the text of that field; field('meta.json') is a field whose name
 has a dot, field('meta.json:width') a value inside JSON; has('txt') is true if the field exists. size('jpg') is the size
-of a payload in bytes, width('jpg') and height('jpg') are what the header of a picture says, and match('^n0[12]', key)
-is true if the regular expression matches anywhere in the text. key, __shard__, __index__ and __size__ are available,
-and int, float, str, len, abs, min, max and round. If the expression fails on a sample, because
-a field is missing or int() gets a word, that is an error; --ignore-errors takes it as false for such samples.
+of a payload in bytes, width('jpg') and height('jpg') come from the header of a picture, and match('^n0[12]', key) is
+true if the regular expression matches anywhere in the text. key, __shard__, __index__ and __size__ are available, as
+are int, float, str, len, abs, min, max and round. If the expression fails on a sample, because a field is
+missing or int() gets a word, that is an error; with --ignore-errors it is false for such samples.
 
-An expression of unknown origin does no harm. Texts have the methods startswith, endswith, find, count, lower,
+An expression from an untrusted source does no harm. Texts have the methods startswith, endswith, find, count, lower,
 upper, strip, lstrip, rstrip, removeprefix, removesuffix, replace, split and is... (isdigit, isalpha, isalnum, isspace,
-islower, isupper), JSON objects get, keys, values and items; lists are made by [... for x in ... if ...]. For one
-sample it takes at most 100,000 steps: an operation is one, and so are 100 characters that are made, 1,000 that are read
-(100 of JSON), and 10 items of a list. Whole numbers have at most 1,024 bits, texts that are read as numbers 4,300
-characters, and parts may be nested 100 deep. A regular expression has at most 10,000 characters, 100,000 once repeats
-such as {1000} are written out, and none of (?x), (?R) and {e<=1}; a text that it searches has at most 2,000,000
-characters, divided by the number of its groups plus one, and all matches for a sample take at most one second. Beyond a
-limit the command fails, even with --ignore-errors.
+islower, isupper), JSON objects get, keys, values and items; lists are made by [... for x in ... if ...]. One sample
+may take up to 100,000 steps: a step is one operation, 100 characters created, 1,000 characters read (100 of JSON), or
+10 items of a list. Integers have up to 1,024 bits, text converted to numbers up to 4,300 characters, and expressions
+may be nested 100 deep. A regular expression has up to 10,000 characters, 100,000 once repeats such as {1000} are
+expanded, and none of (?x), (?R) and {e<=1}; it searches up to 2,000,000 characters of text, divided by the number of
+its groups plus one, and all matches for a sample take up to one second. Beyond a limit the command fails, even with
+--ignore-errors.
 
-If no sample is chosen, a warning says so, and which values the fields of the expression had, if they are few.
+If no sample is selected, a warning says so, and lists the values of the fields in the expression, if they are few.
 
---share LO:HI takes a share of the keys that depends on nothing but the key: a sample is on the same side in every run
-and in every version of a data set. The fraction of a key is its BLAKE2b digest of 8 bytes, as a big-endian number,
-divided by 2 to the power of 64; samples with LO <= fraction < HI are taken. LO and HI are exact: 0.1, or 1/3. --sample
-takes a share by a BLAKE2b digest of 8 bytes with the digest of --seed as its key, so that another seed takes other
-samples.
+--share LO:HI selects a fraction of the samples by key alone: a sample is on the same side in every run and in every
+version of a data set. The fraction of a key is its 8-byte BLAKE2b digest, as a big-endian number, divided by 2 to the
+power of 64; samples with LO <= fraction < HI are selected. LO and HI are exact: 0.1, or 1/3. --sample selects by an
+8-byte BLAKE2b digest with the digest of --seed as its key, so that another seed selects other samples.
 
-OUTPUT and --rest appear once both are complete. Either may end in .parquet: that is a table, which lists the samples
-and moves none (see TABLES in tartools(7)). If inputs are tables, a value of -S comes from the column that has its name
-(cls, json:width, jpg.width); what no column has is read from the shards. Names that are not fields of samples, such as
-score, have the type of the column.
+OUTPUT and --rest appear once both are complete. If one ends in .parquet, it is a table, which lists the samples and
+moves none (see TABLES in tartools(7)). If inputs are tables, values in -S come from the column of the same name (cls,
+json:width, jpg.width), if there is one, otherwise from the shards. Names that are not fields of samples, such as score,
+have the type of the column.
 
 Examples:
   Split a data set, for training and validation:
     tarfilter --share 0:0.9 all.tar -o train.tar --rest val.tar
-  Take pictures of one class that are large enough:
+  Select large pictures of one class:
     tarfilter -S "int(cls) == 180 and width('jpg') >= 256" 'train-*.tar' \
       -o chosen.tar
-  Take the samples whose keys are in a list, and keep the others:
+  Separate the samples whose keys are in a list from the others:
     tarfilter --keys bad.txt all.tar -o bad.tar --rest good.tar
-  Take a thousandth of a data set, to try something:
+  Select a thousandth of a data set, for a trial:
     tarfilter --sample 0.001 --seed 7 'train-*.tar' > few.tar
-  List the samples that have a picture and a caption, and move none:
+  List the samples that have a picture and a caption in a table:
     tarfilter --fields-present 'jpg;png txt' train.parquet -o complete.parquet
   Drop samples whose JSON has a low score, or none:
     tarfilter -S "field('json:score') > 0.5" --ignore-errors 'train-*.tar' \
@@ -80,15 +79,16 @@ class FilterConditions(cli.Group):
         list[str] | None, Option("--fields-present NAMES", "Samples that have all of these fields: 'jpg;png cls'.")
     ] = None
     sample: Annotated[
-        range | None, Option("--sample SHARE", "A random share of the samples, such as 0.1.", parser=share_of_keys)
+        range | None, Option("--sample SHARE", "A random fraction of the samples, such as 0.1.", parser=share_of_keys)
     ] = None
     seed: cli.Seed = 0
     hash: Annotated[
-        range | None, Option("--share LO:HI", "A share by key alone, the same in every run: 0:0.9.", parser=shares.span)
+        range | None,
+        Option("--share LO:HI", "A fraction by key alone, the same in every run: 0:0.9.", parser=shares.span),
     ] = None
-    invert: Annotated[bool, Option("--invert", "Choose the samples that do not meet the conditions.")] = False
+    invert: Annotated[bool, Option("--invert", "Select the samples that do not meet the conditions.")] = False
     missing: Annotated[
-        bool, Option("--ignore-errors", "EXPR is false for samples that it fails on; otherwise they are an error.")
+        bool, Option("--ignore-errors", "Treat EXPR as false where it fails; otherwise that is an error.")
     ] = False
     verbatim: cli.Verbatim = False
 

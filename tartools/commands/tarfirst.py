@@ -1,20 +1,20 @@
 """Write the first file that matches.
 
-Finds the first sample that meets all conditions and writes one of its fields to stdout, unchanged: the field that -f
-names, or else its first member. Then it stops reading. If no sample matches, the exit status is 1. A terminal gets
+Finds the first sample that meets all conditions and writes one of its fields to stdout, unchanged: the field named by
+-f, or its first member. Then it stops reading. If no sample matches, the exit status is 1. A terminal gets
 text only.
 
-If all inputs are tables of tarindex (*.parquet), -k and -i look into the tables, and read of the shards only the
-samples that are chosen: one request for each, if the shards are on a server.
+If all inputs are tables of tarindex (*.parquet), -k and -i search the tables, and only the selected samples are
+read from the shards: one request for each, if the shards are on a server.
 
 -S takes an expression in Python's syntax. A name is the text of that field; field('meta.json') is a field whose name
 has a dot, field('meta.json:width') a value inside JSON; has('txt') is true if the field exists. size('jpg') is the size
-of a payload in bytes, width('jpg') and height('jpg') are what the header of a picture says, and match('^n0[12]', key)
-is true if the regular expression matches anywhere in the text. key, __shard__, __index__ and __size__ are available,
-and int, float, str, len, abs, min, max and round. A sample that lacks a field of the expression does not match; a value
+of a payload in bytes, width('jpg') and height('jpg') come from the header of a picture, and match('^n0[12]', key) is
+true if the regular expression matches anywhere in the text. key, __shard__, __index__ and __size__ are available, as
+are int, float, str, len, abs, min, max and round. A sample that lacks a field of the expression does not match; a value
 that the expression can't handle, such as int() of a word, is an error.
 
-An expression of unknown origin does no harm: its methods and limits are those of tarfilter(1).
+An expression from an untrusted source does no harm: its methods and limits are those of tarfilter(1).
 
 Examples:
   Get the first file of an archive:

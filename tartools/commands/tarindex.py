@@ -1,44 +1,45 @@
 r"""Make a table of the samples in shards.
 
-Reads each SHARD, local or remote, and writes a Parquet file with a row for each sample: in which shard it is, at which
-bytes, and where its members are. Every command that reads shards reads such a table, too, and DuckDB, Polars, pandas
-and Spark choose and order its rows. So a subset, an order or a mixture of a data set is a small file, not a copy.
+Reads each SHARD, local or remote, and writes a Parquet file with a row for each sample: its shard, its bytes in the
+shard, and the places of its members. Every command that reads shards also reads such a table, and DuckDB, Polars,
+pandas and Spark can select and order its rows. So a subset, an order or a mixture of a data set is a small file, not a
+copy.
 
 The columns are __shard__, __version__ (of the shard), __index__ (number of the sample in its shard), __key__,
 __begin__ and __end__ (bytes in the shard), and __members__ (offset and size of each field). -f adds columns of values:
-FIELD, 'a;b' (the first of these that the sample has), NEW=FIELD, FIELD:path.in.json. The values of a column are whole
-numbers if all of them are, else numbers, else text; values inside JSON keep their type if all have the same. Where a
-sample has no value it is null; a field that no sample has is a failure. Large payloads of local files are read only if
-a column needs them.
+FIELD, 'a;b' (the first of these that the sample has), NEW=FIELD, FIELD:path.in.json. The values of a column are
+integers if all of them are, otherwise numbers, otherwise text; values inside JSON keep their type if they all have the
+same. A missing value is null; a field that no sample has is an error. Large payloads of local files are read only if a
+column needs them.
 
---pictures adds five columns for each field of pictures, which are recognized by the last part of their field (jpg, png
-...): FIELD.width, FIELD.height, FIELD.format (such as JPEG), FIELD.mode (such as RGB; these are Pillow's words) and
-FIELD.broken (why it can't be read, else null). Only the header of a picture is read; --decode decodes all of it (of an
-animation the first frame), and finds those that are cut or damaged too. Pictures of more than 89,478,485 pixels are not
-decoded. JPEGs are decoded by simplejpeg, if it is installed: it is strict, and finds damage that Pillow passes over; it
-refuses a few that are odd but sound, too.
+--pictures adds five columns for each picture field (recognized by its last part: jpg, png ...): FIELD.width,
+FIELD.height, FIELD.format (such as JPEG), FIELD.mode (such as RGB; these are Pillow's names) and FIELD.broken (the
+reason if it can't be read, otherwise null). Only the header of a picture is read; --decode decodes the whole picture
+(only the first frame of an animation), to find truncated and damaged ones too. Pictures of more than 89,478,485 pixels
+are not decoded. If simplejpeg is installed, it decodes JPEGs: it is strict, and finds damage that Pillow does not
+notice, but it also refuses a few valid but unusual ones.
 
---hash adds FIELD.blake2b: the BLAKE2b digest of the payload, of 16 bytes (b2sum -l 128). --dhash adds FIELD.dhash, 64
-bits that are similar for pictures that look alike: Pillow converts the picture to grey (mode L) and resizes it to 9 x 8
+--hash adds FIELD.blake2b: the 16-byte BLAKE2b digest of the payload (b2sum -l 128). --dhash adds FIELD.dhash, 64 bits
+that are similar for pictures that look alike: Pillow converts the picture to grey (mode L) and resizes it to 9 x 8
 pixels (Lanczos); then, row by row from the top left, a bit is 1 if a pixel is darker than its right neighbour. The
-first bit is the highest. It is null for pictures that are broken or have more than 89,478,485 pixels. The dhash of
-imagehash is the same. FIELD.colours has the means of red, green and blue in 4 by 4 parts of the picture, 48 bytes, by
-which tardedup --near tells pictures apart, and by FIELD.width and FIELD.height, which are there too.
+first bit is the highest. It is null for pictures that are broken or have more than 89,478,485 pixels. It equals the
+dhash of imagehash. FIELD.colours has the means of red, green and blue in 4 by 4 parts of the picture, 48 bytes;
+tardedup --near compares these too, and FIELD.width and FIELD.height, which are also added.
 
-A SHARD may be a table too: the new table has the rows of all, in order, with all their columns, and lists samples of
-shards, not of tables.
+A SHARD may also be a table: the new table has the rows of all inputs, in order, with all their columns, and refers to
+shards, not to tables.
 
---update OLD takes over the rows of the table OLD for shards whose version has not changed. Shards that are new, have
-changed or are not complete in OLD are read; those that are not named are dropped. Without a SHARD, tarindex takes the
-shards of OLD that still exist. Give the options that OLD was made with: a column that OLD lacks makes tarindex read all
-shards, and one that only OLD has is null for shards that are read now.
+--update OLD copies the rows of the table OLD for shards whose version has not changed. Shards that are new, changed or
+incomplete in OLD are read; those that are not named are dropped. Without a SHARD, tarindex uses the shards of OLD that
+still exist. Give the same options as for OLD: if OLD lacks a column, all shards are read, and a column that only OLD
+has is null for shards that are read now.
 
-A shard that lies below the directory of the table is named relative to it, so that both can be moved together. Shards
-must not be compressed, since a compressed shard can't be read in parts: tarcat a.tgz -o a.tar unpacks one.
+A shard below the directory of the table is named relative to it, so that both can be moved together. Shards must not be
+compressed, because a compressed shard can't be read in parts: tarcat a.tgz -o a.tar unpacks one.
 
---for writes what another tool reads, in place of a table: beside each shard, or into the directory that -o names.
-The tool then finds samples without reading all headers first. A member whose name has no field is in none of these
-indexes, which is reported; what a tool would not find or would take for something else is a failure.
+--for writes an index for another tool instead of a table: beside each shard, or into the directory given by -o. The
+tool then finds samples without reading all headers first. Members without a field are not in these indexes, which is
+reported; samples that a tool would miss or misread are an error.
 
   dali      SHARD.idx beside SHARD.tar, for fn.readers.webdataset of NVIDIA
             DALI (index_paths). Names must not contain blanks.
@@ -54,11 +55,11 @@ indexes, which is reported; what a tool would not find or would take for somethi
 Examples:
   Make a table of 148 shards, with the class of each sample:
     tarindex -f cls 'train-{000..147}.tar' -o train.parquet
-  Find pictures that are small, and those that are broken:
+  Find small and broken pictures:
     tarindex --pictures --decode 'train-*.tar' -o train.parquet
     duckdb -c "SELECT __key__, \"jpg.broken\" FROM 'train.parquet'
                WHERE \"jpg.width\" < 200 OR \"jpg.broken\" IS NOT NULL"
-  Leave out pictures that occur again, byte for byte:
+  Leave out duplicate pictures, byte for byte:
     tarindex --hash jpg 'train-*.tar' -o train.parquet
     duckdb -c "COPY (SELECT DISTINCT ON (\"jpg.blake2b\") *
                FROM 'train.parquet') TO 'unique.parquet'"
@@ -68,7 +69,7 @@ Examples:
                FROM 'train.parquet' a, 'train.parquet' b
                WHERE a.__key__ < b.__key__
                AND bit_count(xor(a.\"jpg.dhash\", b.\"jpg.dhash\")) < 6"
-  Choose samples by SQL, and read them:
+  Select samples by SQL, and read them:
     duckdb -c "COPY (FROM 'train.parquet' WHERE cls = 7) TO 'sevens.parquet'"
     tarcat sevens.parquet > sevens.tar
   Update the table after some shards have changed:
@@ -123,10 +124,10 @@ class ColumnOptions(cli.Group):
         list[str] | None, Option("-f --fields SPEC", "Columns of values, in quotes: 'cls json:score'.")
     ] = None
     pictures: Annotated[bool, Option("--pictures", "Columns of size, format and mode of pictures.")] = False
-    decode: Annotated[bool, Option("--decode", "Decode all pictures, to tell which are broken.")] = False
+    decode: Annotated[bool, Option("--decode", "Decode all pictures, to find broken ones.")] = False
     hashed: Annotated[list[str] | None, Option("--hash FIELD", "A column of digests, to find equal payloads.")] = None
     likened: Annotated[
-        list[str] | None, Option("--dhash FIELD", "Columns of hashes and colours, alike for similar pictures.")
+        list[str] | None, Option("--dhash FIELD", "Columns of hashes and colours, to find similar pictures.")
     ] = None
 
     @property
@@ -146,9 +147,7 @@ def tarindex(
     source: cli.Inputs,
     output: TableOutput,
     columns: ColumnOptions,
-    old: Annotated[
-        str | None, Option("--update OLD", "Take over the rows of the table OLD for shards that did not change.")
-    ] = None,
+    old: Annotated[str | None, Option("--update OLD", "Copy the rows of the table OLD for unchanged shards.")] = None,
     parallel: cli.Parallel = 0,
     tmpdir: cli.TmpDir = None,
 ) -> None:

@@ -1,10 +1,10 @@
 r"""Run a command for each of many shards, on this machine or on a Ray cluster.
 
-Sort 148 shards, one command for each, as many at a time as there are cores:
+Sort 148 shards, each with its own command, as many at a time as there are cores:
 
   tarjob -s '{000..147}' -- tarsort in-{}.tar -o out-{}.tar
 
-Read text from the pages of all shards, log what happens, and go on with what is missing when run again:
+Recognize the text of the pages in all shards, with a log; run it again to do whatever is missing:
 
   tarjob -s 'pages-*.tar' --log log.jsonl -- \
     tarproc -c 'tesseract sample.png sample' {} -o text-{}
@@ -15,27 +15,27 @@ item as it is. Where a shell reads the word again (after -c or --command, in pip
 letters, digits and ._/:@%+=,- and any other item is refused; write "$TARJOB_ITEM" there, which every command finds in
 its environment.
 
-An item is done if its output exists, unless that is a file of 0 bytes, as a power cut may leave with other programs.
-The output is the file that -o of tarjob names, with {} in it, or else the -o of COMMAND, unless that is just the item
-or ends in /. So run an interrupted or partly failed tarjob again as it is: it does what is missing. This relies on
-outputs that appear only when they are complete, as those of all tartools do; other commands may leave half an output
-when killed. tarsplit writes many shards: let -o of tarjob name the last one for each item. A command that fails and
-still leaves an output (tarproc -e skip) counts as done, unless --log remembers that it failed.
+An item is done if its output exists, unless that is a file of 0 bytes, which a power cut may leave with other programs.
+The output is the file given by -o of tarjob, with {} in it, or else the -o of COMMAND, unless that is just the item or
+ends in /. After an interruption or a partial failure, run the same tarjob again to do whatever is missing. This relies
+on outputs that appear only once they are complete, as with all tartools; other commands may leave half an output when
+killed. tarsplit writes many shards: let -o of tarjob name the last one for each item. A command that fails but leaves
+an output (tarproc -e skip) counts as done, unless --log has recorded the failure.
 
-A failed item does not stop the others; it is tried again up to --retries times. Further tries and --redo replace
-outputs (TARTOOLS_FORCE=1). The exit status is 0 only if all items are done. What a command prints on stdout is printed
-in one piece after it has succeeded, up to 16 MiB. The end of its stderr goes to the log; if it fails, the last line is
-in the message. Queries of URLs, which may be signatures, are left out of both. Processes that a command leaves in its
+A failed item does not stop the others; it is retried up to --retries times. Retries and --redo replace outputs
+(TARTOOLS_FORCE=1). The exit status is 0 only if all items are done. The stdout of a command is printed in
+one piece after it has succeeded, up to 16 MiB. The end of its stderr goes to the log; if it fails, the last line is in
+the message. Queries of URLs, which may be signatures, are removed from both. Processes that a command leaves in its
 process group are killed.
 
-The log has a line of JSON for each item when the run begins ("status": "waiting"), and another one whenever it ends
-("done" or "failed"). So --summarize also names what an interrupted run has not done. Only you may read a new log.
+The log has a line of JSON for each item when the run begins ("status": "waiting"), and another one when the item ends
+("done" or "failed"). So --summarize also lists what an interrupted run has not done. A new log is readable only by you.
 
 -p items run at a time. If COMMAND is one of tartools with -p N, the default is the number of cores divided by N. With
---engine ray, Ray decides: each item requests --cpus cores, by default N. Every node needs tartools, COMMAND, and the
-credentials that they use; tarjob sends none.
+--engine ray, Ray decides: each item requests --cpus cores, by default N. Every node needs tartools, COMMAND, and
+their credentials; tarjob sends none.
 
---only K/N does every N-th item, from the K-th on, for schedulers that start many jobs. In a Slurm array:
+--only K/N does every N-th item, starting with the K-th, for schedulers that start many jobs. In a Slurm array:
 
   #SBATCH --array=1-8
   tarjob -s '{000..147}' --only "$SLURM_ARRAY_TASK_ID/8" -- \
@@ -47,7 +47,7 @@ In an Indexed Job of Kubernetes, which counts from 0:
     tarsort in-{}.tar -o out-{}.tar'
 
 Examples:
-  Sort 148 shards, and do what is missing if it is run again:
+  Sort 148 shards; run it again to do whatever is missing:
     tarjob -s '{000..147}' -- tarsort in-{}.tar -o out-{}.tar
   Summarize a log: what is done, what failed and why, what is missing:
     tarjob --summarize log.jsonl
@@ -102,12 +102,12 @@ class Policy(cli.Group):
         ""
     )
     redo: Annotated[bool, Option("--redo", "Do finished items again, and replace their outputs.")] = False
-    retries: Annotated[int, Option("--retries N", "Try a failed item up to N times more.", minimum=0)] = 0
+    retries: Annotated[int, Option("--retries N", "Retry a failed item up to N times.", minimum=0)] = 0
     timeout: Annotated[
         float | None, Option("--timeout SECONDS", "Kill a command that takes longer; its item fails.", minimum=0.001)
     ] = None
     fail_fast: Annotated[bool, Option("--fail-fast", "Start no more items after the first failure.")] = False
-    log: Annotated[str | None, Option("--log FILE", "Append to FILE what becomes of each item, as lines of JSON.")] = (
+    log: Annotated[str | None, Option("--log FILE", "Append the outcome of each item to FILE, as lines of JSON.")] = (
         None
     )
 

@@ -1,12 +1,13 @@
 r"""Add fields to samples, by key, from other shards or from a table of rows.
 
-tarjoin A B writes the samples of A, in their order, with the fields that B has for their keys added after their own.
-Samples of A whose key B does not have are left out; --left passes them on as they are. --anti writes only these. How
-many samples of A are left out for that, and how many of B had no partner in A, is printed on stderr. If no key of A is
+tarjoin A B writes the samples of A, in order, and appends the fields that B has for their keys. Samples of A whose key
+is not in B are left out; --left passes them on unchanged. --anti writes only these. The numbers of samples of A left
+out, and of samples of B without a partner in A, are printed on stderr. If no key of A is
 in B, so that all of A is left out, the exit status is 1.
 
-A is one word: a shard, a table (see TABLES in tartools(7)), - for stdin, or a pattern in quotes that stands for several
-('a-{000..147}.tar'). --with B is another way to name B: then all words are shards of A, and without any it is stdin.
+A is a single argument: a shard, a table (see TABLES in tartools(7)), - for stdin, or a pattern in quotes that stands
+for several ('a-{000..147}.tar'). --with B is another way to name B: then all arguments are shards of A, which is stdin
+if there are none.
 
 B is shards or tables of samples, or files of rows, by their names (compressed ones too: .tsv.gz):
 
@@ -18,24 +19,23 @@ B is shards or tables of samples, or files of rows, by their names (compressed o
                   samples, but for its rows with --key-column, with --format,
                   and if -f names a column that is not a field.
 
---format names the format for other names, and for stdin and commands (without it, these are shards). The key is in the
-column __key__, or key, or that of --key-column, as text: the number 7 is the key 7, not 0007. A key may be the name of
-a file: d/0.jpg has the key d/0, and --dots says where the key ends if there are more dots, as for tarcreate. Every
-other column becomes the field of its name, but not those whose names begin with __. Text is UTF-8, or what --encoding
-says; bytes are themselves, also those of pictures in Parquet (structs of bytes and path), and numbers and dates have
-the text that tar2tsv writes. A list of pictures or of bytes is the fields NAME.0.jpg, NAME.1.jpg and so on. A list of
-numbers is a NumPy array, and the field is called NAME.npy; other lists, and objects, are JSON, and the field is called
-NAME.json.
+--format sets the format for other names, and for stdin and commands (the default is shards). The key is in the column
+__key__, key, or the one given by --key-column, as text: the number 7 is the key 7, not 0007. A key may be a file name:
+d/0.jpg has the key d/0, and --dots says where the key ends if there are more dots, as for tarcreate. Every other column
+becomes a field of the same name, except those whose names begin with __. Text is UTF-8, or in the encoding given by
+--encoding; bytes stay bytes, including pictures in Parquet (structs of bytes and path); numbers and dates become text
+as in tar2tsv. A list of pictures or of bytes becomes the fields NAME.0.jpg, NAME.1.jpg and so on, a list of numbers the
+NumPy array NAME.npy, and other lists and objects become the field NAME.json.
 
--f chooses fields or columns of B, and renames them: -f 'txt=caption'. With -f '' nothing is added: samples of A that
-have a partner are passed on. If a sample would have two fields of one name, that is an error, unless --prefer says
-whose is taken. Without --verbatim, names that differ only in case are one name. A key that comes twice in B is an
-error; samples of A with one key all get the fields.
+-f selects and renames fields or columns of B: -f 'txt=caption'. With -f '' nothing is added: samples of A that have a
+partner are passed on. If a sample would have two fields of one name, that is an error, unless --prefer says which to
+use. Without --verbatim, names that differ only in case are the same. A duplicate key in B is an error; several samples
+of A with one key all get the fields.
 
-B is held in memory, as far as -M allows; of shards only where their samples are, and what is not in plain local files
-is copied to a temporary file. Rows that are too many are sorted to a temporary file.
+B is held in memory, as far as -M allows; for shards only the places of their samples, and data that are not in plain
+local files are copied to a temporary file. Rows that do not fit are sorted to a temporary file.
 
-With --anti or -f '' samples are passed on unchanged; then OUTPUT may end in .parquet, which lists them.
+With --anti or -f '' samples are passed on unchanged; then OUTPUT may be a table that lists them (.parquet).
 
 Examples:
   Add captions from a table with the columns key and caption as txt:
@@ -44,14 +44,14 @@ Examples:
   Add the captions of a data set for ImageFolder, by the names of its files:
     tarjoin -f 'txt=text' --key-column file_name train.tar metadata.csv \
       -o captioned.tar
-  Add all columns of a table of scores, which not all samples have:
+  Add all columns of a table that has scores for some samples:
     tarjoin --left train.tar scores.parquet -o scored.tar
-  Add the masks that are in other shards:
+  Add masks from other shards:
     tarjoin -f 'seg.png' 'images-*.tar' 'masks-*.tar' |
       tarsplit -s 1e9 -o both
-  List the samples that are not in a validation set, and move none:
+  List the samples that are not in a validation set in a table:
     tarjoin --anti train.parquet val.parquet -o clean.parquet
-  Replace labels by new ones from stdin:
+  Replace labels with new ones from stdin:
     printf 'key\tcls\na\t7\n' |
       tarjoin --prefer b --left --format tsv a.tar - -o new.tar
 """
@@ -83,14 +83,14 @@ class JoinOptions(cli.Group):
     """Options for the fields to add, and the samples that get them."""
 
     second: Annotated[
-        str | None, Option("--with B", "The data set that has the fields to add; then all words are shards of A.")
+        str | None, Option("--with B", "The data set with the fields to add; then all arguments are shards of A.")
     ] = None
     form: Annotated[
         Literal["tsv", "csv", "jsonl", "parquet", "tar"] | None,
         Option("--format", "Format of B.", default="by suffix, else tar"),
     ] = None
     key: Annotated[
-        str | None, Option("--key-column COLUMN", "The column of B that has the keys.", default="__key__, or key")
+        str | None, Option("--key-column COLUMN", "The column of B with the keys.", default="__key__, or key")
     ] = None
     dots: Dots = None
     encoding: Encoding = None
@@ -104,10 +104,10 @@ class JoinOptions(cli.Group):
     exclude: Annotated[
         list[str] | None, Option("-x --exclude NAMES", "Fields or columns of B not to add: 'json url'.")
     ] = None
-    left: Annotated[bool, Option("--left", "Pass on the samples of A without a partner too.")] = False
-    anti: Annotated[bool, Option("--anti", "Pass on only the samples of A without a partner.")] = False
+    left: Annotated[bool, Option("--left", "Also pass on samples of A without a partner.")] = False
+    anti: Annotated[bool, Option("--anti", "Pass on only samples of A without a partner.")] = False
     prefer: Annotated[
-        Literal["a", "b"] | None, Option("--prefer", "Whose field to take if A and B have one of the same name.")
+        Literal["a", "b"] | None, Option("--prefer", "Whose field to use if A and B have one of the same name.")
     ] = None
     verbatim: Annotated[bool, Option("--verbatim", "Match field names by exact case.")] = False
 

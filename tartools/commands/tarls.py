@@ -4,7 +4,7 @@ Prints the names of the shards at each URL, one per line, sorted by bytes; `tarl
 of shards end in .tar, .tgz, .tar.gz, .tar.bz2, .tar.xz, .tar.zst or .tar.lz4.
 
 A URL of an object store or SSH server is a prefix: s3://bucket/train- lists all objects whose names begin with it,
-in directories too. A local directory lists all files below it; without a URL, that is the current directory. Wildcards
+even in directories. A local directory lists all files below it; without a URL, that is the current directory. Wildcards
 and braces work as for all commands. Web servers can't be listed: an http: URL is one object.
 
 --long prints size in bytes and modification time (UTC) before each name. --json prints one object per line with url,
@@ -21,7 +21,7 @@ Examples:
     tarls -l data 'gs://bucket/val-*.tgz'
   Save a short list of a large data set:
     tarls --brace s3://bucket/photos > photos.list
-  Cut all shards of a bucket again:
+  Split all shards of a bucket anew:
     tarls s3://bucket/train/ | tarcat -T - | tarsplit -s 1e9 -o train
 """
 

@@ -1,20 +1,20 @@
 r"""Run a command on every sample: xargs for shards.
 
-The command runs in a new directory that holds a file sample.FIELD for each field of the sample ("sample" for a member
-without a field), and its key in the file sample.__key__. When the command ends, the files sample.FIELD are the new
-sample: first the old fields in their order, then new ones by name. A changed sample.__key__ changes the key. Other
+The command runs in a new directory with a file sample.FIELD for each field of the sample ("sample" for a member without
+a field), and the key in the file sample.__key__. When the command ends, the files sample.FIELD become the new sample:
+first the old fields in their order, then new ones by name. A changed sample.__key__ changes the key. Other
 files are ignored. If no file sample.FIELD is left, the sample is left out: "rm sample.*" filters.
 
-What the command prints goes to stderr; with several workers, each line begins with the key of its sample. Its stdin is
-empty. Its environment has TAR_KEY, TAR_INDEX (from 0) and TAR_SHARD. Processes that it leaves behind are killed.
+The output of the command goes to stderr; with several workers, each line begins with the key of its sample. Its stdin
+is empty. Its environment has TAR_KEY, TAR_INDEX (from 0) and TAR_SHARD. Processes that it leaves behind are killed.
 
-CMD is a line for the shell. Words after -- are a program and its arguments, which no shell reads again: blanks, quotes,
-"$" and "*" in them are plain characters.
+CMD is a line for the shell. The arguments after -- are a program and its arguments, which are not interpreted by a
+shell: blanks, quotes, "$" and "*" in them are ordinary characters.
 
 A command fails if its exit status is not 0. With -e abort (the default), the output then ends before that sample, at
-any -p, and tarproc fails. With -e skip the sample is left out, with -e ignore it is written as it was; tarproc goes on,
-reports it, and ends with status 1. --report lists such samples in a table: __key__, __shard__, failure (such as "ended
-with status 3"), and last_line, which the command printed last.
+any -p, and tarproc fails. With -e skip the sample is left out, with -e ignore it is written unchanged; tarproc
+continues, reports it, and ends with status 1. --report lists such samples in a table: __key__, __shard__, failure (such
+as "ended with status 3"), and last_line, the last line that the command printed.
 
 Examples:
   Make all photos smaller:
@@ -25,7 +25,7 @@ Examples:
     tarproc -p 0 -s ./features.sh 'train-{000..147}.tar' -o features.tar
   Keep only the samples whose text mentions a dog:
     tarproc -c 'grep -q dog sample.txt || rm sample.*' photos.tar > dogs.tar
-  Make two samples of each:
+  Make two samples from each one:
     tarproc -S -c 'for n in 0 1; do mkdir $n; cp sample.jpg $n; done' \
       photos.tar > twice.tar
   Leave out pictures that fail, and list them:
@@ -72,11 +72,11 @@ class Work(cli.Group):
     parallel: cli.Parallel = 1
     unordered: Annotated[bool, Option("--unordered", "Write samples as they finish, in any order.")] = False
     errors: Annotated[
-        Errors, Option("-e --errors", "If CMD fails: stop, leave the sample out, or write it as it was.")
+        Errors, Option("-e --errors", "If CMD fails: stop, leave the sample out, or write it unchanged.")
     ] = "abort"
     timeout: Annotated[
         float | None,
-        Option("--timeout SECONDS", "Kill a CMD that takes longer, and count it as failed.", minimum=0.001),
+        Option("--timeout SECONDS", "Kill CMD if it takes longer, and count it as failed.", minimum=0.001),
     ] = None
     report: Annotated[
         str | None, Option("--report FILE", "List the failed samples, why, and the last line printed, as TSV.")
@@ -88,13 +88,13 @@ class Directory(cli.Group):
     """Where the files of a sample are, and which of them count."""
 
     subdirs: Annotated[
-        bool, Option("-S --subdirs", "Make a sample of each subdirectory that CMD leaves: one in, any number out.")
+        bool, Option("-S --subdirs", "Make a sample from each subdirectory that CMD leaves: one in, any number out.")
     ] = False
-    base: Annotated[str, Option("--base NAME", "Call the files NAME.FIELD.")] = "sample"
-    log: Annotated[str | None, Option("--add-log FIELD", "Store what CMD prints in the sample, as FIELD.")] = None
-    keep: Annotated[
-        bool, Option("--keep-dir", "Keep the directories, and print where they are.", aliases="--keepdir")
-    ] = False
+    base: Annotated[str, Option("--base NAME", "Name the files NAME.FIELD.")] = "sample"
+    log: Annotated[str | None, Option("--add-log FIELD", "Store the output of CMD in the sample, as FIELD.")] = None
+    keep: Annotated[bool, Option("--keep-dir", "Keep the directories, and print their paths.", aliases="--keepdir")] = (
+        False
+    )
     tmpdir: cli.TmpDir = None
 
 

@@ -1,39 +1,40 @@
 """Display samples in a readable form.
 
-Prints each sample as a block: its key, then each field with its size and a summary. For pictures that is format, size
-and mode, for arrays dtype and shape, for sound the length. JSON and text are printed, and cut if they are long. A
-picture is decoded, and one that is cut or damaged is marked as broken. At the end the first keys of broken samples, and
-of those without a field that most have, are listed on stderr. Nothing is unpickled, and control characters are escaped.
+Prints each sample as a block: its key, then each field with its size and a summary. For a picture it is the format,
+size and mode, for an array dtype and shape, for sound the length. JSON and text are printed, and shortened if they are
+long. Pictures are decoded; truncated or damaged ones are marked as broken. At the end the first keys of broken samples,
+and of samples without a field that most have, are listed on stderr. Nothing is unpickled, and control characters are
+escaped.
 
 On a terminal, pictures are drawn too, as many side by side as fit. --graphics says how: by the protocols of kitty,
-iTerm2 or sixel, or as half blocks, which are coloured text. auto chooses by environment variables; if it chooses wrong,
-set TARTOOLS_PICTURES. A terminal gets about two screens; -c shows more. Output to a pipe or file is plain text of all
+iTerm2 or sixel, or as half blocks, which are coloured text. auto decides by environment variables; if it is wrong, set
+TARTOOLS_PICTURES. A terminal gets about two screens; -c shows more. Output to a pipe or file is plain text of all
 samples, unless --graphics is given.
 
 -i shows one sample at a time. Keys: space, n or right for the next, p, b or left for the previous, Home for the first,
-End for the last, a number and Enter for the sample with that number, / for the next sample whose key contains some
-text, g for a grid of several samples and back, q to quit, ? for help. Keys are read from the terminal even if the
-samples come from stdin. The last 10,000 samples, or 256 MiB of them, can be shown again.
+End for the last, a number and Enter for the sample with that number, / for the next sample whose key contains a text, g
+for a grid of several samples and back, q to quit, ? for help. Keys are read from the terminal even if the samples come
+from stdin. The last 10,000 samples, or 256 MiB of them, can be shown again.
 
 --html writes a contact sheet: one HTML file that needs no network, with pictures, sounds to play (up to 2 MiB per
 sample, 24 MiB in all), a filter, and the counts of classes and sizes. It reads everything, decodes all pictures to find
-those that are broken, and shows 200 samples drawn at random; stderr says so. --random N draws another number. -c N
-reads and shows the first N only. --large puts pictures of up to 1,024 pixels on the page, instead of 384.
+broken ones, and shows 200 samples drawn at random, as a message on stderr says. --random N changes that number. -c N
+reads and shows only the first N. --large puts pictures of up to 1,024 pixels on the page, instead of 384.
 
-The filter of the page takes words, field=part for a part of a value, and field==value for the whole of it. Words with
+The filter of the page accepts words, field=part for a part of a value, and field==value for a whole value. Words with
 blanks are quoted: "cls=sea lion".
 
 -c stops reading after N samples. --random reads everything and shows N samples, each equally likely; another --seed
-draws others.
+selects others.
 
 Examples:
-  Look at two samples:
+  Show two samples:
     tarshow -c 2 small.tar
   Read the labels and metadata of many samples:
     tarshow -f 'cls json' 'train-*.tar' | less
-  Look at pictures in a pager:
+  Show pictures in a pager:
     tarshow --graphics blocks small.tar | less -R
-  Look through a remote archive, one sample at a time:
+  Browse a remote archive, one sample at a time:
     curl -s https://host/photos.tgz | tarshow -i
   Make a contact sheet of 500 random samples:
     tarshow --html sheet.html --random 500 'train-*.tar'
@@ -81,9 +82,11 @@ def tarshow(
     first: cli.Count = None,
     pictures: Annotated[
         Literal["auto", "kitty", "iterm", "sixel", "blocks", "none"],
-        Option("--graphics", "How to draw pictures; auto picks what the terminal can do."),
+        Option("--graphics", "How to draw pictures; auto detects what the terminal supports."),
     ] = "auto",
-    interactive: Annotated[bool, Option("-i --interactive", "Show one sample at a time; keys turn the pages.")] = False,
+    interactive: Annotated[
+        bool, Option("-i --interactive", "Show one sample at a time; page with the keyboard.")
+    ] = False,
 ) -> None:
     """Run the command."""
     check_usage(contact, pictures, interactive)

@@ -1,23 +1,23 @@
 """Sort the samples of shards, however many.
 
-Reads all samples of each SHARD and writes them as one tar archive, sorted by key or by the field that -s names. The
-sort is stable: samples with equal values keep their order, with -r too.
+Reads all samples of each SHARD and writes them as one tar archive, sorted by key or by the field given by -s. The
+sort is stable: samples with equal values keep their order, even with -r.
 
-When sorting by key (the default), members with the same key become one sample, wherever they are in the inputs. If that
-sample would have a field twice, tarsort fails, unless -u says which one to keep; tarcat --rekey gives samples new keys.
-With any other sort key, and with -S shuffle, a sample is a group of adjacent members, as for other commands.
+When sorting by key (the default), members with the same key become one sample, wherever they are in the inputs. If a
+field would be duplicated, tarsort fails, unless -u says which one to keep; tarcat --rekey gives samples new keys. With
+any other sort key, and with -S shuffle, a sample is a group of adjacent members, as for other commands.
 
 -s takes FIELD, FIELD:path.in.json, __key__, __size__ (bytes in the archive) or __shard__. -S says how to compare:
 text (by bytes), int (of any length), float, version (runs of digits as numbers, as sort -V does) or shuffle, which is
 a random order that depends on --seed and on nothing else. The default is text, and int for __size__ and __index__.
 
-With -u, one sample of those with equal values is kept; when sorting by key, one of the members with equal names.
-Samples without a value to sort by are an error, unless --missing says where they go. -r does not move them, and -u
-keeps all of them.
+With -u, one of several samples with equal values is kept; when sorting by key, one of several members with equal names.
+Samples without a sort value are an error, unless --missing says where to put them. -r does not move them, and -u keeps
+all of them.
 
 An OUTPUT that ends in .parquet is a table, which lists the samples in order and moves none: see TABLES in tartools(7).
-Rows with one key stay apart in a table, so that is a failure; with -u one of rows with equal fields is kept. If all
-inputs are tables, and their columns have the values to sort by, samples are not read to sort them.
+A table can't join rows with the same key, so these are an error; with -u one of several rows with equal fields is kept.
+If all inputs are tables, and their columns have the sort values, samples are not read to sort them.
 
 Sorting uses -M bytes of memory, and the process up to 100 MB more. Larger inputs need about 100 bytes of disk per
 sample in --tmpdir, and a copy of all inputs that are not plain local files. Local inputs must not change while they
@@ -26,17 +26,17 @@ are sorted.
 Examples:
   Sort an archive by key:
     tarsort train.tar > sorted.tar
-  Shuffle all samples of 148 shards, and cut the result into new shards:
+  Shuffle all samples of 148 shards, and split the result into new shards:
     tarsort -S shuffle --seed 7 'train-{000..147}.tar' |
       tarsplit -s 1e9 -o shuffled
-  Shuffle a table of a data set of any size, by which samples can be read:
+  Shuffle a table, to read a data set of any size in that order:
     tarsort -S shuffle train.parquet -o epoch.parquet
   Sort by class number:
     tarsort -s cls -S int photos.tgz -o by-class.tar
   Find the ten widest photos, by a value in JSON:
     tarsort -s meta.json:width -S int -r --missing last photos.tar |
       tarcat -c 10 > widest.tar
-  Join images and labels that are in two archives:
+  Join images and labels from two archives:
     tarsort images.tar labels.tar -o both.tar
 """
 
@@ -80,7 +80,7 @@ class Sorting(cli.Group):
     reverse: Annotated[bool, Option("-r --reverse", "Sort in descending order.")] = False
     unique: Annotated[
         sortkeys.End | None,
-        Option("-u --unique", "Of samples with equal values keep only the first, or only the last."),
+        Option("-u --unique", "Keep only the first, or only the last, of several samples with equal values."),
     ] = None
     missing: Annotated[
         sortkeys.End | None,

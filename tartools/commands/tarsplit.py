@@ -19,31 +19,31 @@ New shards never mix with those of an earlier run: if any shard that OUTPUT can 
 fails. With --force the new shards replace the old set: once the last one is complete and its --post has succeeded,
 those that OUTPUT can name and this run did not write are removed, each named on stderr. With --start N, shards with
 numbers below N stay. With --start N and --max-shards M, so do those from N+M on: other runs may have written them.
-Nothing is removed after a failure, or if the input has no samples. If an old shard can't be removed, that is reported,
+Nothing is removed after a failure, or if the input has no samples. If an old shard can't be removed, this is reported,
 and the exit status is 1.
 
-A table lists samples that stay where they are; -n, -s and --shards count what tarcat would write of it.
+A table lists samples without moving them; -n, -s and --shards count what tarcat would write from it.
 
 Web servers can't be listed. There, only the first shard and the inputs are checked beforehand; with --force, old shards
 after the last new one are named and stay. In an http: URL, write a pattern as %06d (with the 0) or {shard}.
 
---parts makes a set of shards for each part, whose name stands for {part} in OUTPUT. A hash of the key alone says in
-which part a sample is, so it is there in every run, order and sharding: the first part of --parts train:0.9,val:0.1 has
+--parts makes a set of shards for each part, whose name stands for {part} in OUTPUT. A hash of the key alone decides the
+part of a sample, so it is the same in every run, order and sharding: the first part of --parts train:0.9,val:0.1 has
 the samples of tarfilter --share 0:0.9. With --stratify FIELD, each part gets its share of the samples of each value of
-FIELD, exactly to one sample; again the sets depend on keys and values alone, but they change if samples are added.
+FIELD, to within one sample; again the sets depend on keys and values alone, but they change if samples are added.
 
---by FIELD makes a set of shards for each value of FIELD, which stands for {FIELD} in OUTPUT; folders are made. There
-may be at most 1,000 values, because all their outputs are open at once; each object on a server takes up to 16 MB of
-memory. A value that can't be a name in its folder is a failure that names the sample: one that is empty, has a slash or
-control characters, is .. or longer than 200 bytes, or differs from another one only in case or blanks.
+--by FIELD makes a set of shards for each value of FIELD, which replaces {FIELD} in OUTPUT; folders are created. There
+may be up to 1,000 values, because all their outputs are open at once; each object on a server needs up to 16 MB of
+memory. A value that can't be a file name is an error that names the sample: one that is empty, has a slash or control
+characters, is .. or longer than 200 bytes, or differs from another one only in case or blanks.
 
 With parts, -n, -s, --shards, --start and --post apply to each part. OUTPUT may be a name without a number, such as
 {part}.tar; then each part is one shard. The last shards of all parts appear when all samples have been read. --force
-removes old shards of the parts only; for values that the input does not have, they stay. -v says how many samples and
-shards each part has.
+removes only old shards of the parts; those of values that are not in the input stay. -v prints the numbers of samples
+and shards of each part.
 
---shards and --stratify read the inputs twice: stdin and pipe: are copied to --tmpdir first, which takes as much disk as
-they have bytes.
+--shards and --stratify read the inputs twice: stdin and pipe: are copied to --tmpdir first, which needs as much disk
+space as they have bytes.
 
 Examples:
   Split a data set 90/10, for training and validation:
@@ -58,7 +58,7 @@ Examples:
       tarsplit -s 1e9 -o imagenet_train --max-shards 2
   Add shards after train-000099.tar, and replace those of a killed run:
     tarsplit --start 100 --force -n 10000 -o train more.tar
-  Cut an archive into shards of 10,000 samples, with names of your own:
+  Split an archive into shards of 10,000 samples, with names of your own:
     tarsplit -n 10000 -o train-%06d.tar big.tar
   Spread all samples evenly over 16 compressed shards:
     tarsplit --shards 16 -o 'part-{shard:02d}.tgz' 'train-*.tar'
@@ -104,7 +104,7 @@ class Partition(cli.Group):
     stratify: Annotated[
         str | None, Option("--stratify FIELD", "Give each of --parts its share of each value of this field.")
     ] = None
-    by: Annotated[str | None, Option("--by FIELD", "Make a part of the samples of each value of this field.")] = None
+    by: Annotated[str | None, Option("--by FIELD", "Make a part for each value of this field.")] = None
 
 
 class ShardOptions(cli.Group):
@@ -121,7 +121,7 @@ class ShardOptions(cli.Group):
         ),
     ] = None
     even: Annotated[
-        int | None, Option("--shards K", "Make K shards of equal numbers of samples, give or take one.", minimum=1)
+        int | None, Option("--shards K", "Make K shards with equal numbers of samples, to within one.", minimum=1)
     ] = None
     most: Annotated[
         int | None,

@@ -1,29 +1,29 @@
-"""Summarize what is in shards.
+"""Summarize the contents of shards.
 
 Reads all samples and prints: the number of samples; their size, and how much of it is headers and padding; for each
-field its sizes, and how many samples lack it; which fields occur together; formats and sizes of pictures; how often
-each class occurs; how evenly the shards are filled. On a terminal these are tables, otherwise one fact per line.
+field its sizes, and how many samples lack it; the combinations of fields; formats and sizes of pictures; the count of
+each class; how evenly the shards are filled. On a terminal these are tables, otherwise one fact per line.
 
-Classes are the values of the field cls, of fields that begin with cls., and of those that --classes names. Pictures are
-recognized by the last part of their field (jpg, png ...). Their headers are read; --decode decodes all of each picture
-(of an animation the first frame), to find those that are cut or damaged. JPEGs are decoded by simplejpeg, if it is
-installed: it is strict, and finds damage that Pillow passes over; it refuses a few that are odd but sound, too. Large
-payloads of local files that are neither classes nor pictures are not read at all. Names and values are escaped.
+Classes are the values of the field cls, of fields that begin with cls., and of those given by --classes. Pictures are
+recognized by the last part of their field (jpg, png ...). Only their headers are read; --decode decodes the whole
+picture (only the first frame of an animation), to find truncated and damaged ones. If simplejpeg is installed, it
+decodes JPEGs: it is strict, and finds damage that Pillow does not notice, but it also refuses a few valid but unusual
+ones. Large payloads of local files that are neither classes nor pictures are not read at all. Names and values are
+escaped.
 
-Of tables only the columns are read, so that sizes are those of the samples, without headers and padding. Classes come
-from columns that have the names of their fields (tarindex -f cls), pictures from those that tarindex --pictures made;
-without these columns they are not counted. What --classes names and has no column is read from the shards. So are all
-samples with --decode, and samples whose members the table does not list (members without a field, and fields given
-twice).
+For tables, only the columns are read, so sizes are those of the samples, without headers and padding. Classes come from
+columns with the names of their fields (tarindex -f cls), pictures from the columns of tarindex --pictures; without
+these columns they are not counted. Fields of --classes that have no column are read from the shards. So are all samples
+with --decode, and samples whose members are not listed in the table (members without a field, and duplicate fields).
 
-Up to 20 keys of broken pictures are listed, and of samples that lack a field that most samples have; --json lists up to
+Up to 20 keys are listed of broken pictures, and of samples without a field that most samples have; --json lists up to
 1,000,000 of each.
 
-Counts, sums, minima and maxima are exact. Quantiles are up to 1 % too small, and do not depend on -p. At most 1,000
+Counts, sums, minima and maxima are exact. Quantiles are up to 1 % too small, and do not depend on -p. Up to 1,000
 different fields, combinations of fields, classes and picture sizes are listed.
 
-Workers are processes, which divide local files and remote shards among them; stdin and commands are read by one worker.
-Reading remote shards is mostly waiting: -p 16 is faster than the default.
+Workers are processes, which share local files and remote shards; stdin and commands are read by one worker. Reading
+remote shards is mostly waiting: -p 16 is faster than the default.
 
 --json prints one object, in bytes and samples; null stands for lists that were too long:
 
@@ -84,7 +84,7 @@ class Looks(cli.Group):
     classes: Annotated[
         str | None, Option("--classes NAMES", "Count the values of these fields too, in quotes: 'label split'.")
     ] = None
-    decode: Annotated[bool, Option("--decode", "Decode all pictures, to find those that are broken.")] = False
+    decode: Annotated[bool, Option("--decode", "Decode all pictures, to find broken ones.")] = False
     json: Annotated[bool, Option("--json", "Print one JSON object.")] = False
 
 

@@ -167,7 +167,7 @@ WRONG = [
     ("tarjoin a.tar a.tar a.tar", "two data sets are joined"),
     ("tarjoin --anti --left a.tar b.tsv", "--anti adds nothing, so --left does not go with it"),
     ("tarjoin --anti -f txt a.tar b.tsv", "--anti adds nothing, so -f does not go with it"),
-    ("tarjoin a.tar b.tsv -o o.parquet", "a table only lists samples that are in shards, unchanged"),
+    ("tarjoin a.tar b.tsv -o o.parquet", "a table can only refer to existing samples"),
     ("tarjoin b.tsv a.tar", "A is shards or tables of samples, and this is tsv by its name"),
     ("tarjoin - -", "stdin can be read only once"),
     ("tarjoin --key-column id a.tar a.tar", "--key-column is for rows"),

@@ -61,7 +61,7 @@ WORDS = {
 
 def rows() -> Iterator[tuple[str, str, str]]:
     """Yield the rows of the first table of the page: the file, and what it may name here and on a server."""
-    first = PAGE.read_text().partition("What may name an input")[2].partition("What names no input")[0]
+    first = PAGE.read_text().partition("Files that name inputs")[2].partition("Files that never name inputs")[0]
     for line in first.splitlines():
         if line.startswith("|") and not line.startswith(("| File", "|---")):
             file, _, here, there = (cell.strip() for cell in line.strip("|").split("|"))
