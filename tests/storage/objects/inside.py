@@ -112,6 +112,6 @@ def look_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def init(self: ranges.RangedInput, *arguments: Any, **options: Any) -> None:
         begin(self, *arguments, **options)
-        self._pace.window = self._pace.most
+        self._pace.window = self._pace.max_window
 
     monkeypatch.setattr(ranges.RangedInput, "__init__", init)
