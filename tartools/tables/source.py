@@ -13,8 +13,8 @@ from typing import Any
 from tartools.errors import TarFormatError, TruncatedError
 from tartools.tables import schema
 
-FOOTER_BYTES = 8  # bytes at the end: the size of the metadata, and `schema.MAGIC`
-ENCRYPTED_MAGIC = b"PARE"  # in place of `schema.MAGIC`, the first and the last bytes
+FOOTER_BYTES = 8  # bytes at the end: the size of the metadata, and `schema.PARQUET_MAGIC`
+ENCRYPTED_MAGIC = b"PARE"  # in place of `schema.PARQUET_MAGIC`, the first and the last bytes
 NEEDED = (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN)
 TABLE_READ_ROWS = 1 << 13  # read from a table at a time
 

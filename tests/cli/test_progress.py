@@ -26,7 +26,7 @@ TAKEN, GIVEN_BACK = b"\x1b[1;23r", b"\x1b7\x1b[r\x1b[24H\x1b[m\x1b[2K\x1b8"  # t
 QUICK = f"""#!{sys.executable}
 import importlib, sys
 from tartools.cli import progress
-progress.FIRST_SIGN = progress.STEP = 0.1
+progress.FIRST_DRAW_SECONDS = progress.DRAW_SECONDS = 0.1
 name = sys.argv[0].rpartition("/")[2]
 sys.exit(getattr(importlib.import_module("tartools.commands." + name), name)())
 """
@@ -264,7 +264,7 @@ def test_processes_are_forked_beside_it(tmp_path: Path) -> None:
 import os, sys
 from tartools.commands.tar2tsv import tar2tsv
 from tartools.cli import progress
-progress.FIRST_SIGN = progress.STEP = 0.01
+progress.FIRST_DRAW_SECONDS = progress.DRAW_SECONDS = 0.01
 os.sched_getaffinity = lambda _: range(2)
 fork, forks = os.fork, []
 os.fork = lambda: forks.append(fork()) or forks[-1]

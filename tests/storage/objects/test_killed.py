@@ -38,7 +38,7 @@ from tests.tiers import by_turns
 PATIENCE = 60.0  # seconds, after which something that has to come is taken not to
 SMALL = make_tar([(f"{n}.bin", random.Random(n).randbytes(1 << 20)) for n in range(4)])  # more than a pipe holds
 BIG = make_tar([(f"{n:02d}.bin", random.Random(n).randbytes(1 << 20)) for n in range(34)])  # three parts
-HASTY = f"import {uploads.__name__} as uploads; uploads.PATIENCE = 1.0\n"
+HASTY = f"import {uploads.__name__} as uploads; uploads.ABORT_SECONDS = 1.0\n"
 HASTY += f"from {tarcat.__name__} import tarcat; tarcat()"
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 IN_PARTS = pytest.mark.parametrize("scheme", ["s3", "gs", "ais"])
@@ -266,7 +266,7 @@ import os, sys
 import tartools
 from tartools.storage.objects import uploads
 
-uploads.PART = {PART}
+uploads.MIN_PART_BYTES = {PART}
 shard, file = tartools.TarWriter(sys.argv[1]), tartools.open(sys.argv[2], "wb")
 bulk = bytes(range(256)) * 2400
 
