@@ -38,7 +38,7 @@ class RowBlock:
         self.keys: list[bytes] = []
         self.begins = array("q")
         self.ends = array("q")
-        self.offsets: dict[bytes, array[int]] = {}  # of payloads, by field; schema.ABSENT_OFFSET or schema.REPEATED_OFFSET
+        self.offsets: dict[bytes, array[int]] = {}  # of payloads, by field; ABSENT_OFFSET, REPEATED_OFFSET
         self.sizes: dict[bytes, array[int]] = {}
         self.facts: dict[Fact, list[object]] = {}
 

@@ -273,7 +273,8 @@ def test_an_alarm_that_was_set_before_ends_us(options: list[str], tmp_path: Path
 
 def test_no_tick_ends_a_command_that_takes_its_time_to_end(tmp_path: Path) -> None:
     program = "import atexit, sys, time\nfrom tartools.cli import process\nfrom tartools.commands.tarls import tarls\n"
-    program += "process.SIGNAL_POLL_SECONDS = 0.1\natexit.register(time.sleep, 0.3)\nsys.argv[1:] = ['--version']\ntarls()"
+    program += "process.SIGNAL_POLL_SECONDS = 0.1\n"
+    program += "atexit.register(time.sleep, 0.3)\nsys.argv[1:] = ['--version']\ntarls()"
     python(program).output()
 
 

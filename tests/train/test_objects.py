@@ -259,7 +259,7 @@ def test_workers_of_all_kinds(server: FaultServer) -> None:
 
 
 def test_lister_and_loader(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tartools.train.objects, "BEGINNING", 1000)
+    monkeypatch.setattr(tartools.train.objects, "OPEN_BYTES", 1000)
     made = fill(server, 150)
     server.objects.update({"e/large": b"0123456789" * 1000, "e/empty": b""})
     (tmp_path / "file").write_bytes(b"local")
