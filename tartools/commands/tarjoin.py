@@ -71,7 +71,6 @@ from tartools.stages import select
 from tartools.stages.partners import RowOptions, check_no_rows, read_second
 from tartools.storage.expand import expand
 from tartools.storage.url import Url
-from tartools.tables.listed import keys_of
 
 TWO_INPUTS_HINT = (
     "two data sets are joined, each given as one argument: tarjoin A B; "
@@ -152,7 +151,7 @@ def tarjoin(
         def flags(keys: Sequence[bytes]) -> list[bool]:
             return [(value is None) is options.anti for value in partners.find(keys)]
 
-        deliver_flags(data.answered(lambda batch: flags(keys_of(batch)), flags), sink, None, account)
+        deliver_flags(data.answered(lambda batch: flags(batch.keys), flags), sink, None, account)
     if not options.anti:
         partners.tell(account, left_out=not options.left)
 

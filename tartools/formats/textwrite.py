@@ -1,6 +1,5 @@
 """Samples as tables of text: TSV, CSV or JSON lines, which `textrows` reads back."""
 
-import io
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
@@ -12,14 +11,13 @@ from tartools import storage
 from tartools.errors import SampleError, TarToolsError, UsageError
 from tartools.formats.textrows import escape, title
 from tartools.samples.account import MAX_KEYS_REMEMBERED, SORT_HINT, Account
-from tartools.samples.batch import Batch
-from tartools.samples.sample import Sample, behind_key, failure_of
+from tartools.samples.batch import Batch, SampleColumns
+from tartools.samples.fieldcolumns import in_order
+from tartools.samples.sample import Sample, failure_of
 from tartools.samples.values import PSEUDO, Column, blanks, field_list, getter, parse_column
 from tartools.storage.streams import Sink
 from tartools.tables.listed import (
     ABSENT_VALUE,
-    ListedBatch,
-    TableColumns,
     column_answers,
     first_answer,
     json_getter,
@@ -122,18 +120,16 @@ def joined_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> byt
 
     Each sample has exactly one member for each of *columns*, and the values are UTF-8 text in which nothing is escaped.
     """
-    groups = batch.groups
-    if groups is None or groups.alike is None or isinstance(groups.source, io.FileIO):
-        return None
+    combinations = batch.combinations()
     cells: list[Sequence[bytes | bytearray]] = []
     for column in columns:
         if column.choices == ("__key__",):
-            cells.append(groups.keys)
+            cells.append(batch.keys)
             continue
-        name, endings = column.choices[0], groups.alike.endings
-        if column.path or name in PSEUDO or endings.count(behind_key(name)) != 1:
+        name = column.choices[0]
+        if column.path or name in PSEUDO or any(same.fields.count(name) != 1 for same in combinations):
             return None
-        payloads = groups.alike.payloads(groups.source, endings.index(behind_key(name)))
+        payloads = in_order([same.columns[same.fields.index(name)].payloads() for same in combinations], combinations)
         cells.append(payloads if verbatim else [payload.removesuffix(b"\n") for payload in payloads])
     lines = b"\n".join(map(b"\t".join, zip(*cells, strict=True))) + b"\n"
     tabs = (len(cells) - 1) * len(batch)
@@ -239,7 +235,7 @@ def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
 class ListedRow(NamedTuple):
     """A row of a table whose sample was not read."""
 
-    columns: TableColumns
+    columns: SampleColumns
     number: int
 
     @property
@@ -284,8 +280,8 @@ def values_of_samples(
     getters = [make_getter(column, verbatim=verbatim) for column in columns]
     index = 0
     for batch in batches:
-        if isinstance(batch, ListedBatch):
-            for row in _of_listed(batch, columns, typed, index):
+        if batch.columns is not None:
+            for row in _of_listed(batch, batch.columns, columns, typed, index):
                 account.samples_in += 1
                 yield row
             index += len(batch)
@@ -302,10 +298,9 @@ def values_of_samples(
 
 
 def _of_listed(
-    batch: ListedBatch, columns: Sequence[Column], typed: bool, index: int
+    batch: Batch, listed: SampleColumns, columns: Sequence[Column], typed: bool, index: int
 ) -> Iterator[tuple[list[Any], Sample | ListedRow]]:
     nothing = ABSENT_VALUE if typed else None
-    listed = batch.columns
     answers = [column_answers(column, listed, typed, range(index, index + len(batch))) for column in columns]
     columns_told = [values_in_columns(answer, nothing) for answer in answers]
     if None not in columns_told:

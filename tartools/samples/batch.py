@@ -1,54 +1,102 @@
-"""`Batch`: adjacent samples as the reader finds them, and questions about many samples at once."""
+"""`Batch`: adjacent samples as the reader finds them, and questions about many samples at once.
+
+A batch answers by columns: where its samples are, and which fields they have. It may hold lists of members, arrays of
+offsets and sizes, bytes that are not parsed yet, or rows of a table; only this module and `tables.listed` know which.
+
+    batch.keys, batch.shards          of each sample
+    batch.bounds()                    bytes of the shard        | one list of n + 1 numbers for n samples:
+    batch.file()                      bytes of a local file     | sample n fills bounds[n] to bounds[n + 1]
+    batch.data()                      bytes of a buffer         |
+    batch.combinations()              samples with the same fields, with a `FieldColumn` for each field:
+        [0].numbers, .keys, .fields
+        [0].columns[0]                its sizes, offsets, members, payloads
+
+The bounds differ because a stream may begin within a file, and a buffer within a stream. Usually all samples have the
+same fields, so that there is one combination and no loop over samples is needed.
+"""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, islice, repeat
-from typing import TypeVar
+from itertools import groupby, islice, pairwise, repeat
+from typing import Any, Protocol, TypeGuard, TypeVar
 
+from tartools.samples.fieldcolumns import ArrayColumn, Combination, FileBuffer, group_members, group_samples
 from tartools.samples.sample import Sample, sample_in_span
-from tartools.tar import ContiguousGroups, ScatteredGroup, Writer
+from tartools.tar import BLOCK, ContiguousGroups, Member, ScatteredGroup, Source, Writer, located, padded, read_range
+from tartools.tar.member import Chunk
 
 Label = TypeVar("Label")
 
 
-class Batch:
-    """Adjacent samples from one reader call: contiguous *groups* in one source, or one other sample.
+class SampleColumns(Protocol):
+    """The values that a table has of samples, in columns; no sample is read for them."""
 
-    Groups hold lists of members, arrays of members (all samples have the same fields), or extents alone. Tables have
-    subclasses: `ListedBatch` holds rows of a table, and reads shards when members are asked for.
-    *shard* is the URL that they were read from; if they come from several, one URL for each is given. Of a sample that
-    is not contiguous in memory, *offset* is the byte of the shard at which it begins; None if it is not in one piece.
-    `Sample` objects are made on demand. Holds: the source.
+    url: str  # of the table
+    first: int  # number of the first row
+    names: Sequence[str]  # of all columns of the table
+    fields: Sequence[str] | None  # of all samples of the table, if it has them
+
+    def __len__(self) -> int: ...
+
+    def column(self, name: str) -> Any | None:
+        """Return the column *name*, an array of Arrow; None if there is no such column."""
+
+    def values(self, name: str) -> Sequence[Any] | None:
+        """Return the value of the column *name* for each sample; None if there is no such column."""
+
+    def members(self) -> tuple[list[str], Any, Any] | None:
+        """Return fields, offsets and sizes of the members of each sample; None if the table does not list them."""
+
+    def lacks(self, field: str) -> bool:
+        """True if the table says that no sample has *field*, ignoring case."""
+
+
+class Batch:
+    """Adjacent samples from one shard, or one sample that stands alone.
+
+    *shard* is the URL that they were read from; if they come from several, one URL for each is given.
+    `Sample` objects are made on demand. Holds: the buffer or file that the samples are in.
     """
 
-    __slots__ = ("_lone", "_shards", "groups", "keys", "offset", "shard")
+    __slots__ = ("_groups", "_lone", "_offset", "_shards", "keys", "shard")
+
+    keys: Sequence[bytes]
+    columns: SampleColumns | None = None  # the values that a table has of the samples; None if they were read
 
     def __init__(self, content: ContiguousGroups | ScatteredGroup | Sample, shard: str | Sequence[str]) -> None:
         self.shard = shard if isinstance(shard, str) else ""
         self._shards = None if isinstance(shard, str) else shard
-        self.groups: ContiguousGroups | None = None
-        self.offset: int | None = None
+        self._groups: ContiguousGroups | None = None
+        self._offset: int | None = None  # of a lone sample in its shard, if it is in one piece there
         if isinstance(content, ContiguousGroups):
-            self.groups, self.keys = content, content.keys
+            self._groups, self.keys = content, content.keys
             return
         if isinstance(content, ScatteredGroup):
-            self.offset = content.offset
+            self._offset = content.offset
             content = Sample(content.key, content.members, self.shard)
         self._lone, self.keys = content, [content.raw_key]
 
     @classmethod
-    def of(cls, sample: Sample) -> Batch:
-        """Return a batch of *sample* alone."""
-        return cls(sample, sample.shard)
+    def of(cls, sample: Sample, begin: int | None = None) -> Batch:
+        """Return a batch of *sample* alone, which begins at byte *begin* of its shard, if that is known."""
+        batch = cls(sample, sample.shard)
+        batch._offset = begin
+        return batch
+
+    @classmethod
+    def in_buffer(cls, data: bytes, keys: Sequence[bytes], bounds: list[int], shard: str | Sequence[str]) -> Batch:
+        """Return the samples *keys*, which have these *bounds* in *data*. Their members are parsed on first use."""
+        return cls(ContiguousGroups(data, list(keys), bounds, None, []), shard)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def __iter__(self) -> Iterator[Sample]:
-        if self.groups is None:
+        if self._groups is None:
             return iter((self[0],))
-        source, keys, starts, members, firsts, alike = self.groups
+        source, keys, starts, members, firsts, alike = self._groups
         if alike is not None:
             members, firsts = alike.members(source, keys), alike.firsts()
         shards = repeat(self.shard) if self._shards is None else self._shards
@@ -56,9 +104,9 @@ class Batch:
         return map(sample_in_span, keys, shards, lists, repeat(source), starts, islice(starts, 1, None))
 
     def __getitem__(self, number: int) -> Sample:
-        if self.groups is None:
+        if self._groups is None:
             return self._lone
-        source, keys, starts, *_ = self.groups
+        source, keys, starts, *_ = self._groups
         shard = self.shard if self._shards is None else self._shards[number]
         return sample_in_span(keys[number], shard, None, source, starts[number], starts[number + 1])
 
@@ -67,18 +115,116 @@ class Batch:
         """The URLs of the shards that the samples were read from: one for all of them, or one for each."""
         return (self.shard,) if self._shards is None else self._shards
 
+    # ---- where the samples are ----
+
+    def bounds(self) -> list[int] | None:
+        """Return the offset in the shard at which each sample begins, and the one at which the last ends.
+
+        None if the samples are not in one piece there, with the headers that they have.
+        """
+        if self._groups is not None:
+            source, starts = self._groups.source, self._groups.starts
+            if isinstance(source, Chunk):
+                base = source.base
+                return [start + base for start in starts] if base else starts
+            return starts if _is_input(source) else None
+        begin = self._offset
+        if begin is None:
+            members = self._lone.members
+            is_contiguous = all(a.source is b.source and a.end == b.start for a, b in pairwise(members))
+            has_own_headers = all(member.head is None for member in members)
+            if not (members and is_contiguous and has_own_headers and _is_input(members[0].source)):
+                return None
+            begin = members[0].start
+        return [begin, begin + self._lone.size]
+
+    def file(self) -> tuple[io.FileIO, list[int]] | None:
+        """Return the plain local file that the samples are in, and their bounds there; None if they are in none."""
+        if self._groups is None:
+            return None
+        file, shift, _ = located(self._groups.source, 0, 0)
+        if not _is_input(file):
+            return None
+        starts = self._groups.starts
+        return file, [start + shift for start in starts] if shift else starts
+
+    def data(self) -> tuple[memoryview, list[int]] | None:
+        """Return the bytes of all samples, and their bounds there; None if they are not adjacent.
+
+        Raises: StorageError if a file has changed.
+        """
+        if self._groups is None:
+            return None
+        source, starts = self._groups.source, self._groups.starts
+        if not isinstance(source, io.FileIO):
+            return memoryview(source), starts
+        return memoryview(read_range(source, starts[0], starts[-1])), [start - starts[0] for start in starts]
+
+    def stored(self) -> int:
+        """Return the bytes that the samples take where they were read: headers, payloads, padding.
+
+        A sample that is written may take more: see `Sample.size`, which counts new headers.
+        """
+        if self._groups is not None:
+            return self._groups.starts[-1] - self._groups.starts[0]
+        return sum(padded(m.size) + (m.data - m.start if m.head is None else BLOCK) for m in self._lone.members)
+
+    def stored_by_shard(self) -> dict[str, list[int]]:
+        """Return [samples, bytes] of each shard that the samples were read from."""
+        if len(self.shards) == 1:
+            return {self.shards[0]: [len(self), self.stored()]}
+        totals: dict[str, list[int]] = {}
+        for sample in self:
+            shard_totals = totals.setdefault(sample.shard, [0, 0])
+            shard_totals[0] += 1
+            shard_totals[1] += sample.size
+        return totals
+
+    # ---- what the samples have ----
+
+    def combinations(self) -> list[Combination]:
+        """Return the samples grouped by their fields, in order of appearance. Usually there is one group."""
+        if self._groups is None:
+            bounds = self.bounds()
+            return group_members(self.keys, self._lone.members, [0], begin=bounds[0] if bounds else None)
+        source, keys, starts, members, firsts, alike = self._groups
+        buffer = FileBuffer(source, starts[0], starts[-1]) if isinstance(source, io.FileIO) else None
+        if alike is not None:
+            columns = [ArrayColumn(self._groups, number, buffer) for number in range(alike.width)]
+            return [Combination(range(len(keys)), keys, columns)]
+        return group_samples(self) if members is None else group_members(keys, members, firsts, buffer)
+
+    def described(self) -> Iterator[Batch]:
+        """Yield the samples in batches that know their fields: of a table the rows that list them; others are read."""
+        yield self
+
+    def member_lists(self, first: int) -> Iterator[tuple[bytes, str, Sequence[Member]]]:
+        """Return key, shard and members of each sample from number *first* on; members may be plain tuples."""
+        groups = self._groups
+        if groups is None or groups.members is None:
+            return (
+                (sample.raw_key, sample.shard, sample.members)
+                for sample in map(self.__getitem__, range(first, len(self)))
+            )
+        firsts = groups.firsts[first:]
+        lists = map(groups.members.__getitem__, map(slice, firsts, [*firsts[1:], None]))
+        shards = repeat(self.shard) if self._shards is None else self._shards[first:]
+        return zip(groups.keys[first:], shards, lists, strict=False)
+
+    # ---- parts of it ----
+
     def fitting(self, first: int, room: int) -> int:
         """Return the number of samples, from number *first* on, that fit into *room* bytes of an archive."""
-        if self.groups is None:
+        if self._groups is None:
             return int(self[0].size <= room)
         from bisect import bisect_right
 
-        starts = self.groups.starts
+        starts = self._groups.starts
         return bisect_right(starts, starts[first] + room, first) - 1 - first
 
     def weight(self, first: int, last: int) -> int:
         """Return the bytes of memory that hold samples *first* to *last* (exclusive)."""
-        return self[0].size if self.groups is None else self.groups.starts[last] - self.groups.starts[first]
+        return self[0].size if self._groups is None else self._groups.starts[last] - self._groups.starts[first]
 
     def apart(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
         """Yield (label, batch, first, last) for each run of equal *labels*, except for the label *skipped*.
@@ -91,10 +237,15 @@ class Batch:
 
     def write_to(self, writer: Writer, first: int, last: int) -> None:
         """Add samples number *first* to *last* (exclusive) to *writer*."""
-        if self.groups is None:
+        if self._groups is None:
             self[0].write_to(writer)
         else:
-            writer.add_range(self.groups.source, self.groups.starts[first], self.groups.starts[last])
+            writer.add_range(self._groups.source, self._groups.starts[first], self._groups.starts[last])
+
+
+def _is_input(source: Source) -> TypeGuard[io.FileIO]:
+    """True if *source* is a plain file that is read; scratch files are writable."""
+    return isinstance(source, io.FileIO) and not source.writable()
 
 
 def runs_of_labels(labels: Iterable[Label]) -> Iterator[tuple[int, int, Label]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from operator import add, eq
@@ -12,7 +11,7 @@ from tartools.errors import SampleError
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample, failure_of
-from tartools.tar import ContiguousGroups, Member, read_range, split_path
+from tartools.tar import Member, split_path
 from tartools.tar.writer import new_members
 
 Find = Callable[[Sequence[bytes]], Sequence[Any]]
@@ -95,22 +94,16 @@ def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: Adding) -
 
     None if they can't be put together at once: if they are large, or have to be checked one by one.
     """
-    field, groups = how.single(), batch.groups
-    if field is None or groups is None or groups.members is None:
+    field, keys = how.single(), batch.keys
+    if field is None or batch.weight(0, len(batch)) > MAX_JOINED_BATCH_BYTES * len(batch):
         return None
-    source, keys, starts, _, firsts, _ = groups
-    begin, end = starts[0], starts[-1]
-    if end - begin > MAX_JOINED_BATCH_BYTES * len(keys):
-        return None
-    paths = [member[0] for member in groups.members]
-    ending = how.fold(b"." + field) + b"\0"
-    if ending in how.fold(b"\0".join(paths)) + b"\0" or any(map(eq, keys, map(paths.__getitem__, firsts))):
-        return None  # a field twice, perhaps; or a member without a field
-    view = memoryview(read_range(source, begin, end) if isinstance(source, io.FileIO) else source)
-    shift = begin if isinstance(source, io.FileIO) else 0
-    bounds = [start - shift for start in starts] if shift else starts
+    names = {name.encode("utf-8", "surrogateescape") for same in batch.combinations() for name in same.fields}
+    view_and_bounds = None if {how.fold(field), b""} & set(map(how.fold, names)) else batch.data()
+    if view_and_bounds is None:
+        return None  # perhaps a field twice, or a member without a field
+    view, bounds = view_and_bounds
     bodies = list(map(view.__getitem__, map(slice, bounds, bounds[1:])))
-    lengths = [end - start for start, end in pairwise(starts)]
+    lengths = [end - start for start, end in pairwise(bounds)]
     numbers = [number for number, value in enumerate(values) if value is not None] if lost else range(len(keys))
     new = new_members([keys[number] + b"." + field for number in numbers], [values[number] for number in numbers])
     columns: Sequence[Sequence[Any]] = new
@@ -126,7 +119,7 @@ def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: Adding) -
     *pieces, sizes = columns
     data = b"".join(chain.from_iterable(zip(bodies, *pieces, strict=True)))
     starts = list(accumulate(map(add, lengths, sizes), initial=0))
-    return Batch(ContiguousGroups(data, keys, starts, None, []), batch.shard)
+    return Batch.in_buffer(data, keys, starts, batch.shard)
 
 
 def add_members(sample: Sample, new: Sequence[Member], how: Adding) -> Sample:

@@ -21,7 +21,7 @@ from tartools.shards.delivery import Picked
 from tartools.shards.reading import Reading, counted
 from tartools.shards.workers import ShardTask, gather, outputs
 from tartools.shards.writing import Batches
-from tartools.stages.combinations import group_by_fields
+from tartools.stages.combinations import digest_columns
 from tartools.stages.externalsort import POSITION_SHIFT, positions_of, records_of, sorted_blocks
 from tartools.storage.checks import changed_error
 
@@ -99,10 +99,12 @@ def content_records(batch: Batch, positions: Iterator[int]) -> list[bytes]:
     """
     records: list[bytes] = []
     places = [position.to_bytes(POSITION_SIZE, "big") for position in islice(positions, len(batch))]
-    for numbers, keys, fields, columns in group_by_fields(batch, PAYLOAD_DIGEST_BYTES):
+    for same in batch.combinations():
+        fields, columns = digest_columns(same, PAYLOAD_DIGEST_BYTES)
         names = b"".join(len(field).to_bytes(POSITION_SIZE, "big") + field for field in fields)
         head = len(names).to_bytes(POSITION_SIZE, "big") + names
-        records += map(b"".join, zip(map(text_bytes, keys), map(places.__getitem__, numbers), repeat(head), *columns))
+        positions_of_rows = map(places.__getitem__, same.numbers)
+        records += map(b"".join, zip(map(text_bytes, same.keys), positions_of_rows, repeat(head), *columns))
     return records
 
 
@@ -110,13 +112,14 @@ def digest_of_batch(batch: Batch) -> int:
     """Return the sum of the digests of the samples of *batch*.
 
     The digest of a sample is the BLAKE2b digest of its key, and of the name of each field and the BLAKE2b digest of its
-    payload, in the order of `group_by_fields`; their length as 8 bytes, big-endian, precedes key and names.
+    payload, in the order of `digest_columns`; their length as 8 bytes, big-endian, precedes key and names.
     """
     from hashlib import blake2b
 
     total = 0
-    for _, keys, fields, columns in group_by_fields(batch, DATASET_DIGEST_BYTES):
-        parts: list[Iterable[bytes]] = [[len(key).to_bytes(POSITION_SIZE, "big") + key for key in keys]]
+    for same in batch.combinations():
+        fields, columns = digest_columns(same, DATASET_DIGEST_BYTES)
+        parts: list[Iterable[bytes]] = [[len(key).to_bytes(POSITION_SIZE, "big") + key for key in same.keys]]
         for field, column in zip(fields, columns, strict=True):
             parts += [repeat(len(field).to_bytes(POSITION_SIZE, "big") + field), column]
         samples = map(b"".join, zip(*parts))  # noqa: B905

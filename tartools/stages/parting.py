@@ -25,7 +25,7 @@ from tartools.shards.series import other_samples
 from tartools.shards.writing import Batches
 from tartools.stages import shares
 from tartools.stages.externalsort import LENGTH_BYTES, POSITION_SHIFT, Spool, external_sort, pack_blocks, records_of
-from tartools.tables.listed import ListedBatch, keys_of, texts_of_column
+from tartools.tables.listed import texts_of_column
 
 if TYPE_CHECKING:
     from tartools.shards.workers import ShardTask
@@ -64,8 +64,8 @@ def label_samples(
         labelled_batches = data.answered(label)
     elif parts:
         of_keys = by_key(parts)
-        counts = _counts(data, parts, lambda batch: of_keys(keys_of(batch)), of_keys) if spread else None
-        labelled_batches = data.answered(lambda batch: of_keys(keys_of(batch)), of_keys)
+        counts = _counts(data, parts, lambda batch: of_keys(batch.keys), of_keys) if spread else None
+        labelled_batches = data.answered(lambda batch: of_keys(batch.keys), of_keys)
     else:
         counts = Counter({"": data.count()}) if spread else None
         labelled_batches = ((batch, [""] * len(batch)) for batch in data.batches())
@@ -133,8 +133,9 @@ def values_of(batch: Batch, column: Column) -> list[str]:
     texts = texts_of_column(batch, column)
     if None in texts:
         sample = batch[texts.index(None)]
-        if isinstance(batch, ListedBatch) and batch.columns.values(column.name) is not None:
-            raise SampleError(f"sample {sample.key!r} has no value in {column.name}", url=batch.columns.url)
+        columns = batch.columns
+        if columns is not None and columns.values(column.name) is not None:
+            raise SampleError(f"sample {sample.key!r} has no value in {column.name}", url=columns.url)
         raise failure_of(
             sample,
             f" has no {column.name} (its fields: {field_list(sample.fields)}); "
@@ -145,7 +146,7 @@ def values_of(batch: Batch, column: Column) -> list[str]:
 
 def entries(batch: Batch, column: Column) -> Iterator[bytes]:
     """Yield the sort entries of samples of *batch*: value of *column*, hash of the key, key."""
-    for value, key in zip(values_of(batch, column), keys_of(batch), strict=True):
+    for value, key in zip(values_of(batch, column), batch.keys, strict=True):
         number = shares.number_of(key).to_bytes(LENGTH_BYTES, "big")
         yield text_bytes(value.encode("utf-8", "surrogatepass")) + number + text_bytes(key)
 

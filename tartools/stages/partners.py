@@ -451,12 +451,12 @@ class SecondShards:
 
     def _places(self, batch: Batch) -> list[bytes]:
         """Return the packed locations of the samples of *batch*: in plain files, or copied to a temporary one."""
-        shard_and_shift = self._files.location_of(batch)
-        if shard_and_shift is None or batch.groups is None:
+        shard_and_bounds = self._files.location_of(batch)
+        if shard_and_bounds is None:
             locations = [self._files.store(sample) for sample in batch]
             return [LOCATION.pack(start, end, shard, 0, flags) for start, end, shard, flags in locations]
-        starts, (shard, shift) = batch.groups.starts, shard_and_shift
-        return [LOCATION.pack(start + shift, end + shift, shard, 0, 0) for start, end in pairwise(starts)]
+        shard, bounds = shard_and_bounds
+        return [LOCATION.pack(start, end, shard, 0, 0) for start, end in pairwise(bounds)]
 
     def single(self) -> bytes | None:
         """Return None: the values of `batches` are locations, not payloads."""

@@ -20,7 +20,7 @@ from tartools.samples.sample import Sample
 from tartools.storage.openfiles import OpenFileCache
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import FileVersion, changed
-from tartools.tar import ContiguousGroups, Member, Source, located, read_range
+from tartools.tar import Member, Source, located, read_range
 
 SORT_POSITION_BYTES = 8  # bytes, big-endian, after the sort key; the key of the sample and its location follow
 LOCATION = Struct(">QQIIB")  # start, end, shard, length of the key in the record, flags
@@ -99,16 +99,15 @@ class SampleFiles:
         self._scratch: io.FileIO | None = None
         self._copies: tar.Writer | None = None
 
-    def location_of(self, batch: Batch) -> tuple[int, int] | None:
-        """Return (shard number, offset of the source in the file) if all of *batch* is in one plain file; else None."""
-        if batch.groups is None:
+    def location_of(self, batch: Batch) -> tuple[int, list[int]] | None:
+        """Return (shard number, bounds of the samples in the file) if *batch* is in one plain file; else None."""
+        file_and_bounds = batch.file()
+        if file_and_bounds is None:
             return None
-        file, shift, _ = located(batch.groups.source, 0, 0)
-        if not isinstance(file, io.FileIO) or file.writable():
-            return None
+        file, bounds = file_and_bounds
         shard = self._number(batch.shard)
         self._register(shard, file)
-        return shard, shift
+        return shard, bounds
 
     def store(self, sample: Sample) -> tuple[int, int, int, int]:
         """Return start, end, shard and flags of *sample*; copy it unless it is in a plain file."""
@@ -135,7 +134,7 @@ class SampleFiles:
         if len(data) < sum(sizes):  # a read may return less
             data = b"".join(map(read_range, files, starts, ends))
         urls = [files_by_place[pair][1] for pair in places]
-        return Batch(ContiguousGroups(data, list(keys), list(accumulate(sizes, initial=0)), None, []), urls)
+        return Batch.in_buffer(data, keys, list(accumulate(sizes, initial=0)), urls)
 
     def sample(self, entry: Entry) -> Sample:
         """Return the sample of *entry* as a range of the file that holds it."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import count, groupby, islice, repeat
+from itertools import chain, count, groupby, pairwise, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -113,24 +113,23 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
     """
     encode, encode_key = sortkeys.encoder(order), sortkeys.key_encoder(order)
     for batch in batches:
-        groups, location = batch.groups, files.location_of(batch)
-        members = groups.members if groups is not None else None
+        location = None if encode_key is None else files.location_of(batch)
+        combinations = [] if location is None else batch.combinations()
         if (
-            groups is None
-            or members is None
-            or location is None
+            location is None
             or encode_key is None
-            or (order.by_key and has_duplicates(members))
+            or (order.by_key and any(same.has_repeated_field for same in combinations))
         ):
             for sample in batch:
                 yield record(sample, position, encode(sample, position), order, files)
                 position += 1
             continue
-        shard, shift = location
-        starts, ends = groups.starts, islice(groups.starts, 1, None)
-        for key, start, end, first in zip(groups.keys, starts, ends, groups.firsts, strict=False):
-            flags = 0 if len(members[first][0]) > len(key) else NEVER_JOINED
-            packed = LOCATION.pack(start + shift, end + shift, shard, len(key), flags)
+        shard, bounds = location
+        flags = [0] * len(batch)
+        for number in chain.from_iterable(same.numbers for same in combinations if same.fields[0] == ""):
+            flags[number] = NEVER_JOINED
+        for key, (start, end), flag in zip(batch.keys, pairwise(bounds), flags, strict=True):
+            packed = LOCATION.pack(start, end, shard, len(key), flag)
             yield encode_key(key, position, batch.shard) + position.to_bytes(SORT_POSITION_BYTES, "big") + key + packed
             position += 1
 

@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tartools.errors import shown
-from tartools.samples.batch import Batch, Label
+from tartools.samples.batch import Batch, Label, SampleColumns
+from tartools.samples.fieldcolumns import Combination, group_samples
 from tartools.samples.sample import Sample
 from tartools.samples.values import INDEX_NAME, PSEUDO, Column, as_text, getter, lookup
 from tartools.tables import schema
-from tartools.tar import Writer
+from tartools.tables.described import ListedPlaces, group_described, places_of
+from tartools.tar import Member, Writer
 
 if TYPE_CHECKING:
     from tartools.tables.rowplaces import Extents, Listing
@@ -62,15 +65,6 @@ class TableColumns:
             self._values_by_name[name] = self._values(name, column)
         return self._values_by_name[name]
 
-    def keys(self, rows: Sequence[int]) -> list[str]:
-        """Return the keys of *rows*."""
-        return list(self.take(schema.KEY_COLUMN, rows) or ())
-
-    def take(self, name: str, rows: Sequence[int]) -> Sequence[Any] | None:
-        """Return the values of the column *name* for *rows*; None if `values` returns None."""
-        values = self.values(name)
-        return None if values is None else [values[row] for row in rows]
-
     def members(self) -> tuple[list[str], Any, Any] | None:
         """Return the fields of the samples, and two arrays with a column a field: offsets of payloads, and sizes.
 
@@ -104,6 +98,15 @@ class TableColumns:
         """The extents of the samples in shards. Raises: StorageError for invalid values."""
         return self._listing.extents(self._rows, self.first)
 
+    def part(self, low: int, high: int) -> TableColumns:
+        """Return the columns of rows *low* to *high* (exclusive)."""
+        part = copy(self)
+        part.first += low
+        part._rows = self._rows.slice(low, high - low)
+        part._values_by_name = {name: values[low:high] for name, values in self._values_by_name.items()}
+        part.extents = self.extents.part(low, high)
+        return part
+
     def shards(self) -> tuple[Sequence[str], Any]:
         """Return the URLs of shards, and for each row the index of its shard.
 
@@ -125,20 +128,39 @@ class TableColumns:
 
 
 class ListedBatch(Batch):
-    """Samples with their values in *columns*; `read(extents)` yields the samples of some rows, in batches."""
+    """Samples with their values in *columns*; `read(extents)` yields the samples of some rows, in batches.
 
-    __slots__ = ("_read", "columns")
+    *places*: their members, if *columns* list all members of all of them; if not, they are read to group them.
+    """
 
-    def __init__(self, columns: TableColumns, read: Callable[[Extents], Iterator[Batch]]) -> None:
+    __slots__ = ("_places", "_read", "columns")
+
+    columns: TableColumns
+
+    def __init__(
+        self,
+        columns: TableColumns,
+        read: Callable[[Extents], Iterator[Batch]],
+        places: ListedPlaces | None = None,
+    ) -> None:
         self.columns = columns
         self._read = read
-        self._shards = self.groups = self.offset = None
+        self._places = places
         self.shard = ""
 
     @property
-    def keys(self) -> list[bytes]:  # type: ignore[override]  # the others have them
-        """The keys of the samples."""
-        return [sample.raw_key for sample in self]
+    def keys(self) -> Sequence[bytes]:  # type: ignore[override]  # the others have them
+        """The keys of the samples: from the table, if it has them, else from the samples."""
+        keys = self.columns.values("__key__")
+        if keys is None:
+            return [sample.raw_key for sample in self]
+        return [key.encode("utf-8", "surrogateescape") for key in keys]
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """The URL of the shard of each sample."""
+        urls, numbers = self.columns.shards()
+        return list(map(urls.__getitem__, numbers.tolist()))
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -150,6 +172,63 @@ class ListedBatch(Batch):
     def __getitem__(self, number: int) -> Sample:
         (batch,) = self.batches(number, number + 1)
         return batch[0]
+
+    def bounds(self) -> None:
+        """Return None: the samples need not be adjacent."""
+
+    def file(self) -> None:
+        """Return None: the samples need not be adjacent."""
+
+    def data(self) -> None:
+        """Return None: the samples need not be adjacent."""
+
+    def stored(self) -> int:
+        """Return the bytes that the samples take in their shards."""
+        return int((self.columns.extents.ends - self.columns.extents.begins).sum())
+
+    def stored_by_shard(self) -> dict[str, list[int]]:
+        """Return [samples, bytes] of each shard, in order of appearance."""
+        import numpy as np
+
+        urls, numbers = self.columns.shards()
+        sizes = self.columns.extents.ends - self.columns.extents.begins
+        totals: dict[str, list[int]] = {}
+        for first in np.sort(np.unique(numbers, return_index=True)[1]).tolist():
+            url, mask = urls[numbers[first]], numbers == numbers[first]
+            shard_totals = totals.setdefault(url, [0, 0])
+            shard_totals[0] += int(mask.sum())
+            shard_totals[1] += int(sizes[mask].sum())
+        return totals
+
+    def combinations(self) -> list[Combination]:
+        """Return the samples grouped by their fields, in order of appearance; read unless the table lists members."""
+        if self._places is None:
+            return group_samples(self)
+        return group_described(self, self.columns, self._places)
+
+    def described(self) -> Iterator[Batch]:
+        """Yield the samples in batches that know their fields: rows that list them, and samples that were read."""
+        from tartools.tables.rowplaces import runs_of_equal
+
+        extents = self.columns.extents
+        places = places_of(self.columns, extents.begins, extents.ends)
+        if places is None:
+            yield from self.batches()
+            return
+        for low, high in runs_of_equal(places.described):
+            if places.described[low]:
+                yield ListedBatch(self.columns.part(low, high), self._read, places.part(low, high))
+            else:
+                yield from self.batches(low, high)
+
+    def member_lists(self, first: int) -> Iterator[tuple[bytes, str, Sequence[Member]]]:
+        """Return key, shard and members of each sample from number *first* on, which are read."""
+        samples = (sample for batch in self.batches(first) for sample in batch)
+        return ((sample.raw_key, sample.shard, sample.members) for sample in samples)
+
+    def weight(self, first: int, last: int) -> int:
+        """Return the bytes that samples *first* to *last* (exclusive) take in their shards."""
+        return self.columns.extents.part(first, last).size
 
     def batches(self, first: int = 0, last: int | None = None) -> Iterator[Batch]:
         """Yield samples number *first* to *last* (exclusive; None: to the end); each call reads them again."""
@@ -179,12 +258,6 @@ class ListedBatch(Batch):
             sample.write_to(writer)
 
 
-def keys_of(batch: Batch) -> Sequence[bytes]:
-    """Return the keys of *batch*: from the table, if it has them, else from the samples."""
-    table_keys = batch.columns.values("__key__") if isinstance(batch, ListedBatch) else None
-    return batch.keys if table_keys is None else [key.encode("utf-8", "surrogateescape") for key in table_keys]
-
-
 def column_names(columns: Iterable[Column]) -> list[str]:
     """Return the names of the table columns that may have the values of *columns*."""
     names = [
@@ -193,7 +266,7 @@ def column_names(columns: Iterable[Column]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def known(columns: TableColumns, name: str) -> Sequence[Any] | None:
+def known(columns: SampleColumns, name: str) -> Sequence[Any] | None:
     """Return the values of the column *name*, None for an absent value; None if *columns* do not have them.
 
     All values are None for a field, or a value inside a field, that no sample has.
@@ -210,7 +283,7 @@ def texts_of_column(batch: Batch, column: Column) -> list[str | None]:
     Raises: as `values.lookup`.
     """
     read = getter(column)
-    if not isinstance(batch, ListedBatch):
+    if batch.columns is None:
         return [read(sample, 0) for sample in batch]
     answers = column_answers(column, batch.columns, False, range(len(batch)))
     values = values_in_columns(answers, None)
@@ -239,7 +312,7 @@ def _first_value(values: Iterable[object], nothing: object) -> object:
     return next((value for value in values if value is not nothing), nothing)
 
 
-def column_answers(column: Column, columns: TableColumns, typed: bool, indexes: range) -> list[Answer]:
+def column_answers(column: Column, columns: SampleColumns, typed: bool, indexes: range) -> list[Answer]:
     """Return the answers for *column*, for samples with these *indexes*: the first one with a value applies.
 
     Values are text, or None; if *typed*, they have their JSON types, and an absent value is ABSENT.

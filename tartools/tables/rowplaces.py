@@ -16,7 +16,7 @@ from tartools.storage import is_missing
 from tartools.storage.streams import Stream, size_in_version
 from tartools.storage.url import Url
 from tartools.tables import schema
-from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, padded
+from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup
 from tartools.tar.compression import Pushed
 
 UPDATE_ADVICE = "tarindex --update makes the table again"
@@ -347,12 +347,11 @@ class Checker:
         """Yield the samples of *rows* from *at* on, up to the first that differs from its row; return its index."""
         with suppress(TarFormatError):  # who reads this sample alone finds out what is wrong
             for part in self._read(stream_of(at), url=self.listing.table, begin=bounds[at], until=bounds[-1]):
-                count = rows_in_part(part, rows, at, bounds)
-                if not count:
+                batch = self._batch(part, rows, at)
+                if batch is None or not are_listed(batch, rows, at, bounds):
                     break
-                self._count(bounds[at + count] - bounds[at])
-                batch = Batch(part, self._urls(rows, at, at + count))  # type: ignore[arg-type]
-                at += count
+                self._count(bounds[at + len(batch)] - bounds[at])
+                at += len(batch)
                 yield batch
         return at
 
@@ -367,15 +366,22 @@ class Checker:
             except TarFormatError as error:
                 raise self.listing.failure(rows, index, error.message) from error
             row = replace(rows.part(index, index + 1), keys=None)
-            if len(parts) != 1 or rows_in_part(parts[0], row, 0, [begin, end]) != 1:
+            batch = self._batch(parts[0], row, 0) if len(parts) == 1 else None
+            if batch is None or not are_listed(batch, row, 0, [begin, end]):
                 raise self.listing.failure(rows, index, "this is not one sample")
-            batch = Batch(parts[0], self._urls(rows, index, index + 1))  # type: ignore[arg-type]
             if rows.keys is not None and batch.keys[0] != rows.keys[index]:
                 message = "the key of the sample there is {!r}, not {!r}"
                 keys = (key.decode("utf-8", "replace") for key in (batch.keys[0], rows.keys[index]))
                 raise self.listing.failure(rows, index, message.format(*keys))
             self._count(end - begin)
             yield batch
+
+    def _batch(self, part: Parsed, rows: Extents, at: int) -> Batch | None:
+        """Return the samples of *part*, which should be those of *rows* from *at* on; None if it has none."""
+        if not isinstance(part, ContiguousGroups | ScatteredGroup):
+            return None
+        count = len(part.keys) if isinstance(part, ContiguousGroups) else 1
+        return Batch(part, self._urls(rows, at, min(at + count, len(rows))))
 
     def _urls(self, rows: Extents, low: int, high: int) -> str | list[str]:
         """Return the URL of the shard of rows *low* to *high*; if they differ, a list with the URL of each row."""
@@ -391,19 +397,8 @@ class Checker:
         self._account.unpacked += size
 
 
-def rows_in_part(part: Parsed, rows: Extents, at: int, bounds: list[int]) -> int:
-    """Return the number of samples in *part* if they match *rows* from *at* on, which begin at *bounds*; else 0."""
-    if isinstance(part, ContiguousGroups):
-        keys, starts, base = part.keys, part.starts, getattr(part.source, "base", 0)
-    elif isinstance(part, ScatteredGroup) and part.offset is not None:
-        keys, base = [part.key], 0
-        starts = [
-            part.offset,
-            part.offset + sum(data - start + padded(size) for _, _, start, data, size, _ in part.members),
-        ]
-    else:
-        return 0
-    upto = at + len(keys)
-    if upto > len(rows) or bounds[at : upto + 1] != ([start + base for start in starts] if base else starts):
-        return 0
-    return len(keys) if rows.keys is None or rows.keys[at:upto] == keys else 0
+def are_listed(batch: Batch, rows: Extents, at: int, bounds: list[int]) -> bool:
+    """True if the samples of *batch* are those of *rows* from *at* on, which begin at *bounds*."""
+    end = at + len(batch)
+    is_there = end <= len(rows) and batch.bounds() == bounds[at : end + 1]
+    return is_there and (rows.keys is None or rows.keys[at:end] == batch.keys)

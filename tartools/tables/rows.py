@@ -1,28 +1,23 @@
 """Rows of samples: the extents of each sample and of its members in the shard.
 
 Rows are sent in blocks of bytes, from the process that reads a shard to the one that writes the table. There they are
-in
-a temporary file until all fields and types are known.
+in a temporary file until all fields and types are known.
 """
 
 from __future__ import annotations
 
-import io
 import marshal
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from tartools.errors import SampleError
 from tartools.samples.batch import Batch
-from tartools.samples.sample import Sample, field_name
+from tartools.samples.fieldcolumns import Combination, FieldColumn
+from tartools.samples.sample import Sample
 from tartools.storage.scratch import reread, scratch_file
 from tartools.tables import schema
 from tartools.tables.rowplaces import KnownShards
-from tartools.tar import BLOCK, ContiguousGroups, split_path
-from tartools.tar.groups import UniformGroups
-from tartools.tar.member import Chunk
 
 ROWS_IN_BLOCK = 1 << 13  # in a block
 
@@ -65,16 +60,38 @@ class RowBlock:
 
     def _fill(self) -> None:
         """Mark fields that were not added to the last rows as absent."""
-        for columns, missing in ((self.offsets, schema.ABSENT_OFFSET), (self.sizes, 0)):
-            for column in columns.values():
-                column.extend([missing] * (len(self) - len(column)))
+        for field in self.offsets:
+            self._columns(field, len(self))
 
     def add(self, batch: Batch) -> None:
         """Add the samples of *batch*. Raises: SampleError if a sample has no extent of its own."""
-        groups = batch.groups
-        if groups is None or groups.alike is None or not self._add_arrays(groups, groups.alike):
-            for number, sample in enumerate(batch):
-                self.add_sample(sample, begin_of(sample, batch, number))
+        bounds = batch.bounds()
+        if bounds is None:
+            raise _not_in_one_piece(batch[0])
+        first = len(self)
+        for same in batch.combinations():
+            columns: dict[str, FieldColumn] = {}
+            for column in same.columns:
+                columns.setdefault(column.name, column)
+            for name, column in columns.items():
+                if name:
+                    repeated = same.has_repeated_field and same.fields.count(name) > 1
+                    self._add_column(first, len(batch), same, column, repeated)
+        self.keys += batch.keys
+        self.begins.extend(bounds[:-1])
+        self.ends.extend(bounds[1:])
+
+    def _add_column(self, first: int, count: int, same: Combination, column: FieldColumn, repeated: bool) -> None:
+        """Add *column* of the samples *same*, which are some or all of the *count* rows from row *first* on."""
+        offsets, sizes = self._columns(column.name.encode("utf-8", "surrogateescape"), first)
+        if len(same) == count and not repeated:
+            column.append_to(offsets, sizes)
+            return
+        places = [schema.REPEATED_OFFSET] * len(same) if repeated else column.offsets()
+        _fill(offsets, first + count, schema.ABSENT_OFFSET)
+        _fill(sizes, first + count, 0)
+        for number, offset, size in zip(same.numbers, places, column.sizes, strict=True):
+            offsets[first + number], sizes[first + number] = offset, size
 
     def add_facts(self, facts: Iterable[Mapping[Fact, object]], first: int) -> None:
         """Add facts about samples from number *first* on; a missing fact is null."""
@@ -84,52 +101,18 @@ class RowBlock:
                 column.extend([None] * (number - len(column)))
                 column.append(value)
 
-    def _add_arrays(self, groups: ContiguousGroups, uniform: UniformGroups) -> bool:
-        """Add *groups*, uniform ones, and return True; False if a field is empty or repeated."""
-        fields = uniform.fields
-        if not all(fields) or len(set(fields)) < uniform.width:
-            return False
-        payloads = uniform.begins + BLOCK + base_of(groups)
-        for number, field in enumerate(fields):
-            offsets, sizes = self._columns(field)
-            offsets.frombytes(payloads[:, number].tobytes())
-            sizes.frombytes(uniform.sizes[:, number].tobytes())
-        shift, starts = base_of(groups), groups.starts
-        self.keys += groups.keys
-        self.begins.extend([start + shift for start in starts[:-1]] if shift else starts[:-1])
-        self.ends.extend([start + shift for start in starts[1:]] if shift else starts[1:])
-        return True
-
-    def _columns(self, field: bytes) -> tuple[array[int], array[int]]:
-        """Return offsets and sizes of *field*, filled up to the current row."""
+    def _columns(self, field: bytes, count: int) -> tuple[array[int], array[int]]:
+        """Return offsets and sizes of *field* of the first *count* rows."""
         offsets, sizes = self.offsets.setdefault(field, array("q")), self.sizes.setdefault(field, array("q"))
-        if len(offsets) < len(self.keys):
-            offsets.extend([schema.ABSENT_OFFSET] * (len(self.keys) - len(offsets)))
-            sizes.extend([0] * (len(self.keys) - len(sizes)))
+        _fill(offsets, count, schema.ABSENT_OFFSET)
+        _fill(sizes, count, 0)
         return offsets, sizes
 
-    def add_sample(self, sample: Sample, begin: int) -> None:
-        """Add *sample*, which is in the shard from byte *begin* on."""
-        fields: set[bytes] = set()
-        end = begin
-        for member in sample.members:
-            field = split_path(member.path)[1]
-            if field and field not in fields:
-                offsets, sizes = self._columns(field)
-                offsets.append(end + (member.data - member.start if member.head is None else len(member.head)))
-                sizes.append(member.size)
-            elif field:
-                self.offsets[field][-1] = schema.REPEATED_OFFSET
-            fields.add(field)
-            end += member.stored
-        self.keys.append(sample.raw_key)
-        self.begins.append(begin)
-        self.ends.append(end)
 
-
-def base_of(groups: ContiguousGroups) -> int:
-    """Return the offset in the shard at which the source of *groups* begins."""
-    return groups.source.base if isinstance(groups.source, Chunk) else 0
+def _fill(column: array[int], count: int, value: int) -> None:
+    """Extend *column* to *count* rows with *value*."""
+    if len(column) < count:
+        column.extend([value] * (count - len(column)))
 
 
 def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[bytes]:
@@ -152,23 +135,9 @@ def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[byt
         yield block.packed()
 
 
-def begin_of(sample: Sample, batch: Batch, number: int) -> int:
-    """Return the offset in the shard at which *sample*, number *number* of *batch*, begins.
-
-    Raises: SampleError if its members are not adjacent there.
-    """
-    if batch.groups is not None:
-        return batch.groups.starts[number] + base_of(batch.groups)
-    if batch.offset is not None:
-        return batch.offset
-    members = sample.members
-    file = members[0].source
-    is_contiguous = all(a.source is b.source and a.end == b.start for a, b in pairwise(members))
-    has_own_headers = all(member.head is None for member in members)
-    if is_contiguous and has_own_headers and isinstance(file, io.FileIO) and not file.writable():
-        return members[0].start
-    raise SampleError(
-        f"sample {sample.key!r}, with {field_name(members[0])!r}, is not in one piece with its own headers, so a "
+def _not_in_one_piece(sample: Sample) -> SampleError:
+    return SampleError(
+        f"sample {sample.key!r}, with {sample.fields[0]!r}, is not in one piece with its own headers, so a "
         "table can't say where it is; tarcat makes a copy that a table can list",
         url=sample.shard,
     )

@@ -5,7 +5,6 @@ from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 from tartools.tar.header import BLOCK
-from tartools.tar.keys import field_from_ending
 from tartools.tar.member import Member, Source
 
 
@@ -31,11 +30,6 @@ class UniformGroups:
         self.begins = begins.reshape(-1, self.width)
         self.sizes = sizes.reshape(-1, self.width)
 
-    @property
-    def fields(self) -> list[bytes]:
-        """The fields of each group; b"" for a member without one."""
-        return list(map(field_from_ending, self.endings))
-
     def members(self, source: Source, keys: Sequence[bytes]) -> list[Member]:
         """Return the members of the groups *keys* in *source*, as plain tuples."""
         paths = [key + ending for key in keys for ending in self.endings]
@@ -47,12 +41,6 @@ class UniformGroups:
     def firsts(self) -> list[int]:
         """Return the index of the first member of each group."""
         return list(range(0, self.sizes.size, self.width))
-
-    def payloads(self, source: bytes | bytearray, column: int) -> list[bytes | bytearray]:
-        """Return the payloads of one *column*, in *source*."""
-        begins = self.begins[:, column] + BLOCK
-        ends = begins + self.sizes[:, column]
-        return [source[at:end] for at, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
 class ContiguousGroups(NamedTuple):

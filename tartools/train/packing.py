@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, TarToolsError, UsageError, byte_size, shown
 from tartools.samples.account import Account
+from tartools.samples.batch import Batch
 from tartools.samples.encoding import ENCODERS, as_python, encode, encode_picture, text_payload, without_codec
 from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import Sample, build, raw_bytes
@@ -165,7 +166,7 @@ class _Packing:
                 if self._is_full(len(block), writer.size, sample):
                     self._next = position + len(block), sample
                     break
-                block.add_sample(sample, writer.size)
+                block.add(Batch.of(sample, writer.size))
                 writer.write(sample)
         return block
 

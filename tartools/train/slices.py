@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from contextlib import closing
 from hashlib import file_digest
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tartools import storage
@@ -28,7 +27,6 @@ from tartools.storage.objects.ranges import RangedInput
 from tartools.storage.streams import Input
 from tartools.storage.url import Url
 from tartools.tables import schema
-from tartools.tables.rows import base_of
 from tartools.tables.tablesamples import row_batches
 from tartools.tar import compression
 from tartools.tar.fullheader import FullHeader, read_full_header
@@ -323,13 +321,11 @@ class SliceReader:
         current, batch = self._current, self._batch
         if not self._count or current is None or batch is None:
             return Position(self._number, self._rest)
-        number, groups = self._count - self._first, batch.groups
+        bounds = batch.bounds() if self._plain else None
         if current.rows:
             remainder = current._replace(begin=current.begin + self._count)
-        elif self._plain and batch.offset is not None:
-            remainder = current._replace(begin=batch.offset, skip=number)
-        elif self._plain and groups is not None and isinstance(groups.source, (io.FileIO, Chunk)):
-            remainder = current._replace(begin=base_of(groups) + groups.starts[number], skip=0)
+        elif bounds is not None:
+            remainder = current._replace(begin=bounds[self._count - self._first], skip=0)
         else:
             remainder = current._replace(skip=current.skip + self._count)
         return Position(self._number, remainder)
@@ -390,9 +386,10 @@ def _is_plain(url: str, stream: Input, batch: Batch) -> bool:
         return False
     if batch.shards[0] != url:  # that of a table
         return False
-    begin = batch.offset if batch.groups is None else batch.groups.starts[0] + base_of(batch.groups)
-    if begin == 0 or not Url(url).is_local:
-        return begin == 0
+    bounds = batch.bounds()
+    begins_shard = bounds is not None and bounds[0] == 0
+    if begins_shard or not Url(url).is_local:
+        return begins_shard
     with closing(seekable.reading(url)) as file:  # the first header is not that of a sample
         return can_be_cut(url, file)
 
@@ -441,20 +438,11 @@ def _name(field: bytes, member: Member) -> str:
 
 def dicts(batch: Batch, first: int = 0, needed: Set[str] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the samples of *batch* from number *first* on as `as_dict` does, which reads only fields *needed*."""
-    groups = batch.groups
-    if groups is None or groups.members is None:
-        for number in range(first, len(batch)):
-            yield as_dict(batch[number], needed)
-        return
-    shards, members, firsts = batch.shards, groups.members, [*groups.firsts, len(groups.members)]
-    cached_name, url = _names.get, shards[0]
-    for number, (low, high) in enumerate(pairwise(firsts[first:]), first):
-        key = groups.keys[number]
-        if len(shards) > 1:
-            url = shards[number]
-        begin = field_offset(key)
-        sample: dict[str, Any] = {DICT_KEY: key.decode("utf-8", "surrogateescape"), DICT_URL: url}
-        for member in members[low:high]:
+    cached_name = _names.get
+    for number, (raw_key, url, members) in enumerate(batch.member_lists(first), first):
+        begin = field_offset(raw_key)
+        sample: dict[str, Any] = {DICT_KEY: raw_key.decode("utf-8", "surrogateescape"), DICT_URL: url}
+        for member in members:
             path, source, _, data, size, _ = member
             field = path[begin:]
             name = cached_name(field) or _name(field, member)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tartools.cli.completions import FIELDS_SCRIPT
 from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample
-from tartools.stages.combinations import by_combination
 from tartools.storage.scratch import scratch_file
 from tartools.tables.bulk import bulk_from_buffer
 from tartools.tar import ContiguousGroups, Member, join_path, read_members, split_path
@@ -95,9 +94,9 @@ def test_members_are_grouped_alike_by_all_readers(several: list[tuple[bytes, int
         samples = list(dicts(Batch(part, "a.tar")))
         assert [list(sample)[2:] for sample in samples] == wanted
         assert [sample["__key__"].encode("utf-8", "surrogateescape") for sample in samples] == part.keys
-    members = list(map(Member._make, part.members or ()))
-    for combination in by_combination(part.keys, members, part.firsts):
-        for number, key, *row in zip(combination.numbers, combination.keys, *combination.columns, strict=True):
+    for combination in Batch(part, "a.tar").combinations():
+        columns = [map(Member._make, column.members) for column in combination.columns]
+        for number, key, *row in zip(combination.numbers, combination.keys, *columns, strict=True):
             fields = [field.encode("utf-8", "surrogateescape") for field in combination.fields]
             assert [by_the_rule(member.path) for member in row] == [(key, field) for field in fields]
             assert Sample(key, row).fields == combination.fields and [m.path for m in row] == expected[number]

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tartools.errors import TarFormatError
+from tartools.samples.batch import Batch
 from tartools.storage.scratch import scratch_file
 from tartools.tar import ContiguousGroups, Member, ScatteredGroup, read_members, reader, runs
 from tests.archives import BLOCK, END, GNU, Trickle, data, entry, file_stream, long, pax
@@ -171,7 +172,8 @@ def test_payloads_of_groups_that_are_alike(
             if isinstance(part, ContiguousGroups) and part.alike is not None:
                 times += 1
                 assert isinstance(part.source, bytearray) and part.alike.endings == [b"." + field for field in fields]
-                columns = [part.alike.payloads(part.source, number) for number in range(len(fields))]
+                (combination,) = Batch(part, "a.tar").combinations()
+                columns = [column.payloads() for column in combination.columns]
                 for key, *payloads in zip(part.keys, *columns, strict=True):
                     found += [(key + b"." + f, bytes(p)) for f, p in zip(fields, payloads, strict=True)]
             elif isinstance(part, ContiguousGroups) and part.members:

@@ -9,17 +9,17 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise, zip_longest
+from itertools import pairwise, zip_longest
 
 from tartools.errors import in_units, printable, several
 from tartools.samples import decoding
+from tartools.samples.fieldcolumns import group_samples
 from tartools.samples.filetypes import PICTURES, SOUNDS, suffix_of
 from tartools.samples.sample import Sample, field_name
 from tartools.show import text
 from tartools.show.html.tile import BROKEN_FACET, FOLDER_FACET, Broken, mark, safe
 from tartools.show.sections import Section
 from tartools.show.statreport import by_count
-from tartools.stages.combinations import by_combination
 from tartools.stages.statistics import FieldKinds, count_fields
 from tartools.stages.summary import MAX_DISTINCT_VALUES, Counts, Distribution, Summary, Tally, sum_of_counts
 
@@ -69,15 +69,12 @@ class Overview:
 
     def count(self, samples: Sequence[Sample]) -> None:
         """Add the counts of *samples*, one of the groups that `grouped_samples` makes."""
-        keys = [sample.raw_key for sample in samples]
-        members = [member for sample in samples for member in sample.members]
-        firsts = list(accumulate((len(sample.members) for sample in samples[:-1]), initial=0))
         folders = Counter(printable(sample.key.rpartition("/")[0]) for sample in samples if "/" in sample.key)
         self.sizes.add(Distribution.of(sum(member.size for member in sample.members) for sample in samples))
         self.folders = sum_of_counts(self.folders, folders)
         part = Summary(MAX_BROKEN_LISTED)
         part.samples, part.first = len(samples), samples[0].key
-        count_fields(by_combination(keys, members, firsts), CLASS_FIELDS, part)
+        count_fields(group_samples(samples), CLASS_FIELDS, part)
         self.counts.add(part)
 
 

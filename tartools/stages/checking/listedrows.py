@@ -147,10 +147,7 @@ class TableRows:
             return
         block = RowBlock("")
         for batch in batches:
-            if batch.groups is not None:
-                block.add(batch)
-            else:
-                block.add_sample(batch[0], 0)
+            block.add(batch)
         shift = piece.begins - np.frombuffer(block.begins, np.int64)
         low, count = piece.first - self._firsts[-1], len(piece)
         fields, offsets, sizes = self._members

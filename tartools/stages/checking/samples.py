@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, chain
-from operator import itemgetter
 from typing import NamedTuple
 
 from tartools.samples.batch import Batch
+from tartools.samples.fieldcolumns import Combination, FieldColumn, group_samples
 from tartools.samples.filetypes import (
     BY_SUFFIX,
     MAGIC_BYTES,
@@ -24,7 +23,6 @@ from tartools.samples.sample import Sample, text
 from tartools.samples.unicodeforms import nfc
 from tartools.stages.checking.across import DOUBTFUL, combination_number, key_records
 from tartools.stages.checking.codes import Place, is_harmless
-from tartools.stages.combinations import Combination, by_combination, heads_of
 from tartools.stages.summary import MAX_EXTREMES, Distribution, FieldSummary, Summary, largest
 from tartools.tar import Member
 
@@ -47,7 +45,7 @@ PlaceOf = Callable[[int, str], Place]  # number of a sample, and what is wrong w
 
 
 class Rows(NamedTuple):
-    """Adjacent *samples* of input *shard*, also as columns; they take *stored* bytes.
+    """Adjacent *samples* of input *shard*, also grouped by their fields; they take *stored* bytes.
 
     *doubtful*: they lie next to damage. *lost*: names of their members that are truncated.
     """
@@ -55,8 +53,7 @@ class Rows(NamedTuple):
     shard: int
     keys: Sequence[bytes]
     begins: Sequence[int]  # bytes of the tar stream, or rows of a table
-    members: Sequence[Member]
-    firsts: Sequence[int]
+    combinations: Sequence[Combination]
     stored: int
     samples: Batch | Sequence[Sample]
     doubtful: bool = False
@@ -69,25 +66,16 @@ def rows_of_batch(batch: Batch, shard: int, row: int | None = None) -> Rows | No
 
     Without *row*, their places are bytes of the shard.
     """
-    numbers = range(row or 0, (row or 0) + len(batch))
-    groups = batch.groups
-    if groups is not None and (groups.members is not None or row is None):
-        source, keys, starts, members, firsts, _ = groups
-        base = getattr(source, "base", 0)
-        begins = numbers if row is not None else [start + base for start in starts[:-1]] if base else starts[:-1]
-        return Rows(shard, keys, begins, members or [], firsts, starts[-1] - starts[0], batch)
-    if row is None and batch.offset is None:
+    bounds = batch.bounds() if row is None else range(row, row + len(batch) + 1)
+    if bounds is None:
         return None
-    return rows_of_samples(batch, shard, numbers if row is not None else [batch.offset or 0])
+    return Rows(shard, batch.keys, bounds[:-1], batch.combinations(), batch.weight(0, len(batch)), batch)
 
 
-def rows_of_samples(samples: Batch | Sequence[Sample], shard: int, begins: Sequence[int]) -> Rows:
+def rows_of_samples(samples: Sequence[Sample], shard: int, begins: Sequence[int]) -> Rows:
     """Return *samples*, which begin at *begins*."""
-    keys = [sample.raw_key for sample in samples]
-    members = [sample.members for sample in samples]
-    firsts = [0, *accumulate(map(len, members))]
-    every = [*chain.from_iterable(members)]
-    return Rows(shard, keys, begins, every, firsts[:-1], sum(member.stored for member in every), samples)
+    keys, stored = [sample.raw_key for sample in samples], sum(sample.size for sample in samples)
+    return Rows(shard, keys, begins, group_samples(samples), stored, samples)
 
 
 def empty_summary() -> Summary:
@@ -100,7 +88,7 @@ def check_samples(rows: Rows, summary: Summary, decode: Decode | None) -> Iterat
 
     Checks the first bytes of payloads; with *decode* all of them. Raises: StorageError.
     """
-    if not rows.members:  # all of them are cut
+    if not any(same.fields for same in rows.combinations):  # all members are cut
         return
     summary.samples += len(rows.keys)
     summary.stored += rows.stored
@@ -108,10 +96,9 @@ def check_samples(rows: Rows, summary: Summary, decode: Decode | None) -> Iterat
         for key, byte in zip(rows.keys, rows.begins, strict=True):
             for code in codes_of_key(key):
                 summary.note(code, Place(rows.shard, byte, text(key)))
-    read = heads_of(rows.members, MAGIC_BYTES)
-    for group in by_combination(rows.keys, rows.members, rows.firsts):
-        begins = rows.begins if len(group.keys) == len(rows.keys) else [rows.begins[n] for n in group.numbers]
-        yield from check_group(group, begins, rows, summary, read, decode)
+    for group in rows.combinations:
+        begins = rows.begins if len(group) == len(rows.keys) else [rows.begins[n] for n in group.numbers]
+        yield from check_group(group, begins, rows, summary, decode)
 
 
 def check_group(
@@ -119,7 +106,6 @@ def check_group(
     begins: Sequence[int],
     rows: Rows,
     summary: Summary,
-    read: Callable[[Sequence[Member]], Iterable[bytes]],
     decode: Decode | None,
 ) -> Iterable[bytes]:
     """Add findings about *group* of *rows*, samples with the same fields, to *summary*; return records of the keys."""
@@ -143,21 +129,14 @@ def check_group(
     for code, detail in codes_of_fields(group.fields):
         for number in range(count):
             summary.note(code, place(number, detail))
-    for field, column in zip(group.fields, group.columns, strict=True):
-        check_payloads(field, column, place, summary, read, decode)
+    for column in group.columns:
+        check_payloads(column, place, summary, decode)
     return key_records(group.keys, 2 * rows.shard + rows.walked, begins, combination_number(combination))
 
 
-def check_payloads(
-    field: str,
-    column: Sequence[Member],
-    place: PlaceOf,
-    summary: Summary,
-    read: Callable[[Sequence[Member]], Iterable[bytes]],
-    decode: Decode | None,
-) -> None:
-    """Add findings about the payloads *column* of *field* to *summary*; `place(number, detail)`: their places."""
-    sizes = list(map(itemgetter(4), column))
+def check_payloads(column: FieldColumn, place: PlaceOf, summary: Summary, decode: Decode | None) -> None:
+    """Add findings about the payloads of *column* to *summary*; `place(number, detail)`: their places."""
+    field, sizes = column.name, column.sizes
     summary.add_field(field, sizes_of(field, sizes, place, summary))
     if not min(sizes):
         for number, size in enumerate(sizes):
@@ -165,16 +144,16 @@ def check_payloads(
                 summary.note("empty-field", place(number, field))
     suffix = suffix_of(field)
     if suffix in PICKLES:
-        for number in range(len(column)):
+        for number in range(len(sizes)):
             summary.note("pickle", place(number, field))
     lies: dict[int, str] = {}
     if suffix in TEXTS or suffix in BY_SUFFIX:
-        heads = list(read(column))
+        heads = list(map(bytes, column.payloads(MAGIC_BYTES)))
         for number, code, detail in type_findings(suffix, heads, sizes):
             if lies.setdefault(number, code) == code:
                 summary.note(code, place(number, f"{field}: {detail}"))
     if decode is not None:
-        for number, code, reason in decoded_findings(field, column, decode):
+        for number, code, reason in decoded_findings(field, column.members, decode):
             if not code:
                 summary.undecoded.add(field)
             elif code != lies.get(number):

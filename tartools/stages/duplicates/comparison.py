@@ -17,16 +17,15 @@ from tartools import storage
 from tartools.errors import StorageError, TarToolsError, shown
 from tartools.formats.textrows import escape
 from tartools.samples.account import Account, Phase
-from tartools.samples.batch import Batch
+from tartools.samples.batch import Batch, SampleColumns
 from tartools.samples.sample import Sample, failure_of
 from tartools.samples.values import blanks, field_list, payload_digests
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import counted
 from tartools.shards.workers import ShardTask, outputs
-from tartools.stages.combinations import group_by_fields
+from tartools.stages.combinations import digest_columns
 from tartools.stages.duplicates import AGAINST, INPUT
 from tartools.stages.externalsort import Spool, pack_blocks, records_of
-from tartools.tables.listed import ListedBatch, TableColumns, keys_of
 from tartools.tar import Member
 
 VALUE_DIGEST_BYTES, POSITION_BYTES = 16, 8  # bytes
@@ -55,15 +54,15 @@ class Comparison(NamedTuple):
         It comes from table columns where they exist, else from the samples.
         Raises: SampleError for the first sample that lacks it, unless *lenient*; StorageError for columns of no use.
         """
-        contents = self._column_contents(batch.columns) if isinstance(batch, ListedBatch) and self.columns else None
-        if contents is None:
+        columns = batch.columns
+        contents = self._column_contents(columns) if columns is not None and self.columns else None
+        if contents is None or columns is None:
             return self._sample_contents(batch)
         if not self.lenient and b"" in contents:
-            assert isinstance(batch, ListedBatch)
             number = contents.index(b"")
             self._sample_contents(Batch.of(batch[number]))
-            why = f"row {batch.columns.first + number} has no value in {' '.join(self.columns)}"
-            raise StorageError(f"{why}; tarindex makes the table again", url=batch.columns.url)
+            why = f"row {columns.first + number} has no value in {' '.join(self.columns)}"
+            raise StorageError(f"{why}; tarindex makes the table again", url=columns.url)
         return contents
 
     def _sample_contents(self, batch: Batch) -> list[bytes]:
@@ -124,7 +123,7 @@ class Comparison(NamedTuple):
         (name,) = self.near
         return [f"{name}.dhash", f"{name}.colours", f"{name}.width", f"{name}.height"]
 
-    def _column_contents(self, columns: TableColumns) -> list[bytes] | None:
+    def _column_contents(self, columns: SampleColumns) -> list[bytes] | None:
         """Return the packed content of each row of *columns*; empty where a value is missing. None without columns."""
         arrays_by_name = {name: column for name in self.columns if (column := columns.column(name)) is not None}
         if len(arrays_by_name) < len(self.columns):
@@ -132,15 +131,14 @@ class Comparison(NamedTuple):
         values = {name: column.to_pylist() for name, column in arrays_by_name.items()}
         return self._hashes(values, columns.url) if self.near else self._digests(values, columns)
 
-    def _digests(self, values: dict[str, list[Any]], columns: TableColumns) -> list[bytes]:
+    def _digests(self, values: dict[str, list[Any]], columns: SampleColumns) -> list[bytes]:
         every = {value for column in values.values() for value in column} - {None}
         if not all(isinstance(value, bytes) and len(value) == VALUE_DIGEST_BYTES for value in every):
             raise StorageError(
                 f"not all values of {' '.join(values)} are digests of {VALUE_DIGEST_BYTES} bytes", url=columns.url
             )
-        begins, ends = columns.extents.begins, columns.extents.ends
         contents = []
-        for number, size in enumerate((ends - begins).tolist()):
+        for number, size in enumerate(columns.values("__size__") or ()):
             candidates = (filter(None, (values[f"{name}.blake2b"][number] for name in choices)) for choices in self.by)
             digests = [next(digest, b"") for digest in candidates]
             contents.append(b"" if b"" in digests else combine_digests(digests) + size.to_bytes(POSITION_BYTES, "big"))
@@ -210,12 +208,8 @@ def _records(batches: Iterator[Batch], comparison: Comparison, account: Account,
 
 def _names(batch: Batch) -> Iterator[bytes]:
     """Yield shard and key of each sample of *batch*, as bytes."""
-    if isinstance(batch, ListedBatch) and batch.columns.values("__key__") is not None:
-        urls, numbers = batch.columns.shards()
-        shards = map(urls.__getitem__, numbers.tolist())
-        rows: Iterable[tuple[str, bytes]] = zip(shards, keys_of(batch), strict=True)
-    else:
-        rows = ((sample.shard, sample.raw_key) for sample in batch)
+    shards = batch.shards
+    rows = zip(repeat(shards[0]) if len(shards) == 1 else shards, batch.keys, strict=False)
     for shard, key in rows:
         yield shard.encode("utf-8", "surrogateescape") + b"\0" + key
 
@@ -237,9 +231,10 @@ def find_duplicates(
 def whole_digests(batch: Batch) -> list[bytes]:
     """Return a digest of each sample of *batch*: of names and payloads of its fields, whose order does not count."""
     digests = [b""] * len(batch)
-    for numbers, _, fields, columns in group_by_fields(batch, VALUE_DIGEST_BYTES):
+    for same in batch.combinations():
+        fields, columns = digest_columns(same, VALUE_DIGEST_BYTES)
         names = b"".join(len(field).to_bytes(POSITION_BYTES, "big") + field for field in fields)
-        for number, row in zip(numbers, zip(*columns, strict=True), strict=True):
+        for number, row in zip(same.numbers, zip(*columns, strict=True), strict=True):
             digests[number] = blake2b(names + b"".join(row), digest_size=VALUE_DIGEST_BYTES).digest()
     return digests
 

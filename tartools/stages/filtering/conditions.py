@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tartools.samples.account import Account
-from tartools.samples.batch import Batch
+from tartools.samples.batch import Batch, SampleColumns
 from tartools.samples.sample import Sample
 from tartools.samples.values import INDEX_NAME, PSEUDO, as_text, field_list
-from tartools.tables.listed import ListedBatch, TableColumns, keys_of, known
+from tartools.tables.listed import known
 
 if TYPE_CHECKING:
     from tartools.stages.filtering.expression import Ask, Expression
@@ -82,12 +82,13 @@ class Filter:
 
         Raises: SampleError, naming the sample, if the expression fails on it.
         """
-        flags = self._key_flags(keys_of(batch) if self._keys is not None or self._numbers else (), len(batch))
+        flags = self._key_flags(batch.keys if self._keys is not None or self._numbers else (), len(batch))
         if not self.by_key:
             first = self._index
-            answers = self._answers(batch.columns, first) if isinstance(batch, ListedBatch) else {}
+            columns = batch.columns
+            answers = {} if columns is None else self._answers(columns, first)
             reads: Iterator[Callable[[], Sample]] = (partial(_identity, sample) for sample in batch)
-            if isinstance(batch, ListedBatch) and self.asks is not None and answers.keys() >= set(self.asks):
+            if columns is not None and self.asks is not None and answers.keys() >= set(self.asks):
                 reads = (partial(batch.__getitem__, number) for number in range(len(batch)))
             for number, (read, flag) in enumerate(zip(reads, flags, strict=True)):
                 if flag:
@@ -102,7 +103,7 @@ class Filter:
         """Return a flag for each of the next samples, given their *keys*: for conditions on keys only."""
         return self._invert_and_count(self._key_flags(keys, len(keys)))
 
-    def _answers(self, columns: TableColumns, first: int) -> dict[Ask, Sequence[Any]]:
+    def _answers(self, columns: SampleColumns, first: int) -> dict[Ask, Sequence[Any]]:
         columns_by_ask = {ask: answers_of(columns, ask) for ask in self.asks or ()}
         if ("field", INDEX_NAME) in columns_by_ask:
             columns_by_ask["field", INDEX_NAME] = range(first, first + len(columns))
@@ -161,7 +162,7 @@ def _identity(sample: Sample) -> Sample:
     return sample
 
 
-def answers_of(columns: TableColumns, ask: Ask) -> Sequence[Any] | None:
+def answers_of(columns: SampleColumns, ask: Ask) -> Sequence[Any] | None:
     """Return the answers of *columns* to *ask*, one a row, None where the sample lacks it; None without such columns.
 
     The value of a field is text; values inside JSON, and of columns that are no fields, keep their types.
@@ -191,7 +192,7 @@ def answers_of(columns: TableColumns, ask: Ask) -> Sequence[Any] | None:
     return [size if offset >= 0 else None for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True)]
 
 
-def _member_columns(columns: TableColumns, name: str) -> tuple[Any, Any] | None:
+def _member_columns(columns: SampleColumns, name: str) -> tuple[Any, Any] | None:
     """Return offsets and sizes of the field *name*; None if unknown, or if another name differs only in case."""
     members = columns.members()
     if members is None:

@@ -1,0 +1,259 @@
+"""`FieldColumn`: one field of many samples. `Combination`: samples with the same fields, with a column for each.
+
+`Batch.combinations` returns them. Members are grouped by the ends of their paths, after the key.
+"""
+
+from __future__ import annotations
+
+import io
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain, repeat
+from operator import add, itemgetter
+from typing import Any, TypeVar
+
+from tartools.samples.sample import Sample, text
+from tartools.tar import BLOCK, ContiguousGroups, Member, read_range
+from tartools.tar.keys import field_from_ending
+from tartools.tar.member import MIN_VIEW_BYTES, Chunk
+
+Item = TypeVar("Item")
+
+MAX_SAMPLE_DISTANCE_BYTES = 1 << 13  # bytes; payloads in a file that are this close on average are read at once
+
+
+class Combination:
+    """Samples with the same fields in the same order: their *numbers* in the batch, their *keys*, a column a field."""
+
+    __slots__ = ("columns", "fields", "keys", "numbers")
+
+    def __init__(self, numbers: Sequence[int], keys: Sequence[bytes], columns: Sequence[FieldColumn]) -> None:
+        self.numbers, self.keys, self.columns = numbers, keys, columns
+        self.fields = tuple([column.name for column in columns])
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def has_repeated_field(self) -> bool:
+        """True if two columns have one name."""
+        return len(set(self.fields)) < len(self.fields)
+
+
+class FieldColumn:
+    """One field of the samples of a combination: a member of each. *name* is "" for members without a field."""
+
+    def __init__(
+        self,
+        name: str,
+        members: Sequence[Member] = (),
+        buffer: FileBuffer | None = None,
+        offsets: Sequence[int] | None = None,
+    ) -> None:
+        self.name = name
+        self._members = members
+        self._buffer = buffer
+        self._offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The members, possibly as plain tuples. They are made when they are asked for."""
+        return self._members
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The sizes of the payloads, in bytes."""
+        return list(map(itemgetter(4), self._members))
+
+    @property
+    def padding(self) -> int:
+        """The bytes of padding after the payloads, all together."""
+        return sum([-size % BLOCK for size in self.sizes])
+
+    def offsets(self) -> Sequence[int]:
+        """Return the offset in the shard of each payload. Ask only if the batch has bounds."""
+        if self._offsets is not None:
+            return self._offsets
+        # a member may be in an older buffer than the others: see `ContiguousGroups`
+        return [data + source.base if type(source) is Chunk else data for _, source, _, data, *_ in self._members]
+
+    def append_to(self, offsets: array[int], sizes: array[int]) -> None:
+        """Append the offsets and the sizes of the payloads to two arrays of int64."""
+        offsets.extend(self.offsets())
+        sizes.extend(self.sizes)
+
+    def payloads(self, max_bytes: int | None = None) -> list[bytes | bytearray]:
+        """Return the payloads, or the first *max_bytes* bytes of each. Raises: StorageError if a file has changed."""
+        sizes = self.sizes
+        if max_bytes is not None and max(sizes) > max_bytes:
+            sizes = [min(size, max_bytes) for size in sizes]
+        if self._buffer is not None:
+            return self._buffer.read(list(map(itemgetter(3), self.members)), sizes)
+        return [
+            source[at : at + n] if n < MIN_VIEW_BYTES and type(source) is Chunk else read_range(source, at, at + n)
+            for (_, source, _, at, _, _), n in zip(self.members, sizes, strict=True)
+        ]
+
+    def value_counts(self, max_bytes: int) -> dict[str, int] | None:
+        """Return the count of each payload of at most *max_bytes* bytes, as text without a final newline.
+
+        None if the samples are rows of a table without a column for the field. Raises: StorageError.
+        """
+        payloads = self.payloads(max_bytes)
+        if max(self.sizes) > max_bytes:
+            payloads = [payload for payload, size in zip(payloads, self.sizes, strict=True) if size <= max_bytes]
+        counts: dict[str, int] = {}
+        for payload, count in Counter(map(bytes, payloads)).items():
+            value = text(payload).removesuffix("\n")
+            counts[value] = counts.get(value, 0) + count
+        return counts
+
+    def picture_facts(self, measure: Callable[[Member], tuple[Any, ...]]) -> Sequence[tuple[Any, ...] | None] | None:
+        """Return the result of *measure*, such as `decoding.facts`, for each picture; None for one without facts.
+
+        None if the samples are rows of a table without columns for it.
+        """
+        return [measure(Member._make(member)) for member in self.members]
+
+
+class ArrayColumn(FieldColumn):
+    """A field of samples that the reader returned as arrays."""
+
+    def __init__(self, groups: ContiguousGroups, number: int, buffer: FileBuffer | None = None) -> None:
+        assert groups.alike is not None
+        super().__init__(text(field_from_ending(groups.alike.endings[number])), (), buffer)
+        self._groups, self._uniform, self._number = groups, groups.alike, number
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The members, as plain tuples."""
+        return self._uniform.members(self._groups.source, self._groups.keys)[self._number :: self._uniform.width]
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The sizes of the payloads, in bytes."""
+        return self._uniform.sizes[:, self._number].tolist()  # type: ignore[no-any-return]
+
+    @property
+    def padding(self) -> int:
+        """The bytes of padding after the payloads, all together."""
+        return int((-self._uniform.sizes[:, self._number] % BLOCK).sum())
+
+    def offsets(self) -> Sequence[int]:
+        """Return the offset in the shard of each payload."""
+        return self._shard_offsets().tolist()  # type: ignore[no-any-return]
+
+    def append_to(self, offsets: array[int], sizes: array[int]) -> None:
+        """Append the offsets and the sizes of the payloads to two arrays of int64."""
+        offsets.frombytes(self._shard_offsets().tobytes())
+        sizes.frombytes(self._uniform.sizes[:, self._number].tobytes())
+
+    def payloads(self, max_bytes: int | None = None) -> list[bytes | bytearray]:
+        """Return the payloads, or the first *max_bytes* bytes of each. Raises: StorageError if a file has changed."""
+        sizes = self.sizes
+        if max_bytes is not None and max(sizes) > max_bytes:
+            sizes = [min(size, max_bytes) for size in sizes]
+        places = (self._uniform.begins[:, self._number] + BLOCK).tolist()
+        if self._buffer is not None:
+            return self._buffer.read(places, sizes)
+        source: Any = self._groups.source
+        return [source[at : at + size] for at, size in zip(places, sizes, strict=True)]
+
+    def _shard_offsets(self) -> Any:
+        source = self._groups.source
+        return self._uniform.begins[:, self._number] + (BLOCK + (source.base if isinstance(source, Chunk) else 0))
+
+
+class FileBuffer:
+    """Reads payloads from bytes *begin* to *end* of *file*: all at once if they are close, else one by one.
+
+    The columns of a batch share it.
+    """
+
+    def __init__(self, file: io.FileIO, begin: int, end: int) -> None:
+        self._file, self._begin, self._end = file, begin, end
+        self._bytes: bytes | None = None
+
+    def read(self, places: Sequence[int], sizes: Sequence[int]) -> list[bytes | bytearray]:
+        """Return the payloads at *places*, of these *sizes*. Raises: StorageError if the file has changed."""
+        begin = self._begin
+        if self._bytes is None:
+            if self._end - begin > MAX_SAMPLE_DISTANCE_BYTES * len(places):
+                return [read_range(self._file, at, at + size) for at, size in zip(places, sizes, strict=True)]
+            self._bytes = read_range(self._file, begin, self._end)
+        return [self._bytes[at - begin : at - begin + size] for at, size in zip(places, sizes, strict=True)]
+
+
+def group_samples(samples: Iterable[Sample]) -> list[Combination]:
+    """Return *samples* grouped by their fields, in order of appearance."""
+    keys, firsts, members = [], [], list[Member]()
+    for sample in samples:
+        keys.append(sample.raw_key)
+        firsts.append(len(members))
+        members += sample.members
+    return group_members(keys, members, firsts)
+
+
+def group_members(
+    keys: Sequence[bytes],
+    members: Sequence[Member],
+    firsts: Sequence[int],
+    buffer: FileBuffer | None = None,
+    begin: int | None = None,
+) -> list[Combination]:
+    """Return the samples *keys* grouped by their fields; the *members* of sample n begin at `firsts[n]`.
+
+    A lone sample begins at byte *begin* of its shard, if that is known.
+    """
+    width = len(members) // len(keys)
+    if width and list(firsts) == list(range(0, len(members), width)):  # usually: then no loop over samples
+        columns = [members[number::width] for number in range(width)]
+        endings = [column[0][0][len(keys[0]) :] for column in columns]
+        if all(
+            list(map(itemgetter(0), column)) == list(map(add, keys, repeat(ending)))
+            for ending, column in zip(endings, columns, strict=True)
+        ):
+            offsets = repeat(None) if begin is None else _lone_offsets(members, begin)
+            fields = [
+                FieldColumn(text(field_from_ending(ending)), column, buffer, at)
+                for ending, column, at in zip(endings, columns, offsets, strict=False)
+            ]
+            return [Combination(range(len(keys)), keys, fields)]
+    groups: dict[tuple[bytes, ...], list[int]] = {}
+    for number, (key, first, last) in enumerate(zip(keys, firsts, [*firsts[1:], len(members)], strict=True)):
+        length = len(key)
+        groups.setdefault(tuple([member[0][length:] for member in members[first:last]]), []).append(number)
+    return [
+        Combination(
+            numbers,
+            [keys[number] for number in numbers],
+            [
+                FieldColumn(
+                    text(field_from_ending(ending)), [members[firsts[number] + at] for number in numbers], buffer
+                )
+                for at, ending in enumerate(field_endings)
+            ],
+        )
+        for field_endings, numbers in groups.items()
+    ]
+
+
+def _lone_offsets(members: Iterable[Member], begin: int) -> Iterator[list[int]]:
+    """Yield the offset in the shard of the payload of each of *members*, the first of which begins at *begin*."""
+    for member in members:
+        yield [begin + (member.data - member.start if member.head is None else len(member.head))]
+        begin += member.stored
+
+
+def in_order(values: Sequence[Sequence[Item]], combinations: Sequence[Combination]) -> Sequence[Item]:
+    """Return *values*, which has those of each of *combinations*, in the order of the samples in the batch."""
+    if len(combinations) == 1:
+        return values[0]
+    numbers = chain.from_iterable(same.numbers for same in combinations)
+    numbered = zip(numbers, chain.from_iterable(values), strict=True)
+    return [value for _, value in sorted(numbered, key=itemgetter(0))]

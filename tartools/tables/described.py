@@ -1,0 +1,177 @@
+"""Samples that rows of a table describe: their combinations of fields, from the columns of the table.
+
+A row describes its sample if the members in its column `__members__`, in the order of their offsets and each after one
+header or more, fill the extent of the sample: then it has no other members. Nothing is read for such samples.
+
+    __begin__ | header, payload of jpg, padding | header, payload of cls, padding | __end__
+                        ^ offset                          ^ offset
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any, NamedTuple, overload
+
+from tartools.samples.batch import Batch, SampleColumns
+from tartools.samples.fieldcolumns import Combination, FieldColumn
+from tartools.samples.sample import failure_of
+from tartools.samples.values import as_text
+from tartools.tables import schema
+from tartools.tar import BLOCK, Member
+
+PICTURE_COLUMNS = ("width", "height", "format", "broken")  # columns of a table for each field of pictures
+NO_OFFSET = 1 << 62  # offset of a member that a sample lacks
+
+
+class ListedPlaces(NamedTuple):
+    """The members of samples as arrays, with a row for each sample.
+
+    *order* has the numbers of the *fields* of each sample in the order of the archive, then -1; *offsets* and *sizes*
+    of their payloads have a column for each field. The offset of a field that a sample lacks is NO_OFFSET.
+    """
+
+    fields: Sequence[str]
+    offsets: Any
+    sizes: Any
+    order: Any
+    described: Any  # True where these are all members of the sample
+
+    def part(self, low: int, high: int) -> ListedPlaces:
+        """Return rows *low* to *high*."""
+        return self._replace(**{name: rows[low:high] for name, rows in self._asdict().items() if name != "fields"})
+
+
+def places_of(columns: SampleColumns, begins: Any, ends: Any) -> ListedPlaces | None:
+    """Return the places of the members of samples that fill bytes *begins* to *ends* of their shards.
+
+    None if the table does not list members, or lacks a key. Raises: StorageError for columns that can't be true.
+    """
+    import numpy as np
+
+    members = columns.members() if columns.values(schema.KEY_COLUMN) is not None else None
+    if members is None:
+        return None
+    fields, offsets, sizes = members
+    no_repeated_field = (offsets >= -1).all(axis=1)
+    offsets = np.where(offsets < 0, NO_OFFSET, offsets)
+    order = np.argsort(offsets, axis=1, kind="stable")
+    starts = np.take_along_axis(offsets, order, axis=1)
+    absent = starts == NO_OFFSET
+    stops = starts + _padded(np.take_along_axis(sizes, order, axis=1))
+    count = (~absent).sum(axis=1)
+    headers = starts - np.concatenate([begins[:, None], stops[:, :-1]], axis=1)
+    sound = absent | ((headers >= BLOCK) & (headers % BLOCK == 0))
+    last = stops[np.arange(len(stops)), np.maximum(count, 1) - 1] if len(fields) else begins
+    described = no_repeated_field & sound.all(axis=1) & (count > 0) & (last == ends)
+    return ListedPlaces(fields, offsets, sizes, np.where(absent, -1, order), described)
+
+
+def _padded(sizes: Any) -> Any:
+    return (sizes + (BLOCK - 1)) // BLOCK * BLOCK
+
+
+def group_described(batch: Batch, columns: SampleColumns, places: ListedPlaces) -> list[Combination]:
+    """Return the samples of *batch*, all described, grouped by their fields, in order of appearance."""
+    return [
+        Combination(
+            rows,
+            DescribedKeys(columns, rows),
+            [DescribedColumn(batch, columns, places, number, rows) for number in numbers],
+        )
+        for numbers, rows in _combinations(places.order)
+    ]
+
+
+def _combinations(order: Any) -> list[tuple[list[int], Sequence[int]]]:
+    """Return the combinations of fields in order of appearance: their numbers, and the rows that have them."""
+    import numpy as np
+
+    if (order == order[0]).all():
+        return [([number for number in order[0].tolist() if number >= 0], range(len(order)))]
+    packed = np.ascontiguousarray(order.astype(np.int16))
+    _, first, kind_of_row = np.unique(
+        packed.view(f"V{packed.shape[1] * 2}").ravel(), return_index=True, return_inverse=True
+    )
+    kinds = np.argsort(first).tolist()
+    rows = [np.flatnonzero(kind_of_row == kind).tolist() for kind in kinds]
+    numbers = [[number for number in order[first[kind]].tolist() if number >= 0] for kind in kinds]
+    return list(zip(numbers, rows, strict=True))
+
+
+class DescribedKeys(Sequence[bytes]):
+    """The keys of *rows*, made when they are asked for."""
+
+    def __init__(self, columns: SampleColumns, rows: Sequence[int]) -> None:
+        self._columns = columns
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, number: int) -> bytes: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[bytes]: ...
+    def __getitem__(self, number: int | slice) -> bytes | list[bytes]:
+        keys = self._columns.values(schema.KEY_COLUMN) or ()
+        if isinstance(number, slice):
+            return [keys[row].encode("utf-8", "surrogateescape") for row in self._rows[number]]
+        return keys[self._rows[number]].encode("utf-8", "surrogateescape")  # type: ignore[no-any-return]
+
+
+class DescribedColumn(FieldColumn):
+    """Field *number* of *places*, of the samples *rows* of *batch*. They are read if members or payloads are needed."""
+
+    def __init__(
+        self, batch: Batch, columns: SampleColumns, places: ListedPlaces, number: int, rows: Sequence[int]
+    ) -> None:
+        super().__init__(places.fields[number])
+        self._batch, self._columns, self._places, self._number, self._rows = batch, columns, places, number, rows
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The members: the samples are read for them. Raises: SampleError if a sample lacks the field."""
+        flags = [False] * len(self._batch)
+        for row in self._rows:
+            flags[row] = True
+        members: list[Member] = []
+        for _, part, first, last in self._batch.apart(flags, False):
+            for sample in islice(part, first, last):
+                member = sample.member(self.name, verbatim=True)
+                if member is None:
+                    raise failure_of(sample, f" has no field {self.name!r}, which the table lists")
+                members.append(member)
+        return members
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The sizes of the payloads, in bytes."""
+        return self._places.sizes[self._rows, self._number].tolist()  # type: ignore[no-any-return]
+
+    def offsets(self) -> Sequence[int]:
+        """Return the offset in its shard of each payload."""
+        return self._places.offsets[self._rows, self._number].tolist()  # type: ignore[no-any-return]
+
+    def value_counts(self, max_bytes: int) -> dict[str, int] | None:
+        """Return the count of each value in the column of the field; None if the table has no such column."""
+        values = self._columns.values(self.name)
+        if values is None:
+            return None
+        short = (values[row] for row, size in zip(self._rows, self.sizes, strict=True) if size <= max_bytes)
+        return dict(Counter(as_text(value) for value in short if value is not None))
+
+    def picture_facts(self, measure: Callable[[Member], tuple[Any, ...]]) -> Sequence[tuple[Any, ...] | None] | None:
+        """Return the facts in the columns of the field for each picture; None if the table has no such columns."""
+        columns = [self._columns.values(f"{self.name}.{column}") for column in PICTURE_COLUMNS]
+        if any(values is None for values in columns):
+            return None
+        rows = zip(*([values[row] for row in self._rows] for values in columns if values is not None), strict=True)
+        return [
+            (width, height, str(form), None, None if why is None else str(why or "-"))
+            if why is not None or (isinstance(width, int) and isinstance(height, int))
+            else None
+            for width, height, form, why in rows
+        ]
