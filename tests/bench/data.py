@@ -74,6 +74,18 @@ def texts(number: int) -> Iterator[bytes]:
         yield entry(b"%09d.txt" % n, text) + entry(b"%09d.cls" % n, b"%d" % dice.randrange(1000))
 
 
+def varied(number: int) -> Iterator[bytes]:
+    """Yield samples of cls, txt (about 300 bytes of words), which half of them lack, and json, in no order."""
+    dice = random.Random("varied")
+    words, order = vocabulary(dice), list(range(number))
+    dice.shuffle(order)
+    for n in order:
+        label = dice.randrange(1000)
+        text = entry(b"%09d.txt" % n, " ".join(dice.choices(words, k=50)).encode()[:300]) if n % 2 else b""
+        about = json.dumps({"id": n, "label": label}).encode()
+        yield entry(b"%09d.cls" % n, b"%d" % label) + text + entry(b"%09d.json" % n, about)
+
+
 def lines(number: int) -> Iterator[bytes]:
     """Yield samples of one txt, 1 KiB in two blocks, and its header, in no order."""
     dice = random.Random("lines")
@@ -194,6 +206,7 @@ def rows(folder: Path, number: int) -> None:
 SETS = {
     "A": DataSet("A.tar", 8_000, 3, one(photos)),
     "B": DataSet("B.tar", 300_000, 2, one(texts)),
+    "V": DataSet("V.tar", 150_000, 2, one(varied)),  # 2 or 3 members
     "A16": DataSet("A-16", 500, 3, shards(16, "{:02d}.tar", photos)),
     "B16": DataSet("B-16", 18_750, 2, shards(16, "{:02d}.tar", texts)),
     "PHOTOS": DataSet(

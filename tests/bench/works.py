@@ -203,6 +203,20 @@ def outputs() -> list[Work]:
             'grep -qx "samples: $B_COUNT" "$OUT/x.stat" && grep -qx "classes cls: 1000" "$OUT/x.stat"',
         ),
         Work(
+            "tsv-V",
+            Line("tar2tsv", 'tar2tsv -f cls "$V" >"$OUT/x.tsv"'),
+            (Line("tar tf", 'tar tf "$V" >"$OUT/x.txt"'),),
+            (Goal(2, "tar tf", "cpu"),),
+            'test "$(wc -l <"$OUT/x.tsv")" = $((V_COUNT + 1))',
+        ),
+        Work(
+            "stat-V",
+            Line("tarstat", 'tarstat "$V" >"$OUT/x.stat"'),
+            (Line("tar tf", 'tar tf "$V" >"$OUT/x.txt"'),),
+            (Goal(2, "tar tf", "cpu"),),
+            'grep -qx "samples: $V_COUNT" "$OUT/x.stat" && grep -qx "classes cls: 1000" "$OUT/x.stat"',
+        ),
+        Work(
             "check-B",
             Line("tarcheck", 'tarcheck "$B" >"$OUT/x.check"'),
             (Line("tar tf", 'tar tf "$B" >"$OUT/x.txt"'),),
@@ -427,6 +441,13 @@ def tables() -> list[Work]:
             (Line("tar tf", 'tar tf "$B" >"$OUT/x.txt"'),),
             (Goal(2, "tar tf"),),
             f'test "$({rows})" = "$B_COUNT"',
+        ),
+        Work(
+            "index-V",
+            Line("tarindex", 'tarindex -f cls "$V" -o "$OUT/x.parquet"'),
+            (Line("tar tf", 'tar tf "$V" >"$OUT/x.txt"'),),
+            (Goal(3, "tar tf", "cpu"),),
+            f'test "$({rows})" = "$V_COUNT"',
         ),
         Work(
             "open-rows",
