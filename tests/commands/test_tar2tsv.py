@@ -117,11 +117,11 @@ from tartools.commands.tarstat import tarstat
 from tartools.tar import groups
 if sys.argv[1] == "columns":
     import numpy
-made, make = [], groups.Alike.__init__
+made, make = [], groups.UniformGroups.__init__
 def noted(*found):
     made.append(1)
     make(*found)
-groups.Alike.__init__ = noted
+groups.UniformGroups.__init__ = noted
 told = []
 for number, (name, *arguments) in enumerate(json.loads(sys.argv[2])):
     os.dup2(os.open(f"{sys.argv[1]}-{number}", os.O_WRONLY | os.O_CREAT), 1)
