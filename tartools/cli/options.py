@@ -83,7 +83,7 @@ class Inputs(Group, shared=True):
 class DescribedInputs(Inputs, shared=True):
     """The inputs of a command whose description explains each argument."""
 
-    inputs: Annotated[list[str] | None, Option("[SHARD]...", "What to read: see above; - is stdin.")] = None
+    inputs: Annotated[list[str] | None, Option("[SHARD]...", "Inputs, as described in --help; - is stdin.")] = None
 
 
 Force = Annotated[bool, Option("--force", "Replace outputs that already exist.", envvar="TARTOOLS_FORCE")]

@@ -42,7 +42,7 @@ def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, intersp
         occurrences, words = _taken_apart(arguments, options_by_name, interspersed)
     except UnknownOptionError as error:
         if len(error.word) > len("-r") and any(option.option.behind for option in declarations):
-            what = f"No such option: {error.word} (a COMMAND with options stands behind --, or in quotes behind -c)"
+            what = f"No such option: {error.word} (write a COMMAND with options after --, or in quotes after -c)"
             raise ValueError(what) from None
         raise
     options = [option for option, _ in occurrences]

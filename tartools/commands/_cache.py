@@ -34,7 +34,7 @@ def cache(
     text = os.environ.get("TARTOOLS_CACHE", "")
     if not text:
         sys.stderr.write(
-            "tartools cache: there is none; set TARTOOLS_CACHE to a folder and a size: /nvme/cache:500GB\n"
+            "tartools cache: no cache is configured; set TARTOOLS_CACHE to a folder and a size: /nvme/cache:500GB\n"
         )
         return 1
     from tartools.storage.objects.cache import cache_of

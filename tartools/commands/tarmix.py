@@ -148,7 +148,7 @@ def share_in(word: str) -> int | None:
         shift = SHARE_DECIMALS - len(part) + int(match[4] or 0)
         if len(integer_part + part) <= SHARE_DECIMALS and 0 <= shift <= 2 * SHARE_DECIMALS and int(integer_part + part):
             return int(integer_part + part) * 10**shift  # type: ignore[no-any-return]
-    raise UsageError(f"{word} is not a share: that is a number above 0, of up to 18 digits; {LITERAL}")
+    raise UsageError(f"{word} is not a share: a share is a number above 0, of up to 18 digits; {LITERAL}")
 
 
 def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:

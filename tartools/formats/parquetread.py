@@ -132,7 +132,7 @@ class PayloadRows:
                 yield batch
                 count += len(batch)
         except TarFormatError as error:
-            message = f"in what was read up to this byte, after row {count}: {error.message}"
+            message = f"in the data read up to this byte, after row {count}: {error.message}"
             raise TarFormatError(message, url=self._table.url, offset=self._table.file.tell()) from error
 
     def _of_batch(self, batch: Any, template: str, index: int, row: int) -> Iterator[Sample]:

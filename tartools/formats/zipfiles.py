@@ -157,7 +157,7 @@ class ZipSamples:
         if "not a zip file" not in str(error):
             raise self.failure(f"the directory of this zip file is damaged: {error}", min(at, length)) from None
         if _begins(file):
-            raise TruncatedError("this zip file was cut: its end is missing", url=self.url, offset=length)
+            raise TruncatedError("this zip file is truncated: its end is missing", url=self.url, offset=length)
         raise self.failure("this is not a zip file: it neither begins nor ends as one", 0)
 
     def _check_end(self, file: BinaryIO, infos: list[zipfile.ZipInfo], comment: int) -> None:

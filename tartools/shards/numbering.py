@@ -162,7 +162,7 @@ class PartNames:
 
         similar = self._parts.setdefault(normalize("NFKC", part).casefold().strip(), part)
         if similar != part:
-            raise ValueError(f"is too much like {similar!r}: some file systems would not tell the two apart")
+            raise ValueError(f"is too much like {similar!r}: some file systems can't distinguish the two")
 
 
 def existing_shards(names: Numbering) -> dict[int, str]:

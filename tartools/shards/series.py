@@ -182,7 +182,7 @@ class Spread(NamedTuple):
 
 def other_samples() -> SampleError:
     """Return the failure of an input that has other samples when it is read again."""
-    return SampleError("the input has changed: keys or values are not those that it had when they were counted")
+    return SampleError("the input has changed: keys or values differ from those counted before")
 
 
 class PartOutputs(NamedTuple):

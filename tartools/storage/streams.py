@@ -293,7 +293,7 @@ def check_whole(stream: Stream, url: str) -> None:
     For data that are no archive, which has an end of its own.
     """
     if not getattr(stream, "framed", True):
-        raise StorageError("the server does not state the length, so this may have been cut", url=url)
+        raise StorageError("the server does not state the length, so this may be truncated", url=url)
 
 
 def stream_file(stream: Input, url: str, close: Callable[[], object] | None = None) -> io.BufferedReader:

@@ -278,7 +278,7 @@ def _write_dali(shards: IndexedShards, places: IndexPlaces) -> None:
     for url, _, rows in shards:
         lines = [b" ".join(_dali_words(row)) for row in rows]
         if not lines:
-            raise SampleError("has no samples, and DALI takes no index without one", url=url)
+            raise SampleError("has no samples, and DALI accepts no index without one", url=url)
         places.write(places.beside[url], b"\n".join([b"%b %d" % (DALI_VERSION, len(lines)), *lines, b""]))
 
 
@@ -292,7 +292,7 @@ def _check_wids(row: IndexedSample) -> None:
         if part.size >= MAX_WIDS_PAYLOAD_BYTES:
             raise row.refusal("has 8 GiB or more, which wids can't read", part.field)
     if not row.parts and b"." in row.key:
-        raise row.refusal("has no field, but wids takes it for a sample; leave it out of the shard")
+        raise row.refusal("has no field, but wids treats it as a sample; leave it out of the shard")
 
 
 def _write_wids(shards: IndexedShards, places: IndexPlaces) -> None:
@@ -329,7 +329,7 @@ def _check_energon(row: IndexedSample) -> None:
     if row.parts and slash and first.startswith(b"__") and first.endswith(b"__") and len(first) >= len(b"____"):
         raise row.refusal("has a name that Energon passes over", row.parts[0].field)
     if not row.parts and row.key.endswith(b"."):
-        raise row.refusal("has no field, but Energon takes it for a sample; leave it out of the shard")
+        raise row.refusal("has no field, but Energon treats it as a sample; leave it out of the shard")
 
 
 def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
@@ -345,7 +345,7 @@ def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
             for number, (url, _, rows) in enumerate(shards):
                 begins = _store(number, rows, base)
                 if len(begins) < 2:
-                    raise SampleError("has no samples, and Energon takes no shard without one", url=url)
+                    raise SampleError("has no samples, and Energon accepts no shard without one", url=url)
                 counts[places.name_of(Url(url).name)] = len(begins) - 1
                 offsets = struct.pack(f"<{len(begins)}Q", *begins)
                 digest.update(f"{url.rpartition('/')[2]}\n".encode("utf-8", "surrogateescape") + offsets[:-8])

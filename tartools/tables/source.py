@@ -176,7 +176,7 @@ def _open_error(file: io.BufferedReader, url: str, noun: str, error: TarFormatEr
         return TarFormatError("this is not a Parquet file: it does not begin as one", url=url, offset=0)
     file.seek(max(len(schema.PARQUET_MAGIC), size - len(schema.PARQUET_MAGIC)))
     if file.read() not in (schema.PARQUET_MAGIC, ENCRYPTED_MAGIC):
-        return TruncatedError(f"this {noun} was cut: its end is missing", url=url, offset=size)
+        return TruncatedError(f"this {noun} is truncated: its end is missing", url=url, offset=size)
     return TarFormatError(error.message, url=url, offset=metadata_begin(file))
 
 

@@ -260,7 +260,7 @@ class Reader:
                 self.groups.complete(self.position)
                 return False
             raise TruncatedError(
-                "the input ends without an end-of-archive block: it was cut, or its writer left it out "
+                "the input ends without an end-of-archive block: it is truncated, or its writer omitted it "
                 f"(then use {option('lax')})",
                 url=self.url,
                 offset=end,

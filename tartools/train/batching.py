@@ -173,7 +173,7 @@ def labels_of(table: Any, count: int, bucket: Any) -> Any:
             part = np.unique(values if values.dtype.kind in "biuf" else values.astype(str), return_inverse=True)[1]
         else:
             if [*edges] != sorted({*edges}):
-                raise ValueError(f"buckets of {name!r} begin at ever larger numbers, not at {edges}")
+                raise ValueError(f"buckets of {name!r} begin at increasing numbers, not at {edges}")
             part = np.searchsorted(edges, values, "right")
         labels = np.unique(labels * (int(part.max(initial=0)) + 1) + part, return_inverse=True)[1]
     return labels

@@ -279,7 +279,7 @@ def _parse_schedule(table: Any, count: int, schedule: Any) -> Weighting:
         raise ValueError("a schedule of weights is like [(0, {'a/*.tar': 1}), (100000, {'b/*.tar': 1})]")
     firsts = [first for first, _ in schedule]
     if firsts[0] != 0 or firsts != sorted({*firsts}):
-        raise ValueError(f"a schedule of weights begins at sample 0 and goes on at later ones, not at {firsts}")
+        raise ValueError(f"a schedule of weights begins at sample 0 and continues at later ones, not at {firsts}")
     patterns = [*dict.fromkeys(pattern for _, shares in schedule for pattern in shares)]
     source_of_row = _sources(table, patterns)
     rows = [

@@ -96,7 +96,7 @@ def check_loader_options(batch_size: Any, options: dict[str, Any]) -> None:
         raise TypeError(f"batch_size is how many samples a batch has, not {batch_size!r}")
     if samplers := [name for name in ("sampler", "batch_sampler") if options.get(name) is not None]:
         raise TypeError(
-            f"loader makes a sampler of its own, of which its state is, and takes no {samplers[0]}: give it shuffle, "
+            f"loader makes its own sampler, which its state belongs to, and takes no {samplers[0]}: give it shuffle, "
             "weights, length, bucket or max_cost, or a torch.utils.data.Subset of the samples; or write "
             f"torch.utils.data.DataLoader(tartools.train.TableDataset(...), {samplers[0]}=...)"
         )
@@ -266,7 +266,7 @@ class Loader(DataLoader[Any]):
         Raises: ValueError with `in_order=False`: of batches that come as they are ready nobody knows which are left.
         """
         if self.num_workers and not getattr(self, "in_order", True):  # torch 2.6
-            raise ValueError("batches that come as they are ready have no place to go on from: use in_order=True")
+            raise ValueError("batches delivered out of order can't be resumed: use in_order=True")
         return self._sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

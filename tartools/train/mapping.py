@@ -191,7 +191,7 @@ class StreamMap(IterableDataset[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the next result of this rank. Raises: ValueError unless *ordered*."""
         if not self._ordered:
-            raise ValueError("results that come as they are ready have no place to go on from: use ordered=True")
+            raise ValueError("results delivered out of order can't be resumed: use ordered=True")
         return make_state({"data": self._about(), "next": self._next})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -227,8 +227,8 @@ class StatefulSampler(DistributedSampler[Any]):
                 raise StateError(f"the state is of an order with {name} {was}, and here it is {value!r}")
         if state["data"] != self._data:
             raise StateError(
-                "the state is that of other data: other shards or versions of them, or samples at other places or in "
-                "another order; give the data that it was made with, or begin without a state"
+                "the state belongs to other data: other shards or versions of them, or samples at other places or in "
+                "another order; use the data that it was made with, or start without a state"
             )
         self._seed, self._epoch, self._position = state["seed"], state["epoch"], state["done"]
         self.running, self._was_set, self.is_loaded = None, False, True
@@ -397,7 +397,7 @@ def order_of(
     table, count = getattr(dataset, "table", dataset), len(dataset)
     if weights is not None or length is not None:
         if shuffle in ("blocks", False):
-            raise ValueError("with weights or a length samples are chosen from all: shuffle is True then")
+            raise ValueError("with weights or a length samples are drawn from all of them: shuffle must be True")
         mixture = epochorder.mixture_of(table, count, weights)
         if replacement and (batch or len(mixture.schedule) > 1):
             raise ValueError("with replacement shares are met on average: not per batch, and not by a schedule")

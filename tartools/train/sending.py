@@ -12,7 +12,7 @@ from typing import Any
 
 from tartools.storage.objects.cache import cache_of
 
-GUARD = 'workers that are started by {} import the program: put what it runs below `if __name__ == "__main__":`'
+GUARD = 'workers started by {} import the program: put the code that it runs below `if __name__ == "__main__":`'
 
 
 def check_sent(option: str, functions: Iterable[Any]) -> None:

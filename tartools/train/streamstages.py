@@ -196,7 +196,7 @@ class FilesStage:
             if self._select is None or self._select(name):
                 stem, _, new = name[len(key) :].partition(".")
                 if name[: len(key)] != key or stem:
-                    text = f"rename_files moves a file of {key!r} to {name!r}; it may change what is behind the key"
+                    text = f"rename_files moves a file of {key!r} to {name!r}; it may change the part after the key"
                     raise SampleError(text, url=sample[DICT_URL])
                 files[new.lower()] = payload
         return files

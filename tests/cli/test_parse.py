@@ -178,7 +178,7 @@ def same(found: dict[str, Any] | str, values: dict[str, Any] | str) -> bool:
     if isinstance(found, dict) and isinstance(values, dict):
         return repr(sorted(found.items())) == repr(sorted(values.items()))  # nan is nan
     said, typers = str(found), str(values).partition(" (Possible")[0].partition(" Did you")[0]
-    if said.endswith(" (a COMMAND with options stands behind --, or in quotes behind -c)"):
+    if said.endswith(" (write a COMMAND with options after --, or in quotes after -c)"):
         letter = typers.removeprefix("No such option: -")  # the word is named, of which Typer names an unknown letter
         return said.startswith(typers) or (len(letter) == 1 and letter in said.split()[3])
     return said.partition(" (Possible")[0] == typers

@@ -332,7 +332,7 @@ def test_damage(writer: str, made: Callable[[str, bytes], Result], inside: Insid
     status, whole, _ = made("--parquet", content)
     assert status == 0
     for cut in range(0, len(content), 7):
-        what = f"{cut}: this Parquet file was cut: its end is missing" if cut else f"0: {NO_PARQUET}"
+        what = f"{cut}: this Parquet file is truncated: its end is missing" if cut else f"0: {NO_PARQUET}"
         assert made("--parquet", content[:cut]) == (1, b"", f"tarcreate: in: at byte {what}\n")
     failures = 0
     for at in [*range(0, ends, 2), *range(ends, ends + 300), *range(ends + 300, len(content), 9)]:
@@ -352,7 +352,7 @@ def test_text_that_is_not_utf8(inside: Inside) -> None:
     content = Path("a.parquet").read_bytes()
     Path("a.parquet").write_bytes(content.replace("¡¡¡".encode(), b"\xa1" * 6))
     failure = inside("tarcreate", "--parquet", "a.parquet", "-o", "a.tar").failure(lines=1)
-    where = "in what was read up to this byte, after row 0: this Parquet file is damaged: "
+    where = "in the data read up to this byte, after row 0: this Parquet file is damaged: "
     assert re.match(f"tarcreate: a.parquet: at byte [0-9]+: {where}", failure)
     assert not Path("a.tar").exists()
 

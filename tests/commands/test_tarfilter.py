@@ -99,7 +99,7 @@ ERRORS = [
     (
         ["-S", "nope.strip()"],
         1,
-        "its fields are: cls json png (--ignore-errors takes EXPR as false for such samples)\n",
+        "its fields are: cls json png (--ignore-errors treats EXPR as false for such samples)\n",
     ),
     (["-S", "1.5 ** 1e308 > 1"], 1, "sample '0000': 1.5 ** 1e308 > 1: Numerical result out of range"),
     (["-S", "size('txt') > 1"], 1, "a.tar: sample '0000' has no 'txt'"),

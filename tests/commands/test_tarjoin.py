@@ -260,7 +260,11 @@ BAD = {
     ),
     "twice": ("b.tsv", b"key\ttxt\tTXT\na\tb\tc\n", "b.tsv: line 1: there are two for the field"),
     "no field": ("b.tsv", b"key\ta/b\na\tb\n", "b.tsv: line 1: key 'key' with field 'a/b' would not read back"),
-    "cut Parquet": ("b.parquet", b"PAR1" + bytes(90), "b.parquet: at byte 94: this table was cut: its end is missing"),
+    "cut Parquet": (
+        "b.parquet",
+        b"PAR1" + bytes(90),
+        "b.parquet: at byte 94: this table is truncated: its end is",
+    ),
     "cut gzip": ("b.tsv.gz", gzip.compress(b"key\ttxt\na\tb\n" * 99)[:-9], "b.tsv.gz: at byte "),
 }
 

@@ -174,8 +174,8 @@ BAD = {
     "é" * 100 + "x": "has 201 bytes, and a name may have 200",
     "pipe:touch x;": "'pipe:touch x;' has a colon, and OUTPUT begins with it: write ./ before",
     "-rf": "'-rf' begins with -, and so would the name: write ./ before",
-    "B": "'B' is too much like 'b': some file systems would not tell the two apart",
-    "b ": "'b ' is too much like 'b': some file systems would not tell the two apart",
+    "B": "'B' is too much like 'b': some file systems can't distinguish the two",
+    "b ": "'b ' is too much like 'b': some file systems can't distinguish the two",
     "\ufb01": "is too much like 'fi'",
 }
 
@@ -312,7 +312,7 @@ def test_an_input_that_changes_between_its_two_reads(change: str, run: Run, tmp_
     command = "if test -e flag; then cat 2.tar; else touch flag; cat 1.tar; fi; : {}"
     line = ["--parts", "a:0.5,b:0.5", "--stratify", "cls", "-o", "{part}.tar"]
     done = run("tarsplit", *line, "foo://x", env={"GOPEN_FOO": command})
-    why = "the input has changed: keys or values are not those that it had when they were counted"
+    why = "the input has changed: keys or values differ from those counted before"
     assert (done.status, done.stdout, done.stderr) == (1, b"", f"tarsplit: {why}\n")
     assert sorted(os.listdir(tmp_path)) == ["1.tar", "2.tar", "flag"]
 

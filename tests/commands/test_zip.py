@@ -270,7 +270,7 @@ def test_an_empty_zip_file(run: Run, tmp_path: Path) -> None:
         (lambda: zipped([("/etc/a.jpg", b"")]), "the key '/etc/a.jpg' is absolute or contains '..', "),
         (lambda: b"", "at byte 0: this is not a zip file: it neither begins nor ends as one"),
         (lambda: make_tar(SAMPLES), "at byte 0: this is not a zip file: it neither begins nor ends as one"),
-        (lambda: zipped([("a.jpg", b"1")])[:-1], "at byte 108: this zip file was cut: its end is missing"),
+        (lambda: zipped([("a.jpg", b"1")])[:-1], "at byte 108: this zip file is truncated: its end is missing"),
     ],
 )
 def test_what_is_refused(make: Callable[[], bytes], said: str, run: Run, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_pictures(indexed: Indexed, run: Run, tmp_path: Path) -> None:
 
     decoded = indexed(members, "--decode")
     broken = decoded.column("jpg.broken").to_pylist()
-    assert broken[0] is None and "it is cut" in broken[1] and broken[3] == bad
+    assert broken[0] is None and "truncated" in broken[1] and broken[3] == bad
     assert decoded.column("jpg.width").to_pylist() == table.column("jpg.width").to_pylist()
     told = json.loads(run("tarstat", "--decode", "--json", "a.tar").stdout)["fields"][0]["pictures"]
     assert told["broken_keys"] == [key for key, why in zip("abcdefg", broken, strict=True) if why]

@@ -149,7 +149,7 @@ def test_wids(kind: int, output: str | None, run: Run, tmp_path: Path) -> None:
 
 BLANK = "has a blank in its name, which DALI's index can't hold\n"
 LONG = "can't read: it reads 100 bytes of the plain header"
-NO_FIELD = "has no field, but wids takes it for a sample"
+NO_FIELD = "has no field, but wids treats it as a sample"
 
 
 @pytest.mark.parametrize(
@@ -268,8 +268,8 @@ def test_an_energon_set_is_named_by_its_content(run: Run, tmp_path: Path) -> Non
         (["0.cls"], ["0.jpg"], "b.tar: the key '0' is there twice in the data set"),
         (["0.cls", "1.cls", "0.jpg"], ["2.cls"], "a.tar: the key '0' is there twice in the data set"),
         (["0.cls"], ["__meta__/1.cls"], "b.tar: the member '__meta__/1.cls' has a name that Energon passes over"),
-        (["0.cls", "e."], ["1.cls"], "a.tar: the member 'e.' has no field, but Energon takes it for a sample"),
-        (["0.cls"], ["README"], "b.tar: has no samples, and Energon takes no shard without one"),
+        (["0.cls", "e."], ["1.cls"], "a.tar: the member 'e.' has no field, but Energon treats it as a sample"),
+        (["0.cls"], ["README"], "b.tar: has no samples, and Energon accepts no shard without one"),
     ],
 )
 def test_what_energon_does_not_take(first: list[str], last: list[str], why: str, run: Run, tmp_path: Path) -> None:

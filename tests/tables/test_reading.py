@@ -94,7 +94,7 @@ def test_tables_that_are_cut(run: Run, tmp_path: Path) -> None:
     for cut in range(4, len(table), 100):
         Path("cut.parquet").write_bytes(table[:cut])
         found, failure = outcome("cut.parquet")
-        assert found == [] and failure == f"cut.parquet: at byte {cut}: this table was cut: its end is missing"
+        assert found == [] and failure == f"cut.parquet: at byte {cut}: this table is truncated: its end is missing"
 
 
 def test_rows_that_overlap(run: Run, tmp_path: Path) -> None:

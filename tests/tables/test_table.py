@@ -184,7 +184,7 @@ def test_what_was_changed_is_a_failure(folder: Path) -> None:
         if changed is not table and pickle.dumps(changed) == pickled:
             with pytest.raises(StorageError, match="was replaced since it was opened"):
                 changed[0]
-    with pytest.raises(TarFormatError, match="this table was cut: its end is missing"):
+    with pytest.raises(TarFormatError, match="this table is truncated: its end is missing"):
         (folder / "cut.parquet").write_bytes((folder / "sets/t.parquet").read_bytes()[:-50])
         tartools.Table("cut.parquet")
     with pytest.raises(StorageError, match="No such file"):

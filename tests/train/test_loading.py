@@ -93,7 +93,7 @@ def test_any_dataset_comes_whole_and_goes_on(kind: str, folder: Path) -> None:
 def test_a_state_is_that_of_the_same_parts(folder: Path) -> None:
     subset = loader(Subset(table(folder), [1, 2, 3]), 2)
     for other in (Subset(table(folder), [1, 3, 2]), Subset(table(folder, "b"), [1, 2, 3])):
-        with pytest.raises(ValueError, match="the state is that of other data"):
+        with pytest.raises(ValueError, match="the state belongs to other data"):
             loader(other, 2).load_state_dict(subset.state_dict())
     loader(Subset(table(folder), [1, 2, 3]), 1).load_state_dict(subset.state_dict())
 
@@ -310,7 +310,7 @@ def test_a_guarded_script(method: str) -> None:
 def test_a_script_without_a_guard_is_told_of_it(method: str) -> None:
     done = program(f"multiprocessing.set_start_method('{method}', force=True)\nmain()\n")
     guard = (
-        f'workers that are started by {method} import the program: put what it runs below `if __name__ == "__main__":`'
+        f'workers started by {method} import the program: put the code that it runs below `if __name__ == "__main__":`'
     )
     assert done.status == 1 and done.stdout == b""
     assert f"\nRuntimeError: {guard}\n" in done.stderr  # in the worker

@@ -252,16 +252,19 @@ def test_states_of_other_mixtures_are_refused(table: tartools.Table) -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"length": 0}, "^length, of an epoch, is 1 or more, not 0"),
-    ({"length": 9, "shuffle": "blocks"}, "^with weights or a length samples are chosen from all"),
+    ({"length": 9, "shuffle": "blocks"}, "^with weights or a length samples are drawn from all"),
     ({"replacement": True}, "^replacement and per_batch say how weights are met: give these"),
-    ({"weights": [(5, SHARES)]}, r"^a schedule of weights begins at sample 0 and goes on at later ones, not at \[5\]"),
+    (
+        {"weights": [(5, SHARES)]},
+        r"^a schedule of weights begins at sample 0 and continues at .*, not at \[5\]",
+    ),
     ({"weights": [(0, SHARES), (0, SHARES)]}, r"not at \[0, 0\]"),
     ({"weights": [(0, 0.5)]}, "^a schedule of weights is like"),
     ({"weights": SCHEDULE, "replacement": True}, "^with replacement shares are met on average"),
     ({"weights": SHARES, "per_batch": True}, "^with per_batch weights are whole numbers whose sum is batch_size, 6: "),
     ({"weights": [(0, FIXED), (9, FIXED)], "per_batch": True}, "^with per_batch shares begin with a batch of 6"),
     ({"bucket": [1, 2]}, r"^bucket is one label for each of 101 samples, not \(2,\)"),
-    ({"bucket": {"width": [3, 2]}}, r"^buckets of 'width' begin at ever larger numbers, not at \[3, 2\]"),
+    ({"bucket": {"width": [3, 2]}}, r"^buckets of 'width' begin at increasing numbers, not at \[3, 2\]"),
     ({"max_cost": ("tokens", 40)}, "^the sample of row 4 costs 49, and a batch may cost from 0 to 40$"),
     ({"max_cost": ([1.0, float("nan")] + [0] * 99, 40)}, "^the sample of row 1 costs nan, and"),
     ({"max_cost": 40}, "^max_cost is a column and the most that a batch costs"),

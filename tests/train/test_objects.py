@@ -404,5 +404,5 @@ def test_states_of_others_are_refused(server: FaultServer, wanted: list[str]) ->
     server.objects["o00"] = b"0 "
     with pytest.raises(ValueError, match=r"other data: other .* or versions of them"):
         stream().load_state_dict(state)
-    with pytest.raises(ValueError, match="the state is that of other data"):
+    with pytest.raises(ValueError, match="the state belongs to other data"):
         StatefulSampler(ObjectDataset("gs://b/o")).load_state_dict(numbered)

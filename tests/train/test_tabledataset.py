@@ -187,7 +187,7 @@ def test_states_of_other_data_are_refused(table_of: Callable[..., str], tmp_path
     Path("plain.tar").write_bytes(Path("plain.tar").read_bytes())
     os.utime("plain.tar", ns=(1, 1))
     for other in [*others, "plain.tar"]:
-        with pytest.raises(ValueError, match=r"^the state is that of other data: other shards"):
+        with pytest.raises(ValueError, match=r"^the state belongs to other data: other shards"):
             loader(other, 6).load_state_dict(state)
     without = {name: value for name, value in state.items() if name != "data"}
     with pytest.raises(ValueError, match="not a state of a StatefulSampler like this one"):

@@ -144,7 +144,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SampleError, match=r"a.zip: the member 'b.jpg' is a symbolic link, which has no payload"):
         ZipDataset(str(tmp_path / "a.zip"))
     (tmp_path / "b.zip").write_bytes(content := zipped(MEMBERS)[:-1])
-    with pytest.raises(TarFormatError, match=f"b.zip: at byte {len(content)}: this zip file was cut: its end is mis"):
+    with pytest.raises(TarFormatError, match=f"b.zip: at byte {len(content)}: this zip file is truncated: its end"):
         ZipDataset(str(tmp_path / "b.zip"))
 
 

@@ -44,7 +44,7 @@ class Code(NamedTuple):
     is_saved: bool = False
 
 
-COPY_ADVICE = "copy or download the shard again; --fix saves the samples that are whole"
+COPY_ADVICE = "copy or download the shard again; --fix recovers the intact samples"
 RENAME_ADVICE = "rename the files before the archive is made"
 UNICODE_ADVICE = "give all names one form before the archive is made: convmv -f utf8 -t utf8 --nfc -r --notest FOLDER"
 SORT_ADVICE = "tarsort brings the members of a key together"
@@ -54,9 +54,9 @@ REPLACE_ADVICE = "replace the sample, or leave it out with --fix"
 CODES = {
     # archives
     "cut-shard": Code(ERROR, "the archive ends inside a member", COPY_ADVICE),
-    "no-end": Code(ERROR, "the archive has no end: it was cut, or its writer left the end out", COPY_ADVICE),
+    "no-end": Code(ERROR, "the archive has no end: it is truncated, or its writer omitted the end", COPY_ADVICE),
     "empty-shard": Code(ERROR, "the file is empty: 0 bytes", "run again what should have written it"),
-    "not-tar": Code(ERROR, "the file is not a tar archive", "look at what it is, and name only shards"),
+    "not-tar": Code(ERROR, "the file is not a tar archive", "check what it is, and name only shards"),
     "split-part": Code(
         ERROR, "the file is one part of an archive that was split", "cat its parts in order: cat x.tar.part* | tarcat"
     ),
@@ -92,7 +92,7 @@ CODES = {
         "unpack and archive it without tar -S",
     ),
     "volume": Code(
-        WARNING, "a member goes on in, or comes from, another volume", "unpack and archive it without tar -M"
+        WARNING, "a member continues in, or comes from, another volume", "unpack and archive it without tar -M"
     ),
     # names
     "unsafe-path": Code(WARNING, "the name is absolute or contains '..'", RENAME_ADVICE),
@@ -100,7 +100,7 @@ CODES = {
     "not-utf-8": Code(NOTE, "the name is not UTF-8", RENAME_ADVICE),
     "unicode-form": Code(
         WARNING,
-        "names are equal but for their Unicode form (NFC, NFD), so that readers tell them apart",
+        "names differ only in their Unicode form (NFC, NFD), so readers treat them as different",
         UNICODE_ADVICE,
         True,
     ),
@@ -164,7 +164,7 @@ CODES = {
     "large-png-text": Code(
         WARNING,
         "a PNG has so much text, or so large a colour profile, that Pillow refuses it by default",
-        "readers that use Pillow alone fail; gm mogrify -strip takes text and profile out",
+        "readers that use Pillow alone fail; gm mogrify -strip removes text and profile",
         True,
     ),
     "huge-picture": Code(
@@ -175,7 +175,7 @@ CODES = {
     ),
     "large-picture": Code(
         NOTE,
-        "the picture has more than 89,478,485 pixels, of which Pillow warns; only some JPEGs of this size are decoded",
+        "the picture has more than 89,478,485 pixels, so Pillow warns; only some JPEGs of this size are decoded",
         "resize it, unless it is meant",
     ),
     "broken-compressed": Code(ERROR, "the compressed payload can't be unpacked", REPLACE_ADVICE),

@@ -106,7 +106,7 @@ class Expression:
             if lenient:
                 return False
             sample = read()
-            advice = f" ({option('ignore-errors')} takes EXPR as false for such samples)"
+            advice = f" ({option('ignore-errors')} treats EXPR as false for such samples)"
             advice = self._dot_advice(str(absent)) or advice
             problem = f" has no {str(absent)!r}; its fields are: {field_list(sample.fields)}{advice}"
             raise failure_of(sample, problem) from None

@@ -232,7 +232,7 @@ def failure(
         return TransientError(f"no byte was taken for {connect:g} seconds")
     if isinstance(error, ValueError):
         return InvalidUrlError("invalid URL", url=url)
-    return TransientError("the connection was cut")
+    return TransientError("the connection was dropped")
 
 
 def _server(address: str) -> str:

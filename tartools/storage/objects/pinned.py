@@ -101,7 +101,7 @@ class Pinned:
         if part.verified or not part.received:
             return
         if not part.repeatable:
-            message = "the connection was cut, and the server gives no version (ETag) to resume"
+            message = "the connection was dropped, and the server gives no version (ETag) to resume"
             raise self._failure(message, part)
         part.received = 0
         part.chunks.clear()
@@ -122,7 +122,7 @@ class Pinned:
         finally:
             reply.body.close()
         if part.position < (part.end if part.end is not None else self.size or 0):
-            raise TransientError("the connection was cut")
+            raise TransientError("the connection was dropped")
 
     def _body(self, reply: Reply, part: Range) -> Iterator[int]:
         """Receive the body of *reply*, and look whether it has more bytes than it should."""

@@ -202,7 +202,7 @@ def _status_error(error: exceptions.ClientError, url: str, verb: str, pinned: bo
         return NoPermissionError(f"no permission to {verb} ({name or status})", url=url)
     message = error.response.get("Error", {}).get("Message") or ""
     if "Part number must be" in message:
-        return StorageError(f"the object has more parts than the server takes ({message.rstrip('.')})", url=url)
+        return StorageError(f"the object has more parts than the server accepts ({message.rstrip('.')})", url=url)
     refusal = " ".join(filter(None, ["the server refuses:", str(status), name, message.rstrip(" .")]))
     if verb == "write" and status in (400, 411, 501) and _connection().checksum:
         refusal += f"; if it does not support checksums, set {CHECKSUM_SETTING}=when_required"

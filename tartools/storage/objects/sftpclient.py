@@ -272,7 +272,7 @@ class Session:
             except OSError:
                 received = 0
             if not received:
-                raise self._fail("the connection was cut", True)
+                raise self._fail("the connection was dropped", True)
             room = room[received:]
         return data
 
@@ -291,7 +291,7 @@ class Session:
                         if not self._receiving:
                             self._receive_one()
             except OSError:
-                raise self._fail("the connection was cut", True) from None
+                raise self._fail("the connection was dropped", True) from None
 
     def _wait(self, events: int, seconds: float) -> int:
         """Return which of *events* have happened on the socket after up to *seconds*."""

@@ -100,7 +100,7 @@ class _WebObject:
             return None
         if status in (405, 501):
             raise StorageError(
-                f"the server does not tell whether this exists ({status} to HEAD); {option('force')} writes it",
+                f"the server does not say whether this exists ({status} to HEAD); {option('force')} writes it",
                 url=self.url,
             )
         if status not in (200, 204):

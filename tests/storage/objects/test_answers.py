@@ -42,7 +42,7 @@ BUSY: list[tuple[dict[str, Any], str]] = [  # and what is said of it in the end
         ({"status": status, "code": code}, rf"the server is busy \({status}.*\)")
         for status, code in ((503, "SlowDown"), (500, "InternalError"), (408, "RequestTimeout"), (429, ""), (502, ""))
     ),
-    ({"dropped": True}, "the connection was cut"),
+    ({"dropped": True}, "the connection was dropped"),
 ]
 
 
@@ -272,7 +272,7 @@ def cut_at(cut: int, reset: bool, *, once: bool) -> list[Fault]:
 def failed_at(stderr: str, url: str, name: str = "tarcat", tries: int = 3) -> int:
     """Check that *stderr* is the line about a connection that was cut too often; return the byte."""
     found = re.fullmatch(
-        rf"{name}: {re.escape(url)}: at byte (\d+): the connection was cut \({tries} tr(y|ies)\)\n", stderr
+        rf"{name}: {re.escape(url)}: at byte (\d+): the connection was dropped \({tries} tr(y|ies)\)\n", stderr
     )
     assert found, stderr
     return int(found[1])
@@ -391,7 +391,7 @@ def test_a_value_of_a_new_sample_is_cut(scheme: str, inside: Inside, tmp_path: P
     inside.server.faults = [Fault("1.jpg", start=1000, cut=0, times=None)]
     done = inside.run("tarcreate", "plan.tsv")
     assert done.status == 1 and not has_end(done.stdout)
-    assert f"{url}: at byte 1000: the connection was cut (3 tries)" in done.stderr and done.stderr.count("\n") == 1
+    assert f"{url}: at byte 1000: the connection was dropped (3 tries)" in done.stderr and done.stderr.count("\n") == 1
 
 
 @each
@@ -406,7 +406,7 @@ def test_a_file_that_is_cut(scheme: str, inside: Inside, monkeypatch: pytest.Mon
         assert file.read() == WHOLE[3500:]
         inside.server.faults = [Fault(OBJECT, start=5000, cut=0, times=None)]
         file.seek(5000)
-        with pytest.raises(StorageError, match=r"at byte 5000: the connection was cut \(3 tries\)"):
+        with pytest.raises(StorageError, match=r"at byte 5000: the connection was dropped \(3 tries\)"):
             file.read(1)
         inside.server.faults = []
         file.seek(-500, 2)
@@ -429,7 +429,7 @@ def test_large_objects_that_do_not_come(scheme: str, faulty: FaultServer, run: R
         Fault("large.tar", start=cut, cut=0, times=None),
     ]
     done = run("tarcat", url, env=faulty.env | {"TARTOOLS_TRIES": "1"})
-    assert done.stderr == f"tarcat: {url}: at byte {cut}: the connection was cut (1 try)\n"
+    assert done.stderr == f"tarcat: {url}: at byte {cut}: the connection was dropped (1 try)\n"
     assert done.status == 1 and LARGE.startswith(done.stdout) and not has_end(done.stdout)
     assert run("tarcat", "-o", "out.tar", url, env=faulty.env | {"TARTOOLS_TRIES": "1"}) == done._replace(stdout=b"")
     assert list(tmp_path.iterdir()) == []

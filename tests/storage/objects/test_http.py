@@ -58,7 +58,7 @@ def test_connections(servers: tuple[FaultServer, FaultServer]) -> None:
     first.close()  # not at its end: given up
     for fault in (Fault("ä", cut=4), Fault("ä", dropped=True), Fault("ä", cut=4, framing="chunked")):
         one.faults = [fault]
-        with pytest.raises(TransientError, match="the connection was cut"):
+        with pytest.raises(TransientError, match="the connection was dropped"):
             got(urls[0])
         assert fault.played == 1 and got(urls[0]) == TEXT
     assert one.connections == 5

@@ -105,14 +105,14 @@ def test_a_failure_is_no_end_the_next_time() -> None:
 
     def cut(start: int) -> None:
         if start >= RANGE:
-            raise TransientError("the connection was cut")
+            raise TransientError("the connection was dropped")
 
     source = Memory(DATA)
     source.hold = cut
     stream, room = RangedInput(source), memoryview(bytearray(RANGE))
     assert (stream.readinto(room), bytes(room)) == (RANGE, DATA[:RANGE])
     for _ in range(2):
-        with pytest.raises(StorageError, match=rf"{URL}: at byte {RANGE}: the connection was cut \(2 tries\)"):
+        with pytest.raises(StorageError, match=rf"{URL}: at byte {RANGE}: the connection was dropped \(2 tries\)"):
             stream.readinto(room)
 
 
@@ -234,7 +234,7 @@ def test_as_many_tries_as_are_allowed(setting: str, number: int, inside: Inside)
         inside.server.faults = [Fault(OBJECT, dropped=True, times=None)]
         done = inside.copy(scheme)
         assert inside.starts() == [0] * number
-        assert done.stderr.endswith(f"the connection was cut ({number} {'tries' if number > 1 else 'try'})\n")
+        assert done.stderr.endswith(f"the connection was dropped ({number} {'tries' if number > 1 else 'try'})\n")
 
 
 def test_settings_of_a_process(faulty: FaultServer, run: Run) -> None:

@@ -387,7 +387,7 @@ def test_more_parts_than_the_server_takes(empty: Inside, monkeypatch: pytest.Mon
     body = f"<Error><Code>InvalidArgument</Code><Message>{text}</Message></Error>".encode()
     empty.server.faults = [Fault(has="partNumber", status=400, body=body, times=None)]
     message = empty.run("tarcat", "-o", "s3://b/out", "in").failure(lines=1)
-    assert message == f"tarcat: s3://b/out: the object has more parts than the server takes ({text})\n"
+    assert message == f"tarcat: s3://b/out: the object has more parts than the server accepts ({text})\n"
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "ais"])

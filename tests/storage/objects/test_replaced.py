@@ -128,7 +128,7 @@ def test_no_version_is_one_stream(scheme: str, inside: Inside) -> None:
         cutting.cut, cutting.skip, cutting.method = cut, 1, "GET"
         inside.server.faults = [cutting, without_version(scheme)]
         url = inside.server.url(scheme, OBJECT)
-        inside.copy(scheme).refused(url, rf"{AT}the connection was cut, and the server gives no .*")
+        inside.copy(scheme).refused(url, rf"{AT}the connection was dropped, and the server gives no .*")
 
 
 @each

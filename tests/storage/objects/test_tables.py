@@ -138,7 +138,7 @@ def test_a_new_table_is_advised_only_where_it_helps(scheme: str, inside: Inside)
     index(inside, scheme)
     troubles: list[tuple[dict[str, Any], str]] = [
         ({"status": 503, "code": "SlowDown"}, r"the server is busy \(503[^)]*\) \(3 tries\)"),
-        ({"dropped": True}, r"the connection was cut \(3 tries\)"),
+        ({"dropped": True}, r"the connection was dropped \(3 tries\)"),
         ({"status": 403, "code": "AccessDenied"}, "no permission to read .*"),
     ]
     for trouble, reason in troubles:
@@ -232,7 +232,7 @@ def test_whatever_goes_wrong(scheme: str, seed: int, inside: Inside) -> None:
         else:
             assert done.status == 1 and done.stderr.count("\n") == 1 and not has_end(done.stdout)
             assert f"{OBJECT}: " in done.stderr and "of s.parquet" in done.stderr
-            of_server = re.search("is busy|was cut|no permission|the server refuses", done.stderr)
+            of_server = re.search("is busy|was dropped|no permission|the server refuses", done.stderr)
             assert not of_server or "tarindex" not in done.stderr, done.stderr
             assert expected.startswith(done.stdout) or not versions
     assert statuses == {0, 1}

@@ -74,7 +74,7 @@ TROUBLE: dict[str, dict[str, Any]] = {
 }
 FOR_EVER: dict[str, dict[str, Any]] = {
     r"the server is busy \(503[^()]*\)": {"status": 503, "code": "SlowDown", "times": None},
-    "the connection was cut": {"dropped": True, "times": None},
+    "the connection was dropped": {"dropped": True, "times": None},
 }
 
 

@@ -153,7 +153,7 @@ def _refusals(base: str) -> list[Refusal]:
         Refusal("nobody listens", ["http://127.0.0.1:1/a.tar"], r"cannot connect to 127.0.0.1:1: .* \(1 try\)", once),
         Refusal("nobody listens, writing", ["-o", "http://127.0.0.1:1/a.tar", small], "cannot connect to", once),
         Refusal("no such host", ["http://no.such.host.invalid/a.tar"], "cannot connect to no.such.host.invalid", once),
-        Refusal("the wrong scheme", [f"{other}://{parts.netloc}/dav/a.tar"], "TLS error|400|was cut", once),
+        Refusal("the wrong scheme", [f"{other}://{parts.netloc}/dav/a.tar"], "TLS error|400|was dropped", once),
         Refusal("no host", ["http:///a.tar"], "write http://HOST/PATH"),
         Refusal("an invalid port", ["http://127.0.0.1:99999/a.tar"], "invalid URL"),
     ]
