@@ -87,7 +87,6 @@ from tartools.stages.checking.across import compare_fields, note_payloads, note_
 from tartools.stages.checking.checked import Checking, inputs_to_check
 from tartools.stages.checking.codes import CODES, WEIGHTS
 from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
-from tartools.stages.checking.samples import Decode
 from tartools.stages.externalsort import external_sort
 from tartools.stages.samplefiles import SampleFiles
 
@@ -150,9 +149,7 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
     reading = source.reading._replace(ranges=True, tmpdir=means.tmpdir, forks=True, torn=True)
     shards = inputs_to_check(urls, reading)
     places = destinations(fixed.output, fixed.force, shards) if fixed.output else None
-    checking = Checking(
-        shards, account, payload_decoder(options), means.parallel or min(cli.workers(0), DEFAULT_WORKERS)
-    )
+    checking = Checking(shards, account, options.decode, means.parallel or min(cli.workers(0), DEFAULT_WORKERS))
     sort = partial(external_sort, memory=means.memory, tmpdir=means.tmpdir)
     doings = actions_of(checking.repeats(sort))
     pending = PendingSamples(sort(doings)) if places else None
@@ -179,12 +176,3 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
         Fix(shards, places, pending, words, fixed.unique, ignored, checking.decode, account, files).run()
         return 0
     return int(facts["errors"] + facts["warnings"] > 0)
-
-
-def payload_decoder(options: CheckOptions) -> Decode | None:
-    """Return the function that decodes payloads, if --decode is given."""
-    if not options.decode:
-        return None
-    from tartools.show.broken import decode_payload
-
-    return decode_payload

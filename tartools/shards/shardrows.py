@@ -16,14 +16,13 @@ from tartools import storage
 from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.batch import Batch
-from tartools.samples.filetypes import is_picture_field
 from tartools.shards.reading import Reading, check_shards
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather, outputs
 from tartools.shards.writing import Destination, SampleWriter, write_batches
 from tartools.storage.checks import Probe, check_unchanged, probe_all
 from tartools.storage.url import Url
 from tartools.tables import rows, schema, source
-from tartools.tables.facts import TableFacts
+from tartools.tables.facts import TableFacts, fact_columns
 from tartools.tables.inputs import ROW_COLUMN, RowInputs, RowSource, TablePart, extents_of_unified, rows_in_order
 from tartools.tables.rowplaces import KnownShards, Listing, runs_of_equal
 from tartools.tables.rows import RowSpool
@@ -172,7 +171,7 @@ def lacking_column(table: TablePart, facts: TableFacts) -> str | None:
     """Return a column that is *facts* and that *table* has not; None if it has all."""
     columns = [name for name, _ in facts.known]
     if facts.pictures:
-        columns += [f"{field}.width" for field in filter(is_picture_field, schema.fields_of(table.schema))]
+        columns += [name for field in schema.fields_of(table.schema) for name, _ in fact_columns(field)[:1]]
     return next((name for name in columns if name not in table.schema.names), None)
 
 

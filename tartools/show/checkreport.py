@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tartools.errors import printable, redacted, several, shown
-from tartools.show.broken import is_decoded, is_looked_at_whole
+from tartools.samples.kinds import is_decoded, is_looked_at_whole
 from tartools.show.sections import MAX_PLACES_LISTED, Part, Section, shortened
 from tartools.stages.checking.across import Where, Words
 from tartools.stages.checking.codes import CODES, WEIGHTS

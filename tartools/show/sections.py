@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tartools.errors import printable
+from tartools.samples.kinds.sounds import BARS
 from tartools.show.sheet import cells
-from tartools.show.sound import BARS
 from tartools.show.terminal import Screen
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
+from tartools.samples.kinds import describe
+from tartools.samples.kinds.kind import Description
 from tartools.samples.sample import Sample, field_name
 from tartools.show import graphics, text
 from tartools.show.terminal import BLOCKS, ITERM, KITTY, NO_PROTOCOL, Screen
@@ -24,7 +26,7 @@ ROWS_AROUND_PICTURES = 5  # rows of the screen besides pictures: key, label, a l
 MESSAGE_COLUMNS = 26  # columns of the message in place of a picture
 BOLD, DIM, REVERSE, STYLE_END = "\x1b[1m", "\x1b[2m", "\x1b[7m", "\x1b[0m"
 
-Described = Sequence[tuple[Member, text.Description]]
+Described = Sequence[tuple[Member, Description]]
 
 
 class Tile(NamedTuple):
@@ -184,7 +186,7 @@ def thumbnail(sample: Sample, screen: Screen, max_columns: int, max_rows: int, *
 
 def described_members(sample: Sample, screen: Screen) -> Described:
     """Return the members of *sample* with their descriptions. Pictures that *screen* can't draw are decoded here."""
-    return [(member, text.describe(member, decode=screen.protocol == NO_PROTOCOL)) for member in sample.members]
+    return [(member, describe(member, decode=screen.protocol == NO_PROTOCOL)) for member in sample.members]
 
 
 def laid_out(sample: Sample, members: Described, screen: Screen, max_columns: int, max_rows: int) -> list[Block]:
@@ -192,8 +194,8 @@ def laid_out(sample: Sample, members: Described, screen: Screen, max_columns: in
 
     A picture and its label take at most *max_columns* columns, a picture *max_rows* rows. The last block has the text.
     """
-    drawn: list[tuple[Member, text.Description]] = []
-    described: list[tuple[Member, text.Description]] = []
+    drawn: list[tuple[Member, Description]] = []
+    described: list[tuple[Member, Description]] = []
     for pair in members:
         (drawn if pair[1].kind == "picture" and screen.protocol != NO_PROTOCOL else described).append(pair)
     bands: list[list[Tile]] = [[]]

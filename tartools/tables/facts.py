@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tartools.errors import UsageError
 from tartools.samples import decoding
 from tartools.samples.batch import Batch
-from tartools.samples.filetypes import is_picture_field
+from tartools.samples.kinds import kind_of_field
 from tartools.samples.sample import Sample, field_name
 from tartools.samples.values import Column, lookup, no_sample_has, parse_column, payload_digests
 from tartools.tables import schema
@@ -28,13 +28,6 @@ ROW_COLUMNS = (
 )
 HASH_BYTES = 16  # bytes
 MAX_INTEGER_CHARS = 20  # characters of a whole number of 64 bits, at most
-PICTURE_FACTS = (
-    ("width", "int64"),
-    ("height", "int64"),
-    ("format", "string"),
-    ("mode", "string"),
-    ("broken", "string"),
-)
 
 
 class TableFacts(NamedTuple):
@@ -86,8 +79,11 @@ class TableFacts(NamedTuple):
         if self.pictures:
             names = [field_name(member) for member in sample.members]
             for name, member in zip(names, sample.members, strict=True):
-                if is_picture_field(name) and names.count(name) == 1:  # nothing for a field that it has twice
-                    facts.update(zip(_picture_facts(name), decoding.facts(member, self.decoded), strict=True))
+                kind = kind_of_field(name)
+                if (
+                    kind is not None and kind.measure is not None and names.count(name) == 1
+                ):  # no facts of a field twice
+                    facts.update(zip(fact_columns(name), kind.measure(member, self.decoded), strict=True))
         return facts
 
     def check_seen(self, fields: Iterable[str]) -> None:
@@ -124,9 +120,10 @@ def _likeness_facts(field: str) -> list[Fact]:
 
 
 @lru_cache(1000)
-def _picture_facts(name: str) -> list[Fact]:
-    name = name.encode("utf-8", "replace").decode()
-    return [(f"{name}.{fact}", kind) for fact, kind in PICTURE_FACTS]
+def fact_columns(name: str) -> list[Fact]:
+    """Return the columns of facts about the payloads of the field *name*; none if its kind has no facts."""
+    kind, name = kind_of_field(name), name.encode("utf-8", "replace").decode()
+    return [] if kind is None else [(f"{name}.{fact}", type_name) for fact, type_name in kind.facts]
 
 
 def value_of(text: object) -> object:

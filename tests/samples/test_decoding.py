@@ -18,9 +18,9 @@ from PIL import Image, ImageFile, PngImagePlugin
 
 from tartools.errors import SampleError
 from tartools.samples import decoding, pngtext
+from tartools.samples.kinds import decode_payload
 from tartools.samples.payloads import parse_json, unpack
 from tartools.samples.soundfiles import page_checksum, truncation
-from tartools.show.broken import decode_payload
 from tartools.tar import Member, new_member
 from tests.archives import encoded
 from tests.conftest import Run, make_tar

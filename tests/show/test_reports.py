@@ -19,7 +19,9 @@ from PIL import Image
 
 from tartools import tar
 from tartools.samples import decoding
-from tartools.show import benchreport, broken, sound, text
+from tartools.samples.kinds import decode_payload, sounds
+from tartools.samples.kinds.pictures import describe_picture
+from tartools.show import benchreport
 from tartools.show.html import tile
 from tartools.show.sections import drawn_report
 from tartools.show.terminal import Screen
@@ -365,9 +367,9 @@ def test_tarshow_lists_samples_without_a_field_that_most_have(run: Run) -> None:
     [
         decoding.described,
         decoding.likeness_or_none,
-        lambda member: text.picture_in_words(member, decode=True),
-        lambda member: text.heard(member, "wav"),
-        lambda member: [*broken.decode_payload("jpg", member), *broken.decode_payload("wav", member)],
+        lambda member: describe_picture(member, b"", True),
+        lambda member: sounds.describe_sound(member, b"", True),
+        lambda member: [*decode_payload("jpg", member), *decode_payload("wav", member)],
         lambda member: tile.field(member, False, 64),
     ],
     ids=["facts", "hash", "text", "sound", "broken", "page"],
@@ -382,7 +384,7 @@ def test_too_little_memory_is_not_what_is_wrong_with_a_payload(
 
     for name in ("_opened", "header_of"):
         monkeypatch.setattr(decoding, name, exhausted)
-    monkeypatch.setattr(sound, "read_sound", exhausted)
+    monkeypatch.setattr(sounds, "read_sound", exhausted)
     with pytest.raises(MemoryError):
         look(tar.new_member(b"a.png", encoded(Image.new("RGB", (8, 8)), "PNG")))
 

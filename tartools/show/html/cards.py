@@ -15,8 +15,9 @@ from tartools.errors import in_units, printable, several
 from tartools.samples import decoding
 from tartools.samples.fieldcolumns import group_samples
 from tartools.samples.filetypes import PICTURES, SOUNDS, suffix_of
+from tartools.samples.kinds import may_be_picture
+from tartools.samples.kinds.texts import cut_text
 from tartools.samples.sample import Sample, field_name
-from tartools.show import text
 from tartools.show.html.tile import BROKEN_FACET, FOLDER_FACET, Broken, mark, safe
 from tartools.show.sections import Section
 from tartools.show.statreport import by_count
@@ -100,7 +101,7 @@ def broken_pictures(samples: Sequence[Sample]) -> list[Broken]:
     """
     broken = []
     for sample, member in ((one_sample, member) for one_sample in samples for member in one_sample.members):
-        if not text.may_be_picture(member):
+        if not may_be_picture(member):
             continue
         why = decoding.described(member, decode=True).broken
         if why is not None:
@@ -202,7 +203,7 @@ def short_texts(counts: Mapping[str, int]) -> dict[str, int]:
     {'cat': 2}
     """
     described = (
-        (text.cut_text(value.encode("utf-8", "surrogateescape"), whole=True), count)
+        (cut_text(value.encode("utf-8", "surrogateescape"), whole=True), count)
         for value, count in counts.items()
         if "\n" not in value
     )

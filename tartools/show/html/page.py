@@ -20,8 +20,8 @@ from typing import NamedTuple
 from tartools import storage
 from tartools.errors import TarToolsError, in_units, several
 from tartools.samples.account import Account, Phase
+from tartools.samples.kinds import may_sound
 from tartools.samples.sample import Sample, raw_bytes
-from tartools.show import text
 from tartools.show.html import cards
 from tartools.show.html.cards import Overview, broken_pictures, grouped_samples
 from tartools.show.html.tile import BROKEN_FACET, IS_FACET, PageTile, make_tile, safe
@@ -137,7 +137,7 @@ def audible(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
     """Yield each of *samples*, and whether its sounds are embedded, up to the limits."""
     budget = SOUNDS_LIMIT
     for sample in samples:
-        size = sum(member.size for member in sample.members if text.may_sound(member))
+        size = sum(member.size for member in sample.members if may_sound(member))
         fits = size <= min(budget, SOUND_LIMIT)
         yield sample, fits
         if fits:

@@ -14,8 +14,10 @@ from typing import NamedTuple
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
 from tartools.samples.filetypes import MAGIC_BYTES, type_of_file
+from tartools.samples.kinds import describe, may_be_picture
+from tartools.samples.kinds.kind import Description
+from tartools.samples.kinds.sounds import read_sound
 from tartools.samples.sample import Sample, field_name
-from tartools.show import sound, text
 from tartools.tar import Member
 
 QUALITY, EFFORT = 75, 1  # of WebP: two thirds of what JPEG takes to look as good; more effort saves 10 % and takes 50 %
@@ -56,7 +58,7 @@ class PageField(NamedTuple):
 
     name: str
     size: int
-    description: text.Description
+    description: Description
     face: str = ""
     player: str = ""
     broken: str = ""
@@ -133,7 +135,7 @@ def field_row(shown: PageField, drawn: bool) -> str:
 
 def field(member: Member, audible: bool, side: int) -> PageField:
     """Return the field of *member*; its picture has up to *side* pixels."""
-    description = text.describe(member)
+    description = describe(member)
     page_field = PageField(printable(field_name(member)) or "-", member.size, description)
     if description.kind == "picture":
         words = f"{page_field.name}: {description.what}"
@@ -151,7 +153,7 @@ def field(member: Member, audible: bool, side: int) -> PageField:
         return page_field._replace(face=face, player=player(member, page_field.name) if audible else SILENT)
     if description.kind == "broken":
         return page_field._replace(
-            face=wrong(description.what), broken=description.what, sound=not text.may_be_picture(member)
+            face=wrong(description.what), broken=description.what, sound=not may_be_picture(member)
         )
     if description.lines:
         return page_field._replace(face=f"<pre>{safe_lines(description.lines)}</pre>")
@@ -186,7 +188,7 @@ def picture_for_page(member: Member, words: str, side: int) -> str:
 
 def waveform(member: Member) -> str:
     """Return the waveform of the sound *member* as SVG."""
-    _, peaks = sound.read_sound(member, WAVEFORM_COLUMNS)
+    _, peaks = read_sound(member, WAVEFORM_COLUMNS)
     heights = (max(1, 50 * peak) for peak in peaks)  # half of each; silence is still visible
     bars = "".join(f"M{place} {50 - height:.0f}h.7v{2 * height:.0f}h-.7z" for place, height in enumerate(heights))
     return (

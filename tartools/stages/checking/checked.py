@@ -20,7 +20,6 @@ from tartools.stages.checking.across import Repeated, combination_number, compar
 from tartools.stages.checking.codes import SPECIAL_CODES, Place, Trouble
 from tartools.stages.checking.listedrows import TableRows
 from tartools.stages.checking.samples import (
-    Decode,
     Rows,
     check_samples,
     empty_summary,
@@ -177,7 +176,7 @@ class Checking:
     After `repeats`, *summary* has all findings. Holds: the findings in the shards that are being read.
     """
 
-    def __init__(self, shards: InputsToCheck, account: Account, decode: Decode | None, max_workers: int) -> None:
+    def __init__(self, shards: InputsToCheck, account: Account, decode: bool, max_workers: int) -> None:
         self.shards = shards
         self.account = account
         self.decode = decode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tartools.samples.kinds import PAYLOAD_KINDS
 from tartools.tar.groups import MACOS_METADATA
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -200,6 +201,8 @@ CODES = {
     "table-row": Code(ERROR, "a row does not match its shard", TABLE_ADVICE),
     "missing-shard": Code(ERROR, "the shard does not exist, or can't be opened", "restore it, or leave it out"),
 }
+for _kind in PAYLOAD_KINDS:  # a kind that has no row of its own above gets one
+    CODES.setdefault(_kind.code, Code(ERROR, f"the {_kind.name} can't be decoded", REPLACE_ADVICE))
 
 
 def is_harmless(code: str) -> bool:

@@ -16,7 +16,7 @@ from tartools.shards.writing import Destination, SampleWriter, check_shard_name,
 from tartools.stages.checking.across import Repeated, Words, describe_place, missing_words, names_of_fields
 from tartools.stages.checking.checked import InputsToCheck
 from tartools.stages.checking.codes import Trouble, is_harmless
-from tartools.stages.checking.samples import Decode, Rows, check_samples, empty_summary, reasons_to_drop
+from tartools.stages.checking.samples import Rows, check_samples, empty_summary, reasons_to_drop
 from tartools.stages.samplefiles import Entry, SampleFiles
 from tartools.storage.names import has_number
 from tartools.tar import Member
@@ -99,7 +99,7 @@ class Fix:
     words: Words
     unique: bool
     ignored: Container[str]
-    decode: Decode | None
+    decode: bool
     account: Account
     files: SampleFiles
     _waiting: dict[tuple[int, int], list[Entry]] = field(default_factory=dict)

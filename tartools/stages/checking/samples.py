@@ -19,6 +19,8 @@ from tartools.samples.filetypes import (
     suffix_of,
     type_of_file,
 )
+from tartools.samples.kinds import decode_payload
+from tartools.samples.kinds.texts import number_mismatch
 from tartools.samples.sample import Sample, text
 from tartools.samples.unicodeforms import nfc
 from tartools.stages.checking.across import DOUBTFUL, combination_number, key_records
@@ -39,8 +41,6 @@ UNAMBIGUOUS_MAGICS = tuple(
 )
 MAGIC_STARTS = frozenset(magic[:2] for magic, _ in UNAMBIGUOUS_MAGICS)  # what these begin with
 
-Finding = tuple[str, str]  # code and reason; "" is the code of a payload that is not decoded
-Decode = Callable[[str, Member], Iterable[Finding]]  # of a field and a payload of it
 PlaceOf = Callable[[int, str], Place]  # number of a sample, and what is wrong with it
 
 
@@ -83,7 +83,7 @@ def empty_summary() -> Summary:
     return Summary(MAX_FINDING_PLACES, MAX_USUAL_COMBINATIONS)
 
 
-def check_samples(rows: Rows, summary: Summary, decode: Decode | None) -> Iterator[bytes]:
+def check_samples(rows: Rows, summary: Summary, decode: bool) -> Iterator[bytes]:
     """Add findings about the samples *rows* to *summary*; yield a record of the key of each sample that has fields.
 
     Checks the first bytes of payloads; with *decode* all of them. Raises: StorageError.
@@ -106,7 +106,7 @@ def check_group(
     begins: Sequence[int],
     rows: Rows,
     summary: Summary,
-    decode: Decode | None,
+    decode: bool,
 ) -> Iterable[bytes]:
     """Add findings about *group* of *rows*, samples with the same fields, to *summary*; return records of the keys."""
     count = len(group.keys)
@@ -134,7 +134,7 @@ def check_group(
     return key_records(group.keys, 2 * rows.shard + rows.walked, begins, combination_number(combination))
 
 
-def check_payloads(column: FieldColumn, place: PlaceOf, summary: Summary, decode: Decode | None) -> None:
+def check_payloads(column: FieldColumn, place: PlaceOf, summary: Summary, decode: bool) -> None:
     """Add findings about the payloads of *column* to *summary*; `place(number, detail)`: their places."""
     field, sizes = column.name, column.sizes
     summary.add_field(field, sizes_of(field, sizes, place, summary))
@@ -152,19 +152,19 @@ def check_payloads(column: FieldColumn, place: PlaceOf, summary: Summary, decode
         for number, code, detail in type_findings(suffix, heads, sizes):
             if lies.setdefault(number, code) == code:
                 summary.note(code, place(number, f"{field}: {detail}"))
-    if decode is not None:
-        for number, code, reason in decoded_findings(field, column.members, decode):
+    if decode:
+        for number, code, reason in decoded_findings(field, column.members):
             if not code:
                 summary.undecoded.add(field)
             elif code != lies.get(number):
                 summary.note(code, place(number, f"{field}: {reason}"))
 
 
-def decoded_findings(field: str, column: Sequence[Member], decode: Decode) -> Iterator[tuple[int, str, str]]:
+def decoded_findings(field: str, column: Sequence[Member]) -> Iterator[tuple[int, str, str]]:
     """Decode the payloads *column* of *field*; yield (number, code, reason) for each finding."""
     for number, member in enumerate(map(Member._make, column)):
         if member.size:
-            for code, reason in decode(field, member):
+            for code, reason in decode_payload(field, member):
                 yield number, code, reason
 
 
@@ -211,7 +211,7 @@ def sizes_of(field: str, sizes: Sequence[int], place: PlaceOf, summary: Summary)
     return FieldSummary(sizes=distribution, small=small, large=sorted(large, key=largest))
 
 
-def reasons_to_drop(sample: Sample, decode: Decode | None) -> list[tuple[str, str]]:
+def reasons_to_drop(sample: Sample, decode: bool) -> list[tuple[str, str]]:
     """Return (code, detail) of findings about *sample* alone that make --fix leave it out."""
     summary = empty_summary()
     for _ in check_samples(rows_of_samples([sample], 0, [0]), summary, decode):
@@ -231,8 +231,6 @@ _BEGINS = {
     "hidden-file": re.compile(rb"(?:.*/)?\.[^/.][^/]*$", re.DOTALL),
     "reserved-name": re.compile(rb"__[^/]*__(?:$|/)"),  # what webdataset skips
 }
-
-BEGINS_AS_NUMBER = re.compile(rb"[\s\d_+-]*")
 
 
 def may_have_findings(keys: Sequence[bytes]) -> bool:
@@ -308,19 +306,3 @@ def type_mismatch(suffix: str, head: bytes) -> str:
     ):
         return ""
     return f"it is {detected.what}, not {expected.what}" if detected else f"it does not begin as {expected.what}"
-
-
-def number_mismatch(head: bytes, size: int) -> str:
-    """Return why `int` refuses a payload of *size* bytes that begins with *head*; "" if it is a number.
-
-    >>> number_mismatch(b"-5", 3), number_mismatch(b"1.5", 3), number_mismatch(b"an oak in autumn", 20)
-    ('', "'1.5' is not a whole number", "'an oak in autumn...' is not a whole number")
-    """
-    try:
-        if size > len(head) and BEGINS_AS_NUMBER.fullmatch(head):
-            return ""
-        int(head)
-    except ValueError:
-        text = head.decode(errors="replace")
-        return f"{text + '...' * (size > len(head))!r} is not a whole number"
-    return ""

@@ -1,11 +1,16 @@
-"""Describe sounds: length, format and waveform."""
+"""Sounds: described by length, format and waveform, decoded by libsndfile."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tartools.samples.filetypes import MAGIC_BYTES, SOUNDS, type_of_file
+from tartools.errors import TarToolsError, printable
+from tartools.samples.filetypes import MAGIC_BYTES, SOUND, SOUNDS, suffix_of, type_of_file
+from tartools.samples.kinds.kind import BROKEN, MAX_TEXT_COLUMNS, Description, PayloadKind
+from tartools.samples.sample import field_name
+from tartools.samples.soundfiles import truncation
 from tartools.tar import Member
 
 if TYPE_CHECKING:
@@ -15,6 +20,7 @@ if TYPE_CHECKING:
 DECODABLE_SOUNDS = SOUNDS - {"m4a", "mp3"}
 TERMINAL_WAVEFORM_COLUMNS = 48  # of a waveform in a terminal
 FRAMES_PER_COLUMN = 8192  # frames of a column that are read, so that an hour takes no longer than a minute
+SOUND_FRAMES_IN_READ = 1 << 16  # frames of a sound that are decoded at a time
 BARS = "▁▂▃▄▅▆▇█"
 
 # subtype of libsndfile -> description
@@ -29,14 +35,47 @@ STORED = {
 }
 
 
-def is_sound(kind: str, head: bytes) -> bool:
-    """True if a file that begins with *head*, in a field with the suffix *kind*, is a sound or should be one."""
-    return kind in DECODABLE_SOUNDS or _begins(head)
+def is_sound(suffix: str, head: bytes) -> bool:
+    """True if a payload that begins with *head*, in a field with this *suffix*, is or should be a sound."""
+    return suffix in DECODABLE_SOUNDS or _begins(head)
 
 
 def _begins(head: bytes) -> bool:
     file_type = type_of_file(head)
     return file_type is not None and not DECODABLE_SOUNDS.isdisjoint(file_type.suffixes)
+
+
+def describe_sound(member: Member, _head: bytes, _decode: bool) -> Description:
+    """Return length, rate, channels and waveform of a sound; or why it can't be read."""
+    try:
+        what, column_peaks = read_sound(member)
+    except (TarToolsError, MemoryError):
+        raise
+    except Exception as error:  # the library does not document all its exceptions
+        why = re.sub(
+            r"^(Error (opening <.*>|in \w+ file\.|:)[: ]*)+", "", str(error)
+        )  # without the name of our file object
+        suffix = suffix_of(field_name(member))
+        name = f"{printable(suffix.upper())[:MAX_TEXT_COLUMNS]} " if suffix in DECODABLE_SOUNDS else "sound "
+        return Description(f"{name}that cannot be read: {printable(why)[:MAX_TEXT_COLUMNS]}", kind=BROKEN)
+    if column_peaks and not any(column_peaks):
+        what += ", silent"
+    return Description(what, [line(column_peaks)] if any(column_peaks) else (), kind=SOUND)
+
+
+def check_sound(member: Member) -> None:
+    """Raise an exception if the sound *member* can't be decoded, or ends early."""
+    import soundfile
+
+    with member.open() as file:
+        if reason := truncation(file, member.size):
+            raise ValueError(reason)
+    with member.open() as file, soundfile.SoundFile(file) as opened:
+        frames = 0
+        while count := len(opened.read(SOUND_FRAMES_IN_READ, dtype="float32")):
+            frames += count
+        if frames != opened.frames:
+            raise ValueError(f"it has {frames:,} frames instead of {opened.frames:,}")
 
 
 def read_sound(member: Member, columns: int = TERMINAL_WAVEFORM_COLUMNS) -> tuple[str, Sequence[float]]:
@@ -86,3 +125,13 @@ def line(peaks: Sequence[float]) -> str:
     '▁▅█'
     """
     return "".join(BARS[min(int(peak * len(BARS)), len(BARS) - 1)] for peak in peaks)
+
+
+SOUND_KIND = PayloadKind(
+    name=SOUND,
+    code="broken-sound",
+    recognize=is_sound,
+    describe=describe_sound,
+    checks=dict.fromkeys(DECODABLE_SOUNDS, check_sound),
+    is_media=True,
+)

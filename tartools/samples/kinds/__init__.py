@@ -1,0 +1,123 @@
+"""Kinds of payloads: who describes, checks and measures a picture, a sound, an array, JSON, text and numbers.
+
+`PAYLOAD_KINDS` is the table that commands look up: tarshow describes a payload by the first kind that recognizes it;
+tarcheck --decode decodes one by the suffix of its field; tarindex --pictures asks for facts. To add a kind, write a
+module with a `PayloadKind` (`arrays` is the shortest one), and put that into the table.
+
+Nothing is executed or unpickled. Libraries are imported by the functions that need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tartools.errors import TarToolsError, printable
+from tartools.samples.decoding import MAX_ERROR_CHARS
+from tartools.samples.encoding import without_codec
+from tartools.samples.filetypes import MAGIC_BYTES, SOUND, is_picture, suffix_of
+from tartools.samples.kinds.arrays import ARRAY_KIND
+from tartools.samples.kinds.documents import JSON_KIND, JSON_LIMIT
+from tartools.samples.kinds.kind import BROKEN, HEAD_BYTES, MAX_TEXT_COLUMNS, Description, Finding, PayloadKind
+from tartools.samples.kinds.pictures import PICTURE_KIND
+from tartools.samples.kinds.sounds import SOUND_KIND, is_sound
+from tartools.samples.kinds.texts import NUMBER_KIND, TEXT_KIND, describe_text, guess_type
+from tartools.samples.payloads import unpacked_member
+from tartools.samples.sample import field_name
+from tartools.tar import Member
+
+# The order in which they are asked whether they recognize a payload: an array in a field jpg is described as an array,
+# and a sound there as a broken picture.
+PAYLOAD_KINDS = (ARRAY_KIND, PICTURE_KIND, SOUND_KIND, JSON_KIND, NUMBER_KIND, TEXT_KIND)
+KIND_BY_SUFFIX = {suffix: kind for kind in PAYLOAD_KINDS for suffix in kind.checks}
+
+
+def kind_of_field(field: str) -> PayloadKind | None:
+    """Return the kind of the payloads of *field*, by its suffix; None if it is not known."""
+    return KIND_BY_SUFFIX.get(suffix_of(field))
+
+
+def describe(member: Member, *, decode: bool = False) -> Description:
+    """Return the description of *member*, by its first bytes if they are known, else by its field.
+
+    With *decode*, a picture is decoded to find out whether it is broken; otherwise only its header is read, for those
+    who draw it and will see.
+
+    Holds: 64 KiB of the member; JSON up to 1 MiB as a whole; what `decoding.described` says.
+    """
+    with member.open() as file:
+        head = file.read(HEAD_BYTES)
+    field = field_name(member)
+    suffix = suffix_of(field)
+    codec = without_codec(field)[1]
+    if codec is not None and 0 < member.size <= JSON_LIMIT:
+        return _describe_packed(member, codec.name, decode=decode)
+    kind = next((kind for kind in PAYLOAD_KINDS if kind.recognize is not None and kind.recognize(suffix, head)), None)
+    if not head:
+        return Description("empty", kind=BROKEN if kind is not None and kind.is_media else "")
+    if kind is None or kind.describe is None:
+        return describe_text(member, head)
+    return kind.describe(member, head, decode)
+
+
+def _describe_packed(member: Member, codec: str, *, decode: bool) -> Description:
+    """Return the description of the content of the compressed *member*, or the reason why it can't be unpacked."""
+    try:
+        content = describe(unpacked_member(member), decode=decode)
+    except ValueError as error:
+        return Description(
+            f"{codec} data that cannot be unpacked: {printable(str(error))[:MAX_TEXT_COLUMNS]}", kind=BROKEN
+        )
+    is_media = any(kind.is_media and kind.name == content.kind for kind in PAYLOAD_KINDS)  # nobody draws or plays it
+    return Description(f"{codec}, {content.what}", content.lines, "" if is_media else content.kind, content.value)
+
+
+def may_sound(member: Member) -> bool:
+    """True if *member* is or should be a sound, by its first bytes and its field."""
+    suffix, head = _suffix_and_magic(member)
+    return is_sound(suffix, head) or guess_type(head).kind == SOUND
+
+
+def may_be_picture(member: Member) -> bool:
+    """True if *member* is or should be a picture, by its first bytes and its field."""
+    return is_picture(*_suffix_and_magic(member))
+
+
+def _suffix_and_magic(member: Member) -> tuple[str, bytes]:
+    with member.open() as file:
+        return suffix_of(field_name(member)), file.read(MAGIC_BYTES)
+
+
+def is_decoded(field: str) -> bool:
+    """True if `decode_payload` decodes payloads of *field*."""
+    return kind_of_field(without_codec(field)[0]) is not None
+
+
+def is_looked_at_whole(field: str) -> bool:
+    """True if the check of first bytes shows that a payload of *field* is sound."""
+    return kind_of_field(field) is NUMBER_KIND
+
+
+def decode_payload(field: str, member: Member) -> Iterator[Finding]:
+    """Decode *member* as the suffix of *field* says; yield findings: codes of `stages.checking.codes`, and reasons.
+
+    A compressed one, such as json.gz, is unpacked first. "" is the code of a payload that is not decoded, because it
+    would take too much memory.
+
+    Holds: the decoded payload. Raises: TarToolsError if the payload can't be read.
+    """
+    inner, codec = without_codec(field)
+    if codec is not None:
+        try:
+            member = unpacked_member(member)
+        except ValueError as error:
+            yield "broken-compressed", printable(str(error))[:MAX_ERROR_CHARS]
+            return
+    kind = kind_of_field(inner)
+    if kind is None:
+        return
+    try:
+        yield from kind.checks[suffix_of(inner)](member) or ()
+    except (TarToolsError, MemoryError):
+        raise
+    except Exception as error:  # each library has its own
+        yield kind.code, printable(str(error) or type(error).__name__)[:MAX_ERROR_CHARS]

@@ -1,0 +1,80 @@
+"""JSON and JSON lines: described with indentation, checked for values and encodings that some readers refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+from tartools.errors import printable
+from tartools.samples.kinds.kind import HEAD_BYTES, MAX_TEXT_COLUMNS, Description, Finding, PayloadKind
+from tartools.samples.kinds.texts import MAX_TEXT_LINES, cut, cut_text, describe_text, guess_type
+from tartools.samples.payloads import parse_json
+from tartools.tar import Member
+
+JSON_LIMIT = 1 << 20  # bytes; longer JSON is shown as plain text
+MAX_JSON_LINES_COUNTED = 10_000  # lines of JSON that are counted
+ENCODINGS = {"utf-8-sig": "a byte order mark"}  # Python's name -> description
+
+
+def _is_json_suffix(suffix: str, _head: bytes) -> bool:
+    return suffix == "json"
+
+
+def describe_document(member: Member, head: bytes, _decode: bool) -> Description:
+    """Return JSON with indentation, cut; as text if it is long. Holds: the value, and the lines that are shown."""
+    if member.size > JSON_LIMIT:
+        return describe_text(member, head)
+    payload = member.read()
+    try:
+        lines = first_lines(json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(parse_json(payload)))
+    except (ValueError, RecursionError) as error:
+        shown = cut_text(payload[:HEAD_BYTES], whole=len(payload) <= HEAD_BYTES) or guess_type(payload)
+        return Description(f"not JSON ({printable(str(error))[:MAX_TEXT_COLUMNS]}), {shown.what}", shown.lines)
+    if len(lines) == 1 and len(lines[0]) <= MAX_TEXT_COLUMNS:
+        return Description(f"JSON: {printable(lines[0])}")
+    return Description("JSON", cut(lines, whole=len(lines) < MAX_TEXT_LINES + MAX_JSON_LINES_COUNTED))
+
+
+def first_lines(parts: Iterable[str]) -> list[str]:
+    """Return the first lines of the text in *parts*, no more than are counted: each line of nested JSON takes time."""
+    text, ends = [], 0
+    for part in parts:
+        text.append(part)
+        ends += part.count("\n")
+        if ends >= MAX_TEXT_LINES + MAX_JSON_LINES_COUNTED:
+            break
+    return "".join(text).split("\n")
+
+
+def check_json(member: Member) -> Iterator[Finding]:
+    """Yield the findings about the JSON *member*. Raises: ValueError if it is not JSON."""
+    return _check_documents([member.read()])
+
+
+def check_json_lines(member: Member) -> Iterator[Finding]:
+    """Yield the findings about the JSON lines *member*. Raises: ValueError if a line is not JSON."""
+    with member.open() as file:
+        yield from _check_documents(line for line in file if line.strip())
+
+
+def _check_documents(documents: Iterable[bytes]) -> Iterator[Finding]:
+    """Yield what some readers of JSON refuse in *documents*. Raises: ValueError if one is not JSON."""
+    constants: list[str] = []
+    encoding = ""
+    for document in documents:
+        parse_json(document, constants)
+        detected = json.detect_encoding(document)
+        encoding = encoding or ("" if detected == "utf-8" else detected)
+    if constants:
+        yield "json-constant", constants[0]
+    if encoding:
+        yield "json-encoding", ENCODINGS.get(encoding, encoding.upper())
+
+
+JSON_KIND = PayloadKind(
+    name="JSON",
+    code="broken-json",
+    recognize=_is_json_suffix,
+    describe=describe_document,
+    checks={"json": check_json, "jsonl": check_json_lines},
+)

@@ -1,0 +1,54 @@
+"""The record of a kind of payload, and the values that its functions return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tartools.tar import Member
+
+Finding = tuple[
+    str, str
+]  # code of `stages.checking.codes`, and reason; "" is the code of a payload that is not decoded
+Check = Callable[[Member], Iterable[Finding] | None]  # raises any exception for a broken payload
+
+HEAD_BYTES = 1 << 16  # bytes of a payload that are read to describe it
+MAX_TEXT_COLUMNS = 100  # characters of a line of a description; longer ones are cut
+BROKEN = "broken"  # kind of the description of a broken picture or sound
+
+
+class Description(NamedTuple):
+    """The description of a payload in words.
+
+    `what`: one line. `lines`: of its contents.
+    `kind`: "picture", "sound", "text" or "number" if it could be read as one, `BROKEN` for a picture or sound that
+    could not; `value`: the whole text if it is short.
+    """
+
+    what: str
+    lines: Sequence[str] = ()
+    kind: str = ""
+    value: str = ""
+
+
+class PayloadKind(NamedTuple):
+    """A kind of payload, and the functions that handle it.
+
+    `name`: a noun, as in "the picture can't be decoded".
+    `code`: tarcheck's code for a payload that can't be decoded.
+    `recognize`: True if the suffix of a field and the first bytes of a payload mean this kind.
+    `describe`: the description of a member that is recognized; `head` is its first 64 KiB, `decode` as in `describe`.
+    `checks`: by suffix, the function that decodes a whole member to find damage. No two kinds have one suffix.
+    `is_media`: True if an empty one is counted as broken, and one inside compressed data is neither drawn nor played.
+    `facts`: names and types of the table columns for a field with such a suffix.
+    `measure`: the values of `facts` for a member; only its header is read, unless `decode`.
+    """
+
+    name: str
+    code: str
+    recognize: Callable[[str, bytes], bool] | None
+    describe: Callable[[Member, bytes, bool], Description] | None
+    checks: Mapping[str, Check]
+    is_media: bool = False
+    facts: Sequence[tuple[str, str]] = ()
+    measure: Callable[[Member, bool], Sequence[object]] | None = None

@@ -1,0 +1,58 @@
+"""Pictures: described by their header, decoded by Pillow; what readers refuse; columns of size, format and mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tartools.samples import decoding
+from tartools.samples.filetypes import PICTURE, PICTURES, is_picture
+from tartools.samples.kinds.kind import BROKEN, Description, Finding, PayloadKind
+from tartools.samples.pngtext import find_large_text
+from tartools.tar import Member
+
+PICTURE_FACTS = (
+    ("width", "int64"),
+    ("height", "int64"),
+    ("format", "string"),
+    ("mode", "string"),
+    ("broken", "string"),
+)
+
+
+def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
+    """Return format, size and mode of a picture, from its header; or why it is broken."""
+    header, why, _ = decoding.described(member, decode)
+    if header is None or why is not None:
+        return Description(f"a broken picture: {why}", kind=BROKEN)
+    return Description(f"{header.form} {header.width}x{header.height} {header.mode}", kind=PICTURE)
+
+
+def check_picture(member: Member) -> Iterator[Finding]:
+    """Yield the findings about a picture."""
+    header, broken, decoded = decoding.described(member, decode=True, strict=True)
+    if broken is not None:
+        yield "damaged-picture" if broken.startswith(decoding.STRICT_REFUSAL) else PICTURE_KIND.code, broken
+        return
+    if not decoded:
+        yield "", ""
+    pixels = header.width * header.height if header else decoding.MAX_PILLOW_PIXELS + 1
+    if pixels > decoding.MAX_PILLOW_PIXELS:
+        yield "huge-picture", f"{header.width}x{header.height}" if header else ""
+    elif header and pixels > decoding.MAX_PIXELS:
+        yield "large-picture", f"{header.width}x{header.height}"
+    with member.open() as file:
+        large = find_large_text(file)
+    if large is not None:
+        yield "large-png-text", large.description
+
+
+PICTURE_KIND = PayloadKind(
+    name=PICTURE,
+    code="broken-picture",
+    recognize=is_picture,
+    describe=describe_picture,
+    checks=dict.fromkeys(PICTURES, check_picture),
+    is_media=True,
+    facts=PICTURE_FACTS,
+    measure=decoding.facts,
+)

@@ -1,0 +1,102 @@
+"""Text and whole numbers, and the guess at payloads that no kind recognizes."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Sequence
+
+from tartools.errors import printable
+from tartools.samples.filetypes import NUMBER_SUFFIXES, SOUND, TEXTS, type_of_file
+from tartools.samples.kinds.kind import HEAD_BYTES, MAX_TEXT_COLUMNS, Description, PayloadKind
+from tartools.tar import Member
+
+MAX_TEXT_LINES = 12  # of a text that is described; longer ones are cut
+NUMBER_TEXT = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+BEGINS_AS_NUMBER = re.compile(rb"[\s\d_+-]*")
+DECLARED_ENCODINGS = {"html", "xml"}  # suffixes of texts that may say in what they are encoded
+CHECKED_AS_JSON = {"json", "jsonl"}  # by `documents`
+
+
+def describe_text(member: Member, head: bytes) -> Description:
+    """Return the description of *member*, which begins with *head*, as text; else as its first bytes say."""
+    return cut_text(head, whole=member.size <= HEAD_BYTES) or guess_type(head)
+
+
+def cut_text(head: bytes, *, whole: bool) -> Description | None:
+    """Return the text that begins with *head*, cut; None if it is not text. *whole*: *head* is all of it."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)
+    except UnicodeDecodeError:
+        return None
+    if "\0" in text:
+        return None
+    lines = text.removesuffix("\n").split("\n")
+    if whole and len(lines) == 1 and len(lines[0]) <= MAX_TEXT_COLUMNS:
+        kind, value = "number" if NUMBER_TEXT.fullmatch(lines[0]) else "text", printable(lines[0])
+        return Description(f"{kind}: {value}", kind=kind, value=value)
+    return Description("text", cut(lines, whole=whole), kind="text")
+
+
+def cut(lines: Sequence[str], *, whole: bool) -> list[str]:
+    """Return the first of *lines*, cut and with control characters escaped, and a mark if there are more."""
+    shown = [
+        printable(line[:MAX_TEXT_COLUMNS]) + ("…" if len(line) > MAX_TEXT_COLUMNS else "")
+        for line in lines[:MAX_TEXT_LINES]
+    ]
+    if not whole:
+        shown.append("…")
+    elif len(lines) > MAX_TEXT_LINES:
+        shown.append(f"… {len(lines) - MAX_TEXT_LINES} more lines")
+    return shown
+
+
+def guess_type(head: bytes) -> Description:
+    """Return the probable type of a file that begins with *head*."""
+    file_type = type_of_file(head)
+    is_sound_file = file_type is not None and file_type.kind == SOUND
+    return Description(file_type.brief if file_type else "binary", kind=SOUND if is_sound_file else "")
+
+
+def number_mismatch(head: bytes, size: int) -> str:
+    """Return why `int` refuses a payload of *size* bytes that begins with *head*; "" if it is a number.
+
+    >>> number_mismatch(b"-5", 3), number_mismatch(b"1.5", 3), number_mismatch(b"an oak in autumn", 20)
+    ('', "'1.5' is not a whole number", "'an oak in autumn...' is not a whole number")
+    """
+    try:
+        if size > len(head) and BEGINS_AS_NUMBER.fullmatch(head):
+            return ""
+        int(head)
+    except ValueError:
+        text = head.decode(errors="replace")
+        return f"{text + '...' * (size > len(head))!r} is not a whole number"
+    return ""
+
+
+def check_number(member: Member) -> None:
+    """Raise ValueError if *member* is not a whole number."""
+    payload = member.read()
+    if why := number_mismatch(payload, len(payload)):
+        raise ValueError(why)
+
+
+def check_encoding(member: Member) -> None:
+    """Raise UnicodeDecodeError if *member* is not UTF-8."""
+    member.read().decode()
+
+
+NUMBER_KIND = PayloadKind(
+    name="number",
+    code="not-a-number",
+    recognize=None,
+    describe=None,
+    checks=dict.fromkeys(NUMBER_SUFFIXES, check_number),
+)
+TEXT_KIND = PayloadKind(
+    name="text",
+    code="broken-text",
+    recognize=None,
+    describe=None,
+    checks=dict.fromkeys(TEXTS - NUMBER_SUFFIXES - DECLARED_ENCODINGS - CHECKED_AS_JSON, check_encoding),
+)
