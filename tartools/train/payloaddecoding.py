@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.samples import decoding
-from tartools.samples.filetypes import NUMBER_SUFFIXES
+from tartools.samples.filetypes import NUMBER_SUFFIXES, PICTURE
 from tartools.train.ranks import SharedNumbers
 
 UNPICKLED = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
@@ -121,16 +121,20 @@ class PictureDecoder:
     With *resize*, pictures are resized, as `Resize` says; with a dict those of its fields. `by_pillow` is how many
     JPEGs simplejpeg has refused, and Pillow has decoded, here and in workers.
 
-    Raises: ValueError for another name.
+    Raises: KeyError for another name.
     """
 
-    def __init__(self, spec: str, suffixes: Collection[str] | None = None, resize: Any = None) -> None:
-        from webdataset.autodecode import IMAGE_EXTENSIONS, imagespecs
+    @staticmethod
+    def specs() -> dict[str, tuple[str, str, str]]:
+        """Return class, type and mode of the pictures that each decoder makes, by its name."""
+        from webdataset.autodecode import imagespecs
 
-        specs = imagespecs | RAW
-        if spec not in specs:
-            raise ValueError(f"no decoder is called {spec!r}; for pictures there are {', '.join(specs)}")
-        self._array_kind, kind, mode = specs[spec]
+        return {**imagespecs, **RAW}
+
+    def __init__(self, spec: str, suffixes: Collection[str] | None = None, resize: Any = None) -> None:
+        from webdataset.autodecode import IMAGE_EXTENSIONS
+
+        self._array_kind, kind, mode = self.specs()[spec]
         self._floats, self._mode = kind == "float", mode.upper()
         self._suffixes = frozenset(IMAGE_EXTENSIONS if suffixes is None else suffixes)
         self._resize = resizes_of(resize)
@@ -148,9 +152,9 @@ class PictureDecoder:
         """Return the picture *data*; None if *field* is no picture. Raises: as `decoding.decoded_picture`."""
         if re.sub(r".*[.]", "", field).lower() not in self._suffixes:
             return None
-        return self.picture(data, field.lstrip(".").lower())
+        return self.decode(data, field.lstrip(".").lower())
 
-    def picture(self, data: bytes, field: str = "") -> Any:
+    def decode(self, data: bytes, field: str = "") -> Any:
         """Return the picture *data* of *field*. Raises: as `decoding.decoded_picture`."""
         resize = self._resize.get(field) if isinstance(self._resize, dict) else self._resize
         if not self._mode:
@@ -231,12 +235,26 @@ class PictureDecoder:
         return resize.resized(torch.from_numpy(array), *full_size).numpy()
 
 
+# kind of payload (`samples.kinds`) -> class of its decoders, each of which has a name of `specs`
+DECODERS = {PICTURE: PictureDecoder}
+
+
+def named_decoder(name: str, resize: Any = None) -> PictureDecoder:
+    """Return the decoder called *name*, for its kind of payload. Raises: ValueError for another name."""
+    specs = {kind: decoder.specs() for kind, decoder in DECODERS.items()}
+    for kind, decoder in DECODERS.items():
+        if name in specs[kind]:
+            return decoder(name, None, resize)
+    choices = "; ".join(f"for {kind}s there are {', '.join(names)}" for kind, names in specs.items())
+    raise ValueError(f"no decoder is called {name!r}; {choices}")
+
+
 class FieldDecoder(NamedTuple):
-    """Decodes one *field* by a *function* of its bytes, as a picture by *pictures*, or else as a file."""
+    """Decodes one *field* by a *function* of its bytes, by a *named* decoder, or else as a file."""
 
     field: str
     function: Callable[[bytes], Any] | None
-    pictures: PictureDecoder | None
+    named: PictureDecoder | None
 
     @classmethod
     def of(cls, field: str, how: Any, resize: Any) -> Any:
@@ -247,7 +265,7 @@ class FieldDecoder(NamedTuple):
             return cls(field.lower(), how, None)
         sizes = resizes_of(resize)
         resize = sizes.get(field.lower()) if isinstance(sizes, dict) else sizes
-        return cls(field.lower(), None, None if how == AS_FILE else PictureDecoder(how, None, resize))
+        return cls(field.lower(), None, None if how == AS_FILE else named_decoder(how, resize))
 
     def __call__(self, field: str, data: bytes) -> Any:
         """Return the decoded *data*; None for another field."""
@@ -255,12 +273,12 @@ class FieldDecoder(NamedTuple):
             return None
         if self.function is not None:
             return self.function(data)
-        return io.BytesIO(data) if self.pictures is None else self.pictures.picture(data)
+        return io.BytesIO(data) if self.named is None else self.named.decode(data)
 
 
 def pictures_of(decoders: Iterable[Any]) -> list[PictureDecoder]:
     """Return the picture decoders in *decoders*."""
-    candidates = (decoder.pictures if isinstance(decoder, FieldDecoder) else decoder for decoder in decoders)
+    candidates = (decoder.named if isinstance(decoder, FieldDecoder) else decoder for decoder in decoders)
     return [decoder for decoder in candidates if isinstance(decoder, PictureDecoder)]
 
 
@@ -282,7 +300,7 @@ def decoders(decode: Any, resize: Any = None) -> list[Callable[..., Any]]:
             "decode='basic' decodes text, numbers, JSON and arrays alone"
         )
     handlers = [
-        PictureDecoder(decoder, None, resize) if isinstance(decoder, str) else decoder
+        named_decoder(decoder, resize) if isinstance(decoder, str) else decoder
         for decoder in several
         if decoder != "basic"
     ]
@@ -308,12 +326,12 @@ def picture(data: bytes, decode: str = "torchrgb8", resize: Any = None) -> Any:
 
     Raises: SampleError, and what Pillow raises for damage.
     """
-    return _picture_decoder(decode, resize_of(resize)).picture(data)
+    return _picture_decoder(decode, resize_of(resize)).decode(data)
 
 
 @lru_cache
 def _picture_decoder(decode: str, resize: Resize | None) -> PictureDecoder:
-    return PictureDecoder(decode, None, resize)
+    return named_decoder(decode, resize)
 
 
 def plain(key: str, data: bytes) -> Any:
