@@ -5,12 +5,12 @@
 """
 
 import io
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
+from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tartools import storage, tar
-from tartools.errors import NotFoundError, StorageError, TarFormatError, TarToolsError, option, printable, shown
+from tartools.errors import StorageError, TarFormatError, TarToolsError, option, printable, shown
 from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample
@@ -29,17 +29,6 @@ Item = TypeVar("Item")
 Counted = TypeVar("Counted", bound=Sized)
 
 
-class ShardErrors(NamedTuple):
-    """Callbacks for damaged and missing shards, so that the other shards are read on.
-
-    `damaged` gets the URL of a shard, and whether all of it was to be read; it tells whether the others are read on.
-    `absent` gets that of a shard that its server has not, and why.
-    """
-
-    damaged: Callable[[str, bool], bool]
-    absent: Callable[[str, str], None]
-
-
 class Reading(NamedTuple):
     """How shards are read.
 
@@ -52,7 +41,7 @@ class Reading(NamedTuple):
     its samples. With *plain*, a compressed shard is a failure. With *columns*, samples that a table lists are in
     batches `tables.listed.ListedBatch`, with those of these columns that it has, and are read when they are asked for.
     One of *sources* that are read at once keeps so many times fewer files open, and reads so many times less ahead.
-    *odd* gets the shards that are damaged or missing.
+    With *samples_only*, a shard of anything but samples and one end is damaged.
     """
 
     lax: bool = False
@@ -66,7 +55,7 @@ class Reading(NamedTuple):
     plain: bool = False
     columns: Sequence[str] = ()
     sources: int = 1
-    odd: ShardErrors | None = None
+    samples_only: bool = False
 
 
 class TableFound(NamedTuple):
@@ -168,23 +157,18 @@ def shard_batches(
                 if reading.plain and isinstance(opened, ShardStream) and opened.compressed:
                     raise StorageError(COMPRESSED, url=url)
                 yield batch
-        except NotFoundError as error:
-            if reading.odd is None:
-                raise
-            reading.odd.absent(url, error.message)
         except TarFormatError as error:
             account.check()  # what looks like damage may be two versions of a file
-            if reading.odd is None or not reading.odd.damaged(url, not begin and until is None):
-                if advice := split_part_advice(url):
-                    error.message = f"{error.message} ({advice})"
-                raise
+            if advice := split_part_advice(url):
+                error.message = f"{error.message} ({advice})"
+            raise
     if until is None:
         account.shards_done += 1
 
 
-def _raise_odd(url: str, reading: Reading) -> None:
-    """Raise TarFormatError if somebody wants to know that the shard *url* is not just samples and one end."""
-    if reading.odd is not None:
+def _require_samples_only(url: str, reading: Reading) -> None:
+    """Raise TarFormatError, on finding something else in the shard *url*, if it may hold only samples and one end."""
+    if reading.samples_only:
         raise TarFormatError("not only samples and an end", url=url)
 
 
@@ -235,7 +219,7 @@ def batches_of(
     for part in parts:
         if isinstance(part, (ContiguousGroups, ScatteredGroup)):
             if after_end:
-                _raise_odd(url, reading)
+                _require_samples_only(url, reading)
             batch = Batch(part, url)
             if first.left:
                 first.add(batch.keys)
@@ -249,17 +233,17 @@ def batches_of(
             from tartools.storage import seekable
             from tartools.tables import tablesamples as tables  # imports pyarrow
 
-            _raise_odd(url, reading)
+            _require_samples_only(url, reading)
             how = reading.ranges, reading.listed, reading.tmpdir, reading.columns, reading.sources
             yield from tables.table_batches(url, part.copy or seekable.reading(url), account, *how)
 
 
 def _report(special: Special, url: str, account: Account, reading: Reading) -> None:
     if special.kind == FOREIGN_PREFIX:
-        _raise_odd(url, reading)
+        _require_samples_only(url, reading)
         return
     if not special.silent and not reading.skip_special:
-        _raise_odd(url, reading)
+        _require_samples_only(url, reading)
     if special.kind == "missing end":
         account.warn(f"{shown(url)}: ends without an end-of-archive block, accepted because of {option('lax')}")
     elif special.silent:

@@ -12,7 +12,7 @@ keeps the order of equal records. All runs of a pass share one unnamed file, so 
 
 import io
 import marshal
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import accumulate
 from typing import NamedTuple
@@ -63,8 +63,18 @@ class Spool:
         self._buffer.append(record)
         self._size += len(record) + RECORD_OVERHEAD_BYTES
         if self._size > self._memory:
-            self._runs.append(write_run(self._buffer, self._runs[0].file if self._runs else scratch_file(self._tmpdir)))
-            self._buffer, self._size = [], 0
+            self._write_buffer()
+
+    def extend(self, records: Collection[bytes]) -> None:
+        """Add *records*, in their order."""
+        self._buffer += records
+        self._size += sum(map(len, records)) + RECORD_OVERHEAD_BYTES * len(records)
+        if self._size > self._memory:
+            self._write_buffer()
+
+    def _write_buffer(self) -> None:
+        self._runs.append(write_run(self._buffer, self._runs[0].file if self._runs else scratch_file(self._tmpdir)))
+        self._buffer, self._size = [], 0
 
     def __iter__(self) -> Iterator[bytes]:
         for run in self._runs:

@@ -1,9 +1,8 @@
 """Findings that need other samples: repeated keys, missing fields, unusual sizes.
 
 Keys are compared as records, which sort by key and place. A record is the key, as `sortkeys.text_bytes` encodes it,
-then 20 bytes: twice the number of the input (plus one if `walk` found the sample), byte, fields. A key that is not in
-Unicode form NFC has a second record: its NFC form, `OTHER_FORM`, and the key before the 20 bytes. It sorts directly
-after the records of the NFC form:
+then 20 bytes: number of the input, byte, fields. A key that is not in Unicode form NFC has a second record: its NFC
+form, `OTHER_FORM`, and the key before the 20 bytes. It sorts directly after the records of the NFC form:
 
     NFC key | input byte fields
     NFC key | OTHER_FORM | key | input byte fields
@@ -51,7 +50,7 @@ def combination_number(combination: str) -> bytes:
 
 
 def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number: bytes) -> list[bytes]:
-    """Return a record for each of *keys*, whose samples begin at *begins*; *shard* is twice the number of the input."""
+    """Return a record for each of *keys*, whose samples begin at *begins* in input *shard*."""
     tails = map(RECORD_TAIL.pack, repeat(shard), begins, repeat(number))
     records = [text_bytes(key) + tail for key, tail in zip(keys, tails, strict=False)]
     if not b"".join(keys).isascii():
@@ -63,19 +62,15 @@ def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number
     return records
 
 
-def group_repeated_keys(
-    records: Iterator[bytes], combinations: dict[bytes, str], dead: frozenset[int]
-) -> Iterator[list[Keyed]]:
+def group_repeated_keys(records: Iterable[bytes], combinations: dict[bytes, str]) -> Iterator[list[Keyed]]:
     """Yield the samples that share a key, in order: (input, byte, key, fields).
 
     Keys that are equal but for their Unicode form follow the first sample of the first form.
 
-    *combinations*: fields by combination number, complete once the first record comes. Records of the inputs
-    *dead* do not count. Holds: 100,000 samples with one key.
+    *combinations*: fields by combination number, complete once the first record comes.
+    Holds: 100,000 samples with one key.
     """
     size = RECORD_TAIL.size
-    if dead:
-        records = (record for record in records if int.from_bytes(record[-size : 4 - size], "big") not in dead)
     last_form, first_of_form = b"", b""
     for encoded, records_of_key in groupby(records, itemgetter(slice(-size))):
         form, other_form, key = encoded.partition(END_OF_KEY + OTHER_FORM)
@@ -96,7 +91,7 @@ def group_repeated_keys(
 def unpack_record(record: bytes, combinations: dict[bytes, str]) -> Keyed:
     """Return input, byte, key and fields of *record*."""
     shard, byte, number = RECORD_TAIL.unpack(record[-RECORD_TAIL.size :])
-    return shard >> 1, byte, text_of_key(record[: -RECORD_TAIL.size]), combinations.get(number, "")
+    return shard, byte, text_of_key(record[: -RECORD_TAIL.size]), combinations.get(number, "")
 
 
 def judge_repeats(group: Sequence[Keyed], where: Where) -> Iterator[tuple[str, int]]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, groupby, islice
 
 from tartools import storage
-from tartools.errors import StorageError, TarFormatError, TruncatedError
+from tartools.errors import NotFoundError, StorageError, TarFormatError, TruncatedError
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample
-from tartools.shards.reading import Reading, ShardErrors, ShardStream, shard_batches
+from tartools.shards.reading import Reading, ShardStream, shard_batches
 from tartools.shards.workers import ShardTask, Tasks, gather
 from tartools.stages.checking.across import Repeated, combination_number, compare_keys, group_repeated_keys
 from tartools.stages.checking.codes import SPECIAL_CODES, Place, Trouble
@@ -27,7 +27,7 @@ from tartools.stages.checking.samples import (
     rows_of_samples,
 )
 from tartools.stages.checking.walk import MemberGroup, Walk
-from tartools.stages.externalsort import records_of, sorted_blocks
+from tartools.stages.externalsort import Spool, records_of, sorted_blocks
 from tartools.stages.summary import Summary
 from tartools.storage.checks import probe
 from tartools.storage.local import identity
@@ -37,7 +37,7 @@ from tartools.storage.streams import chunks
 from tartools.tables.schema import PARQUET_MAGIC, is_table
 
 SAMPLES_IN_LOOK = 256  # samples behind damage that are looked at together
-Findings = tuple[dict[int, Summary], set[int], dict[int, Trouble]]  # of a worker: by shard; shards not sound; missing
+HELD_RECORD_BYTES = 16 << 20  # bytes of records of a shard that are held in memory until its end
 
 
 @dataclass
@@ -102,7 +102,7 @@ class InputsToCheck:
                 while groups := [group for group in islice(run, SAMPLES_IN_LOOK) if isinstance(group, MemberGroup)]:
                     samples = [Sample(group.key, tuple(group.members), self.urls[number]) for group in groups]
                     rows = rows_of_samples(samples, number, [group.byte for group in groups])
-                    yield rows._replace(doubtful=groups[0].doubtful, walked=True, lost=groups[0].lost)
+                    yield rows._replace(doubtful=groups[0].doubtful, lost=groups[0].lost)
         else:
             quiet = Account(lambda _: None)
             stream = self.stream(number, quiet)
@@ -170,10 +170,33 @@ def copy_and_check(stream: ShardStream, file: io.FileIO) -> Trouble | None:
     return None
 
 
+@dataclass
+class CheckedShard:
+    """What the reader found in input *number*, or in a part of it.
+
+    `summary`: its samples, and the findings about them; of use only if it `is_sound`, all of it samples and one end.
+    `missing`: why its server has not got it.
+    """
+
+    number: int
+    summary: Summary
+    is_sound: bool = True
+    missing: Trouble | None = None
+
+
 class Checking:
     """Checks all samples of *shards*, in up to *max_workers* workers.
 
-    After `repeats`, *summary* has all findings. Holds: the findings in the shards that are being read.
+    The reader, in workers, checks what is sound: just samples and one end. Of any other shard nothing counts that the
+    reader has found; `walk` reads it again, in this process, once all others have been read. So findings and keys of
+    a shard are held until its end:
+
+        worker    part of a large shard -> CheckedShard, records of its keys
+        parent    holds these; after the last part, adds them if all parts are sound, else notes the shard for `walk`
+        parent    walks the shards noted so, then reads the tables
+
+    After `repeats`, *summary* has all findings. Holds: the findings in the shards that are being read, and 16 MiB of
+    the records of their keys; more are in an unnamed file.
     """
 
     def __init__(self, shards: InputsToCheck, account: Account, decode: bool, max_workers: int) -> None:
@@ -183,8 +206,6 @@ class Checking:
         self.max_workers = max_workers
         self.summary = empty_summary()
         self._sizes: dict[int, int] = {}
-        self._parts: dict[int, Summary] = {}  # what was found in the shard that is being read; of a worker, in its task
-        self._here = True  # not in a worker
         self._numbers = {url: number for number, url in enumerate(shards.urls)}
 
     def repeats(self, sort: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Iterator[Repeated]:
@@ -197,8 +218,7 @@ class Checking:
         if first is None:
             return
         numbers = {combination_number(combination): combination for combination in self.summary.combinations}
-        dead = frozenset(2 * number for number in self.shards.walked)
-        groups = group_repeated_keys(chain([first], records), numbers, dead)
+        groups = group_repeated_keys(chain([first], records), numbers)
         yield from compare_keys(groups, self.summary, self.shards.shard_place)
 
     @property
@@ -209,24 +229,8 @@ class Checking:
     def _records(self) -> Iterator[bytes]:
         """Yield a record of the key of each sample; at the end *summary* has the findings about them."""
         urls, tables, missing = self.shards.urls, self.shards.tables, self.shards.missing
-        reading = self.shards.reading._replace(odd=ShardErrors(self._is_odd, self._is_absent))
-        plain = [number for number in range(len(urls)) if number not in tables and number not in missing]
-        repeatable = [urls[number] for number in plain if storage.is_repeatable(urls[number])]
-        if repeatable:
-            tasks = gather(repeatable, self.account, reading, self._work, max_workers=self.max_workers, remote=True)
-            yield from records_of(self._collect(tasks))
-        for number in plain:
-            if not storage.is_repeatable(urls[number]):
-                stream = self.shards.stream(number, self.account)
-                if stream.is_table():
-                    stream.close()
-                    raise StorageError(
-                        "is a table: its rows are compared only if it is named as a file", url=urls[number]
-                    )
-                yield from chain.from_iterable(
-                    self._records_of(shard_batches(urls[number], self.account, reading, stream))
-                )
-        self._fold()
+        shards = [number for number in range(len(urls)) if number not in tables and number not in missing]
+        yield from self._read_shards(shards)
         for number in sorted(self.shards.walked):
             if (
                 storage.is_far(urls[number]) and probe(urls[number]).first == PARQUET_MAGIC
@@ -236,75 +240,121 @@ class Checking:
             if len(missing) == len(urls):
                 raise StorageError(missing[number].what, url=urls[number])
             yield from self._read_again(number)
-        for number in plain:
+        for number in shards:
             if number not in self._sizes and number not in missing and number not in tables:
                 self.summary.note("no-samples", Place(number, 0, ""))
 
-    def _is_odd(self, url: str, is_read_whole: bool) -> bool:
-        """Note that the reader does not accept shard *url*; return whether it may stop reading it."""
-        if not (is_read_whole or self._here):
-            return False
-        self.shards.walked.add(self._numbers[url])
-        return True
+    # ---- what is sound ----
 
-    def _is_absent(self, url: str, why: str) -> None:
-        self.shards.missing[self._numbers[url]] = missing_shard(why)
+    def _read_shards(self, numbers: Sequence[int]) -> Iterator[bytes]:
+        """Yield the records of the sound shards among the inputs *numbers*, and add what is found in them."""
+        reading = self.shards.reading._replace(samples_only=True)
+        urls = [self.shards.urls[number] for number in numbers]
+        if repeatable := [url for url in urls if storage.is_repeatable(url)]:
+            yield from records_of(
+                self._held_blocks(
+                    gather(repeatable, self.account, reading, self._work, max_workers=self.max_workers, remote=True)
+                )
+            )
+        for number, url in zip(numbers, urls, strict=True):
+            if not storage.is_repeatable(url):
+                stream = self.shards.stream(number, self.account)
+                if stream.is_table():
+                    stream.close()
+                    raise StorageError("is a table: its rows are compared only if it is named as a file", url=url)
+                records = self._spool()
+                shard = self._check(number, shard_batches(url, self.account, reading, stream), records)
+                self._end_shard(shard)
+                if shard.is_sound:
+                    yield from records
 
-    def _fold(self) -> None:
-        """Add the findings about the shards that have been read; shards that are not sound come later."""
-        for number, part in self._parts.items():
-            if number not in self.shards.walked:
-                self._add(number, part)
-        self._parts.clear()
+    def _spool(self) -> Spool:
+        return Spool(HELD_RECORD_BYTES, self.shards.reading.tmpdir)
 
-    def _add(self, number: int, part: Summary) -> None:
-        if part.samples or part.findings:
-            self._sizes[number] = part.stored
-        self.summary.add(part)
+    def _work(self, task: ShardTask[list[CheckedShard]]) -> Iterator[bytes]:
+        """Yield blocks of records of *task*, of what is sound; its result is what was found in each shard."""
+        task.result = []
+        return sorted_blocks(self._sound_records(task))
 
-    def _part(self, number: int) -> Summary:
-        """Return the summary of shard *number*: the last shard that was begun, or the next."""
-        if number not in self._parts:
-            if self._here:
-                self._fold()
-            self._parts[number] = empty_summary()
-        return self._parts[number]
+    def _sound_records(self, task: ShardTask[list[CheckedShard]]) -> Iterator[Iterable[bytes]]:
+        for part, batches in task.shards:
+            records = self._spool()
+            shard = self._check(self._numbers[part.url], batches, records, is_cut=part.cut is not None)
+            task.result.append(shard)
+            if shard.is_sound:
+                yield records
 
-    def _work(self, task: ShardTask[Findings]) -> Iterator[bytes]:
-        """Yield blocks of records of *task*; its result are the findings of a worker, for `_collect`."""
-        if task.in_worker:
-            self._here, self._parts = False, {}
-        yield from sorted_blocks(self._records_of(task.batches))
-        task.result = (self._parts, self.shards.walked, self.shards.missing) if task.in_worker else ({}, set(), {})
+    def _check(self, number: int, batches: Iterator[Batch], records: Spool, *, is_cut: bool = False) -> CheckedShard:
+        """Return what is found in *batches* of input *number*; add records of their keys to *records*.
 
-    def _collect(self, tasks: Tasks[Findings]) -> Generator[bytes, None, None]:
+        Raises: TarFormatError for damage if the part *is_cut*, since it may be the cut that is wrong.
+        """
+        shard = CheckedShard(number, empty_summary())
+        try:
+            for batch in batches:
+                rows = rows_of_batch(batch, number)
+                if rows is None:
+                    shard.is_sound = False
+                else:
+                    records.extend([*check_samples(rows, shard.summary, self.decode)])
+        except NotFoundError as error:
+            shard.is_sound, shard.missing = False, missing_shard(error.message)
+            self.account.shards_done += 1
+        except TarFormatError:
+            if is_cut:
+                raise
+            shard.is_sound = False
+            self.account.shards_done += 1
+        return shard
+
+    def _held_blocks(self, tasks: Tasks[list[CheckedShard]]) -> Generator[bytes, None, None]:
+        """Yield the blocks of *tasks*, those of sound shards; add what was found in these.
+
+        Only a task that is one part of a large shard ends inside a shard. The tasks that follow read its other parts.
+        """
+        summary, is_sound, held = empty_summary(), True, self._spool()  # of the parts so far of the shard that is open
         with closing(tasks):
             for task in tasks:
-                yield from task.output
-                parts, walked, missing = task.result
-                self.shards.walked.update(walked)
-                self.shards.missing.update(missing)
-                for number, part in parts.items():
-                    self._part(number).add(part)
+                is_open = task.parts[-1].cut is not None
+                if is_open:
+                    held.extend([*task.output])
+                else:
+                    yield from task.output
+                for shard in task.result:
+                    summary.add(shard.summary)
+                    is_sound &= shard.is_sound
+                    if is_open:
+                        continue
+                    if is_sound:
+                        yield from held
+                    self._end_shard(CheckedShard(shard.number, summary, is_sound, shard.missing))
+                    summary, is_sound, held = empty_summary(), True, self._spool()
 
-    def _records_of(self, batches: Iterator[Batch]) -> Iterator[Iterator[bytes]]:
-        """Yield the records of each of *batches*, after its findings were added to the summary."""
-        for batch in batches:
-            rows = rows_of_batch(batch, self._numbers[batch.shard])
-            if rows is None:
-                self.shards.walked.add(self._numbers[batch.shard])  # it is read again
-            else:
-                yield check_samples(rows, self._part(rows.shard), self.decode)
+    def _end_shard(self, shard: CheckedShard) -> None:
+        """Add what was found in *shard*, if it is sound, else note that it is missing, or to be walked."""
+        if shard.missing is not None:
+            self.shards.missing[shard.number] = shard.missing
+        elif not shard.is_sound:
+            self.shards.walked.add(shard.number)
+        else:
+            self._add(shard.number, shard.summary)
+
+    def _add(self, number: int, summary: Summary) -> None:
+        if summary.samples or summary.findings:
+            self._sizes[number] = summary.stored
+        self.summary.add(summary)
+
+    # ---- what is not ----
 
     def _read_again(self, number: int) -> Iterator[bytes]:
         """Yield the records of an input that is not a sound shard; add its findings to the summary."""
-        part = empty_summary()
+        summary = empty_summary()
         for item in self.shards.read(number):
             if isinstance(item, Rows):
-                yield from check_samples(item, part, self.decode)
+                yield from check_samples(item, summary, self.decode)
             elif item.code:
-                part.note(item.code, Place(number, item.byte, item.key, item.what))
+                summary.note(item.code, Place(number, item.byte, item.key, item.what))
         if number in self.shards.walked:
-            self._add(number, part)
+            self._add(number, summary)
         else:
-            self.summary.add(part)
+            self.summary.add(summary)

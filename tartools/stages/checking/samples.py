@@ -57,7 +57,6 @@ class Rows(NamedTuple):
     stored: int
     samples: Batch | Sequence[Sample]
     doubtful: bool = False
-    walked: bool = False  # by `walk`, not by the reader
     lost: Sequence[str] = ()
 
 
@@ -131,7 +130,7 @@ def check_group(
             summary.note(code, place(number, detail))
     for column in group.columns:
         check_payloads(column, place, summary, decode)
-    return key_records(group.keys, 2 * rows.shard + rows.walked, begins, combination_number(combination))
+    return key_records(group.keys, rows.shard, begins, combination_number(combination))
 
 
 def check_payloads(column: FieldColumn, place: PlaceOf, summary: Summary, decode: bool) -> None:
