@@ -1,6 +1,6 @@
 """Parts of the shell completions: functions that list fields, the frame for bash, the completions of `tartools`.
 
-Also what a person adds to a start file of the shell to switch them on.
+Also the lines that a start file of the shell needs to enable them.
 """
 
 from __future__ import annotations

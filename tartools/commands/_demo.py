@@ -42,7 +42,7 @@ DEMO_LINES = (
         "tarsort --sort-type shuffle --seed 7 sorted.tar -o shuffled.tar",
     ),
     ("tabulate: fields as columns", "tar2tsv -c 5 -f 'cls bytes' shuffled.tar"),
-    ("show: what is in a sample", "tarshow -c 2 shuffled.tar"),
+    ("show: the fields of two samples", "tarshow -c 2 shuffled.tar"),
     ("count: the tools are made for pipes", "tar2tsv --no-key --no-header -f cls.txt shuffled.tar | sort | uniq -c"),
 )
 

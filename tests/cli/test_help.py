@@ -53,7 +53,8 @@ def test_the_short_help_fits_two_screens(name: str, run: Run) -> None:
 def test_all_help_has_every_option_and_all_of_the_docstring(name: str, run: Run) -> None:
     command = commands.load(name)
     text = "\n".join(help_of(name, "--help", run))
-    assert set(re.findall(r"\S+", command.manual)) <= set(re.findall(r"\S+", text))
+    squeezed = re.sub(r"\s", "", text)  # Typer fills lines, and breaks them at hyphens too
+    assert [line for line in command.manual.splitlines() if re.sub(r"\s", "", line) not in squeezed] == []
     for option in command.parameters.values():
         assert all(spelled in text for spelled in option.names)
 
