@@ -1,18 +1,16 @@
 """The work of tarcat and tarpcat: select samples, order them, and give them keys."""
 
-from collections.abc import Callable, Iterator
-from typing import Annotated, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, TypeVar
 
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.batch import Batch
-from tartools.samples.sample import Sample
 from tartools.shards.dataset import DataSet
-from tartools.shards.delivery import deliver_order
-from tartools.shards.reading import check_shards, closing_upstream, counted, each, one_by_one
-from tartools.shards.writing import write_batches, write_samples
+from tartools.shards.passes import Pass
+from tartools.shards.reading import Reading, closing_upstream, one_by_one
 
 Item = TypeVar("Item")
 
@@ -89,33 +87,23 @@ def cat(
     in_turns = parallel is None and not ahead.unordered
     if in_turns:
         reading = reading._replace(forks=True, ranges=is_plain_copy, listed=not is_plain_copy)
-    data = DataSet(urls, account, reading, cli.workers(0))
+    workers = cli.workers(parallel or 0)
+
+    def shards_ahead(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Batch]]:
+        from tartools.shards import prefetch
+
+        if ahead.unordered:
+            return iter([prefetch.as_they_come(urls, account, reading, workers)])
+        return prefetch.read_ahead(urls, account, reading, workers, ahead.memory)
+
+    data = DataSet(urls, account, reading, cli.workers(0), None if in_turns else shards_ahead)
     new = {"-f": field_choice.fields, "-x": field_choice.exclude, "--rekey": choice.rekey}
-    sink = data.sink(output.url, output.force, output.gzip, new)
-    if data.lists:
-        if is_plain_copy:
-            write_batches(counted(data.batches(), account), sink, account)
-        else:
-            numbers = in_turn(data.numbers(apart=bool(choice.interleave)), choice)
-            deliver_order(data, shuffled_items(items_at(numbers, choice, account), choice, account), sink, account)
+    run = data.to([output.url], output.force, output.gzip, new)
+    if is_plain_copy:
+        run.copy()
         return
-    shards = data.shards() if in_turns else shards_ahead(data, ahead, cli.workers(parallel or 0))
-    with closing_upstream(shards):
-        if is_plain_copy:
-            write_batches(counted(one_by_one(shards), account), sink, account)
-        else:
-            samples = in_turn((each(batches, account) for batches in shards), choice)
-            write_samples(selected(samples, choice, field_choice, account), sink, account)
-
-
-def shards_ahead(data: DataSet, ahead: Ahead, workers: int) -> Iterator[Iterator[Batch]]:
-    """Return the samples of each shard of *data*, in batches; of all in one if they come in any order."""
-    from tartools.shards import prefetch
-
-    check_shards(data.urls, data.account)
-    if ahead.unordered:
-        return iter([prefetch.as_they_come(data.urls, data.account, data.reading, workers)])
-    return prefetch.read_ahead(data.urls, data.account, data.reading, workers, ahead.memory)
+    with closing_upstream(shards := run.items(apart=bool(choice.interleave))):
+        run.order(selected(in_turn(shards, choice), choice, field_choice, run))
 
 
 def in_turn(shards: Iterator[Iterator[Item]], choice: SampleChoice) -> Iterator[Item]:
@@ -127,40 +115,23 @@ def in_turn(shards: Iterator[Iterator[Item]], choice: SampleChoice) -> Iterator[
     return shuffle.interleave(shards, choice.interleave)
 
 
-def selected(
-    samples: Iterator[Sample], choice: SampleChoice, field_choice: cli.Fields, account: Account
-) -> Iterator[Sample]:
-    """Return the stages that *choice* and *field_choice* ask for, one behind the other."""
-    from tartools.stages import select
+def selected(items: Iterator[Any], choice: SampleChoice, field_choice: cli.Fields, run: Pass[Any]) -> Iterator[Any]:
+    """Return the stages that *choice* and *field_choice* ask for, one behind the other.
 
-    samples = items_at(samples, choice, account)
-    samples = select.by_specs(
-        samples, field_choice.fields, field_choice.exclude, account, verbatim=field_choice.verbatim
-    )
-    samples = shuffled_items(samples, choice, account, Sample.own)
-    if choice.rekey is not None:
-        samples = select.rekey(samples, choice.rekey, verbatim=field_choice.verbatim)
-    return samples
-
-
-def items_at(items: Iterator[Item], choice: SampleChoice, account: Account) -> Iterator[Item]:
-    """Return the *items*, samples or rows, with the numbers of *choice*."""
-    from tartools.stages import select
-
-    if choice.skip or choice.part:
-        return select.take_slice(items, choice.part or slice(choice.skip, None), account)
-    return items
-
-
-def shuffled_items(
-    items: Iterator[Item], choice: SampleChoice, account: Account, own: Callable[[Item], Item] | None = None
-) -> Iterator[Item]:
-    """Return *items* shuffled and counted as *choice* says; *own* makes an item that may be held."""
+    *items*: samples, or numbers of rows, of which no option makes new samples.
+    """
     from tartools.stages import select, shuffle
 
+    account = run.account
+    if choice.skip or choice.part:
+        items = select.take_slice(items, choice.part or slice(choice.skip, None), account)
+    items = select.by_specs(items, field_choice.fields, field_choice.exclude, account, verbatim=field_choice.verbatim)
     if choice.shuffle:
-        items = shuffle.shuffle_buffer(map(own, items) if own else items, choice.shuffle, choice.seed, account)
+        held = items if run.own is None else map(run.own, items)
+        items = shuffle.shuffle_buffer(held, choice.shuffle, choice.seed, account)
     if choice.first is not None:
         items = select.take_first(items, choice.first)
         account.progress.phase = Phase("", choice.first, lambda: account.samples_out)
+    if choice.rekey is not None:
+        items = select.rekey(items, choice.rekey, verbatim=field_choice.verbatim)
     return items

@@ -64,7 +64,7 @@ from tartools.cli import Option
 from tartools.errors import UsageError, several
 from tartools.samples.account import Account, Phase
 from tartools.shards.dataset import DataSet
-from tartools.shards.delivery import Picked, deliver_flags
+from tartools.shards.delivery import Picked
 from tartools.stages import select
 from tartools.stages.duplicates import AGAINST, INPUT
 from tartools.stages.duplicates.comparison import Comparison, DedupSide, find_duplicates, pair_of, write_report
@@ -146,17 +146,14 @@ def tardedup(
     columns = ("__key__", *comparison.columns) if comparison.columns else ()
     reading = source.reading._replace(tmpdir=means.tmpdir, forks=True, columns=columns)
     max_workers = cli.workers(means.parallel)
-    sides = [DedupSide(INPUT, DataSet(urls, account, reading, max_workers))]
+    run = DataSet(urls, account, reading, max_workers).to([output.url, extra_outputs.rest], output.force, output.gzip)
+    sides = [DedupSide(INPUT, run)]
     if against:
         silent_account = Account(account.say, account.quiet)
-        sides.insert(0, DedupSide(AGAINST, DataSet(against, silent_account, reading, max_workers)))
+        sides.insert(0, DedupSide(AGAINST, DataSet(against, silent_account, reading, max_workers).to()))
     part = means.memory // 4
     for side in sides if extra_outputs.report is not None else ():
         side.names = Spool(part // 2, means.tmpdir)
-    chosen = sides[-1].data.sink(output.url, output.force, output.gzip)
-    rest_sink = (
-        None if extra_outputs.rest is None else sides[-1].data.sink(extra_outputs.rest, output.force, output.gzip)
-    )
     sort = partial(external_sort, memory=part, tmpdir=means.tmpdir)
     pairs = Spool(part, means.tmpdir)
     for record in find_duplicates(sides, comparison, account, sort):
@@ -171,11 +168,10 @@ def tardedup(
 
         workers = min(cli.workers(0), 4)
         write_pairs(pairs, sides, comparison, extra_outputs.page, force=output.force, workers=workers)
-    data, compared = sides[-1].data, sides[-1].samples
-    account.progress.phase = Phase("writing", compared, lambda: account.settled)
+    account.progress.phase = Phase("writing", sides[-1].samples, lambda: account.settled)
     selection = Picked((pair_of(record).position for record in pairs), False)
     plainly = reading._replace(ranges=True, listed=False, columns=("__key__",))
-    deliver_flags(data.answered(selection.of, selection.of, plainly), chosen, rest_sink, account)
+    run.select(selection.of, selection.of, plainly)
     say_left_out(sides, pairs, account)
 
 

@@ -66,7 +66,6 @@ from tartools.errors import UsageError, printable
 from tartools.samples.account import Account
 from tartools.samples.sortkeys import text_of_key
 from tartools.shards.dataset import DataSet
-from tartools.shards.delivery import deliver_flags
 from tartools.shards.reading import check_shards
 from tartools.shards.workers import DEFAULT_WORKERS
 from tartools.stages import comparing
@@ -110,14 +109,14 @@ def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions,
         return int(compared(a, b, account, new, options, means))
     storage.check_output(options.output, options.force, [*a.urls, *b.urls])
     data = DataSet(b.urls, Account(lambda _: None), reading, max_workers)  # all is said when they are compared
-    destination = data.sink(options.output, options.force)
+    run = data.to([options.output], options.force)
     if once := [url for url in b.urls if not storage.is_repeatable(url)]:
         message = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
         raise UsageError(message, url=once[0])
-    data.keep()
+    run.snapshot.take()
     differ = compared(a, b, account, new, options, means)
     records = external_sort(new, means.memory // MEMORY_SHARES, means.tmpdir)
-    deliver_flags(comparing.selection_flags(data, b.counts, records), destination, None, data.account)
+    comparing.write_selected(run, b.counts, records)
     account.bytes_out += data.account.bytes_out
     return int(differ)
 

@@ -57,7 +57,6 @@ from tartools.cli import Option
 from tartools.errors import StorageError, UsageError
 from tartools.samples.account import Account
 from tartools.shards.dataset import DataSet
-from tartools.shards.delivery import deliver_flags
 from tartools.stages import select, shares
 from tartools.stages.filtering.conditions import Filter
 from tartools.storage.expand import read_list
@@ -152,8 +151,6 @@ def tarfilter(
         forks=True,
         columns=sample_filter.columns(conditions.verbatim),
     )
-    data = DataSet(urls, account, reading, cli.workers(0))
-    sinks = [data.sink(url, output.force, output.gzip) for url in (output.url, rest) if url is not None]
-    flagged = data.answered(sample_filter.flags, sample_filter.of_keys if sample_filter.by_key else None)
-    deliver_flags(flagged, sinks[0], sinks[1] if rest is not None else None, account)
+    run = DataSet(urls, account, reading, cli.workers(0)).to([output.url, rest], output.force, output.gzip)
+    run.select(sample_filter.flags, sample_filter.of_keys if sample_filter.by_key else None)
     sample_filter.warn(account)

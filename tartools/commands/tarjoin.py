@@ -142,16 +142,14 @@ def tarjoin(
         write_batches(partners.checked(join_batches(batches, partners.find, how, account)), output.destination, account)
     else:
         from tartools.shards.dataset import DataSet
-        from tartools.shards.delivery import deliver_flags
 
         plainly = reading._replace(ranges=True, listed=False, columns=("__key__",))
-        data = DataSet(a, account, plainly, cli.workers(0))
-        sink = data.sink(output.url, output.force, output.gzip)
+        run = DataSet(a, account, plainly, cli.workers(0)).to([output.url], output.force, output.gzip)
 
         def flags(keys: Sequence[bytes]) -> list[bool]:
             return [(value is None) is options.anti for value in partners.find(keys)]
 
-        deliver_flags(data.answered(lambda batch: flags(batch.keys), flags), sink, None, account)
+        run.select(lambda batch: flags(batch.keys), flags)
     if not options.anti:
         partners.tell(account, left_out=not options.left)
 

@@ -44,7 +44,6 @@ Examples:
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain
 from typing import Annotated, Any
 
@@ -52,12 +51,7 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError, printable
 from tartools.samples.account import Account, Phase
-from tartools.samples.batch import Batch
-from tartools.samples.sample import Sample
 from tartools.shards.dataset import DataSet
-from tartools.shards.delivery import in_order_of
-from tartools.shards.reading import Reading, one_by_one, shard_batches
-from tartools.shards.writing import write_batches, write_samples
 from tartools.stages.mixing import MixedSource, Mixing, Stop
 from tartools.storage.expand import expand, with_lists
 from tartools.storage.url import Url
@@ -97,36 +91,26 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wa
     urls = list(chain.from_iterable(groups))
     storage.check_output(output.url, output.force, urls)
     how = source.reading._replace(tmpdir=wanted.tmpdir, forks=True)
-    data = DataSet(urls, account, how, cli.workers(0))
-    sink = data.sink(output.url, output.force, output.gzip, {"--rekey": wanted.rekey})
-    spans = data.rows_apart(groups) if data.lists else []
-    plainly = how._replace(ranges=True, listed=False, columns=("__key__",), sources=len(groups))
-    make_source = partial(MixedSource, account=account, needed=wanted.stop == "longest", rows=data.lists)
-    sources: list[MixedSource[Any]]
-    if data.lists:
-        sources = [
-            make_source(mixed_source, partial(iter, (span,))) for mixed_source, span in zip(groups, spans, strict=True)
-        ]
-    else:
-        sources = [
-            make_source(mixed_source, partial(read_source, mixed_source, account, plainly)) for mixed_source in groups
-        ]
-        expected = storage.check_inputs(urls)
+    run = DataSet(urls, account, how, cli.workers(0)).to(
+        [output.url], output.force, output.gzip, {"--rekey": wanted.rekey}
+    )
+
+    def begin(size: int | None) -> None:
         if wanted.stop == "all" and wanted.total is None:  # otherwise it is not known how much is read
-            account.progress.expected = expected
+            account.progress.expected = size
         if wanted.stop != "longest":  # which reads some of them more than once
             account.progress.shards = len(urls)
         if wanted.total is not None:
             account.progress.phase = Phase("", wanted.total, lambda: account.samples_out)
+
+    plainly = how._replace(ranges=True, listed=False, columns=("__key__",), sources=len(groups))
+    needed = wanted.stop == "longest"
+    sources: list[MixedSource[Any]] = [
+        MixedSource(source, account, needed=needed) for source in run.sources(groups, plainly, begin)
+    ]
     mixing = Mixing(sources, shares, wanted.stop, wanted.seed, wanted.total, wanted.rekey, account)
     try:
-        if data.lists:
-            rows = in_order_of(data, (row for row, _, _ in mixing), account)
-            write_batches(mixing.warn_of_repeats(rows, lambda batch: batch.keys), sink, account)
-        else:
-            write_samples(
-                mixing.warn_of_repeats(rekeyed(mixing, wanted.rekey), lambda sample: (sample.raw_key,)), sink, account
-            )
+        run.order(rekeyed(mixing, wanted.rekey), mixing.warn_of_repeats)
     finally:
         for mixed_source in sources:
             mixed_source.close()
@@ -177,15 +161,10 @@ def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
     return [(share, expand(names)) for _, share, names in groups]
 
 
-def read_source(urls: Sequence[Url], account: Account, reading: Reading) -> Iterator[Batch]:
-    """Return the samples of *urls*, in batches."""
-    return one_by_one(shard_batches(url, account, reading) for url in urls)
-
-
-def rekeyed(mixing: Iterable[tuple[Sample, int, int]], template: str | None) -> Iterator[Sample]:
-    """Yield the samples of *mixing*, under the keys that *template* says, if it is given."""
+def rekeyed(mixing: Iterable[tuple[Any, int, int]], template: str | None) -> Iterator[Any]:
+    """Yield the items of *mixing*; if *template* is given they are samples, and get the keys that it says."""
     if template is None:
-        yield from (sample for sample, _, _ in mixing)
+        yield from (item for item, _, _ in mixing)
         return
     from tartools.stages import select
 

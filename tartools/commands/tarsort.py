@@ -40,22 +40,26 @@ Examples:
     tarsort images.tar labels.tar -o both.tar
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.samples import sortkeys
 from tartools.samples.account import Account, Phase
+from tartools.samples.batch import Batch
 from tartools.samples.values import NUMERIC_NAMES, parse_column
 from tartools.shards.dataset import DataSet
-from tartools.shards.reading import counted
+from tartools.shards.passes import Pass
+from tartools.shards.reading import Reading, counted
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, Tasks, gather
-from tartools.shards.writing import Destination, write_batches
 from tartools.stages import externalsort, sort
 from tartools.stages.samplefiles import Identities, SampleFiles
+
+if TYPE_CHECKING:
+    from tartools.tables.inputs import RowInputs
 
 MIN_MEMORY_BYTES = 1 << 16  # bytes; with less, sorting does little but merging
 
@@ -106,46 +110,48 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, sorting: S
     order = ordered(sorting)
     urls = source.urls()
     storage.check_output(output.url, output.force, urls)
-    plainly = source.reading._replace(tmpdir=sorting.tmpdir)
-    data = DataSet(urls, account, plainly, cli.workers(0))
-    sink = data.sink(output.url, output.force, output.gzip)
-    if (data.lists or data.are_tables) and by_rows(data, sink, order, account, sorting.memory):
-        return
-    is_from_keys = sortkeys.key_encoder(order) is not None  # else values are read
-    reading = plainly._replace(ranges=is_from_keys, forks=True, torn=order.by_key)
-    files = SampleFiles(sorting.tmpdir, urls)
-    max_workers = 1 if order.by_position else min(cli.workers(0), DEFAULT_WORKERS)
-
-    def work(task: ShardTask[Identities]) -> Iterator[bytes]:
-        task.batches = counted(task.batches, account)
-        return sort.index_blocks(task, order, files)
-
-    tasks = gather(urls, account, reading, work, max_workers=max_workers, plain=True)
-    records = externalsort.records_of(blocks_of(tasks, files, account))
-    batches = sort.sorted_batches(records, order, account, files, memory=sorting.memory, tmpdir=sorting.tmpdir)
-    write_batches(batches, sink, account)
+    reading = source.reading._replace(tmpdir=sorting.tmpdir)
+    run = DataSet(urls, account, reading, cli.workers(0)).to([output.url], output.force, output.gzip)
+    run.sort(CommandSorter(order, urls, account, reading, sorting.memory))
 
 
-def by_rows(data: DataSet, sink: Destination, order: sortkeys.Order, account: Account, memory: int) -> bool:
-    """Write the samples of *data* by their rows, if these tell the order; return whether they do.
+class CommandSorter(NamedTuple):
+    """Sorts *urls*, read with *reading* and counted in *account*, by *order*, with *memory* bytes."""
 
-    They don't if members have to be joined to samples, or a row has no key. Where rows are written, that is a failure.
-    """
-    from tartools.shards.delivery import deliver_order
+    order: sortkeys.Order
+    urls: Sequence[str]
+    account: Account
+    reading: Reading
+    memory: int
 
-    counting = account if data.lists else Account(account.say, account.quiet)
-    try:
-        rows = sort.sorted_positions(data, order, counting, memory)
-        if rows is None:
-            return False
-        deliver_order(data, rows, sink, account)
-    except sort.UnsortableRowsError:  # before anything is written
-        if data.lists:
-            raise
-        return False
-    if counting is not account:
-        account.add(counting.counts())
-    return True
+    @property
+    def needs_values(self) -> bool:
+        """True unless samples are shuffled."""
+        return self.order.kind != "shuffle"
+
+    def positions(self, inputs: "RowInputs", account: Account) -> Iterator[int] | None:
+        """Return the sorted row numbers: see `sort.positions_by_columns`."""
+        return sort.positions_by_columns(inputs, self.order, account, self.memory, self.reading.tmpdir)
+
+    def positions_by_samples(self, run: Pass[int], inputs: "RowInputs") -> Iterator[int]:
+        """Return the sorted row numbers: see `sort.positions_by_samples`."""
+        return sort.positions_by_samples(run, inputs, self.order, self.memory)
+
+    def batches(self) -> Iterator[Batch]:
+        """Return the sorted samples."""
+        order, account, tmpdir = self.order, self.account, self.reading.tmpdir
+        is_from_keys = sortkeys.key_encoder(order) is not None  # else values are read
+        reading = self.reading._replace(ranges=is_from_keys, forks=True, torn=order.by_key)
+        files = SampleFiles(tmpdir, self.urls)
+        max_workers = 1 if order.by_position else min(cli.workers(0), DEFAULT_WORKERS)
+
+        def work(task: ShardTask[Identities]) -> Iterator[bytes]:
+            task.batches = counted(task.batches, account)
+            return sort.index_blocks(task, order, files)
+
+        tasks = gather(self.urls, account, reading, work, max_workers=max_workers, plain=True)
+        records = externalsort.records_of(blocks_of(tasks, files, account))
+        return sort.sorted_batches(records, order, account, files, memory=self.memory, tmpdir=tmpdir)
 
 
 def blocks_of(tasks: Tasks[Identities], files: SampleFiles, account: Account) -> Generator[bytes, None, None]:

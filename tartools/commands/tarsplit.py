@@ -77,7 +77,7 @@ from tartools.samples.account import Account
 from tartools.samples.values import INDEX_NAME, Column, parse_column
 from tartools.shards import numbering
 from tartools.shards.dataset import DataSet
-from tartools.shards.delivery import allow_open_files, deliver_labels
+from tartools.shards.delivery import allow_open_files
 from tartools.shards.series import Limits, PartOutputs, PartShards
 from tartools.shards.writing import codec_for
 from tartools.stages import shares
@@ -166,15 +166,16 @@ def tarsplit(
         outputs = PartOutputs(
             names, limits, shard_options.even, shard_options.start, shard_options.force, shard_options.gzip
         )
-        shards = PartShards(outputs, [part.name for part in partition.parts or ()] if word else [""], data)
+        part_names = [part.name for part in partition.parts or ()] if word else [""]
+        shards = PartShards(outputs, part_names, data.urls, account)
         if by is not None:
             allow_open_files(MAX_PART_VALUES + OTHER_FILES)
-        data.sink(example, shard_options.force, shard_options.gzip)
-        parts = label_samples(
-            data, partition.parts or (), column, names.check, shards.spread if shard_options.even else None
+        run = data.to([example], shard_options.force, shard_options.gzip)
+        labelled = label_samples(
+            run, partition.parts or (), column, names.check, shards.spread if shard_options.even else None
         )
         if shard_options.most != 0:
-            finished(deliver_labels(parts, shards.begin), shard_options)
+            finished(run.split(labelled, shards), shard_options)
             shards.settle(f"values of {by.name}" if by is not None else "parts")
 
 

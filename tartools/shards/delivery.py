@@ -1,4 +1,4 @@
-"""Delivery of selections, orders and labels of a data set: as bytes of shards, or as rows of tables."""
+"""Delivery of selections and labels: batches of samples, or of rows that list them, to their outputs in one pass."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from tartools.samples.account import Account
-from tartools.shards.dataset import DataSet
 from tartools.shards.reading import closing_upstream
-from tartools.shards.writing import Batches, BatchWriter, Destination, shard_writer, write_batches
+from tartools.shards.writing import Batches, BatchWriter, Destination, shard_writer
 
 if TYPE_CHECKING:
     from tartools.shards.series import Series
@@ -64,26 +63,6 @@ class Picked:
             self._next = next(self._positions, -1)
         self._first += len(batch)
         return flags
-
-
-def deliver_order(data: DataSet, positions: Iterable[int], destination: Destination, account: Account) -> None:
-    """Write the samples of *data* at *positions* to *destination*, in that order.
-
-    All *positions* are taken before anything is written. Raises: StorageError if a sample is not as its row says.
-    """
-    write_batches(in_order_of(data, positions, account), destination, account)
-
-
-def in_order_of(data: DataSet, positions: Iterable[int], account: Account) -> Iterator[Batches]:
-    """Return the samples that the rows of *data* at *positions* list, in that order; or these rows, if it lists them.
-
-    All *positions* are read before this returns.
-    """
-    from tartools.shards.shardrows import rows_at, samples_at
-
-    if data.lists:
-        return rows_at(data.rows(), positions, data.reading.tmpdir)
-    return samples_at(data.rows(), positions, account, data.reading._replace(ranges=True, listed=False))
 
 
 def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Callable[[str], Series]) -> Iterator[str]:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, UsageError, several
 from tartools.samples.account import Account
-from tartools.shards.dataset import DataSet
 from tartools.shards.numbering import PartNames, check_numbered, existing_shards, replace_set
 from tartools.shards.writing import Batches, BatchWriter, Destination
 from tartools.storage.interrupts import deferred_signals
@@ -200,16 +199,17 @@ class PartOutputs(NamedTuple):
 
 
 class PartShards:
-    """Writes a series of shards for each part of *data*, to the outputs *wanted*; the only part has the name "".
+    """Writes a series of shards for each part of the inputs *urls*, to *outputs*; the only part has the name "".
 
     Those of *parts* are checked before anything is read, those of others when they begin.
     Raises: UsageError; StorageError if an output exists that may not be replaced.
     """
 
-    def __init__(self, outputs: PartOutputs, parts: Sequence[str], data: DataSet) -> None:
+    def __init__(self, outputs: PartOutputs, parts: Sequence[str], urls: Sequence[str], account: Account) -> None:
         self._outputs = outputs
         self._parts = parts
-        self._data = data
+        self._urls = urls
+        self._account = account
         self._first = outputs.start or 0
         self._old: dict[str, dict[int, str]] = {}  # shards of an earlier run
         self._series: dict[str, Series] = {}
@@ -229,7 +229,7 @@ class PartShards:
             self._old[part] = {0: names.name(0)} if is_present else {}
         else:
             self._old[part] = existing_shards(names)
-        check_numbered(names, self._first, self._old[part], self._data.urls, self._outputs.force)
+        check_numbered(names, self._first, self._old[part], self._urls, self._outputs.force)
 
     def spread(self, counts: Mapping[str, int]) -> None:
         """Spread the *counts* of samples of each part evenly over its shards. Raises: SampleError for too few."""
@@ -239,8 +239,11 @@ class PartShards:
                 raise SampleError(f"{count} samples{f' of {part!r}' * bool(part)} are too few for {even} shards")
             self._spreads[part] = Spread(count, even)
 
-    def begin(self, part: str) -> Series:
-        """Return the series of shards of *part*. Raises: see the class; SampleError for a part that was not counted."""
+    def begin(self, part: str, destination: Callable[[str], Destination]) -> Series:
+        """Return the series of shards of *part*; `destination(url)` is the sink that is one of them.
+
+        Raises: see the class; SampleError for a part that was not counted.
+        """
         if part not in self._old:
             self._check_outputs(part)
         outputs, limits = self._outputs, self._outputs.limits
@@ -250,10 +253,10 @@ class PartShards:
             limits = limits._replace(samples=self._spreads[part].samples)
         names, syncing = outputs.names.of(part), 0 if part else MAX_SYNCING_SHARDS
 
-        def destination(k: int) -> Destination:
-            return self._data.sink(names.name(self._first + k), outputs.force, outputs.gzip)
+        def shard(k: int) -> Destination:
+            return destination(names.name(self._first + k))
 
-        self._series[part] = Series(destination, limits, self._data.account, syncing)
+        self._series[part] = Series(shard, limits, self._account, syncing)
         return self._series[part]
 
     def settle(self, noun: str) -> None:
@@ -261,7 +264,7 @@ class PartShards:
 
         Raises: SampleError if a part has fewer samples than were spread.
         """
-        account, limits = self._data.account, self._outputs.limits
+        account, limits = self._account, self._outputs.limits
         for part, spread in self._spreads.items():
             count = self._series[part].samples if part in self._series else 0
             if count < spread.total and (limits.shards is None or limits.shards >= spread.shards):
@@ -283,11 +286,11 @@ class PartShards:
         counts = {part: (series.samples, series.shards) for part in parts if (series := self._series.get(part))}
         for part in parts:
             if part not in counts:
-                self._data.account.warn(f"{part}: no samples; no shards written")
+                self._account.warn(f"{part}: no samples; no shards written")
         if len(counts) > MAX_PARTS_REPORTED:
             samples, shards = map(sum, zip(*counts.values(), strict=True))
             counts = {f"{len(counts):,} {noun}": (samples, shards)}
-        self._data.account.progress.totals = [
+        self._account.progress.totals = [
             f"{part}: {several(samples, 'sample')} in {several(shards, 'shard')}"
             for part, (samples, shards) in counts.items()
         ]

@@ -10,17 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import compress, count, islice, repeat, tee
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.samples.sample import text
 from tartools.samples.sortkeys import text_bytes
-from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import Picked
+from tartools.shards.passes import Pass
 from tartools.shards.reading import Reading, counted
 from tartools.shards.workers import ShardTask, gather, outputs
-from tartools.shards.writing import Batches
 from tartools.stages.combinations import digest_columns
 from tartools.stages.externalsort import POSITION_SHIFT, positions_of, records_of, sorted_blocks
 from tartools.storage.checks import changed_error
@@ -69,14 +68,12 @@ def digest(urls: Sequence[str], account: Account, reading: Reading, max_workers:
     return total % (1 << 8 * DATASET_DIGEST_BYTES)
 
 
-def selection_flags(
-    data: DataSet, counts: Sequence[int], selected: Iterator[bytes]
-) -> Iterator[tuple[Batches, Sequence[bool]]]:
-    """Return the samples of *data* with flags: True for *selected* ones, sorted records of a position and the key.
+def write_selected(run: Pass[Any], counts: Sequence[int], selected: Iterator[bytes]) -> None:
+    """Write the samples of *run* that are *selected*: sorted records of a position and the key.
 
     *counts*: number of samples of each task. Raises: StorageError if the samples have changed since they were compared.
     """
-    data.samples = sum(counts)
+    run.snapshot.samples = sum(counts)
     places, keys = tee(selected)
     numbers = (int.from_bytes(record[:POSITION_SIZE], "big") for record in places)
     picked = Picked(positions_of(numbers, counts), True)
@@ -85,11 +82,10 @@ def selection_flags(
     def flags(batch_keys: Sequence[bytes]) -> list[bool]:
         chosen = picked.of(batch_keys)
         if list(compress(batch_keys, chosen)) != list(islice(selected_keys, sum(chosen))):
-            raise changed_error(data.urls[0])
+            raise changed_error(run.urls[0])
         return chosen
 
-    plainly = data.reading._replace(ranges=True, listed=False)
-    return data.answered(lambda batch: flags(batch.keys), flags, plainly)
+    run.select(lambda batch: flags(batch.keys), flags, run.reading._replace(ranges=True, listed=False))
 
 
 def content_records(batch: Batch, positions: Iterator[int]) -> list[bytes]:

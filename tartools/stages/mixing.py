@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 from tartools import storage
 from tartools.errors import SampleError, StorageError, shown
 from tartools.samples.account import MAX_KEYS_REMEMBERED, Account
+from tartools.shards.passes import ItemSource
 from tartools.shards.reading import closing_upstream
 from tartools.stages.shares import HASH_RANGE, upper_bounds
 from tartools.storage.url import Url
@@ -31,30 +32,20 @@ SOURCE_ENDED = object()
 
 
 class MixedSource(Generic[Item]):
-    """A source of a mixture: the items of the batches of *urls* that *read* returns. It is to be closed.
+    """A source of a mixture: the items of *source*. It is to be closed.
 
-    Each iteration calls *read* again. A *needed* source without items is an error. With *rows*, reading
-    costs nothing. Holds: the batches of *read*.
+    Each iteration reads them again. A *needed* source without items is an error. Holds: the batches of *source*.
     """
 
-    def __init__(
-        self,
-        urls: Sequence[Url],
-        read: Callable[[], Iterator[Any]],
-        account: Account,
-        *,
-        needed: bool,
-        rows: bool,
-    ) -> None:
+    def __init__(self, source: ItemSource, account: Account, *, needed: bool) -> None:
+        urls, self._read, self._is_indexed = source
         self.name = f"{shown(urls[0])}{f' and {len(urls) - 1} more' if urls[1:] else ''}"
-        self._urls = urls
-        self._read = read
+        self._urls = [Url(url) for url in urls]
         self._account = account
         self._needed = needed
-        self._rows = rows
         self._counts: list[int] = []  # samples of each round that ended
         self._waiting = 0  # samples of the current batch that have not been taken
-        self._batches: Iterator[Any] = read() if rows else iter(())
+        self._batches: Iterator[Any] = self._read() if self._is_indexed else iter(())
 
     def __iter__(self) -> Iterator[Item]:
         """Return the items. Raises: StorageError if they can't be read again."""
@@ -86,10 +77,10 @@ class MixedSource(Generic[Item]):
     def count_remaining(self, read_all: bool) -> int | None:
         """Return the number of samples not taken; None if large shards had to be read for it, unless *read_all*.
 
-        They are counted as read. Tables are counted in any case. Of plain local shards only headers are read, but
-        compressed shards, and the streams of servers and commands, are read to their end.
+        They are counted as read. Indexed sources and tables are counted in any case. Of plain local shards only headers
+        are read, but compressed shards, and the streams of servers and commands, are read to their end.
         """
-        if not self._rows and not all(is_table(url) or (read_all and is_plain(url)) for url in self._urls):
+        if not self._is_indexed and not all(is_table(url) or (read_all and is_plain(url)) for url in self._urls):
             return None
         remaining = self._waiting + sum(map(len, self._batches))
         self._account.samples_in += remaining

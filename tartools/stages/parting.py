@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain, groupby, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tartools.errors import SampleError
 from tartools.samples.account import Phase
@@ -20,7 +20,7 @@ from tartools.samples.batch import Batch
 from tartools.samples.sample import failure_of
 from tartools.samples.sortkeys import text_bytes
 from tartools.samples.values import Column, field_list
-from tartools.shards.dataset import DataSet
+from tartools.shards.passes import Pass
 from tartools.shards.series import other_samples
 from tartools.shards.writing import Batches
 from tartools.stages import shares
@@ -35,13 +35,13 @@ PARTING_MEMORY = 32 << 20  # bytes of records, three times
 
 
 def label_samples(
-    data: DataSet,
+    run: Pass[Any],
     parts: Sequence[shares.Part],
     column: Column | None,
     check: Callable[[str], None],
     spread: Callable[[Counter[str]], object] | None,
 ) -> Iterator[tuple[Batches, Sequence[str]]]:
-    """Return the samples of *data*, or the rows that list them, in batches with the names of their parts.
+    """Return the samples of *run*, or the rows that list them, in batches with the names of their parts.
 
     They go to *parts* by the hash of the key; with *column* too so that each part gets its share of each value; with
     *column* alone to one part for each value, of which *check* raises ValueError if it can't be a name; and without
@@ -50,27 +50,24 @@ def label_samples(
     Raises: SampleError for a value that is missing or can't be a name, and for other samples than when they were
     counted.
     """
-    if data.lists:
-        if column is not None:
-            data.keep()
-        data.rows()
+    run.prepare(reread=column is not None)
     counts: Counter[str] | None = None
     labelled_batches: Iterator[tuple[Batches, Sequence[str]]]
     if parts and column is not None:
-        counts, labelled_batches = stratified(data, parts, column)
+        counts, labelled_batches = stratified(run, parts, column)
     elif column is not None:
         label = by_value(column, check)
-        counts = _counts(data, parts, label) if spread else None
-        labelled_batches = data.answered(label)
+        counts = _counts(run, parts, label) if spread else None
+        labelled_batches = run.evaluate(label)
     elif parts:
         of_keys = by_key(parts)
-        counts = _counts(data, parts, lambda batch: of_keys(batch.keys), of_keys) if spread else None
-        labelled_batches = data.answered(lambda batch: of_keys(batch.keys), of_keys)
+        counts = _counts(run, parts, lambda batch: of_keys(batch.keys), of_keys) if spread else None
+        labelled_batches = run.evaluate(lambda batch: of_keys(batch.keys), of_keys)
     else:
-        counts = Counter({"": data.count()}) if spread else None
-        labelled_batches = ((batch, [""] * len(batch)) for batch in data.batches())
+        counts = Counter({"": run.count()}) if spread else None
+        labelled_batches = ((batch, [""] * len(batch)) for batch in run.batches())
     if counts is not None:
-        account = data.account
+        account = run.account
         account.progress.phase = Phase("writing", counts.total(), lambda: account.samples_out)
         if spread is not None:
             spread(counts)
@@ -78,18 +75,14 @@ def label_samples(
 
 
 def _counts(
-    data: DataSet,
+    run: Pass[Any],
     parts: Sequence[shares.Part],
     label: Callable[[Batch], Sequence[str]],
     of_keys: Callable[[Sequence[bytes]], Sequence[str]] | None = None,
 ) -> Counter[str]:
     """Count samples by part: *label* returns the parts of a batch, *of_keys* of keys if these suffice."""
     total = Counter({part.name: 0 for part in parts})
-    if data.lists and of_keys is not None:
-        for _, labels in data.answered(label, of_keys):
-            total.update(labels)
-        return total
-    for counts in data.results(lambda batches: dict(Counter(chain.from_iterable(map(label, batches))))):
+    for counts in run.label_counts(label, of_keys):
         total.update(counts)
     return total
 
@@ -152,7 +145,7 @@ def entries(batch: Batch, column: Column) -> Iterator[bytes]:
 
 
 def stratified(
-    data: DataSet, parts: Sequence[shares.Part], column: Column
+    run: Pass[Any], parts: Sequence[shares.Part], column: Column
 ) -> tuple[Counter[str], Iterator[tuple[Batches, Sequence[str]]]]:
     """Return the number of samples of each of *parts*, and batches with part names as `label_samples`: see the module.
 
@@ -160,7 +153,7 @@ def stratified(
     """
     from tartools.shards.workers import outputs  # most parts are chosen without a count
 
-    tmpdir = data.reading.tmpdir
+    tmpdir = run.reading.tmpdir
 
     def work(task: ShardTask[None]) -> Iterator[bytes]:
         of_task = chain.from_iterable(entries(batch, column) for batch in task.batches)
@@ -168,7 +161,7 @@ def stratified(
         return pack_blocks(entry + position.to_bytes(LENGTH_BYTES, "big") for position, entry in numbered)
 
     counts = Counter({part.name: 0 for part in parts})
-    by_entry = external_sort(records_of(outputs(data.counted_gather(work))), PARTING_MEMORY, tmpdir)
+    by_entry = external_sort(records_of(outputs(run.counted_gather(work))), PARTING_MEMORY, tmpdir)
     sorted_again = external_sort(assign_parts(by_entry, parts, counts, tmpdir), PARTING_MEMORY, tmpdir)
     by_position = chain([*islice(sorted_again, 1)], sorted_again)  # now all have been counted
 
@@ -185,7 +178,7 @@ def stratified(
         return names
 
     def labels() -> Iterator[tuple[Batches, Sequence[str]]]:
-        yield from data.answered(of_samples, lambda keys: list(map(part, islice(by_position, len(keys)))))
+        yield from run.evaluate(of_samples, lambda keys: list(map(part, islice(by_position, len(keys)))))
         if next(by_position, None) is not None:
             raise other_samples()
 

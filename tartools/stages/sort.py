@@ -23,7 +23,7 @@ from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample, field_name
 from tartools.samples.sortkeys import Order
 from tartools.samples.values import INDEX_NAME, PSEUDO, as_text
-from tartools.shards.dataset import DataSet
+from tartools.shards.passes import Pass, UnsortableRowsError
 from tartools.shards.workers import DEFAULT_WORKERS, RestartError, ShardTask, outputs
 from tartools.stages import samplefiles
 from tartools.stages.externalsort import POSITION_SHIFT, external_sort, pack_blocks, positions_of, records_of
@@ -257,10 +257,6 @@ KEYS_IN_BATCH = 1 << 16  # sort keys that are made or read at once
 KEYS_SORTED_AT_ONCE = 1 << 20  # sort keys that are sorted at once
 
 
-class UnsortableRowsError(SampleError):
-    """Rows can't be sorted without the samples: several have members of one sample, to be joined, or one has no key."""
-
-
 def sorted_rows(
     records: Iterable[bytes], order: Order, account: Account, memory: int, tmpdir: str | None
 ) -> Iterator[int]:
@@ -380,8 +376,8 @@ def kinds_of(rows: Any, numbers_by_fields: dict[bytes, int]) -> Iterable[int]:
     return np.array(numbers)[index_of_row.reshape(-1)].tolist()  # type: ignore[no-any-return]
 
 
-def records_from_samples(data: DataSet, order: Order, counts: list[int]) -> Iterator[bytes]:
-    """Yield a record for each sample of *data*, in the order of its rows.
+def records_from_samples(run: Pass[int], order: Order, counts: list[int]) -> Iterator[bytes]:
+    """Yield a record for each sample of *run*, in the order of its rows.
 
     Reads all samples. The numbers of rows begin anew in each task; *counts* gets the rows of each task.
     """
@@ -403,31 +399,37 @@ def records_from_samples(data: DataSet, order: Order, counts: list[int]) -> Iter
         task.result = next(rows) - begin
 
     silent_account = Account(lambda _: None)  # warnings about the shards were printed when they were indexed
-    tasks = data.gather(work, silent_account, max_workers=1 if order.by_position else DEFAULT_WORKERS)
+    tasks = run.gather(work, silent_account, max_workers=1 if order.by_position else DEFAULT_WORKERS)
     return records_of(outputs(tasks, counts))
 
 
-def sorted_positions(data: DataSet, order: Order, account: Account, memory: int) -> Iterator[int] | None:
-    """Return the numbers of the rows of *data*, sorted by *order*; None if its samples have to be read for that.
+def positions_by_columns(
+    inputs: RowInputs, order: Order, account: Account, memory: int, tmpdir: str | None
+) -> Iterator[int] | None:
+    """Return the numbers of the rows of *inputs*, sorted by *order*; None if they lack the values, or a key.
 
-    That is so for tables that lack the values, or a key, unless rows are to be written: then samples are read. They are
-    counted in *account*. Holds: *memory* bytes, 16 MiB at most. Raises: UnsortableRowsError, see there.
+    The samples are counted in *account*. Holds: *memory* bytes, 16 MiB at most. Raises: UnsortableRowsError, see there.
     """
-    if data.lists and order.kind != "shuffle":
-        data.keep()
-    inputs, tmpdir, memory = data.rows(), data.reading.tmpdir, min(memory, MAX_ROW_MEMORY)
-    have_values = has_values(inputs, order)
-    if not have_values and not data.lists:
+    if not has_values(inputs, order):
         return None
     if order.kind == "shuffle":
         account.samples_in += inputs.rows
         return shuffled_rows(inputs.rows, order, tmpdir)
-    if have_values:
-        return sorted_rows(records_from_columns(inputs, order, account), order, account, memory, tmpdir)
+    records = records_from_columns(inputs, order, account)
+    return sorted_rows(records, order, account, min(memory, MAX_ROW_MEMORY), tmpdir)
+
+
+def positions_by_samples(run: Pass[int], inputs: RowInputs, order: Order, memory: int) -> Iterator[int]:
+    """Return the numbers of the rows *inputs* of *run*, sorted by values that are read from the samples.
+
+    As `positions_by_columns`.
+    """
     counts: list[int] = []  # samples of each task
-    records = records_from_samples(data, order, counts)
+    records = records_from_samples(run, order, counts)
+    account = run.account
     account.samples_in += inputs.rows
-    return positions_of(sorted_rows(records, order, account, memory, tmpdir), counts)
+    rows = sorted_rows(records, order, account, min(memory, MAX_ROW_MEMORY), run.reading.tmpdir)
+    return positions_of(rows, counts)
 
 
 def _choose_row(parts: list[Entry], order: Order, account: Account) -> Entry:

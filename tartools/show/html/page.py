@@ -217,7 +217,7 @@ def write_pairs(
         if side.number == INPUT:
             needed |= {pair.position for pair in chosen}
         positions = sorted(needed)
-        samples.update(zip(((side.number, at) for at in positions), side.data.samples_at(positions), strict=True))
+        samples.update(zip(((side.number, at) for at in positions), side.run.samples_at(positions), strict=True))
     both = (
         beside_kept(samples[INPUT, pair.position], samples[pair.side, pair.kept_position], pair, comparison)
         for pair in sorted(chosen, key=lambda pair: (-pair.distance, pair.position))

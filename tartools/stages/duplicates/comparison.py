@@ -20,7 +20,7 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.batch import Batch, SampleColumns
 from tartools.samples.sample import Sample, failure_of
 from tartools.samples.values import blanks, field_list, payload_digests
-from tartools.shards.dataset import DataSet
+from tartools.shards.passes import Pass
 from tartools.shards.reading import counted
 from tartools.shards.workers import ShardTask, outputs
 from tartools.stages.combinations import digest_columns
@@ -161,14 +161,14 @@ class Comparison(NamedTuple):
 
 
 class DedupSide:
-    """One side of the comparison, by *number*: the samples of *data*, compared once and read again.
+    """One side of the comparison, by *number*: the samples of *run*, compared once and read again.
 
     *names*: a spool of shard and key of each sample, or None. *without*: number of samples without content to compare.
     """
 
-    def __init__(self, number: int, data: DataSet) -> None:
+    def __init__(self, number: int, run: Pass[Any]) -> None:
         self.number = number
-        self.data = data
+        self.run = run
         self.names: Spool | None = None
         self.samples = self.without = 0
 
@@ -177,15 +177,15 @@ class DedupSide:
 
         *account* gets the warnings about samples that are only compared with; the samples of the input are read again.
         """
-        side_account = self.data.account if self.number == AGAINST else Account(lambda _: None)
-        self.data.keep()
+        side_account = self.run.account if self.number == AGAINST else Account(lambda _: None)
+        self.run.snapshot.take()
         account.progress.phase = Phase("comparing", account=side_account)
         with_names = self.names is not None
 
         def work(task: ShardTask[None]) -> Iterator[bytes]:
             return pack_blocks(_records(task.batches, comparison, side_account, with_names))
 
-        for record in records_of(outputs(self.data.gather(work, side_account, max_workers=self.data.max_workers))):
+        for record in records_of(outputs(self.run.gather(work, side_account, max_workers=self.run.max_workers))):
             end = 1 + record[0]
             self.samples += 1
             self.without += end == 1
@@ -193,7 +193,7 @@ class DedupSide:
                 self.names.add(record[end:])
             yield record[1:end]
         side_account.check()
-        self.data.samples = self.samples
+        self.run.snapshot.samples = self.samples
         if self.number == AGAINST:
             account.omissions += side_account.omissions
 

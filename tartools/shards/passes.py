@@ -1,0 +1,408 @@
+"""A pass: one reading of all inputs, for outputs that are known. `DataSet.to` decides which pass it is, once.
+
+A `SamplePass` reads samples and writes shards. A `RowPass` (module `rowpass`) has rows that list the samples, because
+an output is a table. Both have the same verbs, so that who computes flags, an order or labels asks neither what the
+inputs are, nor what the outputs are:
+
+    copy()                  all samples
+    select(flags)           those with a flag, and the others to a second output
+    order(items)            what `items` gave, in another order: samples, or the numbers of rows
+    sort(sorter)            all, sorted by rows if these tell the order
+    split(labels, shards)   each sample to the shards of its part
+
+Some read the inputs twice. Then the `Snapshot` of the pass has the samples of both readings the same.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+from tartools import storage
+from tartools.errors import SampleError, StorageError
+from tartools.samples.account import Account, Phase
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample
+from tartools.shards.delivery import deliver_flags, deliver_labels
+from tartools.shards.reading import (
+    Reading,
+    ShardStream,
+    check_shards,
+    closing_upstream,
+    counted,
+    each,
+    one_by_one,
+    shard_batches,
+)
+from tartools.shards.snapshot import Snapshot
+from tartools.shards.writing import Batches, Destination, write_batches, write_samples
+from tartools.tables.schema import is_table_name
+
+if TYPE_CHECKING:
+    from tartools.shards.series import PartShards
+    from tartools.shards.workers import ShardTask, Tasks, Work
+    from tartools.tables.inputs import RowInputs
+
+Item = TypeVar("Item")  # a sample, or the number of the row that lists it
+Result = TypeVar("Result")
+Answer = TypeVar("Answer")
+ReadShards = Callable[[Sequence[str], Account, Reading], Iterator[Iterator[Batch]]]
+Watch = Callable[[Iterator[Any], Callable[[Any], Iterable["bytes | None"]]], Iterator[Any]]
+
+
+class Outputs(NamedTuple):
+    """The outputs *urls* of a pass; None is no output. *force* replaces existing files, *gzip* compresses shards."""
+
+    urls: Sequence[str | None]
+    force: bool
+    gzip: bool
+
+
+class ItemSource(NamedTuple):
+    """One of several sources of items: `read()` returns those of *urls*, in sized batches.
+
+    *is_indexed*: all items are known, and reading them costs nothing.
+    """
+
+    urls: Sequence[str]
+    read: Callable[[], Iterator[Any]]
+    is_indexed: bool
+
+
+class UnsortableRowsError(SampleError):
+    """Rows can't be sorted without the samples: several have members of one sample, to be joined, or one has no key."""
+
+
+class Sorter(Protocol):
+    """An order of samples, as `Pass.sort` asks for it: by rows where that is possible, otherwise of samples."""
+
+    @property
+    def needs_values(self) -> bool:
+        """True if the order depends on values, which are read from the samples if no column has them."""
+
+    def positions(self, inputs: RowInputs, account: Account) -> Iterator[int] | None:
+        """Return the sorted row numbers of *inputs*; None if columns lack the values. Counts the samples in *account*.
+
+        Raises: UnsortableRowsError.
+        """
+
+    def positions_by_samples(self, run: Pass[int], inputs: RowInputs) -> Iterator[int]:
+        """Return the sorted row numbers of *inputs*, by values that are read from the samples of *run*."""
+
+    def batches(self) -> Iterator[Batch]:
+        """Return all samples, sorted."""
+
+
+class Pass(ABC, Generic[Item]):
+    """One reading of the shards and tables *urls*, for *outputs*; up to *max_workers* workers read where that pays.
+
+    *account* gets what is to be said of the samples, once. *read_shards*, if given, reads the shards ahead.
+    """
+
+    # makes an item that may be held, in place of one that may keep a buffer alive; None if all items may
+    own: Callable[[Any], Any] | None = None
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        account: Account,
+        reading: Reading,
+        max_workers: int,
+        outputs: Outputs,
+        read_shards: ReadShards | None = None,
+    ) -> None:
+        self.urls = urls
+        self.account = account
+        self.reading = reading
+        self.max_workers = max_workers
+        self.snapshot = Snapshot(urls, reading.tmpdir, account)
+        self._outputs = outputs
+        self._read_shards = read_shards
+
+    # ---- outputs ----
+
+    @abstractmethod
+    def destination(self, url: str) -> Destination:
+        """Return the output *url* as a sink of the batches of this pass. Nothing is opened."""
+
+    def _destinations(self) -> list[Destination | None]:
+        return [None if url is None else self.destination(url) for url in self._outputs.urls]
+
+    def _only_destination(self) -> Destination:
+        (destination,) = self._destinations()
+        assert destination is not None
+        return destination
+
+    # ---- the verbs ----
+
+    @abstractmethod
+    def copy(self) -> None:
+        """Write all samples, in order, to the only output."""
+
+    @abstractmethod
+    def items(self, apart: bool) -> Iterator[Iterator[Item]]:
+        """Return the items of each shard and table, counted as read; rows of all in one, unless *apart*."""
+
+    @abstractmethod
+    def order(self, items: Iterator[Item], watch: Watch | None = None) -> None:
+        """Write what *items* stand for, in their order, to the only output.
+
+        *watch* passes on what is written; it gets that, and a function that returns its keys.
+        """
+
+    @abstractmethod
+    def sort(self, sorter: Sorter) -> None:
+        """Write all samples as *sorter* sorts them to the only output."""
+
+    def select(
+        self,
+        flags: Callable[[Batch], Sequence[bool]],
+        of_keys: Callable[[Sequence[bytes]], Sequence[bool]] | None = None,
+        reading: Reading | None = None,
+    ) -> None:
+        """Write the samples whose flag is set to the first output, the others to the second, or leave them out.
+
+        As `evaluate` and `deliver_flags`.
+        """
+        chosen, rest = [*self._destinations(), None][:2]
+        assert chosen is not None
+        deliver_flags(self.evaluate(flags, of_keys, reading), chosen, rest, self.account)
+
+    def split(self, labelled: Iterable[tuple[Batches, Sequence[str]]], shards: PartShards) -> Iterator[str]:
+        """Write samples to the *shards* of the parts that are their labels; yield URLs: see `deliver_labels`."""
+        return deliver_labels(labelled, partial(shards.begin, destination=self.destination))
+
+    # ---- what is computed of the samples ----
+
+    @abstractmethod
+    def batches(self) -> Iterator[Batches]:
+        """Return all samples, or the rows that list them, in batches; after the last one nothing may have changed.
+
+        Whoever takes them counts them.
+        """
+
+    @abstractmethod
+    def evaluate(
+        self,
+        answers: Callable[[Batch], Sequence[Answer]],
+        of_keys: Callable[[Sequence[bytes]], Sequence[Answer]] | None = None,
+        reading: Reading | None = None,
+    ) -> Iterator[tuple[Batches, Sequence[Answer]]]:
+        """Yield batches of samples, or of rows that list them, each with the result of *answers* for it.
+
+        They are read as *reading* says. For rows, shards are read again, unless *of_keys* says it of keys alone.
+        Raises: StorageError if the samples have changed.
+        """
+
+    @abstractmethod
+    def sources(
+        self, groups: Sequence[Sequence[str]], reading: Reading, begin: Callable[[int | None], object]
+    ) -> list[ItemSource]:
+        """Return a source of items for each of *groups*, URLs that together are the input.
+
+        `begin(size)` is called if samples are read while their items are taken; *size*: bytes of all, None if unknown.
+        """
+
+    def prepare(self, *, reread: bool) -> None:
+        """Make the rows now, if rows stand for samples; with *reread*, samples are read again for their values."""
+
+    def count(self) -> int:
+        """Return the number of samples."""
+        return sum(self.results(lambda batches: sum(map(len, batches))))
+
+    def label_counts(
+        self,
+        label: Callable[[Batch], Sequence[str]],
+        of_keys: Callable[[Sequence[bytes]], Sequence[str]] | None = None,  # for rows
+    ) -> Iterator[Mapping[str, int]]:
+        """Yield numbers of samples by label, to be added: *label* returns those of a batch, *of_keys* of keys."""
+        yield from self.results(lambda batches: dict(Counter(chain.from_iterable(map(label, batches)))))
+
+    # ---- reading samples ----
+
+    def shards(self, account: Account | None = None, reading: Reading | None = None) -> Iterator[Iterator[Batch]]:
+        """Return the samples of each shard, in batches; as `read`."""
+        account, reading = account or self.account, reading or self.reading
+        check_shards(self.urls, account)
+        return (self._shard(at, url, account, reading) for at, url in enumerate(self.urls))
+
+    def read(self, account: Account | None = None, reading: Reading | None = None) -> Iterator[Batch]:
+        """Return all samples, in batches; as *reading* says, if it is given. Whoever takes them counts them.
+
+        *account* is told of what is no sample. Raises: see `reading.read_samples`.
+        """
+        return one_by_one(self.shards(account, reading))
+
+    def _shard(self, at: int, url: str, account: Account, reading: Reading) -> Iterator[Batch]:
+        copy = self.snapshot.open(at)
+        stream = None if copy is None else ShardStream(url, account, reading.forks, copy)
+        return shard_batches(url, account, reading, stream)
+
+    def _checked(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield *batches*, of all samples; then check the snapshot."""
+        count = 0
+        with closing_upstream(batches):
+            for batch in batches:
+                count += len(batch)
+                yield batch
+        self.snapshot.check(count)
+
+    def samples_at(self, positions: Sequence[int]) -> Iterator[Sample]:
+        """Yield the samples at *positions*, which ascend, owned. Reads no further than the last."""
+        if not positions:
+            return
+        quiet = Account(lambda _: None)  # all has been said before
+        first, ascending = 0, iter(positions)
+        position = next(ascending)
+        with closing_upstream(batches := self.read(quiet, self.reading._replace(ranges=True))):
+            for batch in batches:
+                while position < first + len(batch):
+                    yield batch[position - first].own()
+                    position = next(ascending, -1)
+                    if position < 0:
+                        return
+                first += len(batch)
+        raise StorageError("the input has changed: it has fewer samples now")
+
+    def gather(
+        self, work: Work[Result], account: Account, *, max_workers: int, remote: bool = False
+    ) -> Tasks[Result]:
+        """Yield the tasks of *work* over the samples, in order: see `workers.gather`.
+
+        The samples can be read again afterwards, or were indexed before, and then may not have changed since. *account*
+        is told of what is no sample.
+        """
+        from tartools.shards.workers import gather, gather_here
+
+        self.snapshot.take()
+        if self.snapshot.has_copies:
+            yield from gather_here(self.read(account), work)
+        else:
+            max_workers = min(self.max_workers, max_workers)
+            yield from gather(self.urls, account, self.reading, work, max_workers=max_workers, remote=remote)
+
+    def counted_gather(self, work: Work[Result], *, remote: bool = False) -> Tasks[Result]:
+        """Yield the tasks of *work* as `gather` does, with all samples counted but nothing reported."""
+        from tartools.shards.workers import DEFAULT_WORKERS
+
+        self.snapshot.take()
+        silent = Account(lambda _: None)
+        self.account.progress.phase = Phase("counting", account=silent)
+
+        def counting(task: ShardTask[Result]) -> Iterable[bytes]:
+            task.batches = counted(task.batches, silent)
+            return work(task)
+
+        return self.gather(counting, silent, max_workers=DEFAULT_WORKERS, remote=remote)
+
+    def results(self, work: Callable[[Iterator[Batch]], Result]) -> list[Result]:
+        """Return the results of *work* for the samples of each task, in order. Nothing is reported."""
+
+        def work_on(task: ShardTask[Result]) -> Iterable[bytes]:
+            task.result = work(task.batches)
+            return ()
+
+        with closing(self.counted_gather(work_on, remote=True)) as tasks:
+            return [task.result for task in tasks]
+
+
+class SamplePass(Pass[Sample]):
+    """A pass over samples: all outputs are shards. The samples of tables are read from the shards that they list."""
+
+    own = staticmethod(Sample.own)
+
+    def destination(self, url: str) -> Destination:
+        """Return the shard *url* as a sink of samples."""
+        return Destination(url, self._outputs.force, self._outputs.gzip)
+
+    def copy(self) -> None:
+        """Write all samples: see `Pass.copy`."""
+        with closing_upstream(shards := self._shards_ahead()):
+            write_batches(counted(one_by_one(shards), self.account), self._only_destination(), self.account)
+
+    def items(self, apart: bool) -> Iterator[Iterator[Sample]]:  # they come shard by shard
+        """Return the samples of each shard: see `Pass.items`."""
+        return self._samples_of_shards(self._shards_ahead())
+
+    def _samples_of_shards(self, shards: Iterator[Iterator[Batch]]) -> Iterator[Iterator[Sample]]:
+        with closing_upstream(shards):
+            for batches in shards:
+                yield each(batches, self.account)
+
+    def _shards_ahead(self) -> Iterator[Iterator[Batch]]:
+        """Return the samples of each shard, in batches; read ahead if the pass is told to."""
+        if self._read_shards is None:
+            return self.shards()
+        check_shards(self.urls, self.account)
+        return self._read_shards(self.urls, self.account, self.reading)
+
+    def order(self, items: Iterator[Sample], watch: Watch | None = None) -> None:
+        """Write the samples *items*: see `Pass.order`."""
+        samples = items if watch is None else watch(items, lambda sample: (sample.raw_key,))
+        write_samples(samples, self._only_destination(), self.account)
+
+    def sort(self, sorter: Sorter) -> None:
+        """Write the samples sorted: by the rows of the inputs, if all are tables and tell the order."""
+        if not (self._are_tables() and self._sort_by_rows(sorter)):
+            write_batches(sorter.batches(), self._only_destination(), self.account)
+
+    def _are_tables(self) -> bool:
+        """True if all inputs are tables, by their names and their first bytes."""
+        if not self.urls or not all(map(is_table_name, self.urls)):
+            return False
+        from tartools.storage.checks import probe_all
+        from tartools.tables.schema import PARQUET_MAGIC
+
+        return all(probe.first == PARQUET_MAGIC for probe in probe_all(self.urls).values())
+
+    def _sort_by_rows(self, sorter: Sorter) -> bool:
+        """Write the samples that the rows of the tables list, sorted; return False if these don't tell the order.
+
+        They don't if members have to be joined to samples, a row has no key, or a value is in no column.
+        """
+        from tartools.shards import shardrows
+
+        counting = Account(self.account.say, self.account.quiet)  # dropped, if the samples are read after all
+        try:
+            rows = shardrows.row_inputs(self.urls, self.account, shardrows.Indexing(self.reading, self.max_workers))
+            positions = sorter.positions(rows, counting)
+            if positions is None:
+                return False
+            reading = self.reading._replace(ranges=True, listed=False)
+            batches = shardrows.samples_at(rows, positions, self.account, reading)
+        except UnsortableRowsError:  # before anything is written: all positions have been taken
+            return False
+        write_batches(batches, self._only_destination(), self.account)
+        self.account.add(counting.counts())
+        return True
+
+    def batches(self) -> Iterator[Batch]:
+        """Return all samples: see `Pass.batches`."""
+        return self._checked(self.read())
+
+    def evaluate(
+        self,
+        answers: Callable[[Batch], Sequence[Answer]],
+        of_keys: Callable[[Sequence[bytes]], Sequence[Answer]] | None = None,  # samples are read anyway
+        reading: Reading | None = None,
+    ) -> Iterator[tuple[Batches, Sequence[Answer]]]:
+        """Yield samples, each batch with its *answers*: see `Pass.evaluate`."""
+        with closing_upstream(batches := self._checked(self.read(reading=reading))):
+            for batch in batches:
+                yield batch, answers(batch)
+
+    def sources(
+        self, groups: Sequence[Sequence[str]], reading: Reading, begin: Callable[[int | None], object]
+    ) -> list[ItemSource]:
+        """Return a source of samples for each of *groups*: see `Pass.sources`."""
+
+        def read(urls: Sequence[str]) -> Iterator[Batch]:
+            return one_by_one(shard_batches(url, self.account, reading) for url in urls)
+
+        begin(storage.check_inputs(self.urls))
+        return [ItemSource(urls, partial(read, urls), False) for urls in groups]

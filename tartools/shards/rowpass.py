@@ -1,0 +1,184 @@
+"""A pass over rows that list samples, for outputs of which at least one is a table.
+
+All inputs become rows first: tables are, and shards are read and indexed. Payloads are read only for what is not in
+the columns, and for an output that is a shard.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from tartools.samples.account import Account
+from tartools.samples.batch import Batch
+from tartools.shards import shardrows
+from tartools.shards.passes import Answer, ItemSource, Outputs, Pass, ReadShards, Result, Sorter, Watch
+from tartools.shards.reading import Reading, closing_upstream, counted
+from tartools.shards.writing import Batches, Destination, SampleWriter, write_batches
+from tartools.storage.checks import changed_error
+from tartools.tables import schema
+from tartools.tables.schema import is_table_name
+
+if TYPE_CHECKING:
+    from tartools.shards.workers import Tasks, Work
+    from tartools.tables.inputs import RowInputs
+
+
+class RowPass(Pass[int]):
+    """A pass over the rows of all samples; its items are their numbers.
+
+    Raises: UsageError for stdin and commands among the inputs; StorageError without pyarrow.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        account: Account,
+        reading: Reading,
+        max_workers: int,
+        outputs: Outputs,
+        read_shards: ReadShards | None = None,
+    ) -> None:
+        schema.check_pyarrow()
+        shardrows.check_stored(urls)
+        super().__init__(urls, account, reading, max_workers, outputs, read_shards)
+        self._rows: RowInputs | None = None  # until they are needed
+
+    def rows(self) -> RowInputs:
+        """Return the rows of the samples: of tables, and of shards, which are read and indexed the first time.
+
+        Raises: see `shardrows.row_inputs`.
+        """
+        if self._rows is None:
+            self._index([self.urls])
+        assert self._rows is not None
+        return self._rows
+
+    def _index(self, groups: Sequence[Sequence[str]]) -> list[range]:
+        """Make the rows of *groups*, lists of URLs that together are the input; return the row numbers of each."""
+        indexing = shardrows.Indexing(self.reading._replace(forks=False), self.max_workers)
+        self._rows, ranges = shardrows.row_inputs_apart(groups, self.account, indexing)
+        return ranges
+
+    # ---- outputs ----
+
+    def destination(self, url: str) -> Destination:
+        """Return the table *url* as a sink of rows, or the shard *url* as one of the samples that rows list."""
+        if is_table_name(url):
+            return shardrows.table_destination(url, self._outputs.force, self.rows)
+        return Destination(url, self._outputs.force, self._outputs.gzip, self._shard_writer)
+
+    def _shard_writer(self, destination: Destination) -> SampleWriter:
+        reading = self.reading._replace(ranges=True, listed=False)
+        return shardrows.RowWriter(destination, shardrows.listed_shards(self.rows(), self.account, reading))
+
+    # ---- the verbs ----
+
+    def copy(self) -> None:
+        """Write all rows: see `Pass.copy`."""
+        write_batches(counted(self.batches(), self.account), self._only_destination(), self.account)
+
+    def items(self, apart: bool) -> Iterator[Iterator[int]]:
+        """Return the numbers of the rows: see `Pass.items`."""
+
+        def counted_numbers(span: range) -> Iterator[int]:
+            for number in span:
+                self.account.samples_in += 1
+                yield number
+
+        return map(counted_numbers, self.rows().spans(apart))
+
+    def order(self, items: Iterator[int], watch: Watch | None = None) -> None:
+        """Write the rows with the numbers *items*, all of which are taken before anything is written."""
+        batches: Iterator[Any] = shardrows.rows_at(self.rows(), items, self.reading.tmpdir)
+        if watch is not None:
+            batches = watch(batches, lambda batch: batch.keys)
+        write_batches(batches, self._only_destination(), self.account)
+
+    def sort(self, sorter: Sorter) -> None:
+        """Write the rows sorted: by columns if they have the values, otherwise by values of the samples."""
+        if sorter.needs_values:
+            self.snapshot.take()
+        rows = self.rows()
+        positions = sorter.positions(rows, self.account)
+        self.order(sorter.positions_by_samples(self, rows) if positions is None else positions)
+
+    # ---- what is computed of the samples ----
+
+    def batches(self) -> Iterator[Batches]:
+        """Return all rows: see `Pass.batches`."""
+        return shardrows.all_rows(self.rows())
+
+    def evaluate(
+        self,
+        answers: Callable[[Batch], Sequence[Answer]],
+        of_keys: Callable[[Sequence[bytes]], Sequence[Answer]] | None = None,
+        reading: Reading | None = None,
+    ) -> Iterator[tuple[Batches, Sequence[Answer]]]:
+        """Yield rows, each batch with the *answers* for the samples that it lists: see `Pass.evaluate`."""
+        if of_keys is None:
+            self.snapshot.take()
+        rows = self.rows()
+        if of_keys is not None and rows.have_keys:
+            for row_batch in shardrows.all_rows(rows):
+                values = of_keys(row_batch.keys)
+                if len(values) < len(row_batch):
+                    raise changed_error(self.urls[0])
+                yield row_batch, values
+            self.snapshot.check(rows.rows)
+            return
+        self.snapshot.take()
+        self.snapshot.samples = rows.rows
+        quiet = Account(lambda _: None)  # what is to be said of the shards was said when they were indexed
+        with closing_upstream(reread := self._checked(self.read(quiet, reading))):
+            all_values = chain.from_iterable(map(answers, reread))
+            for row_batch in shardrows.all_rows(rows):
+                values = list(islice(all_values, len(row_batch)))
+                if len(values) == len(row_batch):  # otherwise `_checked` has raised why
+                    yield row_batch, values
+            for _ in all_values:
+                pass
+
+    def sources(
+        self,
+        groups: Sequence[Sequence[str]],
+        reading: Reading,  # no sample is read
+        begin: Callable[[int | None], object],
+    ) -> list[ItemSource]:
+        """Return a source of row numbers for each of *groups*: see `Pass.sources`."""
+        spans = self._index(groups)
+        return [ItemSource(urls, partial(iter, (span,)), True) for urls, span in zip(groups, spans, strict=True)]
+
+    def prepare(self, *, reread: bool) -> None:
+        """Make the rows now: see `Pass.prepare`."""
+        if reread:
+            self.snapshot.take()
+        self.rows()
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        return self.rows().rows
+
+    def label_counts(
+        self,
+        label: Callable[[Batch], Sequence[str]],
+        of_keys: Callable[[Sequence[bytes]], Sequence[str]] | None = None,
+    ) -> Iterator[Mapping[str, int]]:
+        """Yield numbers of samples by label: see `Pass.label_counts`. Labels of keys need no second reading."""
+        if of_keys is None:
+            yield from super().label_counts(label)
+            return
+        for _, labels in self.evaluate(label, of_keys):
+            yield Counter(labels)
+
+    def gather(
+        self, work: Work[Result], account: Account, *, max_workers: int, remote: bool = False
+    ) -> Tasks[Result]:
+        """Yield the tasks of *work*: see `Pass.gather`. Checks the snapshot if the samples were indexed before."""
+        is_repeated = self._rows is not None
+        yield from super().gather(work, account, max_workers=max_workers, remote=remote)
+        if is_repeated:
+            self.snapshot.check()

@@ -1,0 +1,78 @@
+"""What a second reading of the inputs is compared with, so that it has the samples of the first.
+
+Inputs that can be read only once (stdin, a pipe) are spooled: both readings get the copy. Others are read again, and
+must have the versions and the number of samples that they had before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tartools import storage
+from tartools.errors import StorageError
+from tartools.samples.account import Account, Phase
+from tartools.storage.streams import Input
+from tartools.storage.url import Url
+
+if TYPE_CHECKING:
+    from tartools.storage.scratch import Copy
+
+
+class Snapshot:
+    """The inputs *urls* as they are when `take` is called; `check` fails if they have changed since.
+
+    Copies go to *tmpdir*. *samples*: their number in the first reading; None if that is not known.
+    """
+
+    def __init__(self, urls: Sequence[str], tmpdir: str | None, account: Account) -> None:
+        self.samples: int | None = None
+        self._urls = urls
+        self._tmpdir = tmpdir
+        self._account = account
+        self._copies: dict[int, Copy] = {}
+        self._versions: dict[str, str | None] | None = None  # None: not taken
+
+    @property
+    def has_copies(self) -> bool:
+        """True if an input was spooled: other processes can't open the copy."""
+        return bool(self._copies)
+
+    def take(self) -> None:
+        """Spool inputs that can be read only once; record the versions of the others. Only the first call does so.
+
+        The account shows the copying. Raises: StorageError.
+        """
+        if self._versions is not None:
+            return
+        from tartools.storage.checks import probe_all
+
+        storage.check_inputs(self._urls)
+        one_pass = {at: url for at, url in enumerate(self._urls) if not storage.is_repeatable(url)}
+        seekable = [Url(url) for url in self._urls if storage.is_seekable(url)]
+        self._versions = {url: probe.version for url, probe in probe_all(seekable).items()}
+        if one_pass:
+            from tartools.storage.scratch import Copy
+
+            copying = Account()
+            self._account.progress.phase = Phase("copying", account=copying)
+
+            def count_copied(count: int) -> None:
+                copying.bytes_in += count
+
+            self._copies = {
+                at: Copy(storage.open_read(url), url, self._tmpdir, count_copied) for at, url in one_pass.items()
+            }
+
+    def open(self, at: int) -> Input | None:
+        """Return the copy of input number *at*, from its first byte on; None if it was not spooled."""
+        return self._copies[at].open() if at in self._copies else None
+
+    def check(self, samples: int | None = None) -> None:
+        """Raise StorageError if an input has changed since `take`, or if it has not as many *samples* as before."""
+        if self._versions is not None:
+            from tartools.storage.checks import check_unchanged
+
+            check_unchanged(self._versions)
+        if samples is not None and self.samples not in (None, samples):
+            raise StorageError(f"the input has changed: it had {self.samples} samples, now {samples}")
