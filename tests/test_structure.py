@@ -240,6 +240,18 @@ def test_no_command_imports_another_and_no_stage_another() -> None:
     assert wrong == []
 
 
+def test_only_the_data_set_decides_whether_samples_or_rows_travel() -> None:
+    """See ADR 27. A module that names one kind of pass could ask which it has."""
+    kinds = {"SamplePass", "RowPass"}
+    naming = {
+        name
+        for name, path in NAMES.items()
+        if any(kinds & set(names) for _, names in imports_in(nodes_of(path)))
+        or any(isinstance(node, ast.Attribute) and node.attr in kinds for node in nodes_of(path))
+    }
+    assert naming == {"shards.dataset"}
+
+
 def test_only_storage_opens() -> None:
     wrong = []
     for name, path in NAMES.items():

@@ -48,6 +48,7 @@ WRONG = [
     ("tarcat -f cls a.tar -o t.parquet", "-f excludes an OUTPUT that ends in .parquet"),
     ("tarcat -x cls a.tar -o t.parquet", "-x excludes an OUTPUT that ends in .parquet"),
     ("tarpcat --rekey {index} a.tar -o t.parquet", "--rekey excludes an OUTPUT that ends in .parquet"),
+    ("tarcat --rekey '' a.tar -o t.parquet", "--rekey excludes an OUTPUT that ends in .parquet"),
     ("tarcat -z a.tar -o t.parquet", "-z excludes an OUTPUT that ends in .parquet"),
     ("tarsort -z a.tar -o t.parquet", "-z excludes an OUTPUT that ends in .parquet"),
     ("tarproc -c true a.tar -o t.parquet", "t.parquet"),
