@@ -102,7 +102,7 @@ def cat(
     if is_plain_copy:
         run.copy()
         return
-    with closing_upstream(shards := run.items(apart=bool(choice.interleave))):
+    with closing_upstream(shards := run.items(by_shard=bool(choice.interleave))):
         run.order(selected(in_turn(shards, choice), choice, field_choice, run))
 
 
@@ -127,8 +127,8 @@ def selected(items: Iterator[Any], choice: SampleChoice, field_choice: cli.Field
         items = select.take_slice(items, choice.part or slice(choice.skip, None), account)
     items = select.by_specs(items, field_choice.fields, field_choice.exclude, account, verbatim=field_choice.verbatim)
     if choice.shuffle:
-        held = items if run.own is None else map(run.own, items)
-        items = shuffle.shuffle_buffer(held, choice.shuffle, choice.seed, account)
+        owned = items if run.own is None else map(run.own, items)
+        items = shuffle.shuffle_buffer(owned, choice.shuffle, choice.seed, account)
     if choice.first is not None:
         items = select.take_first(items, choice.first)
         account.progress.phase = Phase("", choice.first, lambda: account.samples_out)

@@ -38,9 +38,9 @@ class DataSet(NamedTuple):
         list. Raises: UsageError for these, for *gzip*, and for stdin and commands among the inputs of a table;
         StorageError without pyarrow.
         """
-        where = Outputs(outputs, force, gzip)
+        sinks = Outputs(outputs, force, gzip)
         if not any(url is not None and is_table_name(url) for url in outputs):
-            return SamplePass(self.urls, self.account, self.reading, self.max_workers, where, self.read_shards)
+            return SamplePass(self.urls, self.account, self.reading, self.max_workers, sinks, self.read_shards)
         if gzip:
             raise UsageError("-z excludes an OUTPUT that ends in .parquet")
         for option, value in (changing or {}).items():
@@ -48,4 +48,4 @@ class DataSet(NamedTuple):
                 raise UsageError(f"{NO_LIST}: {option} excludes an OUTPUT that ends in .parquet")
         from tartools.shards.rowpass import RowPass  # with tables, for which pyarrow is imported
 
-        return RowPass(self.urls, self.account, self.reading, self.max_workers, where, self.read_shards)
+        return RowPass(self.urls, self.account, self.reading, self.max_workers, sinks, self.read_shards)

@@ -145,8 +145,8 @@ class Pass(ABC, Generic[Item]):
         """Write all samples, in order, to the only output."""
 
     @abstractmethod
-    def items(self, apart: bool) -> Iterator[Iterator[Item]]:
-        """Return the items of each shard and table, counted as read; rows of all in one, unless *apart*."""
+    def items(self, by_shard: bool) -> Iterator[Iterator[Item]]:
+        """Return the items of each shard and table, counted as read; all rows in one, unless *by_shard*."""
 
     @abstractmethod
     def order(self, items: Iterator[Item], watch: Watch | None = None) -> None:
@@ -269,9 +269,7 @@ class Pass(ABC, Generic[Item]):
                 first += len(batch)
         raise StorageError("the input has changed: it has fewer samples now")
 
-    def gather(
-        self, work: Work[Result], account: Account, *, max_workers: int, remote: bool = False
-    ) -> Tasks[Result]:
+    def gather(self, work: Work[Result], account: Account, *, max_workers: int, remote: bool = False) -> Tasks[Result]:
         """Yield the tasks of *work* over the samples, in order: see `workers.gather`.
 
         The samples can be read again afterwards, or were indexed before, and then may not have changed since. *account*
@@ -325,7 +323,7 @@ class SamplePass(Pass[Sample]):
         with closing_upstream(shards := self._shards_ahead()):
             write_batches(counted(one_by_one(shards), self.account), self._only_destination(), self.account)
 
-    def items(self, apart: bool) -> Iterator[Iterator[Sample]]:  # they come shard by shard
+    def items(self, by_shard: bool) -> Iterator[Iterator[Sample]]:  # they come shard by shard
         """Return the samples of each shard: see `Pass.items`."""
         return self._samples_of_shards(self._shards_ahead())
 

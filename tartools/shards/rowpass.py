@@ -81,7 +81,7 @@ class RowPass(Pass[int]):
         """Write all rows: see `Pass.copy`."""
         write_batches(counted(self.batches(), self.account), self._only_destination(), self.account)
 
-    def items(self, apart: bool) -> Iterator[Iterator[int]]:
+    def items(self, by_shard: bool) -> Iterator[Iterator[int]]:
         """Return the numbers of the rows: see `Pass.items`."""
 
         def counted_numbers(span: range) -> Iterator[int]:
@@ -89,7 +89,7 @@ class RowPass(Pass[int]):
                 self.account.samples_in += 1
                 yield number
 
-        return map(counted_numbers, self.rows().spans(apart))
+        return map(counted_numbers, self.rows().spans(by_shard))
 
     def order(self, items: Iterator[int], watch: Watch | None = None) -> None:
         """Write the rows with the numbers *items*, all of which are taken before anything is written."""
@@ -174,9 +174,7 @@ class RowPass(Pass[int]):
         for _, labels in self.evaluate(label, of_keys):
             yield Counter(labels)
 
-    def gather(
-        self, work: Work[Result], account: Account, *, max_workers: int, remote: bool = False
-    ) -> Tasks[Result]:
+    def gather(self, work: Work[Result], account: Account, *, max_workers: int, remote: bool = False) -> Tasks[Result]:
         """Yield the tasks of *work*: see `Pass.gather`. Checks the snapshot if the samples were indexed before."""
         is_repeated = self._rows is not None
         yield from super().gather(work, account, max_workers=max_workers, remote=remote)
