@@ -2,9 +2,11 @@
 
     loader = tartools.train.loader("train.parquet", batch_size=64, fields=("jpg;png", "cls"), decode="pil")
 
-`fieldchooser` has what a sample is for a person who trains: chosen fields, decoded, transformed. Begin reading at
-`tabledataset.TableDataset`, which makes samples and batches of rows; `streamstages` makes those of a stream. The names
-below are loaded when they are first used: torch takes 1.5 s to import.
+`fieldchooser` makes of a sample what training takes: chosen fields, decoded, transformed. Two machines bring samples.
+Tables: `tabledataset` makes samples and batches of rows, `sampler` their order and its state, `loading` the loader.
+Streams: `webdataset` is the class, `streamepoch` one epoch of a reader, `slices` reads shards, `streamstages` has the
+stages; how they resume begins at `cursor`. The names below are loaded when they are first used: torch takes 1.5 s to
+import.
 """
 
 from __future__ import annotations

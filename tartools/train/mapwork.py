@@ -15,8 +15,9 @@ from tartools.storage.url import Url
 from tartools.tables import schema
 from tartools.tables.table import Table
 from tartools.tar import compression
+from tartools.train.cursor import ShardSlice
 from tartools.train.fieldchooser import FieldChooser, as_dict
-from tartools.train.slices import ShardSlice, SliceReader, by_number
+from tartools.train.slices import SliceReader, by_number
 
 CHUNK_BYTES = 8_000_000  # bytes of a chunk
 MIN_SAMPLE_BYTES = 1024  # bytes of a sample: header and payload

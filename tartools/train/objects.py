@@ -25,7 +25,7 @@ from tartools.storage.objects.http import read_all
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.pool import Threads, windowed
 from tartools.storage.url import Name, Url, name_of, names_of
-from tartools.train.ranks import SharedEpoch, this_worker
+from tartools.train.ranks import ReaderRank, SharedEpoch, SingleResume, this_worker
 from tartools.train.sampler import SamplerIteration, StatefulSampler
 from tartools.train.sampleseeds import SharedSeeds, call_with_seed, seed_parameter
 from tartools.train.sending import check_sent
@@ -194,7 +194,7 @@ class ObjectStream(IterableDataset[Any]):
         self._source = ObjectDataset(prefixes, transform)
         self.objects = self._source.objects
         self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
-        self._epoch = SharedEpoch()
+        self._epoch, self._rank, self._resume = SharedEpoch(), ReaderRank(), SingleResume()
         self._positions: SamplerIteration | None = None  # of the iteration that was begun last
         self._loaded: dict[str, Any] | None = None  # where the next iteration begins
 
@@ -227,11 +227,12 @@ class ObjectStream(IterableDataset[Any]):
         if state["drop_last"] != self._drop_last:
             raise StateError(f"the state is of a stream with drop_last {state['drop_last']!r}, unlike this one")
         self._loaded, self._seed = dict(state), state["seed"]
-        self._epoch.load(state["epoch"])
+        self._epoch.number = state["epoch"]
+        self._resume.load()
 
     def _sampler(self, epoch: int) -> StatefulSampler:
         """Return the order of the objects of this process, from the beginning of *epoch* on."""
-        number, readers = self._epoch.reader()
+        number, readers = self._rank.reader()
         options: dict[str, Any] = {"rank": number, "world_size": readers, "drop_last": self._drop_last}
         sampler = StatefulSampler(self._source, self._seed, self._shuffle, **options)
         sampler.set_epoch(epoch)
@@ -239,18 +240,18 @@ class ObjectStream(IterableDataset[Any]):
 
     def _state(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return *state*, of a sampler, with the reader of this process."""
-        reader, workers = self._epoch.reader(), this_worker()[1]
+        reader, workers = self._rank.reader(), this_worker()[1]
         return make_state(state | {"drop_last": self._drop_last, "reader": reader, "workers": workers})
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_positions": None}
 
     def __iter__(self) -> Iterator[Any]:
-        number, may_resume = self._epoch.begin()
+        number, may_resume = self._epoch.begin(), self._resume.begin()
         state, sampler = self._loaded, self._sampler(number)
         if may_resume and state is not None and state["epoch"] == number:
             number, readers = state["reader"]
-            if state["workers"] > 1 and (number, readers) != self._epoch.reader():
+            if state["workers"] > 1 and (number, readers) != self._rank.reader():
                 raise StateError(
                     f"the state is that of reader {number} of {readers} (ranks times workers): go on with as many, or "
                     "use an ObjectDataset with a StatefulSampler"

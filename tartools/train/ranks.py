@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from tartools.train.frameworks import is_dealt_by_framework, warn_of_dispatched_workers
 
-# Where `SharedEpoch` has what in its shared numbers.
-NUMBER, NEXT_PROCESS, ITERATIONS = 0, 1, 2
 TRACKED_ITERATIONS = 8  # of one dataset at the same time
 PART_BITS = 20  # of an entry: for the epochs since the number was set, and for the iterations of a copy
 PART_MASK = (1 << PART_BITS) - 1
@@ -40,109 +38,54 @@ class SharedNumbers:
 
 
 class SharedEpoch(SharedNumbers):
-    """The *number* of the epoch, in shared memory: workers that run already see the number of `set_epoch`.
+    """The number of the epoch, in shared memory: workers that run already see the number of `set_epoch`.
 
     Each iteration is of the epoch after that of the iteration before, unless the number was set since. The workers of
     one iteration must have one number, and torch tells the dataset of no iteration: so each of them looks for its
     iteration in a table in shared memory, and enters it if it is the first. Two that enter the same iteration at once
-    write the same value.
+    write the same value, so there is no lock.
 
-    With it goes which reader a process is, of *rank*, or else of what `this_rank` says where it reads. A worker that is
-    no fork does not know that, and is told by the process that has started it.
-
-    torch starts workers as copies of a dataset, in each epoch anew unless they persist. So that they go on from a state
-    that was loaded before in one epoch only, their first iteration leaves beside the number which process will be
-    started next. Its seed would not do: who sets torch's seed before each epoch has the same in all.
+    An entry has a number for the iteration in its high bits, and in its low bits how many epochs came since the number
+    was set; 0 is none. An iteration is known by the process of its first worker, and by how many iterations the copy
+    of the dataset in a worker has begun: workers that persist begin several.
     """
 
-    def __init__(self, number: int = 0, rank: tuple[int, int] | None = None) -> None:
-        super().__init__(ITERATIONS + TRACKED_ITERATIONS)
-        self.number, self.rank = number, rank
-        self._inherited_rank = (0, 1), 0  # a rank, and the pid of the parent that set it
-        self._loaded_by = 0  # a process
+    def __init__(self, number: int = 0) -> None:
+        super().__init__(1 + TRACKED_ITERATIONS)  # the number that was set, and the table
+        self.number = number
         self._iterations = 0  # that this copy has begun
 
     def __getstate__(self) -> dict[str, Any]:
-        if context.get_spawning_popen():
-            return super().__getstate__() | {"_inherited_rank": (self._rank(), os.getpid())}
-        tracked = [0] * TRACKED_ITERATIONS
-        # no process is before 1
-        return super().__getstate__() | {"numbers": [self.number, int(self.in_workers), *tracked]}
-
-    def _rank(self) -> tuple[int, int]:
-        from torch.utils.data import get_worker_info
-
-        parent = multiprocessing.parent_process() if get_worker_info() else None
-        is_told = parent is not None and parent.pid == self._inherited_rank[1]
-        if self.rank or not is_told:
-            return self.rank or this_rank()
-        return (0, 1) if is_dealt_by_framework() else self._inherited_rank[0]
-
-    def reader(self) -> ReaderId:
-        """Return which reader this process is. Neighbours are on other ranks."""
-        (rank, world_size), (worker, workers) = self._rank(), this_worker()
-        return ReaderId(worker * world_size + rank, workers * world_size)
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks."""
-        return self._rank()[1]
+        state = super().__getstate__()
+        # a copy in another program counts from this epoch on, with a table of its own
+        return state if context.get_spawning_popen() else state | {"numbers": [self.number, *[0] * TRACKED_ITERATIONS]}
 
     @property
     def number(self) -> int:
         """The number of the epoch that was begun last, or was set since."""
-        last = max(self.numbers[ITERATIONS:], key=_later_epochs)
-        return self.numbers[NUMBER] + _later_epochs(last)  # type: ignore[no-any-return]
+        last = max(self.numbers[1:], key=_later_epochs)
+        return self.numbers[0] + _later_epochs(last)  # type: ignore[no-any-return]
 
     @number.setter
     def number(self, number: int) -> None:
-        self.numbers[ITERATIONS:] = [0] * TRACKED_ITERATIONS
-        self.numbers[NUMBER] = number
+        self.numbers[1:] = [0] * TRACKED_ITERATIONS
+        self.numbers[0] = number
 
-    @property
-    def in_workers(self) -> bool:
-        """True if workers have begun to read since the last state was loaded."""
-        return bool(self.numbers[NEXT_PROCESS])
-
-    def load(self, number: int) -> None:
-        """Let the next iteration be of epoch *number*, and go on from a state."""
-        self.number, self._loaded_by = number, os.getpid()
-        if this_worker() == (0, 1):
-            self.numbers[NEXT_PROCESS] = 0
-
-    def begin(self) -> tuple[int, bool]:
-        """Begin an iteration. Return the number of its epoch, and whether it may resume from a state.
-
-        It may if no other copy of the dataset has done so.
-        """
+    def begin(self) -> int:
+        """Begin an iteration, in this process or in a worker; return the number of its epoch."""
         from torch.utils.data import get_worker_info
 
         worker = get_worker_info()
-        if worker is None:
-            return self._begin_epoch(0), True
-        if worker.id == 0 and os.environ.get("WORLD_SIZE", "1") != "1":
+        if worker is not None and worker.id == 0 and os.environ.get("WORLD_SIZE", "1") != "1":
             warn_of_dispatched_workers(worker.num_workers)
-        *_, number = multiprocessing.current_process()._identity  # of this process among those that were started
-        first = number - worker.id
-        if not self.numbers[NEXT_PROCESS]:
-            self.numbers[NEXT_PROCESS] = first + worker.num_workers
-        may_resume = self._loaded_by == os.getpid() or bool(first < self.numbers[NEXT_PROCESS])
-        return self._begin_epoch(first), may_resume
-
-    def _begin_epoch(self, first: int) -> int:
-        """Return the number of the epoch that this copy begins now; *first*: the process number of the first worker.
-
-        An entry of the table has a number for the iteration in its high bits, and in its low bits how many epochs came
-        since the number was set.
-        """
         self._iterations += 1
-        iteration = first << PART_BITS | self._iterations & PART_MASK
-        entries = [entry for entry in self.numbers[ITERATIONS:] if entry]
+        iteration = first_worker_process() << PART_BITS | self._iterations & PART_MASK
+        entries = [entry for entry in self.numbers[1:] if entry]
         later = next((_later_epochs(entry) for entry in entries if entry >> PART_BITS == iteration), None)
         if later is None:
             later = max(map(_later_epochs, entries), default=-1) + 1
-            self.numbers[ITERATIONS + later % TRACKED_ITERATIONS] = iteration << PART_BITS | later & PART_MASK
-        return self.numbers[NUMBER] + later  # type: ignore[no-any-return]
+            self.numbers[1 + later % TRACKED_ITERATIONS] = iteration << PART_BITS | later & PART_MASK
+        return self.numbers[0] + later  # type: ignore[no-any-return]
 
 
 def _later_epochs(entry: int) -> int:
@@ -150,14 +93,112 @@ def _later_epochs(entry: int) -> int:
     return entry & PART_MASK
 
 
+class SingleResume(SharedNumbers):
+    """Lets the first iteration after `load` resume from the loaded state, and no later one.
+
+    Without workers this takes no class: the iterator takes the state, and the dataset forgets it. With workers torch
+    makes it necessary. A DataLoader copies the dataset into its workers, in each epoch anew unless they persist, and
+    calls nothing of the dataset in the process that trains. So the dataset there never learns that its state was used,
+    and gives it to the workers of all later epochs, too: a program that sets one epoch twice, as for validation, would
+    get only the rest of it each time.
+
+    So the first workers leave a note in memory that they share with that process. multiprocessing numbers the
+    processes that a program starts, from 1 on, and a DataLoader starts its workers one after the other: the process of
+    worker *i* has the number of the first one's, plus *i*. The workers of the first iteration write which number comes
+    after theirs. Workers from this number on are of a later iteration, and do not resume. All workers of an iteration
+    write the same number, so there is no lock. The seed that torch gives to workers would not do for it: a program that
+    calls `torch.manual_seed` before each epoch has the same in all.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1)  # the process number after the workers of the first iteration; 0: none has begun
+        self._loading_process = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        # in another program processes are counted from 1 again, so there 1 lets no worker resume
+        return state if context.get_spawning_popen() else state | {"numbers": [int(self.in_workers)]}
+
+    def load(self) -> None:
+        """Let the next iteration resume: a state was loaded in this process."""
+        from torch.utils.data import get_worker_info
+
+        self._loading_process = os.getpid()
+        if get_worker_info() is None:
+            self.numbers[0] = 0
+
+    def begin(self) -> bool:
+        """Begin an iteration, in this process or in a worker; return True if it may resume from the loaded state.
+
+        A state that was loaded in this very process, as StatefulDataLoader does in its workers, is always for it.
+        """
+        first = first_worker_process()
+        if not first:
+            return True
+        if not self.numbers[0]:
+            self.numbers[0] = first + this_worker()[1]
+        return self._loading_process == os.getpid() or bool(first < self.numbers[0])
+
+    @property
+    def in_workers(self) -> bool:
+        """True if workers have begun to read since the last state was loaded."""
+        return bool(self.numbers[0])
+
+
+def first_worker_process() -> int:
+    """Return the process number of the first worker of the iteration that this worker is of; 0 outside of workers."""
+    from torch.utils.data import get_worker_info
+
+    worker = get_worker_info()
+    # multiprocessing has the numbers in its processes' names, and here; it has no public name for them
+    return 0 if worker is None else multiprocessing.current_process()._identity[-1] - worker.id
+
+
+class ReaderRank:
+    """The rank that this process reads for, and from that, which reader it is.
+
+    It is asked for where samples are read, not where the dataset is made, so that a stream may be made before there are
+    ranks. It is the *rank* that was given, or else what `this_rank` says; but a worker that is no fork has neither
+    torch.distributed nor, under some launchers, the environment of the process that trains, and so takes the rank
+    that this process had when it started the worker.
+    """
+
+    def __init__(self, rank: tuple[int, int] | None = None) -> None:
+        self._given = rank
+        self._inherited, self._parent_pid = (0, 1), 0  # the rank of the process that has started this worker
+
+    def __getstate__(self) -> dict[str, Any]:
+        inherited = {"_inherited": self.rank_and_size(), "_parent_pid": os.getpid()}
+        return self.__dict__ | (inherited if context.get_spawning_popen() else {})
+
+    def rank_and_size(self) -> tuple[int, int]:
+        """Return the rank, and the number of ranks."""
+        from torch.utils.data import get_worker_info
+
+        if self._given:
+            return self._given
+        parent = multiprocessing.parent_process() if get_worker_info() else None
+        if parent is None or parent.pid != self._parent_pid:  # no worker, a fork, or sent by somebody else
+            return this_rank()
+        return (0, 1) if is_dealt_by_framework() else self._inherited
+
+    def reader(self) -> ReaderId:
+        """Return which reader this process is. Neighbours are on other ranks."""
+        (rank, world_size), (worker, workers) = self.rank_and_size(), this_worker()
+        return ReaderId(worker * world_size + rank, workers * world_size)
+
+
 def this_rank() -> tuple[int, int]:
     """Return rank and number of ranks: of torch.distributed if it was initialised here, else of the environment.
 
-    Rank 0 of 1 if a framework deals what the caller reads (see `is_dealt_by_framework`).
-
-    There, RANK and WORLD_SIZE count together; without one of them there is one rank. Raises: ValueError, naming the
-    variable, if one is not a whole number, or if RANK is not below WORLD_SIZE: such a rank would read nothing.
+    Rank 0 of 1 if a framework deals what the caller reads (see `is_dealt_by_framework`). Of the environment, RANK and
+    WORLD_SIZE count together; without one of them there is one rank. Raises: ValueError, naming the variable, if one is
+    not a whole number, or if RANK is not below WORLD_SIZE: such a rank would read nothing.
     """
+    # The order of these three matters. A framework that deals the batches of one loader to ranks would deal them a
+    # second time if ranks counted here, too. A process group that was initialised is what training really uses; the
+    # environment may be that of a larger launcher. Without a group, as before it is initialised or in programs that
+    # need none, the variables of torchrun are all there is. Forks inherit both; other workers: see `ReaderRank`.
     import torch.distributed as dist
 
     if is_dealt_by_framework():

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from contextlib import closing
 from hashlib import file_digest
-from typing import Any, NamedTuple
+from typing import Any
 
 from tartools import storage
 from tartools.errors import StorageError, TarFormatError, TarToolsError
@@ -34,65 +34,14 @@ from tartools.tar.header import BLOCK
 from tartools.tar.keys import field_offset
 from tartools.tar.member import MIN_VIEW_BYTES, Chunk, Member, read_range
 from tartools.tar.rescan import HEADER_READ_BYTES, LOOKED_AT, Cut, Read, find_cut
+from tartools.train.cursor import Position, ShardSlice
 from tartools.train.fieldchooser import RESERVED_PREFIX, as_dict
 from tartools.train.ranks import ReaderId
-from tartools.train.states import is_bool, is_count, is_list, is_text
 
 SHARDS_PER_WORKER = 8  # shards for each worker; if there are so many, none is cut
 MEMBERS_BEHIND_CUT = 1000  # members behind a cut that are looked at
 BYTES_BEHIND_CUT = 4 << 20  # bytes of an object behind a cut that are looked at
 GLOBAL_PAX_TYPE = b"g"  # type flag of a header that governs all members behind it
-
-
-class ShardSlice(NamedTuple):
-    """Slice *number* of *slices*, about equal, into which bytes *begin* to *end* of shard number *shard* are cut.
-
-    *end* is None for the end of the shard; else a sample of *key* begins there. In a table they are rows, as *rows*
-    says once that is known. The first *skip* samples were had; such a slice is not cut.
-    """
-
-    shard: int
-    number: int = 0
-    slices: int = 1
-    begin: int = 0
-    end: int | None = None
-    key: str = ""
-    skip: int = 0
-    rows: bool = False
-
-    def cut_into(self, slices: int) -> Iterator[ShardSlice]:
-        """Split this slice into *slices* slices."""
-        first = self.number * slices
-        return (self._replace(number=first + n, slices=self.slices * slices) for n in range(slices))
-
-    @property
-    def cut(self) -> Cut | None:
-        """Where the bytes end; None for the end of the shard."""
-        return None if self.end is None else Cut(self.end, self.key.encode(errors="surrogateescape"))
-
-
-def is_slice(value: Any, shards: int) -> bool:
-    """True if *value* is a `ShardSlice` as a list. *shards*: number of shards."""
-
-    def is_end(end: Any) -> bool:
-        return end is None or is_count(end)
-
-    checks = is_count, is_count, is_count, is_count, is_end, is_text, is_count, is_bool
-    if not is_list(value, *checks):
-        return False
-    candidate = ShardSlice(*value)
-    is_run = candidate.end is None or candidate.begin <= candidate.end
-    return (
-        candidate.shard < shards
-        and candidate.number < candidate.slices
-        and is_run
-        and (not candidate.rows or candidate.end is not None)
-    )
-
-
-def is_position(value: Any, shards: int) -> bool:
-    """True if *value* is a `Position` as a list. *shards*: number of shards."""
-    return is_list(value, is_count, lambda rest: rest is None or is_slice(rest, shards))
 
 
 def shard_identity(url: str) -> str:
@@ -113,6 +62,14 @@ def assign(slices: Sequence[ShardSlice], reader: ReaderId) -> list[ShardSlice]:
 
     All readers get equally many slices of them, unless there are 8 times as many as readers: then they are not cut.
     """
+    # Every reader computes this alone, without a word to the others, so it depends on nothing but the arguments.
+    # - Many slices: whole ones, by turns. Readers differ by one of them, which is at most an eighth of their share.
+    # - Few: each is cut into so many that their total is a multiple of the readers. 3 slices for 4 readers: each is cut
+    #   into 4, and each reader gets 3 of the 12. Then a slice is only a fraction; `resolve_slice` finds its bytes when
+    #   it is opened. A shard that can't be cut (compressed, a pipe) turns out to be all in its first slice, and the
+    #   other slices are empty: so first slices go to different readers.
+    # - A slice with *skip* is the rest of one in which a run stopped, and whose next sample is only known by its number
+    #   (a compressed shard): whoever reads it counts from its begin, so it stays whole.
     number, readers = reader
     if len(slices) >= SHARDS_PER_WORKER * readers:
         return [*slices[number::readers]]
@@ -121,7 +78,7 @@ def assign(slices: Sequence[ShardSlice], reader: ReaderId) -> list[ShardSlice]:
         piece
         for at, shard_slice in enumerate(slices)
         for n, piece in enumerate([shard_slice] if shard_slice.skip else shard_slice.cut_into(count))
-        # the first ones go to different readers, since a compressed shard is its first slice
+        # slices of a shard go to readers one after the other, but turned by *at*, the number of the shard
         if (at * count + (n + at) % count) % readers == number
     ]
 
@@ -271,18 +228,6 @@ def _has_data(read: Read, position: int) -> bool:
 
 
 NumberedSlices = Callable[[int], ShardSlice | None]  # gives the slice that is read n-th, None behind the last
-
-
-class Position(NamedTuple):
-    """The cursor of a reader: the *number* of its slice, and the unread rest of it, None for all of it."""
-
-    number: int = 0
-    rest: ShardSlice | None = None
-
-    @classmethod
-    def of(cls, number: int, rest: Sequence[Any] | None) -> Position:
-        """Return the position with these items, from JSON."""
-        return cls(number, None if rest is None else ShardSlice(*rest))
 
 
 def by_number(pieces: Sequence[ShardSlice]) -> NumberedSlices:

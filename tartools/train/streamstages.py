@@ -14,9 +14,9 @@ from webdataset import autodecode, filters
 
 from tartools.errors import SampleError
 from tartools.samples.sample import DICT_KEY, DICT_URL
+from tartools.train.cursor import HeldSamples, Position, ShardSlice, ShuffleCursor
 from tartools.train.fieldchooser import RESERVED_PREFIX, FieldChooser, undecodable
 from tartools.train.sampleseeds import CurrentSample, SampleSeeds, seed_parameter
-from tartools.train.slices import Position
 from tartools.train.states import StateError
 
 DEFAULT_SHUFFLE_START = 100  # samples that a shuffle waits for
@@ -42,29 +42,30 @@ class ShuffleStage:
 
 
 class ShuffleBuffer:
-    """The buffer of the shuffle *stage* in one epoch. *name*: seeds its draws; *position*: returns the source's cursor.
+    """The running buffer of the shuffle *stage*, in one repetition of an epoch. Its draws follow from *name*.
 
-    It goes on where *given* samples were given, and the buffer held *numbers* of the *read* samples behind `begin`.
+    `cursor` says where it is without the samples themselves. For this, the samples that it reads are numbered, and each
+    `size` samples it marks number and position of the source. A cursor counts from the last mark that is not behind the
+    oldest sample that it holds. To resume from *start*, the samples from there on are read again, and those whose
+    numbers the cursor names are held; the draws go on where they were. *position* returns the position of the source;
+    at first, the begin of the repetition or the position of the cursor.
     """
 
     def __init__(
-        self,
-        stage: ShuffleStage,
-        name: str,
-        position: Callable[[], Position],
-        yielded: int = 0,
-        read: int = 0,
-        numbers: Sequence[int] = (),
+        self, stage: ShuffleStage, name: str, position: Callable[[], Position], start: ShuffleCursor | None = None
     ) -> None:
         self._stage, self._name, self._position = stage, f"{name} {stage.seed}", position
-        self._yielded, self._read, self._numbers = yielded, read, [*numbers]
+        self._start = start  # until the samples that it held are here again
+        self._yielded, self._read = (start.yielded, start.read) if start else (0, 0)
+        self._numbers = [*start.numbers] if start else []
         self._samples: list[Any] = []  # with these numbers
         self._marks = [(0, position())]  # numbers of samples, and where reading them begins
         self._draws: list[float] = []
 
     def iterated(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Yield *samples*, which start at `begin`, shuffled; a yielded sample is not held any more."""
+        """Yield *samples* shuffled; a yielded sample is not held any more."""
         self._samples = with_numbers(samples, self._read, self._numbers)
+        self._start = None
         size, initial = self._stage.size, self._stage.initial
         while self._take(samples):
             if len(self._samples) < size:
@@ -74,16 +75,13 @@ class ShuffleBuffer:
         while self._samples:
             yield self._drawn()
 
-    def state(self) -> list[Any]:
-        """Return how many were given, and read since `begin`, which of these are held, and where the source is."""
-        first, _ = self._mark()
+    def cursor(self) -> tuple[Position, ShuffleCursor]:
+        """Return the position of a mark before the oldest held sample, and the cursor from there on."""
+        if self._start is not None:
+            return self._marks[0][1], self._start
+        first, begin = self._mark()
         numbers = [number - first for number in self._numbers]
-        return [self._yielded, self._read - first, numbers, [*self._position()]]
-
-    @property
-    def begin(self) -> Position:
-        """Where the source was before the first of the samples that are held."""
-        return self._mark()[1]
+        return begin, ShuffleCursor(self._yielded, self._read - first, numbers, self._position())
 
     def _mark(self) -> tuple[int, Position]:
         """Return the last mark before all held samples; delete earlier marks."""
@@ -115,6 +113,31 @@ class ShuffleBuffer:
             items[chosen], items[-1] = items[-1], items[chosen]
         self._numbers.pop()
         return self._samples.pop()
+
+
+class HeldSamplesReader:
+    """Yields the samples that shuffle buffers of other readers *held*. *read*: returns the samples of slices."""
+
+    def __init__(self, held: Sequence[HeldSamples], read: Callable[[Sequence[ShardSlice]], Iterator[Any]]) -> None:
+        self._held, self._read = [*held], read
+        self._yielded = 0  # samples of the first of these
+
+    def __iter__(self) -> Iterator[Any]:
+        while self._held:
+            numbers, slices = self._held[0]
+            samples = with_numbers(self._read(slices), max(numbers, default=-1) + 1, numbers)
+            while samples:
+                self._yielded += 1
+                yield samples.pop()
+            del self._held[0]
+            self._yielded = 0
+
+    def remaining(self) -> list[HeldSamples]:
+        """Return the samples that are still to come."""
+        if not self._held:
+            return []
+        (numbers, slices), *others = self._held
+        return [HeldSamples(numbers[: len(numbers) - self._yielded], slices), *others]
 
 
 def with_numbers(samples: Iterator[Any], count: int, numbers: Sequence[int]) -> list[Any]:
@@ -275,6 +298,15 @@ def seeded_step(step: Any, sample: CurrentSample) -> Any:
 def refuse_pickle(_: object) -> Any:
     """Raise SampleError, in the place of a function that unpickles."""
     raise SampleError("this would be unpickled, and could run any code; give xdecode a function of your own for it")
+
+
+def is_resumed_by_place(steps: Sequence[Any]) -> bool:
+    """True if no stage of *steps* holds samples between two items, but for one shuffle, whose cursor names them.
+
+    A batch may come last: it takes as many samples as it yields.
+    """
+    holding = [type(step) for step in steps if not holds_nothing(step)]
+    return holding in ([], [ShuffleStage], [BatchStage], [ShuffleStage, BatchStage])
 
 
 def holds_nothing(step: Any) -> bool:

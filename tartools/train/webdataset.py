@@ -8,35 +8,27 @@ import operator
 import os
 import re
 import sys
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Set
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torch.utils.data import get_worker_info
 from webdataset import autodecode, filters, shardlists
 from webdataset.compat import FluidInterface
 from webdataset.pipeline import DataPipeline
 
-from tartools import storage
-from tartools.errors import UsageError, several
+from tartools.errors import UsageError
 from tartools.storage.url import Name
-from tartools.tables.schema import is_table_name
-from tartools.train import frameworks, samplestream, streamstages
+from tartools.train import frameworks, streamstages
+from tartools.train.cursor import Cursor, cursors_of
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields, Size
 from tartools.train.payloaddecoding import UNPICKLED, decoders, plain
-from tartools.train.ranks import ReaderId, SharedEpoch
-from tartools.train.sampleseeds import CurrentSample, SampleSeeds
-from tartools.train.samplestream import Remainder, SampleStream
+from tartools.train.ranks import ReaderRank, SharedEpoch, SingleResume
+from tartools.train.samplestream import SampleStream
 from tartools.train.sending import CacheSetting, check_sent
-from tartools.train.sharedmemory import with_sent_lists
-from tartools.train.slices import Position, SliceReader, by_number, estimate_share
-from tartools.train.states import State, StateError, make_state
-from tartools.train.streamstages import BatchStage, ChooseStage, ShuffleBuffer, ShuffleStage, with_numbers
+from tartools.train.states import State, StateError
+from tartools.train.streamepoch import StreamEpoch
+from tartools.train.streamstages import BatchStage, ChooseStage, ShuffleStage
 from tartools.train.workererrors import guard_worker
 
-MAX_SHARE_RATIO = 1.5  # of the largest share of a rank to the smallest; above, a warning
-MAX_COMPARED_SHARDS = 10_000  # whose sizes are looked at for that
 DEFAULT_SHUFFLE_SIZE = 1000  # samples that shuffle=True holds
 # arguments of webdataset: chance always follows from the seed
 IGNORED_ARGUMENTS = {"detshuffle", "url_to_name", "verbose"}
@@ -113,8 +105,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         if chooser.fields is not None or chooser.decoder is not None or chooser.transform is not None:
             self.append(ChooseStage(chooser))
         self._under_way: StreamEpoch | None = None
-        self._given: Any = {}  # what was loaded, and the states of readers in it
-        self._loaded: list[State] = []
+        self._loaded_state: Any = {}  # for the next iteration, and the cursors of readers in it
+        self._cursors: list[Cursor] = []
         if repeat:
             self.repetitions = sys.maxsize
 
@@ -131,8 +123,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[Any]:
         guard_worker()
-        self._under_way = StreamEpoch(self, self._loaded)
-        self._given, self._loaded = {}, []
+        self._under_way = StreamEpoch(self, self._cursors, self._handler, self._empty_check)
+        self._loaded_state, self._cursors = {}, []
         return self._under_way.iterated()
 
     def __enter__(self) -> WebDataset:
@@ -145,8 +137,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         """Return a copy with *stages* after the others, and an epoch of its own."""
         result: WebDataset = super().compose(*stages)
         result.pipeline[0] = copy.copy(self.source)
-        result.pipeline[0].epoch = SharedEpoch(self.source.epoch.number, self.source.epoch.rank)
-        result._under_way, result._given, result._loaded = None, {}, []
+        result.pipeline[0].epoch, result.pipeline[0].resume = SharedEpoch(self.source.epoch.number), SingleResume()
+        result._under_way, result._loaded_state, result._cursors = None, {}, []
         return result
 
     def set_epoch(self, epoch: int) -> None:
@@ -221,27 +213,26 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         """
         if num_samples is None:
             return self._own_state()
-        if self.source.epoch.in_workers:
+        if self.source.resume.in_workers:
             raise UsageError(
                 "Composer resumes a WebDataset without workers only: give the DataLoader num_workers=0, or use "
                 "tartools.train.loader, which Composer resumes with workers, too"
             )
         state = self._own_state()
         if num_samples == 0 and self._under_way is not None:
-            state = self._reader_state(self.source.epoch.reader(), self.source.epoch.number + 1)
+            state = self._begin_state(self.source.epoch.number + 1)
         return frameworks.gather_from_ranks(state)
 
     def _own_state(self) -> Any:
         if self._under_way is not None:
-            return self._under_way.state()
-        if self.source.epoch.in_workers:
+            return self._under_way.cursor().as_state()
+        if self.source.resume.in_workers:
             raise UsageError("the workers of a loader know where they are: take the state of a StatefulDataLoader")
-        return self._given or self._reader_state(self.source.epoch.reader(), self.source.epoch.number)
+        return self._loaded_state or self._begin_state(self.source.epoch.number)
 
-    def _reader_state(self, reader: ReaderId, epoch: int, **values: Any) -> State:
-        """Return the state of *reader* with *values*, by default at the begin of *epoch*."""
-        begin = {"counts": [0, 0, 0], "position": None, "shuffle": None, "left": None}
-        return make_state({"data": self.digest(), "reader": reader, "epoch": epoch} | begin | values)
+    def _begin_state(self, epoch: int) -> State:
+        """Return the state of this reader at the begin of *epoch*."""
+        return Cursor(self.digest(), self.source.rank.reader(), epoch).as_state()
 
     def load_state_dict(self, state: Any) -> None:
         """Let the next iterator go on where *state* was taken: of this, of a StatefulDataLoader, or a list of such.
@@ -253,18 +244,16 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         Raises: StateError if it belongs to other data. The iterator raises StateError if states are missing, or if the
         pipeline goes on with the same number only: with `with_epoch`, `repeat`, `resampled`, or unknown stages.
         """
-        states = samplestream.states_of_readers(state, len(self.source.urls))
-        if any(reader_state["data"] != self.digest() for reader_state in states):
+        cursors = cursors_of(state, len(self.source.urls))
+        if any(cursor.data != self.digest() for cursor in cursors):
             raise StateError("this state is that of other shards, another seed or another shuffle: start without it")
         shuffled = any(isinstance(step, ShuffleStage) for step in self.pipeline[1:])
-        if any(
-            reader_state["position"] is not None and (reader_state["shuffle"] is not None) != shuffled
-            for reader_state in states
-        ):
+        if any(cursor.position is not None and (cursor.shuffle is not None) != shuffled for cursor in cursors):
             raise StateError("this state of a WebDataset is damaged: it does not fit the shuffle of the pipeline")
-        self._given, self._loaded = state, states
-        for reader_state in states[:1]:
-            self.source.epoch.load(reader_state["epoch"])
+        self._loaded_state, self._cursors = state, cursors
+        for cursor in cursors[:1]:
+            self.source.epoch.number = cursor.epoch
+            self.source.resume.load()
 
     def digest(self) -> str:
         """Return a fingerprint of the order of the samples: shards, seeds and shuffles."""
@@ -306,37 +295,11 @@ def _split(source: SampleStream, nodesplitter: Any, workersplitter: Any) -> None
     """Apply webdataset's splitters to *source*: without a node splitter each rank reads all samples."""
     own = shardlists.split_by_node, shardlists.single_node_only, shardlists.split_by_worker
     if nodesplitter is None:
-        source.epoch.rank = 0, 1
+        source.rank = ReaderRank((0, 1))
     if not workersplitter and not source.resampled:
         raise ValueError("samples are always dealt to workers: without workersplitter, take resampled=True")
     if any(splitter and splitter not in own for splitter in (nodesplitter, workersplitter)):
         raise TypeError("samples are dealt to ranks and workers here: give each rank the shards that it reads instead")
-
-
-def is_at_begin(state: State) -> bool:
-    """True if the reader of *state* has read nothing of its epoch, which nobody began before it."""
-    return not any(state["counts"]) and state["position"] is None and state["left"] is None
-
-
-def warn_of_unequal_ranks(source: SampleStream, readers: int) -> None:
-    """Warn if one rank gets half as much again of *source* as another, or more; bytes of tables and shards differ."""
-    urls, ranks = source.urls, source.epoch.world_size
-    if ranks == 1 or len(urls) > MAX_COMPARED_SHARDS or len({*map(is_table_name, urls)}) > 1:
-        return
-    plain_sizes = [*map(storage.plain_size, urls)]
-    sizes = [1 if None in plain_sizes else size or 0 for size in plain_sizes]
-    shares = [0.0] * ranks
-    for number in range(readers):
-        shares[number % ranks] += estimate_share(urls, sizes, source.dealt((0, 0), ReaderId(number, readers)))
-    low, high = min(shares), max(shares)
-    if high > 0 and high >= MAX_SHARE_RATIO * low:
-        warnings.warn(
-            f"rank {shares.index(low)} gets about {low / high:.0%} of the share of rank {shares.index(high)}, and "
-            "ranks that wait for each other stop with the smallest share: unpack compressed shards, make more and "
-            "smaller ones (tarsplit), give all ranks equally many by with_epoch(n), or train from the table of the "
-            "shards by tartools.train.loader",
-            stacklevel=2,
-        )
 
 
 class SizedWebDataset(WebDataset):
@@ -344,138 +307,3 @@ class SizedWebDataset(WebDataset):
 
     def __len__(self) -> int:
         return int(self.size)
-
-
-class StreamEpoch:
-    """The iteration of one epoch of *data*, from the states *loaded* on, if they are of this epoch."""
-
-    def __init__(self, data: WebDataset, loaded: list[State]) -> None:
-        self._data = data
-        source = data.source
-        self._me = source.epoch.reader()
-        self._epoch, may_resume = source.epoch.begin()
-        if (
-            not may_resume
-            or any(reader_state["epoch"] != self._epoch for reader_state in loaded)
-            or all(map(is_at_begin, loaded))
-        ):
-            loaded = []
-        state = next((reader_state for reader_state in loaded if tuple(reader_state["reader"]) == self._me), None)
-        counts: tuple[int, int, int] = state["counts"] if state else (0, 0, 0)
-        self._repetition, self._total, self._given = counts
-        self._from = state
-        self._left = Remainder.of(state) if state else None
-        self._reader: SliceReader | None = None
-        self._shuffling: ShuffleBuffer | None = None
-        self._failures = streamstages.Failures()
-        self._failed = None if data._handler is None else self._failures.counted(data._handler)
-        if self._me.number == self._epoch == 0 and not loaded and not source.resampled:
-            warn_of_unequal_ranks(source, self._me.readers)
-        if loaded and state is None:
-            self._left = samplestream.deal_remainder(loaded, source, self._me)
-            if data.repetitions != 1 or source.resampled:
-                raise StateError(
-                    "with_epoch, repeat and resampled give each reader (rank times worker) an epoch of its own: their "
-                    "states go on with as many ranks and workers as before"
-                )
-
-    def iterated(self) -> Iterator[Any]:
-        """Yield the items of the last stage, for the samples and repetitions of `with_epoch` and `repeat`."""
-        try:
-            yield from self._repetitions()
-        finally:
-            self._failures.report()
-
-    def _repetitions(self) -> Iterator[Any]:
-        data = self._data
-        worker = get_worker_info() is not None
-        max_items = data.nsamples if data.repetitions != 1 and data.nsamples > 0 else None
-        while self._repetition < data.repetitions and self._total != max_items:
-            for item in self._chain():
-                self._total += 1
-                self._given += 1
-                yield with_sent_lists(item) if worker else item
-                if self._total == max_items:
-                    return
-            if not self._given:
-                number, readers = self._me
-                if max_items is not None:
-                    raise UsageError(
-                        f"with_epoch can't give {several(data.nsamples, 'item')}, because reader {number} of {readers} "
-                        "(ranks times workers) has none: take fewer workers or smaller batches, or unpack compressed "
-                        "shards, which can then be shared"
-                    )
-                if data._empty_check and self._left is None:
-                    raise ValueError(f"no samples for reader {number} of {readers} (empty_check=True)")
-                break  # an empty data set is not repeated
-            self._repetition, self._given = self._repetition + 1, 0
-            self._reader = self._shuffling = self._left = None
-
-    def state(self) -> dict[str, Any]:
-        """Return the state that resumes with the next item."""
-        state: State = {"counts": [self._repetition, self._total, self._given], "left": self._left}
-        if self._from is not None:
-            state |= {key: self._from[key] for key in ("position", "shuffle")}
-            return self._data._reader_state(self._me, self._epoch, **state)
-        holding_stages = [type(step) for step in self._data.pipeline[1:] if not streamstages.holds_nothing(step)]
-        # whether no stage holds samples between two items, but for one shuffle, which knows them
-        if self._reader is not None and holding_stages in (
-            [],
-            [ShuffleStage],
-            [BatchStage],
-            [ShuffleStage, BatchStage],
-        ):
-            shuffling = self._shuffling
-            state["position"] = self._reader.position() if shuffling is None else shuffling.begin
-            state["shuffle"] = None if shuffling is None else shuffling.state()
-        return self._data._reader_state(self._me, self._epoch, **state)
-
-    def _chain(self) -> Iterator[Any]:
-        source, steps = self._data.source, self._data.pipeline[1:]
-        state, self._from = self._from, None
-        epoch = self._epoch, self._repetition
-        skipping = bool(state and state["position"])
-        start = Position.of(*state["position"]) if state and skipping else None
-        first = next((step for step in steps if not isinstance(step, ShuffleStage)), None)
-        needed = first.wanted if isinstance(first, ChooseStage) else None
-        pieces = source.slices(epoch, self._me) if self._left is None else by_number(self._left.pieces)
-        self._reader = SliceReader(source.urls, pieces, start, needed, self._failed)
-        self._seeds = SampleSeeds(source.seed, *epoch)
-        self._sample = CurrentSample(self._seeds) if any(map(streamstages.asks_for_seed, steps)) else None
-        items: Iterator[Any] = self._noted(iter(self._reader))
-        for number, step in enumerate(steps):
-            if isinstance(step, ShuffleStage):
-                begun = state["shuffle"][:3] if state and skipping else ()
-                name = f"shuffle {epoch} {self._me} {number}"
-                self._shuffling = ShuffleBuffer(step, name, self._reader.position, *begun)
-                items = self._noted(chain(self._held(steps[:number], needed), self._shuffling.iterated(items)))
-            else:
-                items = self._through(step, items)
-        return items if skipping else islice(items, self._given, None)
-
-    def _through(self, step: Any, items: Iterator[Any]) -> Iterator[Any]:
-        """Apply the stage *step* to *items*; errors that its handler accepts are counted."""
-        if isinstance(step, ChooseStage):
-            return step(items, self._failed, self._seeds)
-        seeded = step if self._sample is None else streamstages.seeded_step(step, self._sample)
-        results: Iterator[Any] = self._data.invoke(self._failures.of_step(seeded), items)
-        return results if self._sample is None or streamstages.holds_nothing(step) else self._sample.forget(results)
-
-    def _noted(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Return *samples*, which are noted one by one if a stage asks for their seeds."""
-        return samples if self._sample is None else self._sample.note(samples)
-
-    def _held(self, steps: list[Any], needed: Set[str] | None) -> Iterator[Any]:
-        """Yield the samples that shuffle buffers of other readers held, after *steps*."""
-        buffers = [] if self._left is None else self._left.held
-        while buffers:
-            numbers, pieces = buffers[0]
-            reader = SliceReader(self._data.source.urls, by_number(pieces), None, needed, self._failed)
-            items = self._noted(iter(reader))
-            for step in steps:
-                items = self._through(step, items)
-            samples = with_numbers(items, max(numbers, default=-1) + 1, numbers)
-            while numbers:
-                numbers.pop()
-                yield samples.pop()
-            del buffers[0]

@@ -25,9 +25,10 @@ from torch.utils.data import DataLoader
 import tartools
 from tartools.errors import SampleError, StorageError, UsageError
 from tartools.train import WebDataset, samples, sharedmemory
+from tartools.train.cursor import ShardSlice
 from tartools.train.ranks import ReaderId
 from tartools.train.sharedmemory import SentList
-from tartools.train.slices import ShardSlice, SliceReader, by_number
+from tartools.train.slices import SliceReader, by_number
 from tests.archives import END, entry
 from tests.conftest import Run, make_samples, make_tar
 from tests.shards.test_macos import COUNT, macos_archives

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tartools.train.cursor import ShardSlice
 from tartools.train.mapwork import MapChunk, chunks_of
 from tartools.train.ranks import ReaderId
-from tartools.train.slices import ShardSlice, SliceReader, assign, by_number
+from tartools.train.slices import SliceReader, assign, by_number
 from tests.conftest import Run, clean_environment, make_samples, make_tar
 from tests.storage.objects.wire import Answer, Connection, Request, Wire
 

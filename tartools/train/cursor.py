@@ -1,0 +1,280 @@
+"""The position of a reader in an epoch of a stream: records of plain values, which are what states consist of.
+
+    SliceReader.position()    ShuffleBuffer.cursor()               running: they change with each sample
+                      |          |
+               StreamEpoch.cursor() -> Cursor                      a value, computed when somebody asks
+                                         | as_state()
+                                       state = dict of numbers, lists and texts, in a checkpoint
+                                         | cursors_of(), from_state(): all checks are here
+    StreamEpoch(data, cursors) <- list of Cursor                   one for each reader of the run that stopped
+
+A state comes from a file that somebody else may have written: it has numbers of shards, never their names, and nothing
+in it is used before `Cursor.from_state` has checked it. The layout has a version (`states.STATE_VERSION`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tartools.tar.rescan import Cut
+from tartools.train.ranks import ReaderId
+from tartools.train.states import (
+    State,
+    StateError,
+    check_state,
+    is_bool,
+    is_count,
+    is_list,
+    is_list_of,
+    is_reader,
+    is_text,
+    make_state,
+)
+
+OWNER = "a WebDataset, or of a StatefulDataLoader over one"
+
+
+class ShardSlice(NamedTuple):
+    """A part of a shard or table that one reader reads: first a fraction, and once it is opened a range.
+
+    `shard`: number of the shard among the URLs
+    `number`, `slices`: slice `number` of `slices` about equal ones, into which `begin` to `end` is cut
+    `begin`: first byte of the shard, or first row of the table
+    `end`: byte or row behind the last; None for the end of the shard
+    `key`: key of the sample that begins at byte `end`; "" if that is not known
+    `skip`: samples at the begin that were yielded before; a slice that has some is not cut further
+    `rows`: True if `begin` and `end` are rows
+    """
+
+    shard: int
+    number: int = 0
+    slices: int = 1
+    begin: int = 0
+    end: int | None = None
+    key: str = ""
+    skip: int = 0
+    rows: bool = False
+
+    def cut_into(self, slices: int) -> Iterator[ShardSlice]:
+        """Split this slice into *slices* slices."""
+        first = self.number * slices
+        return (self._replace(number=first + n, slices=self.slices * slices) for n in range(slices))
+
+    @property
+    def cut(self) -> Cut | None:
+        """Where the bytes end; None for the end of the shard."""
+        return None if self.end is None else Cut(self.end, self.key.encode(errors="surrogateescape"))
+
+
+class Position(NamedTuple):
+    """The position of a `SliceReader`.
+
+    `number`: number of its slice, among the slices of this reader
+    `rest`: the unread rest of that slice; None for all of it
+    """
+
+    number: int = 0
+    rest: ShardSlice | None = None
+
+
+class ShuffleCursor(NamedTuple):
+    """The position of a shuffle buffer, counted from the oldest sample that it holds.
+
+    `yielded`: samples that it has yielded in this repetition; the next draw follows from this number
+    `read`: samples that it has read from `Cursor.position` on
+    `numbers`: which of these it holds, in the order of the buffer
+    `end`: position of the reader, behind the last sample that was read
+    """
+
+    yielded: int
+    read: int
+    numbers: Sequence[int]
+    end: Position
+
+
+class HeldSamples(NamedTuple):
+    """Samples that the shuffle buffer of another reader held when the run stopped.
+
+    `numbers`: their numbers among the samples of `slices`; the last one is yielded first
+    `slices`: slices that have them
+    """
+
+    numbers: Sequence[int]
+    slices: Sequence[ShardSlice]
+
+
+class Remainder(NamedTuple):
+    """A reader's share of what other readers left of an epoch, if their number has changed.
+
+    `held`: samples to yield first
+    `slices`: slices to read then
+    """
+
+    held: Sequence[HeldSamples]
+    slices: Sequence[ShardSlice]
+
+
+class Cursor(NamedTuple):
+    """The position of one reader in an epoch: everything that its state says.
+
+    `data`: fingerprint of shards, seeds and shuffles; a state of others is refused
+    `reader`: the reader, and how many readers there were
+    `epoch`: number of the epoch
+    `repetition`: number of the repetition in the epoch, above 0 only for `repeat` and `with_epoch`
+    `total`: items yielded in the epoch
+    `yielded`: items yielded in the repetition
+    `position`: the next sample to read, or the oldest one that the shuffle buffer holds. None: a stage may hold samples
+        that nobody can name, so the repetition is read again, and `yielded` items of it are dropped
+    `shuffle`: the shuffle buffer; None without a shuffle, and without a position
+    `remainder`: the slices of this reader; None if they follow from seed and epoch
+    """
+
+    data: str
+    reader: ReaderId
+    epoch: int
+    repetition: int = 0
+    total: int = 0
+    yielded: int = 0
+    position: Position | None = None
+    shuffle: ShuffleCursor | None = None
+    remainder: Remainder | None = None
+
+    @property
+    def is_at_begin(self) -> bool:
+        """True if the reader has yielded nothing of its epoch, and nobody began it before."""
+        counts = self.repetition, self.total, self.yielded
+        return not any(counts) and self.position is None and self.remainder is None
+
+    def as_state(self) -> State:
+        """Return this cursor as a state: a dict of plain values, with a version.
+
+        "counts" are the three numbers from `repetition` on, and "left" is `remainder`, as in the first states.
+        """
+        counts = self.repetition, self.total, self.yielded
+        state = {"data": self.data, "reader": self.reader, "epoch": self.epoch, "counts": counts}
+        return make_state(state | {"position": self.position, "shuffle": self.shuffle, "left": self.remainder})
+
+    @classmethod
+    def from_state(cls, state: Any, shards: int) -> Cursor:
+        """Return the cursor that *state* is. *shards*: number of shards of the stream.
+
+        Raises: StateError if any value in it is not what `as_state` writes, or names a shard that there is not.
+        """
+        checks: dict[str, Callable[[Any], bool]] = {"data": is_text, "reader": is_reader, "epoch": is_count}
+        checks["counts"] = lambda value: is_list(value, is_count, is_count, is_count)
+        checks["position"] = lambda value: value is None or is_position(value, shards)
+        checks["shuffle"] = lambda value: value is None or is_shuffle(value, shards)
+        checks["left"] = lambda value: value is None or is_remainder(value, shards)
+        check_state(state, OWNER, checks)
+        repetition, total, yielded = state["counts"]
+        return cls(
+            state["data"],
+            ReaderId(*state["reader"]),
+            state["epoch"],
+            repetition,
+            total,
+            yielded,
+            position=None if state["position"] is None else _position(state["position"]),
+            shuffle=None if state["shuffle"] is None else _shuffle(state["shuffle"]),
+            remainder=None if state["left"] is None else _remainder(state["left"]),
+        )
+
+
+def is_slice(value: Any, shards: int) -> bool:
+    """True if *value* is a `ShardSlice` as a list. *shards*: number of shards."""
+
+    def is_end(end: Any) -> bool:
+        return end is None or is_count(end)
+
+    checks = is_count, is_count, is_count, is_count, is_end, is_text, is_count, is_bool
+    if not is_list(value, *checks):
+        return False
+    candidate = ShardSlice(*value)
+    is_run = candidate.end is None or candidate.begin <= candidate.end
+    return (
+        candidate.shard < shards
+        and candidate.number < candidate.slices
+        and is_run
+        and (not candidate.rows or candidate.end is not None)
+    )
+
+
+def is_position(value: Any, shards: int) -> bool:
+    """True if *value* is a `Position` as a list. *shards*: number of shards."""
+    return is_list(value, is_count, lambda rest: rest is None or is_slice(rest, shards))
+
+
+def is_shuffle(value: Any, shards: int) -> bool:
+    """True if *value* is a `ShuffleCursor` as a list. *shards*: number of shards."""
+    if not is_list(value, is_count, is_count, _is_numbers, lambda end: is_position(end, shards)):
+        return False
+    _, read, numbers, _ = value
+    return len({*numbers}) == len(numbers) and max(numbers, default=-1) < read
+
+
+def is_remainder(value: Any, shards: int) -> bool:
+    """True if *value* is a `Remainder` as a list. *shards*: number of shards."""
+
+    def is_slices(slices: Any) -> bool:
+        return is_list_of(slices, lambda one: is_slice(one, shards))
+
+    return is_list(value, lambda held: is_list_of(held, lambda one: is_list(one, _is_numbers, is_slices)), is_slices)
+
+
+def _is_numbers(value: Any) -> bool:
+    return is_list_of(value, is_count)
+
+
+def _position(value: Sequence[Any]) -> Position:
+    number, rest = value
+    return Position(number, None if rest is None else ShardSlice(*rest))
+
+
+def _shuffle(value: Sequence[Any]) -> ShuffleCursor:
+    yielded, read, numbers, end = value
+    return ShuffleCursor(yielded, read, numbers, _position(end))
+
+
+def _remainder(value: Sequence[Any]) -> Remainder:
+    buffers, slices = value
+    return Remainder([HeldSamples(numbers, _slices(of_buffer)) for numbers, of_buffer in buffers], _slices(slices))
+
+
+def _slices(values: Sequence[Sequence[Any]]) -> list[ShardSlice]:
+    return [ShardSlice(*value) for value in values]
+
+
+def cursors_of(loaded: Any, shards: int) -> list[Cursor]:
+    """Return the cursors of the readers in *loaded*, all of one epoch. *shards*: number of shards of the stream.
+
+    *loaded* is a state of a reader, one of a StatefulDataLoader, or a list of states; {} has no cursors.
+    Raises: StateError.
+    """
+    cursors = [Cursor.from_state(state, shards) for state in _states_in(loaded)]
+    if len({cursor.epoch for cursor in cursors}) > 1:
+        raise StateError("these states are of different epochs: give those that all ranks saved at one time")
+    return cursors
+
+
+def _states_in(loaded: Any) -> Iterator[Any]:
+    """Yield the states of readers in *loaded*, unchecked; torchdata's loader wraps them in states of its own."""
+    if isinstance(loaded, (list, tuple)):
+        for entry in loaded:
+            yield from _states_in(entry)
+    elif not isinstance(loaded, dict) or (loaded and not {"reader", "_snapshot", "dataset_state"} & {*loaded}):
+        raise StateError(f"this is not a state of {OWNER}")
+    elif "_snapshot" in loaded:
+        if loaded.get("_steps_since_snapshot"):
+            raise StateError(
+                "this state is older than the last batch: give StatefulDataLoader snapshot_every_n_steps=1"
+            )
+        try:
+            workers = [worker["dataset_state"] for worker in loaded["_snapshot"]["_worker_snapshots"].values()]
+        except (AttributeError, KeyError, TypeError):
+            raise StateError(f"this is not a state of {OWNER}") from None
+        yield from _states_in(workers)
+    elif "dataset_state" in loaded:
+        yield from _states_in(loaded["dataset_state"])
+    elif loaded:
+        yield loaded

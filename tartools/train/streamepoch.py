@@ -1,0 +1,218 @@
+"""One epoch of a stream, as one reader (a worker of a rank) iterates over it: where it begins, its items, its cursor.
+
+An iteration resumes from the cursors of all readers of the run that stopped, or from none of them:
+
+    as many readers as before     each takes its own cursor, and the order is that of a run that did not stop
+    other readers than before     all compute the same list of what the cursors leave, and take their share of it;
+                                  each sample comes once, in another order
+
+A repetition of the data begins at a cursor in one of two ways:
+
+    by place       Where no stage holds samples between two items, but for one shuffle buffer, the cursor has the
+                   position at which to go on reading, and the samples of the buffer by number.
+    by counting    Where any other stage may hold samples, or make several of one, nobody can name those that are left.
+                   The repetition is read again from its begin, and the items that were yielded are dropped. Items can't
+                   be shared by other readers, so this goes on with the same readers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from functools import partial
+from itertools import chain, islice, zip_longest
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from tartools.errors import UsageError, several
+from tartools.train import slices, streamstages
+from tartools.train.cursor import Cursor, HeldSamples, Position, Remainder, ShardSlice
+from tartools.train.ranks import ReaderId
+from tartools.train.sampleseeds import CurrentSample, SampleSeeds
+from tartools.train.samplestream import SampleStream, warn_of_unequal_ranks
+from tartools.train.sharedmemory import with_sent_lists
+from tartools.train.slices import SliceReader, by_number
+from tartools.train.states import StateError
+from tartools.train.streamstages import ChooseStage, HeldSamplesReader, ShuffleBuffer, ShuffleStage
+
+
+class StreamEpoch:
+    """The iteration of one epoch of *data*, a WebDataset; from *cursors* on, if they are of this epoch.
+
+    Where it is: in `_start` until the repetition has begun, and from then on in `_reader`, `_buffer` and `_held`.
+    """
+
+    def __init__(
+        self, data: Any, cursors: Sequence[Cursor], handler: streamstages.Handler | None, empty_check: bool
+    ) -> None:
+        self._data, self._empty_check = data, empty_check
+        source: SampleStream = data.source
+        self._me = source.rank.reader()
+        self._epoch, may_resume = source.epoch.begin(), source.resume.begin()
+        is_other_epoch = any(cursor.epoch != self._epoch for cursor in cursors)
+        if not may_resume or is_other_epoch or all(cursor.is_at_begin for cursor in cursors):
+            cursors = []
+        if self._me.number == self._epoch == 0 and not cursors and not source.resampled:
+            warn_of_unequal_ranks(source, self._me.readers)
+        own = next((cursor for cursor in cursors if cursor.reader == self._me), None)
+        if cursors and own is None:
+            remainder = assign_remainder(cursors, source, self._me)
+            if data.repetitions != 1 or source.resampled:
+                raise StateError(
+                    "with_epoch, repeat and resampled give each reader (rank times worker) an epoch of its own: their "
+                    "states go on with as many ranks and workers as before"
+                )
+            own = Cursor(cursors[0].data, self._me, self._epoch, remainder=remainder)
+        self._start = own  # where the current repetition begins; None for its first item
+        self._repetition, self._total, self._yielded = (own.repetition, own.total, own.yielded) if own else (0, 0, 0)
+        self._reader: SliceReader | None = None
+        self._buffer: ShuffleBuffer | None = None
+        self._held: HeldSamplesReader | None = None
+        self._failures = streamstages.Failures()
+        self._failed = None if handler is None else self._failures.counted(handler)
+
+    def cursor(self) -> Cursor:
+        """Return the cursor that resumes with the next item."""
+        if self._reader is None and self._start is not None:
+            return self._start
+        remainder = None if self._start is None else self._start.remainder
+        if remainder is not None and self._held is not None:
+            remainder = remainder._replace(held=self._held.remaining())
+        position = shuffle = None
+        if self._reader is not None and streamstages.is_resumed_by_place(self._data.pipeline[1:]):
+            position = self._reader.position()
+            if self._buffer is not None:
+                position, shuffle = self._buffer.cursor()
+        counts = self._repetition, self._total, self._yielded
+        return Cursor(self._data.digest(), self._me, self._epoch, *counts, position, shuffle, remainder)
+
+    def iterated(self) -> Iterator[Any]:
+        """Yield the items of the last stage, for the samples and repetitions of `with_epoch` and `repeat`."""
+        try:
+            yield from self._repetitions()
+        finally:
+            self._failures.report()
+
+    def _repetitions(self) -> Iterator[Any]:
+        data = self._data
+        worker = get_worker_info() is not None
+        max_items = data.nsamples if data.repetitions != 1 and data.nsamples > 0 else None
+        while self._repetition < data.repetitions and self._total != max_items:
+            for item in self._items():
+                self._total += 1
+                self._yielded += 1
+                yield with_sent_lists(item) if worker else item
+                if self._total == max_items:
+                    return
+            if not self._yielded:
+                number, readers = self._me
+                if max_items is not None:
+                    raise UsageError(
+                        f"with_epoch can't give {several(data.nsamples, 'item')}, because reader {number} of {readers} "
+                        "(ranks times workers) has none: take fewer workers or smaller batches, or unpack compressed "
+                        "shards, which can then be shared"
+                    )
+                if self._empty_check and (self._start is None or self._start.remainder is None):
+                    raise ValueError(f"no samples for reader {number} of {readers} (empty_check=True)")
+                break  # an empty data set is not repeated
+            self._repetition, self._yielded = self._repetition + 1, 0
+            self._start = self._reader = self._buffer = self._held = None
+
+    def _items(self) -> Iterator[Any]:
+        """Begin the repetition at its cursor; return the items of the last stage from there on."""
+        source, steps, start = self._data.source, self._data.pipeline[1:], self._start
+        epoch = self._epoch, self._repetition
+        first = next((step for step in steps if not isinstance(step, ShuffleStage)), None)
+        needed = first.wanted if isinstance(first, ChooseStage) else None
+        remainder = None if start is None else start.remainder
+        numbered = source.slices(epoch, self._me) if remainder is None else by_number(remainder.slices)
+        position = None if start is None else start.position
+        self._reader = SliceReader(source.urls, numbered, position, needed, self._failed)
+        self._seeds = SampleSeeds(source.seed, *epoch)
+        self._sample = CurrentSample(self._seeds) if any(map(streamstages.asks_for_seed, steps)) else None
+        items: Iterator[Any] = self._noted(iter(self._reader))
+        for number, step in enumerate(steps):
+            if isinstance(step, ShuffleStage):
+                shuffle = None if start is None or position is None else start.shuffle
+                name = f"shuffle {epoch} {self._me} {number}"
+                self._buffer = ShuffleBuffer(step, name, self._reader.position, shuffle)
+                items = self._buffer.iterated(items)
+                if remainder is not None:
+                    self._held = HeldSamplesReader(remainder.held, partial(self._read, steps[:number], needed))
+                    items = chain(self._held, items)
+                items = self._noted(items)
+            else:
+                items = self._through(step, items)
+        return items if position is not None else islice(items, self._yielded, None)
+
+    def _through(self, step: Any, items: Iterator[Any]) -> Iterator[Any]:
+        """Apply the stage *step* to *items*; errors that its handler accepts are counted."""
+        if isinstance(step, ChooseStage):
+            return step(items, self._failed, self._seeds)
+        seeded = step if self._sample is None else streamstages.seeded_step(step, self._sample)
+        results: Iterator[Any] = self._data.invoke(self._failures.of_step(seeded), items)
+        return results if self._sample is None or streamstages.holds_nothing(step) else self._sample.forget(results)
+
+    def _noted(self, samples: Iterator[Any]) -> Iterator[Any]:
+        """Return *samples*, which are noted one by one if a stage asks for their seeds."""
+        return samples if self._sample is None else self._sample.note(samples)
+
+    def _read(self, steps: list[Any], needed: Set[str] | None, pieces: Sequence[ShardSlice]) -> Iterator[Any]:
+        """Return the samples of slices that another reader has read, after the stages *steps*."""
+        reader = SliceReader(self._data.source.urls, by_number(pieces), None, needed, self._failed)
+        items = self._noted(iter(reader))
+        for step in steps:
+            items = self._through(step, items)
+        return items
+
+
+def assign_remainder(cursors: Sequence[Cursor], source: SampleStream, reader: ReaderId) -> Remainder:
+    """Return the share of *reader* of what *cursors*, those of all readers before, leave of the epoch of *source*.
+
+    Every reader computes it alone, and all come to the same shares. Slices are taken from the cursors by turns, so that
+    shards come in about the order that they had, and are cut further where there are few (`slices.assign`). What one
+    shuffle buffer held goes to one reader, because its samples lie close together.
+
+    Raises: StateError if a cursor is missing, or does not say what was read.
+    """
+    cursors = sorted(cursors, key=lambda cursor: cursor.reader.number)
+    numbers, readers = [cursor.reader.number for cursor in cursors], {cursor.reader.readers for cursor in cursors}
+    if readers != {len(numbers)} or numbers != [*range(len(numbers))]:
+        raise StateError(
+            f"there are states of readers {', '.join(map(str, numbers))} of {max(readers)} (ranks times workers), and "
+            f"this is reader {reader.number} of {reader.readers}: give load_state_dict the states of all ranks, as a "
+            "list"
+        )
+    remainders = [_remainder_of(cursor, source) for cursor in cursors]
+    held = [samples for remainder in remainders for samples in remainder.held]
+    turns = zip_longest(*(remainder.slices for remainder in remainders))
+    pieces = [piece for turn in turns for piece in turn if piece is not None and piece.begin != piece.end]
+    return Remainder(held[reader.number :: reader.readers], slices.assign(pieces, reader))
+
+
+def _remainder_of(cursor: Cursor, source: SampleStream) -> Remainder:
+    """Return what *cursor* leaves of its epoch."""
+    if cursor.repetition:  # the epoch is over, because only one repetition can be shared
+        return Remainder([], [])
+    held, pieces = cursor.remainder or Remainder([], source.dealt((cursor.epoch, 0), cursor.reader))
+    if cursor.position is None:
+        if cursor.yielded:
+            raise StateError(
+                "a stage of this pipeline may hold samples, or make several of one: its states go on with as many "
+                "ranks and workers as before"
+            )
+        return Remainder(held, pieces)
+    if not cursor.shuffle:
+        return Remainder(held, _slices_from(pieces, cursor.position))
+    numbers, end = cursor.shuffle.numbers, cursor.shuffle.end
+    if numbers:
+        # the slices between the oldest sample and the last one that was read: numbers count from the first of them
+        in_buffer = _slices_from(pieces, cursor.position)[: end.number - cursor.position.number + 1]
+        held = [*held, HeldSamples(numbers, in_buffer)]
+    return Remainder(held, _slices_from(pieces, end))
+
+
+def _slices_from(pieces: Sequence[ShardSlice], position: Position) -> list[ShardSlice]:
+    """Return the slices of *pieces* from *position* on."""
+    number, rest = position
+    return [*pieces[number:]] if rest is None else [rest, *pieces[number + 1 :]]
