@@ -40,40 +40,12 @@ class FieldChooser:
 
         FieldChooser(("jpg;png", "cls"), "pil", (augment, None))
 
-    *fields*: None for a dict of all fields with `__key__` and `__url__`; names for a tuple of these, in this order.
-    `jpg;png` is the first of the two that the sample has. Text is split at white space.
-
-    *decode*: None for bytes; else a decoder of webdataset or several: a name such as "pil", "rgb", "torchrgb8", or a
-    function of `.field` and bytes that returns None for what it does not decode. Text, numbers, JSON and arrays are
-    decoded too; "basic" decodes only these. Only chosen fields are decoded. Fields that would be unpickled (pyd,
-    pickle, pkl, pth, pt, arrays of objects) are refused, unless a function decodes them: `handle_extension("pyd",
-    loads)`.
-
-    A dict has decoders of some fields: names, and functions of bytes. "file" is a binary file that can seek, for
-    transforms that need a part: `decode={"mp4": "file", "jpg": "rgb8"}`. Where samples are read by number, such a file
-    reads little more than it is asked for, if the sample has more than 1 MiB: of a local shard, and by ranges of one in
-    a store whose version the table has.
-
-    "raw", "torchraw" and "pilraw" give the values that are stored, for masks and depth: indexes of a palette, and all
-    16 bits. Other decoders refuse 16 bits of grey, unless they make floats.
-
-    Pictures are of the formats that tarshow knows (JPEG, PNG and nine others), whatever their suffix says, and have up
-    to 89,478,485 pixels, or what `PIL.Image.MAX_IMAGE_PIXELS` is set to; others are refused.
-
-    JPEGs are decoded by simplejpeg where that is installed (it is part of the extra), to the same bytes as by Pillow;
-    what it refuses goes to Pillow, and `by_pillow` counts it.
-
-    *resize*: pixels that the shorter side of pictures gets, (height, width), or `Resize`, which also takes the centre;
-    or a dict of these by field, such as `{"jpg": 224, "mask.png": Resize(224, nearest=True)}`.
-
-    *missing*: None gives None for a field that a sample lacks, of which no transform is called; else it is an error.
-
-    *classes*: names that become numbers, from 0 on: a list, or a file or URL with a name on each line, of the field
-    cls; or a dict of these by field, `{"label.txt": ["cat", "dog"]}`.
-
-    *transform*: a function of the dict or tuple; or, with fields, one for each field, None to leave it as it is. One
-    that has a parameter `seed` or `rng` gets a number, or a numpy Generator, that follows from seed, epoch and sample:
-    the same with any number of workers and ranks, and after a resume. All functions of a sample get the same seed.
+    *fields*: names for a tuple of these; None for a dict of all fields, with `__key__` and `__url__`.
+    *decode*: a decoder, several, or a dict of these by field; None for bytes. Nothing is unpickled by default.
+    *transform*: a function of the result, or one for each field.
+    *resize*: size of pictures. *classes*: names that become numbers.
+    *missing*: None for the value None where a sample lacks a field; by default that is an error.
+    All of them: docs/training/fields.md.
 
     Raises: SampleError, with shard, sample and field; an exception of a transform gets a note with these, and is a
     RuntimeError for StopIteration.

@@ -56,27 +56,18 @@ def loader(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     **options: Any,
 ) -> Loader:
-    """Return a DataLoader over *source*, a source of TableDataset or a dataset. Most users need only this.
+    """Return a DataLoader over *source*: a table, shards, or a dataset. Most users need only this.
 
         data = tartools.train.loader("train.parquet", 64, fields=("jpg;png", "cls"), decode="torchrgb8", num_workers=4)
         data.load_state_dict(torch.load("loader.pt"))  # in mid-epoch, with any number of ranks and workers
         for pictures, labels in data: ...
 
-    In a script, put this below `if __name__ == "__main__":`, because Python from 3.14 on, and macOS, import the script
-    in each worker; define functions that workers call (*transform*, *collate_fn*) by `def`, not by `lambda`.
+    In a script, put this below `if __name__ == "__main__":`, and define functions that workers call by `def`.
 
     *table*, *cache*, *columns*, *fields*, *decode*, *transform*, *resize*, *classes* and *missing* are those of
-    TableDataset, and *options* those of DataLoader (`num_workers`, `pin_memory`, ...). The others are those of
-    `StatefulSampler`: shares by *weights*, the *length* of an epoch, batches by *bucket* or up to a *max_cost*.
-
-    A dataset is a TableDataset, a ZipDataset, torch's Subset or ConcatDataset, or any other with a length and items by
-    number: then *fields* and the like are given to it, "blocks" and columns and sources by name are for a TableDataset,
-    and the state is as exact as `StatefulSampler` says.
-
-    With *decode*, *transform* or *classes*, batches are collated as DataLoader does; with *collate_fn*, by this
-    function of a list of samples, in the worker. Else payloads are bytes, and a batch is `TableBatch`, which are
-    iterated over, or taken by number: from workers they come in one buffer of shared memory, and are sliced when they
-    are used.
+    TableDataset, *options* those of DataLoader (`num_workers`, ...), the others those of `StatefulSampler`. Without
+    *decode*, *transform*, *classes* and *collate_fn*, payloads are bytes and a batch is a `TableBatch`. All arguments:
+    docs/training/fields.md; a whole program: docs/training/pytorch.md.
 
     Raises: ValueError if there are no samples, and for arguments that don't fit; what TableDataset raises.
     """
@@ -231,6 +222,7 @@ class Loader(DataLoader[Any]):
 
     def _begin_iteration(self) -> Iterator[Any]:
         """Begin an iteration of the sampler; this loader counts the consumed batches."""
+        # torch calls `iter(sampler)` in here and nowhere else, and takes no argument that could say so
         self._sampler.loader_counts = True
         try:
             return super().__iter__()

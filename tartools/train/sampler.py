@@ -39,51 +39,27 @@ log = logging.getLogger("tartools.train")
 
 
 class StatefulSampler(DistributedSampler[Any]):
-    """The order of the samples of *dataset*, epoch by epoch; a batch sampler if *batch_size* is given, else a sampler.
+    """The order of the samples of *dataset*, epoch by epoch, shared by ranks; a state resumes it.
 
         sampler = tartools.train.StatefulSampler(data, seed=7, batch_size=64)
         for batch in torch.utils.data.DataLoader(data, batch_sampler=sampler, num_workers=4): ...
 
-    *dataset* is a TableDataset, a `tartools.Table`, or anything with a length. *shuffle*: True, or "global", is a
-    permutation of all samples; "blocks" permutes runs of neighbours of about *block* bytes, and shuffles within windows
-    of *window* runs, so that what is read lies together; False is the order of the dataset. What comes is a function of
-    seed, epoch and position alone: the same with any number of ranks and workers, on any machine.
-
-    Each sample comes exactly once an epoch, in some batch of some rank. All ranks have equally many batches, without
-    padding: the last ones are shared evenly, and if fewer samples than ranks would be left over, the last batch of some
-    ranks has one sample more than *batch_size*. Only if there are fewer samples than ranks some have no batch; this is
-    logged. With *drop_last* all batches are full, and what does not fill a batch of each rank is left out. Without
-    *batch_size* ranks may differ by one sample. *rank* and *world_size* are those of torch.distributed, if it was
-    initialised, else of the environment (`RANK`, `WORLD_SIZE`), else there is one rank.
-
-    Each iteration is the next epoch, also if the iteration before was left in the middle, unless `set_epoch` says
-    otherwise. It is a DistributedSampler, since frameworks look for one before they put theirs in its place; of a
-    loader by batches, *sampler* is the one that they find. Where accelerate deals batches to ranks, they are those of
-    one rank, for accelerate to deal. A state is that of this data alone, which its
-    `digest()` tells from others: that of a TableDataset, a Table, an ObjectDataset or a ZipDataset changes with shards
-    or objects, their versions, and the places and the order of samples; so does that of torch's Subset, ConcatDataset
-    and StackDataset of these. Of other datasets the length is compared.
-
-    *length* is how many samples an epoch has, by default as many as there are. Each then comes equally often, rounded
-    up or down: with less than all, other ones in the next epoch.
-
-    *weights*: a column of the table, an array, or the shares of sources, `{"a/*.tar": 0.7, "b/*.tar": 0.3}`. In each
-    epoch each source has its share exactly, and each sample comes as often as its weight says, rounded up or down. A
-    schedule, `[(0, {"a/*.tar": 1}), (100_000, {"a/*.tar": 0.5, "b/*.tar": 0.5})]`, has shares that hold from so many
-    samples on, of all ranks and epochs; a pattern that is not named has none. With *per_batch* weights are the numbers
-    of samples of each source in each batch, in this order; all batches are full, as with *drop_last*. With
-    *replacement* samples are drawn by lot, as WeightedRandomSampler does, and shares are met on average.
-
-    *bucket*: samples in a batch are alike, and *batch_size* is the most. It is a column, such as "jpg.width", an array
-    of a label for each sample, or a dict of columns and the numbers at which buckets begin, or None for each value:
-    `{"jpg.width": [256, 512], "jpg.height": None}`; "__source__" is the source in *weights*. *max_cost*, a column or an
-    array, and a number, `("tokens", 16384)`, is the most that the samples of a batch sum to. The last batches are split
-    so that all ranks have equally many, unless each is one sample; *drop_last* leaves out those that are not full: the
-    last of each bucket, unless it has *batch_size*, and what is less than a step.
+    *dataset* is a TableDataset, a `tartools.Table`, or anything with a length. With *batch_size* this is a batch
+    sampler, otherwise a sampler. The order is a function of seed, epoch and position alone: the same with any number of
+    ranks and workers. Each sample comes once an epoch, and all ranks have equally many batches. Each iteration is the
+    next epoch, unless `set_epoch` was called. The arguments, ranks and states: docs/training/order.md; *weights*,
+    *bucket* and *max_cost*: docs/training/mixtures.md.
 
     Holds: nothing of the permutation; 24 bytes for each run of "blocks", 16 bytes a row for *weights* and *length*, 32
     for batches by bucket or cost.
+    Raises: ValueError for arguments that don't fit.
     """
+
+    # Who counts the batches that training has had. A DataLoader with workers asks for batches in advance, so the
+    # sampler can't know: `Loader`, which hands batches out, counts them itself, and sets this to True while torch makes
+    # the iterator. With any other loader it stays False: what was asked for counts as had, unless the program says
+    # otherwise by `state_dict(taken=...)`.
+    loader_counts = False
 
     def __init__(
         self,
@@ -130,7 +106,6 @@ class StatefulSampler(DistributedSampler[Any]):
         self.is_loaded = False  # a state, since `RankSampler.set_epoch` was called
         self.dataset = dataset  # which Composer asks for its length
         self.sampler = RankSampler(self)  # frameworks set the epoch of `batch_sampler.sampler`
-        self.loader_counts = False  # True: the caller of `__iter__` counts the consumed batches
         self.running: SamplerIteration | None = None  # the iteration that was begun last
         table, count = getattr(dataset, "table", dataset), len(dataset)
         self._digest = partial(digest_of_dataset, dataset)

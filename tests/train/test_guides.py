@@ -167,7 +167,7 @@ def test_what_stands_beside_ours_runs(page: str) -> None:
     assert len(pictures) == 4 and (page != "datasets" or isinstance(pictures[0], Image.Image))
 
 
-# ---- webdataset.md ----
+# ---- webdataset.md, fields.md, order.md ----
 
 
 @pytest.fixture
@@ -183,11 +183,14 @@ def shards() -> list[str]:
     return [f"train-{shard:06d}.tar" for shard in range(4)]
 
 
-def test_every_block_runs(run: Run, shards: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("page", "count"), [("webdataset", 13), ("fields", 2), ("order", 2)])
+def test_every_block_runs(
+    page: str, count: int, run: Run, shards: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run("tarindex", *shards, "-o", "train.parquet").status == 0
-    names, rest = program(codes("webdataset", "python"), "page_webdataset", tmp_path, monkeypatch)
+    names, rest = program(codes(page, "python"), f"page_{page}", tmp_path, monkeypatch)
     try:
-        assert len(rest) > 12
+        assert len(rest) >= count
         for block in rest:
             exec(block, names)
     finally:
