@@ -11,7 +11,7 @@ from tartools.storage.local import identity
 from tartools.storage.outputformats import SHARD_FORMAT, OutputFormat
 
 if TYPE_CHECKING:
-    from tartools.shards.reading import Reading
+    from tartools.shards.reading import Strictness
     from tartools.shards.writing import Destination
 
 
@@ -73,11 +73,11 @@ class Inputs(Group, shared=True):
         return expand(*self.named)
 
     @property
-    def reading(self) -> "Reading":
-        """How strictly they are read."""
-        from tartools.shards.reading import Reading
+    def strictness(self) -> "Strictness":
+        """The faults of the inputs that the user accepts."""
+        from tartools.shards.reading import Strictness
 
-        return Reading(self.lax, self.skip_special)
+        return Strictness(self.lax, self.skip_special)
 
 
 class DescribedInputs(Inputs, shared=True):

@@ -11,6 +11,7 @@ from tartools.samples.batch import Batch
 from tartools.shards.dataset import DataSet
 from tartools.shards.passes import Pass
 from tartools.shards.reading import Reading, closing_upstream, one_by_one
+from tartools.tar.groups import Need
 
 Item = TypeVar("Item")
 
@@ -83,10 +84,9 @@ def cat(
     is_plain_copy = choice == SampleChoice(seed=choice.seed) and not (
         field_choice.fields or field_choice.exclude
     )  # all, as they come
-    reading = source.reading._replace(tmpdir=ahead.tmpdir)
     in_turns = parallel is None and not ahead.unordered
-    if in_turns:
-        reading = reading._replace(forks=True, ranges=is_plain_copy, listed=not is_plain_copy)
+    need = Need.PLACES if in_turns and is_plain_copy else Need.PAYLOADS
+    reading = Reading(source.strictness, need, ahead.tmpdir, forks=in_turns)
     workers = cli.workers(parallel or 0)
 
     def shards_ahead(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Batch]]:

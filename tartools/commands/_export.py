@@ -10,7 +10,7 @@ from tartools.formats import packed
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
 from tartools.samples.values import checked_key
-from tartools.shards.reading import closing_upstream, read_samples
+from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.stages import select
 from tartools.storage.outputformats import JSON_LINES, OutputFormat
 from tartools.storage.streams import Sink
@@ -61,7 +61,7 @@ def export(
     storage.check_output(output.url, output.force, urls, form=form)
     if form != JSON_LINES and output.is_terminal:
         raise UsageError(f"stdout is a terminal, which cannot show a {form.name} file: use -o FILE, > FILE or a pipe")
-    samples = read_samples(urls, account, source.reading)
+    samples = read_samples(urls, account, Reading(source.strictness))
     check()
     samples = select.by_specs(samples, specs, selection.exclude, account, verbatim=selection.verbatim)
     if selection.count is not None:

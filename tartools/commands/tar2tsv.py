@@ -43,7 +43,7 @@ from tartools.errors import UsageError
 from tartools.formats import packed, textwrite
 from tartools.samples.account import Account, Phase
 from tartools.samples.values import INDEX_NAME
-from tartools.shards.reading import closing_upstream
+from tartools.shards.reading import Reading, closing_upstream
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather, outputs
 from tartools.storage.outputformats import CSV, JSON_LINES, TSV
 from tartools.tables.listed import column_names
@@ -94,7 +94,7 @@ def tar2tsv(
     storage.check_output(output.url, output.force, urls, form=TEXT_FORMATS[form])
     listed = () if table.verbatim else column_names(columns)
     one_by_one = first is not None or any(INDEX_NAME in column.choices for column in columns)
-    reading = source.reading._replace(alike=not one_by_one, forks=True, columns=listed)
+    reading = Reading(source.strictness, columns=listed, alike=not one_by_one, forks=True)
     max_workers = 1 if one_by_one else min(cli.workers(0), DEFAULT_WORKERS)
 
     def rows(task: ShardTask[textwrite.EmptyColumns]) -> Iterator[bytes]:

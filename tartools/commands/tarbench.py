@@ -149,7 +149,7 @@ def tarbench(
         with deferred_signals():
             folder = Path(scratch.private_directory(data.tmpdir))
             stack.callback(scratch.remove_tree, os.fsencode(folder))
-        facts = bench_facts(urls, account, source.reading, data, ways, folder)
+        facts = bench_facts(urls, account, Reading(source.strictness), data, ways, folder)
         account.check()
     print_facts(facts, json, benchreport)
 
@@ -307,12 +307,14 @@ def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Re
     """Return the samples of *urls*, of this *kind*; files with one key are a sample."""
     if kind == ZIP_FORM:
         storage.check_inputs(urls)
-        return zipfiles.samples(urls, account, None, reading.skip_special)
+        return zipfiles.samples(urls, account, None, reading.strictness.skip_special)
     if kind != LOOSE_FORM:
         return read_samples(urls, account, reading)
     from tartools.formats.folder import Folder, from_folder
 
-    return build_samples(from_folder(Folder(path_of(urls[0])), account, reading.skip_special), account, urls[0])
+    return build_samples(
+        from_folder(Folder(path_of(urls[0])), account, reading.strictness.skip_special), account, urls[0]
+    )
 
 
 def places_on_server(

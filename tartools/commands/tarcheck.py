@@ -80,6 +80,7 @@ from tartools.cli import Option
 from tartools.commands._report import print_facts
 from tartools.errors import UsageError
 from tartools.samples.account import Account
+from tartools.shards.reading import Reading, ShardPolicy
 from tartools.shards.workers import DEFAULT_WORKERS
 from tartools.show import checkreport
 from tartools.stages import select
@@ -89,6 +90,7 @@ from tartools.stages.checking.codes import CODES, WEIGHTS
 from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
 from tartools.stages.externalsort import external_sort
 from tartools.stages.samplefiles import SampleFiles
+from tartools.tar.groups import Need
 
 HELP_COLUMNS = 78  # help indents by two
 KEPT_BY_FIX = " (--fix keeps it)"
@@ -146,7 +148,8 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
     if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
         raise UsageError("--fix goes with -o OUTPUT, and so does --drop-duplicates (see tarcheck --help)")
     urls = list(dict.fromkeys(source.urls()))
-    reading = source.reading._replace(ranges=True, tmpdir=means.tmpdir, forks=True, torn=True)
+    policy = ShardPolicy(ignore_repeated_keys=True)
+    reading = Reading(source.strictness, Need.FIELDS, means.tmpdir, policy=policy, forks=True)
     shards = inputs_to_check(urls, reading)
     places = destinations(fixed.output, fixed.force, shards) if fixed.output else None
     checking = Checking(shards, account, options.decode, means.parallel or min(cli.workers(0), DEFAULT_WORKERS))

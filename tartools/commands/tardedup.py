@@ -65,12 +65,14 @@ from tartools.errors import UsageError, several
 from tartools.samples.account import Account, Phase
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import Picked
+from tartools.shards.reading import Reading
 from tartools.stages import select
 from tartools.stages.duplicates import AGAINST, INPUT
 from tartools.stages.duplicates.comparison import Comparison, DedupSide, find_duplicates, pair_of, write_report
 from tartools.stages.externalsort import Spool, external_sort
 from tartools.storage.expand import expand
 from tartools.storage.outputformats import HTML, TSV
+from tartools.tar.groups import Need
 
 MAX_DISTANCE_BITS = (
     15  # bits; from 16 on, bands that differ in 4 bits would have to be looked up, which are 2,517: see `near`
@@ -144,7 +146,7 @@ def tardedup(
     cli.check_outputs(outputs, output.force, [*urls, *against], {"--report": TSV, "--html": HTML})
 
     columns = ("__key__", *comparison.columns) if comparison.columns else ()
-    reading = source.reading._replace(tmpdir=means.tmpdir, forks=True, columns=columns)
+    reading = Reading(source.strictness, tmpdir=means.tmpdir, columns=columns, forks=True)
     max_workers = cli.workers(means.parallel)
     run = DataSet(urls, account, reading, max_workers).to([output.url, extra_outputs.rest], output.force, output.gzip)
     sides = [DedupSide(INPUT, run)]
@@ -170,8 +172,7 @@ def tardedup(
         write_pairs(pairs, sides, comparison, extra_outputs.page, force=output.force, workers=workers)
     account.progress.phase = Phase("writing", sides[-1].samples, lambda: account.settled)
     selection = Picked((pair_of(record).position for record in pairs), False)
-    plainly = reading._replace(ranges=True, listed=False, columns=("__key__",))
-    run.select(selection.of, selection.of, plainly)
+    run.select(selection.of, selection.of, reading.only(Need.PLACES, ("__key__",)))
     say_left_out(sides, pairs, account)
 
 

@@ -66,7 +66,7 @@ from tartools.errors import UsageError, printable
 from tartools.samples.account import Account
 from tartools.samples.sortkeys import text_of_key
 from tartools.shards.dataset import DataSet
-from tartools.shards.reading import check_shards
+from tartools.shards.reading import Reading, check_shards
 from tartools.shards.workers import DEFAULT_WORKERS
 from tartools.stages import comparing
 from tartools.stages.comparing import ADDED, CHANGED, EQUAL, REMOVED, REORDERED, REPEATED, DiffSide, changes, reordered
@@ -95,7 +95,7 @@ class DiffOptions(cli.Group):
 def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions, means: cli.Means) -> int:
     """Run the command."""
     max_workers = means.parallel or min(cli.workers(0), DEFAULT_WORKERS)
-    reading = source.reading._replace(tmpdir=means.tmpdir, forks=True)
+    reading = Reading(source.strictness, tmpdir=means.tmpdir, forks=True)
     check_options(options, source)
     if options.digest:
         digest = comparing.digest(source.urls(), account, reading, max_workers)

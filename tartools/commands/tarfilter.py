@@ -57,6 +57,7 @@ from tartools.cli import Option
 from tartools.errors import StorageError, UsageError
 from tartools.samples.account import Account
 from tartools.shards.dataset import DataSet
+from tartools.shards.reading import Reading
 from tartools.stages import select, shares
 from tartools.stages.filtering.conditions import Filter
 from tartools.storage.expand import read_list
@@ -144,13 +145,8 @@ def tarfilter(
     sample_filter = the_filter(conditions)
     urls = source.urls()
     cli.check_outputs({"-o": output.url, "--rest": rest}, output.force, [*urls, *filter(None, [conditions.keys])])
-    reading = source.reading._replace(
-        ranges=not sample_filter.reads,
-        listed=not sample_filter.by_key,
-        tmpdir=tmpdir,
-        forks=True,
-        columns=sample_filter.columns(conditions.verbatim),
-    )
+    columns = sample_filter.columns(conditions.verbatim)
+    reading = Reading(source.strictness, sample_filter.need, tmpdir, columns, forks=True)
     run = DataSet(urls, account, reading, cli.workers(0)).to([output.url, rest], output.force, output.gzip)
     run.select(sample_filter.flags, sample_filter.of_keys if sample_filter.by_key else None)
     sample_filter.warn(account)

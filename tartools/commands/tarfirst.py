@@ -78,7 +78,7 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) 
 
         expression = Expression(conditions.expression, verbatim=conditions.verbatim)
     urls = source.urls()
-    samples = numbered_samples(urls, account, source.reading, conditions)
+    samples = numbered_samples(urls, account, Reading(source.strictness), conditions)
     with closing_upstream(samples), storage.writing("-") as sink:
         lacking: dict[str, None] = {}
         payload = first_match(samples, conditions, expression, field, lacking)

@@ -99,7 +99,7 @@ from tartools.errors import UsageError, shown
 from tartools.samples import decoding
 from tartools.samples.account import Account
 from tartools.shards import shardrows
-from tartools.shards.reading import counted
+from tartools.shards.reading import Reading, counted
 from tartools.storage.outputformats import PARQUET
 from tartools.tables import facts, schema
 from tartools.tables.inputs import RowInputs
@@ -153,7 +153,7 @@ def tarindex(
 ) -> None:
     """Run the command."""
     urls = source.urls()
-    reading = source.reading._replace(tmpdir=tmpdir)
+    reading = Reading(source.strictness, tmpdir=tmpdir)
     indexing = shardrows.Indexing(reading, cli.workers(parallel))
     if output.format:
         from tartools.tables import foreignindexes

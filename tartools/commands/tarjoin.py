@@ -65,12 +65,13 @@ from tartools.commands._foreign import Dots, Encoding
 from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.samples.columnfields import ChosenColumns
-from tartools.shards.reading import counted, read_batches
+from tartools.shards.reading import Reading, counted, read_batches
 from tartools.shards.writing import check_shard_name, write_batches
 from tartools.stages import select
 from tartools.stages.partners import RowOptions, check_no_rows, read_second
 from tartools.storage.expand import expand
 from tartools.storage.url import Url
+from tartools.tar.groups import Need
 
 TWO_INPUTS_HINT = (
     "two data sets are joined, each given as one argument: tarjoin A B; "
@@ -129,7 +130,7 @@ def tarjoin(
     storage.check_output(output.url, output.force, [*a, *b])
     storage.check_inputs([*a, *b])
     check_no_rows(a)
-    reading = source.reading._replace(tmpdir=tmpdir, forks=True)
+    reading = Reading(source.strictness, tmpdir=tmpdir, forks=True)
     chosen = ChosenColumns(words, " ".join(options.exclude or ()).split(), str if options.verbatim else str.lower)
     rows = RowOptions(options.form, options.key, options.dots, options.encoding)
     partners = read_second(b, rows, chosen, account, reading, memory)
@@ -143,8 +144,8 @@ def tarjoin(
     else:
         from tartools.shards.dataset import DataSet
 
-        plainly = reading._replace(ranges=True, listed=False, columns=("__key__",))
-        run = DataSet(a, account, plainly, cli.workers(0)).to([output.url], output.force, output.gzip)
+        places = reading.only(Need.PLACES, ("__key__",))
+        run = DataSet(a, account, places, cli.workers(0)).to([output.url], output.force, output.gzip)
 
         def flags(keys: Sequence[bytes]) -> list[bool]:
             return [(value is None) is options.anti for value in partners.find(keys)]

@@ -52,9 +52,11 @@ from tartools.cli import Option
 from tartools.errors import UsageError, printable
 from tartools.samples.account import Account, Phase
 from tartools.shards.dataset import DataSet
+from tartools.shards.reading import Reading
 from tartools.stages.mixing import MixedSource, Mixing, Stop
 from tartools.storage.expand import expand, with_lists
 from tartools.storage.url import Url
+from tartools.tar.groups import Need
 
 SHARE_PATTERN = r"[+-]?(?:(\d+)\.?(\d*)|\.(\d+))(?:e([+-]?\d{1,3}))?"
 NO_NUMBER = r"[+-]?(?:nan|inf|infinity)"
@@ -90,8 +92,8 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wa
     )
     urls = list(chain.from_iterable(groups))
     storage.check_output(output.url, output.force, urls)
-    how = source.reading._replace(tmpdir=wanted.tmpdir, forks=True)
-    run = DataSet(urls, account, how, cli.workers(0)).to(
+    reading = Reading(source.strictness, tmpdir=wanted.tmpdir, sources=len(groups), forks=True)
+    run = DataSet(urls, account, reading, cli.workers(0)).to(
         [output.url], output.force, output.gzip, {"--rekey": wanted.rekey}
     )
 
@@ -103,10 +105,10 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wa
         if wanted.total is not None:
             account.progress.phase = Phase("", wanted.total, lambda: account.samples_out)
 
-    plainly = how._replace(ranges=True, listed=False, columns=("__key__",), sources=len(groups))
+    places = reading.only(Need.PLACES, ("__key__",))
     needed = wanted.stop == "longest"
     sources: list[MixedSource[Any]] = [
-        MixedSource(source, account, needed=needed) for source in run.sources(groups, plainly, begin)
+        MixedSource(source, account, needed=needed) for source in run.sources(groups, places, begin)
     ]
     mixing = Mixing(sources, shares, wanted.stop, wanted.seed, wanted.total, wanted.rekey, account)
     try:

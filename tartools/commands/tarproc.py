@@ -49,7 +49,7 @@ from tartools.run.results import OnFailure, collect_samples, last_line_printed
 from tartools.run.shells import Shells, shell_arguments
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
-from tartools.shards.reading import read_samples
+from tartools.shards.reading import Reading, read_samples
 from tartools.shards.writing import write_samples
 from tartools.stages import select
 from tartools.storage.outputformats import TSV
@@ -105,7 +105,7 @@ def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work
     arguments = shell_arguments(work.shell, command_line(work), work.script)
     urls = source.urls()
     cli.check_outputs({"-o": output.url, "--report": work.report}, output.force, urls, {"--report": TSV})
-    samples = read_samples(urls, account, source.reading)
+    samples = read_samples(urls, account, Reading(source.strictness))
     if work.first is not None:
         samples = select.take_first(samples, work.first)
         account.progress.phase = Phase("", work.first, lambda: account.settled)

@@ -58,6 +58,7 @@ from tartools.show.statreport import flaws
 from tartools.stages import select, shuffle
 from tartools.stages.summary import Summary
 from tartools.storage.outputformats import HTML
+from tartools.tar.groups import Need
 
 DECODING_THREADS = 4  # threads that decode pictures, two of them each
 MAX_COUNTED_BYTES = 64 << 20  # bytes of local files that are read to count their samples
@@ -93,8 +94,8 @@ def tarshow(
     urls = source.urls()
     if contact.url is not None:
         storage.check_output(contact.url, contact.force, urls, form=HTML)
-    ranges = interactive or contact.url is not None or contact.drawn is not None
-    reading = source.reading._replace(ranges=ranges)
+    keeps_samples = interactive or contact.url is not None or contact.drawn is not None
+    reading = Reading(source.strictness, Need.FIELDS if keeps_samples else Need.PAYLOADS)
 
     def read(account: Account, reading: Reading) -> Iterator[Sample]:
         samples = read_samples(urls, account, reading)
@@ -108,8 +109,8 @@ def tarshow(
         return samples
 
     def total() -> int | None:
-        quick = reading._replace(ranges=True, listed=False)
-        return None if contact.drawn else count_quickly(urls, lambda account: read(account, quick))
+        places = reading.only(Need.PLACES)
+        return None if contact.drawn else count_quickly(urls, lambda account: read(account, places))
 
     samples = read(account, reading)
     with closing_upstream(samples):

@@ -53,10 +53,11 @@ from tartools.samples.batch import Batch
 from tartools.samples.values import NUMERIC_NAMES, parse_column
 from tartools.shards.dataset import DataSet
 from tartools.shards.passes import Pass
-from tartools.shards.reading import Reading, counted
+from tartools.shards.reading import Reading, ShardPolicy, counted
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, Tasks, gather
 from tartools.stages import externalsort, sort
 from tartools.stages.samplefiles import Identities, SampleFiles
+from tartools.tar.groups import Need
 
 if TYPE_CHECKING:
     from tartools.tables.inputs import RowInputs
@@ -110,7 +111,7 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, sorting: S
     order = ordered(sorting)
     urls = source.urls()
     storage.check_output(output.url, output.force, urls)
-    reading = source.reading._replace(tmpdir=sorting.tmpdir)
+    reading = Reading(source.strictness, tmpdir=sorting.tmpdir)
     run = DataSet(urls, account, reading, cli.workers(0)).to([output.url], output.force, output.gzip)
     run.sort(CommandSorter(order, urls, account, reading, sorting.memory))
 
@@ -141,7 +142,9 @@ class CommandSorter(NamedTuple):
         """Return the sorted samples."""
         order, account, tmpdir = self.order, self.account, self.reading.tmpdir
         is_from_keys = sortkeys.key_encoder(order) is not None  # else values are read
-        reading = self.reading._replace(ranges=is_from_keys, forks=True, torn=order.by_key)
+        need = Need.FIELDS if is_from_keys else Need.PAYLOADS
+        policy = ShardPolicy(ignore_repeated_keys=order.by_key)
+        reading = Reading(self.reading.strictness, need, self.reading.tmpdir, policy=policy, forks=True)
         files = SampleFiles(tmpdir, self.urls)
         max_workers = 1 if order.by_position else min(cli.workers(0), DEFAULT_WORKERS)
 

@@ -78,11 +78,13 @@ from tartools.samples.values import INDEX_NAME, Column, parse_column
 from tartools.shards import numbering
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import allow_open_files
+from tartools.shards.reading import Reading
 from tartools.shards.series import Limits, PartOutputs, PartShards
 from tartools.shards.writing import codec_for
 from tartools.stages import shares
 from tartools.storage.url import Url
 from tartools.tables.listed import column_names
+from tartools.tar.groups import Need
 
 DEFAULT_SIZE = 10**9  # bytes
 OTHER_FILES = 200  # that are open besides the outputs
@@ -159,10 +161,9 @@ def tarsplit(
         example = names.of("x").name(0)
         codec_for(example, shard_options.gzip)
         columns = ["__key__", *(column_names([column]) if column else [])] if word else []
-        reading = source.reading._replace(ranges=column is None, listed=column is not None, columns=columns)
-        data = DataSet(
-            source.urls(), account, reading._replace(tmpdir=shard_options.tmpdir, forks=True), cli.workers(0)
-        )
+        need = Need.PLACES if column is None else Need.PAYLOADS
+        reading = Reading(source.strictness, need, shard_options.tmpdir, columns, forks=True)
+        data = DataSet(source.urls(), account, reading, cli.workers(0))
         outputs = PartOutputs(
             names, limits, shard_options.even, shard_options.start, shard_options.force, shard_options.gzip
         )

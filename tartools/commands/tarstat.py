@@ -70,12 +70,14 @@ from tartools.samples import decoding
 from tartools.samples.account import Account
 from tartools.samples.filetypes import is_picture_field
 from tartools.samples.values import no_sample_has
+from tartools.shards.reading import Reading
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather
 from tartools.show import sections, statreport
 from tartools.show.statreport import facts_of
 from tartools.stages.statistics import FieldKinds, classes_in, columns_of_tables, summarize
 from tartools.stages.summary import MAX_REMEMBERED_KEYS, Summary
 from tartools.tables.schema import is_table
+from tartools.tar.groups import Need
 
 
 class Looks(cli.Group):
@@ -95,7 +97,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     class_fields = (looks.classes or "").split()
     kinds = FieldKinds(classes_in(class_fields), is_picture_field, partial(decoding.facts, decode=looks.decode))
     columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, class_fields, kinds, account)
-    reading = source.reading._replace(ranges=True, alike=True, forks=True, columns=columns)
+    reading = Reading(source.strictness, Need.FIELDS, columns=columns, alike=True, forks=True)
     listed = MAX_REMEMBERED_KEYS if looks.json else sections.MAX_PLACES_LISTED
     summary = Summary(listed)
 

@@ -18,7 +18,7 @@ from tartools.errors import StorageError, shown
 from tartools.run.engines import Executed, InPlace
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, Value, build
-from tartools.shards.reading import Reading, closing_upstream, one_by_one, read_samples
+from tartools.shards.reading import Reading, Strictness, closing_upstream, one_by_one, read_samples
 from tartools.shards.writing import Destination, write_samples
 from tartools.storage.expand import expand
 from tartools.storage.pool import Engine, Threads, windowed
@@ -84,7 +84,7 @@ def map_samples(
     urls = expand(patterns) if patterns else []
     storage.check_output(output, force, urls)
     account = Account()
-    samples = read_samples(urls, account, Reading(lax, skip_special))
+    samples = read_samples(urls, account, Reading(Strictness(lax, skip_special)))
     write_samples(_mapped(function, samples, workers, on_error), Destination(output, force, gzip), account)
     return account.samples_out
 

@@ -18,7 +18,7 @@ from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample, Value, build
 from tartools.shards.numbering import check_numbered, existing_shards, parse_numbering, replace_set
-from tartools.shards.reading import Reading, closing_upstream, read_batches
+from tartools.shards.reading import Reading, Strictness, closing_upstream, read_batches
 from tartools.shards.series import Limits, Series
 from tartools.shards.writing import Destination, SampleWriter, check_shard_name, codec_for
 from tartools.storage.expand import expand
@@ -51,7 +51,7 @@ def read(urls: Name | Iterable[Name], *, lax: bool = False, skip_special: bool =
     """
     patterns = names_of(urls)
     expanded = expand(patterns) if patterns else []
-    return _in_one_process(read_batches(expanded, Account(), Reading(lax, skip_special)))
+    return _in_one_process(read_batches(expanded, Account(), Reading(Strictness(lax, skip_special))))
 
 
 def _in_one_process(batches: Iterator[Batch]) -> Iterator[Sample]:

@@ -42,6 +42,7 @@ from tartools.shards.reading import (
 from tartools.shards.snapshot import Snapshot
 from tartools.shards.writing import Batches, Destination, write_batches, write_samples
 from tartools.tables.schema import is_table_name
+from tartools.tar.groups import Need
 
 if TYPE_CHECKING:
     from tartools.shards.series import PartShards
@@ -259,7 +260,7 @@ class Pass(ABC, Generic[Item]):
         quiet = Account(lambda _: None)  # all has been said before
         first, ascending = 0, iter(positions)
         position = next(ascending)
-        with closing_upstream(batches := self.read(quiet, self.reading._replace(ranges=True))):
+        with closing_upstream(batches := self.read(quiet, self.reading.only(Need.FIELDS))):
             for batch in batches:
                 while position < first + len(batch):
                     yield batch[position - first].own()
@@ -371,7 +372,7 @@ class SamplePass(Pass[Sample]):
             positions = sorter.positions(rows, counting)
             if positions is None:
                 return False
-            reading = self.reading._replace(ranges=True, listed=False)
+            reading = self.reading.only(Need.PLACES)
             batches = shardrows.samples_at(rows, positions, self.account, reading)
         except UnsortableRowsError:  # before anything is written: all positions have been taken
             return False

@@ -17,7 +17,7 @@ from tartools.samples.sample import Sample
 from tartools.storage.names import split_part_advice
 from tartools.storage.streams import Input, Stream, check_input_file, skip
 from tartools.tables import schema
-from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special
+from tartools.tar import ContiguousGroups, Need, Parsed, ScatteredGroup, Special
 from tartools.tar.compression import Decompressed, StoredBytes, decompressed
 from tartools.tar.groups import FOREIGN_PREFIX, MACOS_METADATA
 
@@ -29,33 +29,51 @@ Item = TypeVar("Item")
 Counted = TypeVar("Counted", bound=Sized)
 
 
-class Reading(NamedTuple):
-    """How shards are read.
+class Strictness(NamedTuple):
+    """The faults of shards that the user accepts.
 
-    *lax* accepts a shard without an end-of-archive block, *skip_special* skips links, devices and sparse members
-    silently. With *ranges*, samples of plain local files are ranges of those files and hold no memory. Unless
-    *listed*, the members of a sample are only found when they are asked for; with *alike*, samples with the same fields
-    may come with `Alike` in place of lists of members. Large members of compressed or remote
-    shards go to temporary files in *tmpdir* (default `$TMPDIR`, else /tmp). With *forks*, a forked process
-    decompresses: for commands only. With *torn*, a key that comes back in a shard is no news, because the caller joins
-    its samples. With *plain*, a compressed shard is a failure. With *columns*, samples that a table lists are in
-    batches `tables.listed.ListedBatch`, with those of these columns that it has, and are read when they are asked for.
-    One of *sources* that are read at once keeps so many times fewer files open, and reads so many times less ahead.
-    With *samples_only*, a shard of anything but samples and one end is damaged.
+    `lax`: no end-of-archive block. `skip_special`: links, devices and sparse members, which are skipped silently.
     """
 
     lax: bool = False
     skip_special: bool = False
-    ranges: bool = False
-    listed: bool = True
-    alike: bool = False
-    tmpdir: str | None = None
-    forks: bool = False
-    torn: bool = False
-    plain: bool = False
-    columns: Sequence[str] = ()
-    sources: int = 1
+
+
+class ShardPolicy(NamedTuple):
+    """How a caller handles shards that are unusual.
+
+    `ignore_repeated_keys`: no warning if a key returns later in a shard, because the caller joins its samples.
+    `reject_compressed`: a compressed shard is a failure.
+    `samples_only`: a shard of anything but samples and one end is damaged.
+    """
+
+    ignore_repeated_keys: bool = False
+    reject_compressed: bool = False
     samples_only: bool = False
+
+
+class Reading(NamedTuple):
+    """How shards and tables are read: as strictly as the user says, for the need and by the policy of the caller.
+
+    `tmpdir`: folder of large members of compressed or remote shards (default `$TMPDIR`, else /tmp).
+    `columns`: samples that a table lists come as `tables.listed.ListedBatch`, with those of these columns that the
+    table has, and are read when they are asked for.
+    `sources`: data sets that are read at once; each keeps so many times fewer files open, and reads less ahead.
+    `alike`: samples with the same fields may come as `UniformGroups`. `forks`: a forked process decompresses.
+    """
+
+    strictness: Strictness = Strictness()
+    need: Need = Need.PAYLOADS
+    tmpdir: str | None = None
+    columns: Sequence[str] = ()
+    policy: ShardPolicy = ShardPolicy()
+    sources: int = 1
+    alike: bool = False
+    forks: bool = False
+
+    def only(self, need: Need, columns: Sequence[str] | None = None) -> "Reading":
+        """Return the same with another need, and with other columns if given."""
+        return self._replace(need=need, columns=self.columns if columns is None else columns)
 
 
 class TableFound(NamedTuple):
@@ -154,7 +172,7 @@ def shard_batches(
     with closing(stream or ShardStream(url, account, reading.forks)) as opened:
         try:
             for batch in batches_of(read_parts(url, opened, reading, begin, until), url, account, reading, first):
-                if reading.plain and isinstance(opened, ShardStream) and opened.compressed:
+                if reading.policy.reject_compressed and isinstance(opened, ShardStream) and opened.compressed:
                     raise StorageError(COMPRESSED, url=url)
                 yield batch
         except TarFormatError as error:
@@ -168,7 +186,7 @@ def shard_batches(
 
 def _require_samples_only(url: str, reading: Reading) -> None:
     """Raise TarFormatError, on finding something else in the shard *url*, if it may hold only samples and one end."""
-    if reading.samples_only:
+    if reading.policy.samples_only:
         raise TarFormatError("not only samples and an end", url=url)
 
 
@@ -190,10 +208,9 @@ def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until:
         stream,
         url=url,
         scratch=scratch,
-        ranges=reading.ranges,
-        listed=reading.listed,
+        need=reading.need,
         alike=reading.alike,
-        lax=reading.lax,
+        lax=reading.strictness.lax,
         begin=begin,
         until=until,
     )
@@ -202,7 +219,7 @@ def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until:
 def first_keys(url: str, account: Account, reading: Reading) -> RepeatedKeyDetector:
     """Return a detector of repeated keys in the shard *url*, which reports them to *account*."""
     first = RepeatedKeyDetector(lambda key: account.comes_back(key, url))
-    if reading.torn:
+    if reading.policy.ignore_repeated_keys:
         first.left = 0
     return first
 
@@ -234,15 +251,15 @@ def batches_of(
             from tartools.tables import tablesamples as tables  # imports pyarrow
 
             _require_samples_only(url, reading)
-            how = reading.ranges, reading.listed, reading.tmpdir, reading.columns, reading.sources
-            yield from tables.table_batches(url, part.copy or seekable.reading(url), account, *how)
+            options = reading.need, reading.tmpdir, reading.columns, reading.sources
+            yield from tables.table_batches(url, part.copy or seekable.reading(url), account, *options)
 
 
 def _report(special: Special, url: str, account: Account, reading: Reading) -> None:
     if special.kind == FOREIGN_PREFIX:
         _require_samples_only(url, reading)
         return
-    if not special.silent and not reading.skip_special:
+    if not special.silent and not reading.strictness.skip_special:
         _require_samples_only(url, reading)
     if special.kind == "missing end":
         account.warn(f"{shown(url)}: ends without an end-of-archive block, accepted because of {option('lax')}")
@@ -250,7 +267,7 @@ def _report(special: Special, url: str, account: Account, reading: Reading) -> N
         account.directories += 1
     elif special.kind == MACOS_METADATA:
         account.macos_metadata += 1
-    elif not reading.skip_special:
+    elif not reading.strictness.skip_special:
         account.special(f"{shown(url)}: {printable(special.name)}", special.kind)
 
 

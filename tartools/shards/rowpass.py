@@ -21,6 +21,7 @@ from tartools.shards.writing import Batches, Destination, SampleWriter, write_ba
 from tartools.storage.checks import changed_error
 from tartools.tables import schema
 from tartools.tables.schema import is_table_name
+from tartools.tar.groups import Need
 
 if TYPE_CHECKING:
     from tartools.shards.workers import Tasks, Work
@@ -72,7 +73,7 @@ class RowPass(Pass[int]):
         return Destination(url, self._outputs.force, self._outputs.gzip, self._shard_writer)
 
     def _shard_writer(self, destination: Destination) -> SampleWriter:
-        reading = self.reading._replace(ranges=True, listed=False)
+        reading = self.reading.only(Need.PLACES)
         return shardrows.RowWriter(destination, shardrows.listed_shards(self.rows(), self.account, reading))
 
     # ---- the verbs ----

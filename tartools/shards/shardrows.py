@@ -16,7 +16,7 @@ from tartools import storage
 from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.batch import Batch
-from tartools.shards.reading import Reading, check_shards
+from tartools.shards.reading import Reading, ShardPolicy, check_shards
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather, outputs
 from tartools.shards.writing import Destination, SampleWriter, write_batches
 from tartools.storage.checks import Probe, check_unchanged, probe_all
@@ -28,6 +28,7 @@ from tartools.tables.rowplaces import KnownShards, Listing, runs_of_equal
 from tartools.tables.rows import RowSpool
 from tartools.tables.tablesamples import ShardReaders
 from tartools.tables.tablewriter import RowBatch, TableWriter
+from tartools.tar.groups import Need
 
 # columns by which samples are read
 PLACE_COLUMNS = (schema.SHARD_COLUMN, schema.KEY_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN)
@@ -149,7 +150,7 @@ def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) 
     def work(task: ShardTask[None]) -> Iterator[bytes]:
         return rows.blocks(task.batches, facts)
 
-    reading = indexing.reading._replace(plain=True, ranges=True, listed=True, alike=True)
+    reading = indexing.reading._replace(need=Need.FIELDS, policy=ShardPolicy(reject_compressed=True), alike=True)
     max_workers = min(indexing.max_workers, DEFAULT_WORKERS)
     return outputs(gather(urls, account, reading, work, max_workers=max_workers))
 
@@ -224,7 +225,7 @@ def listed_shards(inputs: RowInputs, account: Account, reading: Reading) -> Shar
     names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.shards.urls[0]]
     table = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     listing = Listing(table, inputs.shards)
-    return ShardReaders(listing, account, ranges=reading.ranges, listed=reading.listed, tmpdir=reading.tmpdir)
+    return ShardReaders(listing, account, need=reading.need, tmpdir=reading.tmpdir)
 
 
 def samples_of(shards: ShardReaders, rows: Any, numbers: Any) -> Iterator[Batch]:

@@ -373,7 +373,7 @@ class _Gathering(Generic[Result]):
         listed_keys: list[_ListedKeys] = []
 
         def listed(_part: ShardPart) -> RepeatedKeyDetector:
-            listed_keys.append(_ListedKeys(self._reading.torn))
+            listed_keys.append(_ListedKeys(self._reading.policy.ignore_repeated_keys))
             return listed_keys[-1]
 
         read = partial(self._read, first_of=listed, reading=self._reading._replace(forks=False))

@@ -23,6 +23,7 @@ from tartools.shards.workers import ShardTask, gather, outputs
 from tartools.stages.combinations import digest_columns
 from tartools.stages.externalsort import POSITION_SHIFT, positions_of, records_of, sorted_blocks
 from tartools.storage.checks import changed_error
+from tartools.tar.groups import Need
 
 POSITION_SIZE = 8  # bytes of a number
 PAYLOAD_DIGEST_BYTES = 16  # bytes of the digest of a payload in a record
@@ -85,7 +86,7 @@ def write_selected(run: Pass[Any], counts: Sequence[int], selected: Iterator[byt
             raise changed_error(run.urls[0])
         return chosen
 
-    run.select(lambda batch: flags(batch.keys), flags, run.reading._replace(ranges=True, listed=False))
+    run.select(lambda batch: flags(batch.keys), flags, run.reading.only(Need.PLACES))
 
 
 def content_records(batch: Batch, positions: Iterator[int]) -> list[bytes]:

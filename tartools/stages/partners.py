@@ -35,6 +35,7 @@ from tartools.storage.url import Url
 from tartools.tables.schema import is_table
 from tartools.tar import Member, join_path, read_range, split_path
 from tartools.tar.compression import split_packed, split_suffix
+from tartools.tar.groups import Need
 
 # keys of adjacent samples, and what B has for them
 Pairs = Generator[tuple[Sequence[bytes], Sequence[Any]], None, None]
@@ -419,7 +420,7 @@ class SecondShards:
     def __init__(self, urls: Sequence[str], chosen: ChosenColumns, account: Account, reading: Reading) -> None:
         self._urls = urls
         self._account = account
-        self._reading = reading._replace(ranges=True)
+        self._reading = reading.only(Need.FIELDS)
         self._chosen = chosen
         self._keys_alone = chosen.words is not None and not chosen.words
         self._files = SampleFiles(reading.tmpdir)

@@ -17,6 +17,7 @@ from tartools.storage.url import Name, name_of
 from tartools.tables import schema, source
 from tartools.tables.rowplaces import UNKNOWN_KEY, Extents, Listing, key_checksums, raw_keys
 from tartools.tables.tablesamples import ShardReaders
+from tartools.tar.groups import Need
 
 if TYPE_CHECKING:
     import numpy as np
@@ -129,7 +130,7 @@ class RowLocations:
     def _open_shards(self) -> ShardReaders:
         """Return the shards, with files and connections that belong to this process."""
         if self._shards is None or self._shards[0] != os.getpid():
-            self._shards = os.getpid(), ShardReaders(self.listing, Account(), listed=False)
+            self._shards = os.getpid(), ShardReaders(self.listing, Account(), need=Need.BYTES)
         return self._shards[1]
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:

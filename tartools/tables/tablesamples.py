@@ -23,6 +23,7 @@ from tartools.tables.bulk import Bulk, GetBuffer, bulk_from_buffer, bulk_from_fi
 from tartools.tables.listed import ListedBatch, TableColumns
 from tartools.tables.localshards import LocalShards
 from tartools.tables.rowplaces import Checker, Extents, Listing, raw_keys, runs_of_equal
+from tartools.tar.groups import Need
 
 if TYPE_CHECKING:
     from tartools.tables.remote import RemoteShards
@@ -43,21 +44,20 @@ def table_batches(
     url: str,
     file: io.BufferedReader,
     account: Account,
-    ranges: bool = False,
-    listed: bool = True,
+    need: Need = Need.PAYLOADS,
     tmpdir: str | None = None,
     columns: Sequence[str] = (),
     sources: int = 1,
 ) -> Iterator[Batch]:
     """Yield the samples of the table *url*, opened as *file*, in batches, in the order of its rows.
 
-    *ranges*, *listed*, *tmpdir*, *columns* and *sources*: see `shards.reading.Reading`.
+    *need*, *tmpdir*, *columns* and *sources*: see `shards.reading.Reading`.
 
     Holds: a row group of the columns that are needed; 1 MiB of samples, from servers up to 256 MiB.
     Raises: StorageError if a shard has another version than in the table; TarFormatError if *url* is not a table.
     """
-    how: Any = {"ranges": ranges, "listed": listed, "tmpdir": tmpdir, "sources": sources}
-    with source.open_table(url, file) as table, closing(ShardReaders(Listing(url), account, **how)) as shards:
+    shards = ShardReaders(Listing(url), account, need=need, tmpdir=tmpdir, sources=sources)
+    with source.open_table(url, file) as table, closing(shards):
         first = 0
         for rows in table.batches([*READ_COLUMNS, *columns]):
             if columns:
@@ -127,16 +127,15 @@ class ShardReaders:
         listing: Listing,
         account: Account,
         *,
-        ranges: bool = False,
-        listed: bool = True,
+        need: Need = Need.PAYLOADS,
         tmpdir: str | None = None,
         sources: int = 1,
     ) -> None:
         self.listing = listing
         self._sources = sources
-        read: Any = partial(tar.read_members, ranges=ranges, listed=listed, scratch=lambda: scratch_file(tmpdir))
+        read: Any = partial(tar.read_members, need=need, scratch=lambda: scratch_file(tmpdir))
         self._checker = Checker(listing, account, read)
-        self._local = LocalShards(self._checker, ranges, sources)
+        self._local = LocalShards(self._checker, need.leaves_payloads, sources)
         self._remote: RemoteShards | None = None
 
     def close(self) -> None:

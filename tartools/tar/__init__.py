@@ -9,7 +9,7 @@ Formats: ustar, GNU and pax (POSIX.1-2017, pax, "ustar Interchange Format" and "
 
 from __future__ import annotations
 
-from tartools.tar.groups import ARCHIVE_END, ContiguousGroups, Mark, Parsed, ScatteredGroup, Special
+from tartools.tar.groups import ARCHIVE_END, ContiguousGroups, Mark, Need, Parsed, ScatteredGroup, Special
 from tartools.tar.header import BLOCK, padded
 from tartools.tar.keys import join_path, split_path
 from tartools.tar.member import Member, Source, located, read_range
@@ -31,6 +31,7 @@ __all__ = [
     "ContiguousGroups",
     "Mark",
     "Member",
+    "Need",
     "Parsed",
     "ScatteredGroup",
     "Source",

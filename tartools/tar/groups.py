@@ -1,11 +1,34 @@
 """Groups of members, which the reader yields, and members without sample data."""
 
 from collections.abc import Sequence
+from enum import Enum
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 from tartools.tar.header import BLOCK
 from tartools.tar.member import Member, Source
+
+
+class Need(Enum):
+    """What the caller of a reader needs of each sample. The less it needs, the less is done.
+
+    Only plain local files can be read in part; all bytes of other inputs are read anyway.
+    """
+
+    PLACES = "its key and its extent: to copy, move or count samples"
+    FIELDS = "its members and their sizes: payloads stay in plain files, where single ones can be read"
+    BYTES = "its bytes, in memory: its members are parsed on first use"
+    PAYLOADS = "its members and most of its payloads, in memory"
+
+    @property
+    def lists_members(self) -> bool:
+        """True if the reader lists members; otherwise `members_in` finds them, which takes longer if most are used."""
+        return self in (Need.FIELDS, Need.PAYLOADS)
+
+    @property
+    def leaves_payloads(self) -> bool:
+        """True if payloads may stay in plain files."""
+        return self in (Need.PLACES, Need.FIELDS)
 
 
 class Mark:

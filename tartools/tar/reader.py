@@ -25,7 +25,7 @@ from tartools.tar.fullheader import (
     read_full_header,
 )
 from tartools.tar.grouping import MAX_GROUP_IN_MEMORY, Grouper
-from tartools.tar.groups import ARCHIVE_END, FOREIGN_PREFIX, Parsed, Special
+from tartools.tar.groups import ARCHIVE_END, FOREIGN_PREFIX, Need, Parsed, Special
 from tartools.tar.header import (
     BLOCK,
     EXPECTED_SUMS,
@@ -60,8 +60,7 @@ def read_members(
     *,
     url: str,
     scratch: Callable[[], io.FileIO],
-    ranges: bool = False,
-    listed: bool = True,
+    need: Need = Need.PAYLOADS,
     alike: bool = False,
     lax: bool = False,
     begin: int = 0,
@@ -74,10 +73,10 @@ def read_members(
     another archive follows the end of one, it is read too. A failure is raised after all groups before it have been
     yielded, except the group that it interrupts.
 
-    With *ranges*, if *stream* is a regular file, groups are ranges of it and large payloads are not read. Without
-    *listed*, contiguous groups come without their members, which is faster if few of them are needed. With *alike*,
-    those that numpy finds to have the same fields come with `Alike` in place of members, and a large file that begins
-    with small members is read as if without *ranges*: for who holds no samples.
+    If *stream* is a regular file, and *need* leaves payloads there, groups are ranges of it and large payloads are not
+    read. Contiguous groups list their members if *need* says so. With *alike*, groups that numpy finds to have the same
+    fields come as `UniformGroups` in place of members, and a large file that begins with small members is read as if
+    payloads were needed: for callers that hold no samples.
     A regular file can be read in parts: *begin* is the offset at which *stream* stands, *until* the offset to stop at,
     which must be between two members that no global header governs.
 
@@ -87,7 +86,7 @@ def read_members(
     Raises: TarFormatError and TruncatedError with *url* and byte offset. With *lax*, an input may end between two
     members without an end of archive: a `Special` of kind "missing end" is yielded.
     """
-    reader = Reader(stream, url, scratch, ranges, listed, alike, begin, until)
+    reader = Reader(stream, url, scratch, need, alike, begin, until)
     while reader.refill():
         if reader.lacks_bytes:
             continue
@@ -114,8 +113,7 @@ class Reader:
         stream: Stream,
         url: str,
         scratch: Callable[[], io.FileIO],
-        ranges: bool,
-        listed: bool,
+        need: Need,
         alike: bool,
         begin: int,
         until: int | None,
@@ -128,8 +126,8 @@ class Reader:
         self.size = 0 if stream.file is None else max(0, size_of(stream.file) - stream.start)
         self.until = sys.maxsize if until is None else until
         self.size = min(self.size, self.until)
-        self.ranges = ranges and stream.file is not None
-        if ranges and alike and stream.file is not None and self.size - begin >= MAX_GROUP_IN_MEMORY:
+        self.ranges = need.leaves_payloads and stream.file is not None
+        if self.ranges and stream.file is not None and alike and self.size - begin >= MAX_GROUP_IN_MEMORY:
             self.ranges = not is_dense(stream.file, stream.start + begin)  # to read small members is less than to skip
         self.position = 0  # offset in the buffer up to which it is parsed
         self.filled = 0
@@ -146,7 +144,7 @@ class Reader:
         self.seen = 0  # groups
         self.takes_runs = until is not None and "numpy" in sys.modules  # of plain headers, by numpy
         self.failed = 0  # times in a row that there was no run
-        self.groups = Grouper(scratch, listed, alike)
+        self.groups = Grouper(scratch, need.lists_members, alike)
         # no larger than what is to be read: large buffers cost time
         end = self.until if stream.file is None else self.size
         self._begin_buffer(Chunk(max(0, min(self.reach, end - begin + BLOCK)), stream, begin))

@@ -21,7 +21,7 @@ from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import Sample, build, raw_bytes
 from tartools.samples.sortkeys import shuffled
 from tartools.shards.numbering import Numbering, existing_shards, parse_numbering
-from tartools.shards.reading import Reading, read_batches
+from tartools.shards.reading import Reading, ShardPolicy, read_batches
 from tartools.shards.shardrows import write_rows
 from tartools.shards.writing import Destination, SampleWriter, codec_for, shard_writer
 from tartools.storage.checks import version_of
@@ -195,7 +195,7 @@ class _Packing:
         """Return the rows of the shard *url*, which is there. Raises: StorageError if it is another one."""
         block = RowBlock(url)
         ends: list[Sample] = []
-        for batch in read_batches([url], Account(), Reading(plain=True)):
+        for batch in read_batches([url], Account(), Reading(policy=ShardPolicy(reject_compressed=True))):
             block.add(batch)
             ends = [ends[0] if ends else batch[0].own(), batch[len(batch) - 1].own()]
         mismatch = StorageError(

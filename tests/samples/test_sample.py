@@ -37,6 +37,7 @@ from tartools.tar import (
     reader,
     split_path,
 )
+from tartools.tar.groups import Need
 from tests.archives import END, Trickle, entry, file_stream, header, picture
 from tests.conftest import Run, make_tar
 
@@ -76,10 +77,10 @@ def grouped(*paths: bytes, step: int = 1 << 30) -> list[list[bytes]]:
     """Return how members of these *paths* group."""
     archive = b"".join(entry(path, b"x" * 10) for path in paths) + END
     both = []
-    for listed in (False, True):
-        parts = read_members(Trickle(archive, step), url="a", scratch=scratch_file, listed=listed)
+    for need in Need:
+        parts = read_members(Trickle(archive, step), url="a", scratch=scratch_file, need=need)
         both.append([[member.path for member in sample.members] for sample in samples_of(parts)])
-    assert both[0] == both[1]
+    assert all(paths == both[0] for paths in both)
     return both[0]
 
 

@@ -30,6 +30,7 @@ from tartools.tar import (
     rescan,
     split_path,
 )
+from tartools.tar.groups import Need
 from tartools.tar.header import MAX_EXTENDED_HEADER
 from tartools.tar.rescan import members_in
 from tests.archives import BLOCK, END, GNU, USTAR, V7, Trickle, base256, data, entry, file_stream, long, pax, sealed
@@ -49,9 +50,9 @@ def scratch_files(tmp_path: Path) -> Iterator[list[io.FileIO]]:
 
 
 def parse(
-    stream: Stream, made: list[io.FileIO] | None = None, *, lax: bool = False, ranges: bool = False, listed: bool = True
+    stream: Stream, made: list[io.FileIO] | None = None, *, lax: bool = False, need: Need = Need.PAYLOADS
 ) -> list[Member | Special | Mark]:
-    """Return all that is in *stream*; the members that are *listed* are those that are found later."""
+    """Return the contents of *stream*; members that are listed are compared with those that are found later."""
 
     def scratch() -> io.FileIO:
         assert made is not None, "no scratch file should be needed"
@@ -59,7 +60,7 @@ def parse(
         return made[-1]
 
     found: list[Member | Special | Mark] = []
-    for part in read_members(stream, url="a.tar", scratch=scratch, ranges=ranges, listed=listed, lax=lax):
+    for part in read_members(stream, url="a.tar", scratch=scratch, need=need, lax=lax):
         if isinstance(part, ContiguousGroups):
             found += members_of_run(part)
         elif isinstance(part, ScatteredGroup):
@@ -252,11 +253,11 @@ def test_a_path_of_nuls_is_a_member_too() -> None:
     assert contents(parse_bytes(content + END)) == [(odd[0], b"1"), (b"a", b"2"), (odd[1], b"1"), (b"a", b"2")]
 
 
-@pytest.mark.parametrize("ranges", [False, True])
-def test_a_file_that_grows_is_read_on(ranges: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("need", [Need.PAYLOADS, Need.FIELDS])
+def test_a_file_that_grows_is_read_on(need: Need, tmp_path: Path) -> None:
     content = b"".join(entry(b"%03d.x" % n, bytes([n]) * 5000) for n in range(100)) + END
     with file_stream(tmp_path / "a.tar", content[:20_000], step=2000) as stream:
-        reading = read_members(stream, url="a.tar", scratch=scratch_file, ranges=ranges)
+        reading = read_members(stream, url="a.tar", scratch=scratch_file, need=need)
         found = [next(reading)]  # now it knows how long the file is
         with (tmp_path / "a.tar").open("ab") as more:
             more.write(content[20_000:])
@@ -301,9 +302,9 @@ def test_a_global_header_between_extended_header_and_member() -> None:
 def test_global_records_apply_to_large_members_of_files(tmp_path: Path, scratch: list[io.FileIO]) -> None:
     payload = b"p" * (3 << 20)
     content = pax((b"mtime", b"1.5"), kind=b"g") + entry(b"a.x", payload) + END
-    for listed in (False, True):
+    for need in Need:
         with file_stream(tmp_path / "a.tar", content) as stream:
-            member = parse(stream, listed=listed)[0]
+            member = parse(stream, need=need)[0]
             assert isinstance(member, Member)
             assert b"mtime=1.5" in member.header
             assert member.read() == payload
@@ -386,7 +387,7 @@ def test_a_cut_at_any_byte_is_found(tmp_path: Path) -> None:
             os.truncate(tmp_path / "a.tar", cut)
             stream.file.seek(0)
             with pytest.raises(error) as raised:
-                parse(stream, ranges=bool(cut % 2))
+                parse(stream, need=Need.FIELDS if cut % 2 else Need.PAYLOADS)
             assert raised.value.offset == offset
 
 
@@ -498,32 +499,33 @@ def test_every_boundary_from_a_pipe(
 
 @pytest.mark.parametrize("buffer", [512, 1024, 1536, 4096, 10000])
 @pytest.mark.parametrize("step", [7, 511, 513, 4096])
-@pytest.mark.parametrize(("ranges", "listed"), [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("need", Need)
 @pytest.mark.parametrize("start", [0, 100])
 def test_every_boundary_from_a_file(
-    *, buffer: int, step: int, ranges: bool, listed: bool, start: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    *, buffer: int, step: int, need: Need, start: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole = [m for m in parse_bytes(archive_of_all_kinds()) if isinstance(m, Member)]
     monkeypatch.setattr(reader, "BUFFER_BYTES", buffer)
     monkeypatch.setattr(reader, "MIN_SKIP_BYTES", 600)
     monkeypatch.setattr(reader, "FIRST_READ_BYTES", 300)
     with file_stream(tmp_path / "a.tar", b"j" * start + archive_of_all_kinds(), start, step) as stream:
-        found = parse(stream, ranges=ranges, listed=listed)
+        found = parse(stream, need=need)
         members = [m for m in found if isinstance(m, Member)]
         assert contents(found) == EXPECTED
-        for member in members if listed or not ranges else ():  # those that are found later are read into memory
+        found_later = need is Need.PLACES  # such members are read into memory
+        for member in () if found_later else members:
             file, begin, end = located(member.source, member.start, member.data + member.size)
             assert file is stream.file
-            assert not ranges or member.source is file
+            assert not need.leaves_payloads or member.source is file
             if member.head is None:
                 assert read_range(file, begin, end) == member.header + member.read()
         assert raw(members) == raw(whole)
 
 
 @pytest.mark.parametrize("cut", [1, 300, 700, 3000])
-@pytest.mark.parametrize(("ranges", "listed"), [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("need", Need)
 def test_a_large_member_that_is_cut(
-    cut: int, ranges: bool, listed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scratch: list[io.FileIO]
+    cut: int, need: Need, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scratch: list[io.FileIO]
 ) -> None:
     monkeypatch.setattr(reader, "BUFFER_BYTES", 1024)
     monkeypatch.setattr(reader, "MAX_GROUP_IN_MEMORY", 1024)
@@ -531,7 +533,7 @@ def test_a_large_member_that_is_cut(
     with file_stream(tmp_path / "a.tar", b"j" * 10 + content, 10) as stream:
         for source in (stream, Trickle(content, 300)):
             with pytest.raises(TruncatedError, match=f"'b.x': {cut} bytes") as raised:
-                parse(source, scratch, ranges=ranges, listed=listed)
+                parse(source, scratch, need=need)
             assert raised.value.offset == len(content)
 
 

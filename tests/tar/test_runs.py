@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tartools.errors import TarFormatError
 from tartools.samples.batch import Batch
 from tartools.storage.scratch import scratch_file
-from tartools.tar import ContiguousGroups, Member, ScatteredGroup, read_members, reader, runs
+from tartools.tar import ContiguousGroups, Member, Need, ScatteredGroup, read_members, reader, runs
 from tests.archives import BLOCK, END, GNU, Trickle, data, entry, file_stream, long, pax
 from tests.archives import header as block
 
@@ -127,12 +127,12 @@ STEPS = st.sampled_from([1 << 20, 1024, 700])  # bytes that the stream gives at 
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(MEMBERS, max_size=12), STEPS, st.none() | st.integers(0, 1 << 20), st.booleans())
-def test_runs_are_parsed_as_the_loop_parses(members: list[bytes], step: int, at: int | None, listed: bool) -> None:
+@given(st.lists(MEMBERS, max_size=12), STEPS, st.none() | st.integers(0, 1 << 20), st.sampled_from(Need))
+def test_runs_are_parsed_as_the_loop_parses(members: list[bytes], step: int, at: int | None, need: Need) -> None:
     content = bytearray(b"".join(members) + END)
     if at is not None:  # a bit is flipped
         content[at % len(content)] ^= 1 << at % 8
-    loop, found = both(lambda: Trickle(bytes(content), step), listed=listed)
+    loop, found = both(lambda: Trickle(bytes(content), step), need=need)
     assert found == loop
 
 
@@ -155,9 +155,9 @@ def test_groups_that_are_alike(members: list[bytes], count: int, other: bytes, s
 
 
 @pytest.mark.parametrize("fields", [(b"cls", b"a.txt"), (b"only",)])
-@pytest.mark.parametrize("ranges", [False, True])
+@pytest.mark.parametrize("need", [Need.FIELDS, Need.PAYLOADS])
 def test_payloads_of_groups_that_are_alike(
-    ranges: bool, fields: tuple[bytes, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    need: Need, fields: tuple[bytes, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     __import__("numpy")
     monkeypatch.setattr(
@@ -168,7 +168,7 @@ def test_payloads_of_groups_that_are_alike(
     members = [(name, chance.randbytes(chance.randrange(700))) for name in names]
     found, times = [], 0
     with file_stream(tmp_path / "a.tar", b"".join(starmap(entry, members)) + END) as stream:
-        for part in read_members(stream, url="a.tar", scratch=scratch_file, alike=True, ranges=ranges):
+        for part in read_members(stream, url="a.tar", scratch=scratch_file, alike=True, need=need):
             if isinstance(part, ContiguousGroups) and part.alike is not None:
                 times += 1
                 assert isinstance(part.source, bytearray) and part.alike.endings == [b"." + field for field in fields]
@@ -191,13 +191,12 @@ def plain(count: int, seed: int = 0) -> bytes:
     return b"".join(samples)
 
 
-@pytest.mark.parametrize("ranges", [False, True])
-@pytest.mark.parametrize("listed", [False, True])
-def test_large_archives_over_many_buffers(ranges: bool, listed: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("need", Need)
+def test_large_archives_over_many_buffers(need: Need, tmp_path: Path) -> None:
     content = plain(1500) + entry(b"large.bin", bytes(3 << 20)) + plain(300, 1) + END
     with file_stream(tmp_path / "a.tar", content) as one, file_stream(tmp_path / "b.tar", content) as two:
         streams = iter((one, two))
-        loop, found = both(lambda: next(streams), listed=listed, ranges=ranges)
+        loop, found = both(lambda: next(streams), need=need)
     assert found == loop
     assert sum(len(part[0]) for part in found if isinstance(part, tuple) and isinstance(part[0], list)) >= 1790
 

@@ -126,8 +126,9 @@ class InputsToCheck:
                 damage = copy_and_check(stream, file)
             if damage is not None:
                 yield damage
-            for item in Walk(file, reading.lax, damage is None):
-                if not (isinstance(item, Trouble) and reading.skip_special and item.code in SPECIAL_CODES.values()):
+            for item in Walk(file, reading.strictness.lax, damage is None):
+                is_special = isinstance(item, Trouble) and item.code in SPECIAL_CODES.values()
+                if not (is_special and reading.strictness.skip_special):
                     yield item
 
 
@@ -248,7 +249,8 @@ class Checking:
 
     def _read_shards(self, numbers: Sequence[int]) -> Iterator[bytes]:
         """Yield the records of the sound shards among the inputs *numbers*, and add what is found in them."""
-        reading = self.shards.reading._replace(samples_only=True)
+        policy = self.shards.reading.policy._replace(samples_only=True)
+        reading = self.shards.reading._replace(policy=policy)
         urls = [self.shards.urls[number] for number in numbers]
         if repeatable := [url for url in urls if storage.is_repeatable(url)]:
             yield from records_of(

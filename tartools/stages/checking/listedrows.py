@@ -20,6 +20,7 @@ from tartools.tables import schema, source, tablesamples
 from tartools.tables.listed import TableColumns
 from tartools.tables.rowplaces import Extents, Listing, RowError, runs_of_equal
 from tartools.tables.rows import RowBlock
+from tartools.tar.groups import Need
 
 # rows that are read together, and of shards on servers, whose payloads are held meanwhile
 ROWS_IN_READ, REMOTE_ROWS_IN_READ = 1024, 256
@@ -118,7 +119,7 @@ class TableRows:
         """Yield the samples and findings of the rows *piece*, all of one shard, which exists."""
         if self._shards is None:
             quiet = Account(lambda _: None)
-            self._shards = tablesamples.ShardReaders(self._listing, quiet, ranges=True, tmpdir=self._tmpdir)
+            self._shards = tablesamples.ShardReaders(self._listing, quiet, need=Need.FIELDS, tmpdir=self._tmpdir)
         try:
             batches = list(self._shards.samples(piece))
             self._compare(batches, piece)

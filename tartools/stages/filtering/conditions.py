@@ -11,6 +11,7 @@ from tartools.samples.batch import Batch, SampleColumns
 from tartools.samples.sample import Sample
 from tartools.samples.values import INDEX_NAME, PSEUDO, as_text, field_list
 from tartools.tables.listed import known
+from tartools.tar.groups import Need
 
 if TYPE_CHECKING:
     from tartools.stages.filtering.expression import Ask, Expression
@@ -63,9 +64,12 @@ class Filter:
         return None if self._expression.asks is None else questions + self._expression.asks
 
     @property
-    def reads(self) -> bool:
-        """True if payloads are read."""
-        return self.asks is None or any(how not in ("has", "size") for how, _ in self.asks)
+    def need(self) -> Need:
+        """What the conditions ask of each sample."""
+        if self.by_key:
+            return Need.PLACES
+        asks_payloads = self.asks is None or any(how not in ("has", "size") for how, _ in self.asks)
+        return Need.PAYLOADS if asks_payloads else Need.FIELDS
 
     def columns(self, verbatim: bool) -> list[str]:
         """Return the names of the table columns that may answer the questions; with *verbatim* none of field values."""
