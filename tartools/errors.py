@@ -100,13 +100,18 @@ _in_command = False
 
 @contextmanager
 def in_command() -> Iterator[None]:
-    """Have messages name options as a command line has them, in the block: in all threads of this process."""
+    """Make this process a command in the block: messages name options as a command line does, and it may fork."""
     global _in_command  # noqa: PLW0603
     before, _in_command = _in_command, True
     try:
         yield
     finally:
         _in_command = before
+
+
+def is_command() -> bool:
+    """True if this process runs one of our commands; False if it is a user's program."""
+    return _in_command
 
 
 def option(name: str) -> str:

@@ -86,7 +86,7 @@ def cat(
     )  # all, as they come
     in_turns = parallel is None and not ahead.unordered
     need = Need.PLACES if in_turns and is_plain_copy else Need.PAYLOADS
-    reading = Reading(source.strictness, need, ahead.tmpdir, forks=in_turns)
+    reading = Reading(source.strictness, need, ahead.tmpdir)
     workers = cli.workers(parallel or 0)
 
     def shards_ahead(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Batch]]:

@@ -94,7 +94,7 @@ def tar2tsv(
     storage.check_output(output.url, output.force, urls, form=TEXT_FORMATS[form])
     listed = () if table.verbatim else column_names(columns)
     one_by_one = first is not None or any(INDEX_NAME in column.choices for column in columns)
-    reading = Reading(source.strictness, columns=listed, alike=not one_by_one, forks=True)
+    reading = Reading(source.strictness, columns=listed, alike=not one_by_one)
     max_workers = 1 if one_by_one else min(cli.workers(0), DEFAULT_WORKERS)
 
     def rows(task: ShardTask[textwrite.EmptyColumns]) -> Iterator[bytes]:

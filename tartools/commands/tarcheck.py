@@ -149,7 +149,7 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
         raise UsageError("--fix goes with -o OUTPUT, and so does --drop-duplicates (see tarcheck --help)")
     urls = list(dict.fromkeys(source.urls()))
     policy = ShardPolicy(ignore_repeated_keys=True)
-    reading = Reading(source.strictness, Need.FIELDS, means.tmpdir, policy=policy, forks=True)
+    reading = Reading(source.strictness, Need.FIELDS, means.tmpdir, policy=policy)
     shards = inputs_to_check(urls, reading)
     places = destinations(fixed.output, fixed.force, shards) if fixed.output else None
     checking = Checking(shards, account, options.decode, means.parallel or min(cli.workers(0), DEFAULT_WORKERS))

@@ -146,7 +146,7 @@ def tardedup(
     cli.check_outputs(outputs, output.force, [*urls, *against], {"--report": TSV, "--html": HTML})
 
     columns = ("__key__", *comparison.columns) if comparison.columns else ()
-    reading = Reading(source.strictness, tmpdir=means.tmpdir, columns=columns, forks=True)
+    reading = Reading(source.strictness, tmpdir=means.tmpdir, columns=columns)
     max_workers = cli.workers(means.parallel)
     run = DataSet(urls, account, reading, max_workers).to([output.url, extra_outputs.rest], output.force, output.gzip)
     sides = [DedupSide(INPUT, run)]

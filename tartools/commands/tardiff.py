@@ -95,7 +95,7 @@ class DiffOptions(cli.Group):
 def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions, means: cli.Means) -> int:
     """Run the command."""
     max_workers = means.parallel or min(cli.workers(0), DEFAULT_WORKERS)
-    reading = Reading(source.strictness, tmpdir=means.tmpdir, forks=True)
+    reading = Reading(source.strictness, tmpdir=means.tmpdir)
     check_options(options, source)
     if options.digest:
         digest = comparing.digest(source.urls(), account, reading, max_workers)

@@ -130,7 +130,7 @@ def tarjoin(
     storage.check_output(output.url, output.force, [*a, *b])
     storage.check_inputs([*a, *b])
     check_no_rows(a)
-    reading = Reading(source.strictness, tmpdir=tmpdir, forks=True)
+    reading = Reading(source.strictness, tmpdir=tmpdir)
     chosen = ChosenColumns(words, " ".join(options.exclude or ()).split(), str if options.verbatim else str.lower)
     rows = RowOptions(options.form, options.key, options.dots, options.encoding)
     partners = read_second(b, rows, chosen, account, reading, memory)

@@ -92,7 +92,7 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wa
     )
     urls = list(chain.from_iterable(groups))
     storage.check_output(output.url, output.force, urls)
-    reading = Reading(source.strictness, tmpdir=wanted.tmpdir, sources=len(groups), forks=True)
+    reading = Reading(source.strictness, tmpdir=wanted.tmpdir, sources=len(groups))
     run = DataSet(urls, account, reading, cli.workers(0)).to(
         [output.url], output.force, output.gzip, {"--rekey": wanted.rekey}
     )

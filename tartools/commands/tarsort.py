@@ -144,7 +144,7 @@ class CommandSorter(NamedTuple):
         is_from_keys = sortkeys.key_encoder(order) is not None  # else values are read
         need = Need.FIELDS if is_from_keys else Need.PAYLOADS
         policy = ShardPolicy(ignore_repeated_keys=order.by_key)
-        reading = Reading(self.reading.strictness, need, self.reading.tmpdir, policy=policy, forks=True)
+        reading = Reading(self.reading.strictness, need, self.reading.tmpdir, policy=policy)
         files = SampleFiles(tmpdir, self.urls)
         max_workers = 1 if order.by_position else min(cli.workers(0), DEFAULT_WORKERS)
 

@@ -162,7 +162,7 @@ def tarsplit(
         codec_for(example, shard_options.gzip)
         columns = ["__key__", *(column_names([column]) if column else [])] if word else []
         need = Need.PLACES if column is None else Need.PAYLOADS
-        reading = Reading(source.strictness, need, shard_options.tmpdir, columns, forks=True)
+        reading = Reading(source.strictness, need, shard_options.tmpdir, columns)
         data = DataSet(source.urls(), account, reading, cli.workers(0))
         outputs = PartOutputs(
             names, limits, shard_options.even, shard_options.start, shard_options.force, shard_options.gzip

@@ -97,7 +97,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     class_fields = (looks.classes or "").split()
     kinds = FieldKinds(classes_in(class_fields), is_picture_field, partial(decoding.facts, decode=looks.decode))
     columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, class_fields, kinds, account)
-    reading = Reading(source.strictness, Need.FIELDS, columns=columns, alike=True, forks=True)
+    reading = Reading(source.strictness, Need.FIELDS, columns=columns, alike=True)
     listed = MAX_REMEMBERED_KEYS if looks.json else sections.MAX_PLACES_LISTED
     summary = Summary(listed)
 

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Collection
 from typing import NoReturn
 
-from tartools.errors import StorageError, TarToolsError
+from tartools.errors import StorageError, TarToolsError, is_command
 from tartools.storage.interrupts import ENDING, deferred_signals
 from tartools.storage.streams import SharedFile, Stream, enlarge, wait_until_ready
 from tartools.tar.compression import StoredBytes
@@ -39,10 +39,14 @@ MOST_TEXT = 50_000  # characters of a traceback
 # holds at that moment (of malloc, of an import, of a queue) stays locked in the copy for ever, since its owner is not
 # there. Whether a thread holds one can't be asked, so there is no fork while there are threads.
 def can_fork() -> bool:
-    """True if another process may be forked: no other thread runs, and there are fewer than MAX_FORKS."""
+    """True if another process may be forked: in a command, no other thread runs, and fewer than MAX_FORKS run.
+
+    A user's program may have locks, a GPU, or handlers that a fork would inherit, so it is never forked. A fork does
+    not fork again, or there would be MAX_FORKS times as many.
+    """
     threading = sys.modules.get("threading")  # not imported: there is only one
     is_single_threaded = threading is None or threading.active_count() == 1
-    return hasattr(os, "fork") and is_single_threaded and Fork.count < MAX_FORKS
+    return is_command() and not Fork.is_fork and hasattr(os, "fork") and is_single_threaded and Fork.count < MAX_FORKS
 
 
 class Fork:
@@ -54,6 +58,7 @@ class Fork:
     """
 
     count = 0  # of those that run
+    is_fork = False  # this process is one
 
     def __init__(self, work: Callable[[int], None], fds: Collection[int] = ()) -> None:
         ours, theirs = os.pipe()
@@ -99,6 +104,7 @@ def _live(work: Callable[[int], None], pipe: int, fds: Collection[int]) -> NoRet
     answers by closing this process. Inherited descriptors are closed: a copy of the write end of a pipe would keep that
     pipe's reader waiting for ever.
     """
+    Fork.is_fork = True
     try:
         for number in ENDING:
             signal.signal(number, signal.SIG_IGN)

@@ -241,7 +241,7 @@ class Pass(ABC, Generic[Item]):
 
     def _shard(self, at: int, url: str, account: Account, reading: Reading) -> Iterator[Batch]:
         copy = self.snapshot.open(at)
-        stream = None if copy is None else ShardStream(url, account, reading.forks, copy)
+        stream = None if copy is None else ShardStream(url, account, copy)
         return shard_batches(url, account, reading, stream)
 
     def _checked(self, batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tartools import storage, tar
-from tartools.errors import StorageError, TarFormatError, TarToolsError, option, printable, shown
+from tartools.errors import StorageError, TarFormatError, TarToolsError, is_command, option, printable, shown
 from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample
@@ -59,7 +59,7 @@ class Reading(NamedTuple):
     `columns`: samples that a table lists come as `tables.listed.ListedBatch`, with those of these columns that the
     table has, and are read when they are asked for.
     `sources`: data sets that are read at once; each keeps so many times fewer files open, and reads less ahead.
-    `alike`: samples with the same fields may come as `UniformGroups`. `forks`: a forked process decompresses.
+    `alike`: samples with the same fields may come as `UniformGroups`.
     """
 
     strictness: Strictness = Strictness()
@@ -69,7 +69,6 @@ class Reading(NamedTuple):
     policy: ShardPolicy = ShardPolicy()
     sources: int = 1
     alike: bool = False
-    forks: bool = False
 
     def only(self, need: Need, columns: Sequence[str] | None = None) -> "Reading":
         """Return the same with another need, and with other columns if given."""
@@ -169,7 +168,7 @@ def shard_batches(
     Of a plain file, whose stream stands at byte *begin*, only the samples up to byte *until*, where one must begin.
     *first* gets the keys of the first samples, and by default warns of one that comes back.
     """
-    with closing(stream or ShardStream(url, account, reading.forks)) as opened:
+    with closing(stream or ShardStream(url, account)) as opened:
         try:
             for batch in batches_of(read_parts(url, opened, reading, begin, until), url, account, reading, first):
                 if reading.policy.reject_compressed and isinstance(opened, ShardStream) and opened.compressed:
@@ -279,19 +278,18 @@ class ShardStream:
 
     While it is open, *account* watches that a file does not change.
 
-    With *forks*, a forked process reads the shard once that pays. *opened* has its bytes, if they are not to be read
-    from *url*.
+    In a command, a forked process decompresses the shard once that pays. *opened* has its bytes, if they are not to be
+    read from *url*.
 
     Raises StorageError if the shard can't be opened.
     """
 
     compressed = False  # as far as something was read
 
-    def __init__(self, url: str, account: Account, forks: bool = False, opened: Input | None = None) -> None:
+    def __init__(self, url: str, account: Account, opened: Input | None = None) -> None:
         self._input: Input | None = opened or storage.open_read(url)
         self._stored: StoredBytes | None = StoredBytes(self._input)
         self._url = url
-        self._forks = forks
         self._account = account
         self._counted = 0  # of the stored bytes
         self._ended = False  # the stream was read to its end, where its input has checked itself
@@ -317,7 +315,7 @@ class ShardStream:
         self._stream = decompressed(self._stored, self._url)
         self.compressed = type(self._stream) is Decompressed
         fileno = getattr(self._input, "fileno", None)  # remote objects have no descriptor
-        if self._forks and self.compressed and fileno is not None:
+        if self.compressed and fileno is not None and is_command():
             from tartools.shards.forks import ForkedStream  # most inputs are plain files
 
             self._stream = self._forked = ForkedStream(self._stream, self._stored, fileno(), self._url)

@@ -60,7 +60,7 @@ class RowPass(Pass[int]):
 
     def _index(self, groups: Sequence[Sequence[str]]) -> list[range]:
         """Make the rows of *groups*, lists of URLs that together are the input; return the row numbers of each."""
-        indexing = shardrows.Indexing(self.reading._replace(forks=False), self.max_workers)
+        indexing = shardrows.Indexing(self.reading, self.max_workers)
         self._rows, ranges = shardrows.row_inputs_apart(groups, self.account, indexing)
         return ranges
 

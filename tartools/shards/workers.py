@@ -354,10 +354,8 @@ class _Gathering(Generic[Result]):
             self._first = first_keys(part.url, self._account, self._reading)
         return self._first
 
-    def _read(
-        self, part: ShardPart, first_of: Callable[[ShardPart], RepeatedKeyDetector], reading: Reading | None = None
-    ) -> Iterator[Batch]:
-        return read_part(part, self._account, reading or self._reading, first_of)
+    def _read(self, part: ShardPart, first_of: Callable[[ShardPart], RepeatedKeyDetector]) -> Iterator[Batch]:
+        return read_part(part, self._account, self._reading, first_of)
 
     # ---- what follows runs in a worker ----
 
@@ -376,7 +374,7 @@ class _Gathering(Generic[Result]):
             listed_keys.append(_ListedKeys(self._reading.policy.ignore_repeated_keys))
             return listed_keys[-1]
 
-        read = partial(self._read, first_of=listed, reading=self._reading._replace(forks=False))
+        read = partial(self._read, first_of=listed)
         task: ShardTask[Result] = ShardTask(plan.number, plan.parts, read, in_worker=True)
         output: list[bytes] = []
         try:
@@ -453,7 +451,7 @@ def read_part(
     Raises: RestartError if its last sample goes on behind its cut; StorageError if the file has changed.
     """
     _, url, begin, cut, version = part
-    stream = ShardStream(url, account, reading.forks)
+    stream = ShardStream(url, account)
     last = b""
     if version is not None and (stream.file is None or FileVersion.of(stream.file) != version):
         stream.close()

@@ -394,7 +394,7 @@ class SecondRows:
                 from tartools.formats import textrows
                 from tartools.formats.encodings import recoded
 
-                with stream_file(ShardStream(url, account, forks=True), url) as file:
+                with stream_file(ShardStream(url, account), url) as file:
                     text = recoded(file, self._encoding, url)
                     yield from textrows.packed_rows(text, form, url, self._format)
                 account.check()

@@ -191,19 +191,43 @@ def test_a_bug_in_the_child_shows_its_traceback(counted: Counted) -> None:
 def test_what_the_child_reads_is_counted(big: Path) -> None:
     program = """
 import os, sys
+from tartools.errors import in_command
 from tartools.shards import reading
 from tartools.samples.account import Account
-for url in sys.argv[1:]:
+with in_command():
+  for url in sys.argv[1:]:
     account = Account()
-    stream = reading.ShardStream(url, account, forks=True)
+    stream = reading.ShardStream(url, account)
     room = memoryview(bytearray(1 << 20))
     while stream.readinto(room):
         assert account.bytes_in <= os.path.getsize(url)
     assert stream.readinto(room) == 0
     assert account.bytes_in == os.path.getsize(url), (account.bytes_in, url)
+    assert stream._forked._child is not None
     stream.close()
 """
     python(program, *NAMES, folder=big).output()
+
+
+def test_a_fork_does_not_fork_again(big: Path) -> None:
+    program = """
+import os, sys
+from tartools.errors import in_command
+from tartools.shards import forks, reading
+from tartools.samples.account import Account
+def read(pipe):
+    stream = reading.ShardStream(sys.argv[1], Account())
+    count, room = 0, memoryview(bytearray(1 << 20))
+    while size := stream.readinto(room):
+        count += size
+    os.write(pipe, b"%d %d" % (count, stream._forked._child is not None))
+with in_command():
+    fork = forks.Fork(read)
+    print(fork.pipe.read(100).decode())
+    fork.end()
+"""
+    done = python(program, "big.tgz", folder=big)
+    assert (done.stdout, done.stderr) == (b"%d 0\n" % os.path.getsize(big / "big.tar"), "")
 
 
 @linux

@@ -82,7 +82,7 @@ class InputsToCheck:
         if number not in self.copies and not storage.is_repeatable(url):
             self.copies[number] = Copy(storage.open_read(url), url, self.reading.tmpdir, lambda _: None)
         copy = self.copies.get(number)
-        return ShardStream(url, account, False, copy.open() if copy else None)
+        return ShardStream(url, account, copy.open() if copy else None)
 
     def read(self, number: int) -> Iterator[Trouble | Rows]:
         """Yield the samples of input *number*, and findings about it, in order. Raises: StorageError."""
