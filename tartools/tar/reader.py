@@ -1,9 +1,23 @@
 """Parse a tar stream to groups of members: the hot loop of the toolbox.
 
-Why it is fast: reads fill buffers of 1 MiB that are never reused. For each member, one look-up verifies the header and
-that it is a regular file, and one comparison that it belongs to the same group; only the start of each group is
-recorded. All else (extended headers, links, the end, damage) takes the slow path. Only the tail of a full buffer is
-copied, so that groups stay contiguous.
+`refill` reads up to 1 MiB into a buffer, `parse` goes over its headers, and so on in turn. One look-up verifies that a
+header is that of a plain regular file, and one comparison tells whether it belongs to the open group; only the start of
+each group is recorded. `runs` does this for many members at once, by numpy, where that pays. All else (extended
+headers, links, the end, damage) takes the slow path. A buffer is never reused, since samples hold views of it; only
+where the members are ranges of a file, so that no view exists, the same one is filled again. At the end of a full
+buffer the bytes of the open group are copied to the next one, so that groups stay contiguous. If they are too many, its
+members are set aside (`Grouper.scatter`); a member that is too large for a buffer becomes a range of a file.
+
+Offsets are of three kinds; without a word about it, they are in the buffer:
+
+    stream    0 ......... buffer.base ......................................... the end of the tar
+    buffer                0 ................. position .......... filled        as far as it was parsed, and read
+    source    0 ......... groups.shift                                          where the consumer finds the members
+
+The source of members is the buffer itself, and then `groups.shift` is 0; or, if payloads may stay in a plain file, that
+file, in which the stream begins at byte `stream.start`: then `groups.shift` is `buffer.base + stream.start`. In the
+source are the starts of groups, `groups.begin` of the open one, and `start` and `data` of members; in the stream are
+`groups.origin` and `groups.last`, and the offsets that errors have.
 """
 
 from __future__ import annotations
