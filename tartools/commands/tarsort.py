@@ -55,7 +55,7 @@ from tartools.shards.dataset import DataSet
 from tartools.shards.passes import Pass
 from tartools.shards.reading import Reading, ShardPolicy, counted
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, Tasks, gather
-from tartools.stages import externalsort, sort
+from tartools.stages import externalsort, sortrows, sortsamples
 from tartools.stages.samplefiles import Identities, SampleFiles
 from tartools.tar.groups import Need
 
@@ -101,7 +101,7 @@ class Sorting(cli.Group):
             parser=memory_size,
             default="256M",
         ),
-    ] = sort.DEFAULT_SORT_MEMORY
+    ] = sortsamples.DEFAULT_SORT_MEMORY
     tmpdir: cli.TmpDir = None
 
 
@@ -131,12 +131,12 @@ class CommandSorter(NamedTuple):
         return self.order.kind != "shuffle"
 
     def positions(self, inputs: "RowInputs", account: Account) -> Iterator[int] | None:
-        """Return the sorted row numbers: see `sort.positions_by_columns`."""
-        return sort.positions_by_columns(inputs, self.order, account, self.memory, self.reading.tmpdir)
+        """Return the sorted row numbers: see `sortrows.positions_by_columns`."""
+        return sortrows.positions_by_columns(inputs, self.order, account, self.memory, self.reading.tmpdir)
 
     def positions_by_samples(self, run: Pass[int], inputs: "RowInputs") -> Iterator[int]:
-        """Return the sorted row numbers: see `sort.positions_by_samples`."""
-        return sort.positions_by_samples(run, inputs, self.order, self.memory)
+        """Return the sorted row numbers: see `sortrows.positions_by_samples`."""
+        return sortrows.positions_by_samples(run, inputs, self.order, self.memory)
 
     def batches(self) -> Iterator[Batch]:
         """Return the sorted samples."""
@@ -150,11 +150,11 @@ class CommandSorter(NamedTuple):
 
         def work(task: ShardTask[Identities]) -> Iterator[bytes]:
             task.batches = counted(task.batches, account)
-            return sort.index_blocks(task, order, files)
+            return sortsamples.index_blocks(task, order, files)
 
         tasks = gather(self.urls, account, reading, work, max_workers=max_workers, plain=True)
         records = externalsort.records_of(blocks_of(tasks, files, account))
-        return sort.sorted_batches(records, order, account, files, memory=self.memory, tmpdir=tmpdir)
+        return sortsamples.sorted_batches(records, order, account, files, memory=self.memory, tmpdir=tmpdir)
 
 
 def blocks_of(tasks: Tasks[Identities], files: SampleFiles, account: Account) -> Generator[bytes, None, None]:

@@ -28,7 +28,7 @@ from tartools.samples.unicodeforms import other_forms
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, ShardStream, closing_upstream, read_batches
 from tartools.stages.externalsort import external_sort, in_parts, unpack_block
-from tartools.stages.samplefiles import LOCATION, Entry, SampleFiles
+from tartools.stages.samplefiles import Location, SampleFiles
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
@@ -454,10 +454,9 @@ class SecondShards:
         """Return the packed locations of the samples of *batch*: in plain files, or copied to a temporary one."""
         shard_and_bounds = self._files.location_of(batch)
         if shard_and_bounds is None:
-            locations = [self._files.store(sample) for sample in batch]
-            return [LOCATION.pack(start, end, shard, 0, flags) for start, end, shard, flags in locations]
+            return [self._files.store(sample).pack() for sample in batch]
         shard, bounds = shard_and_bounds
-        return [LOCATION.pack(start, end, shard, 0, 0) for start, end in pairwise(bounds)]
+        return [Location(start, end, shard).pack() for start, end in pairwise(bounds)]
 
     def single(self) -> bytes | None:
         """Return None: the values of `batches` are locations, not payloads."""
@@ -465,8 +464,7 @@ class SecondShards:
 
     def members(self, key: bytes, location: bytes) -> list[Member]:
         """Return the members to add for *key*, from a *location* of `batches`. Raises: SampleError."""
-        start, end, shard, _, flags = LOCATION.unpack(location)
-        sample = self._files.sample(Entry(b"", key, start, end, shard, flags))
+        sample = self._files.sample(key, Location.unpack(location))
         members, names = sample.members, sample.fields
         if names not in self._fields:
             if len(set(names)) < len(names):

@@ -1,14 +1,14 @@
 """The files that hold samples while they are sorted or joined: plain local inputs, and a scratch file for all others.
 
-An index of such samples has records. A record is bytes that C compares in sort order: the sort key of the sample, its
-position in the input (so that the sort is stable), its key, and the location: a range of a plain local file, or of the
-scratch file.
+A sample is remembered by its location: the bytes of a plain local file, or of the scratch file.
 """
 
+from __future__ import annotations
+
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, repeat
 from operator import sub
 from struct import Struct
 from typing import NamedTuple
@@ -22,9 +22,7 @@ from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import FileVersion, changed
 from tartools.tar import Member, Source, located, read_range
 
-SORT_POSITION_BYTES = 8  # bytes, big-endian, after the sort key; the key of the sample and its location follow
-LOCATION = Struct(">QQIIB")  # start, end, shard, length of the key in the record, flags
-NEVER_JOINED, IN_SCRATCH_FILE = 1, 2  # flags: never joined; in the scratch file
+LOCATION = Struct(">QQI?")  # see `Location`
 Identities = list[tuple[int, tuple[int, ...]]]
 
 MAX_PARTS_JOINED = 64  # parts of a sample that are joined without copying them to the scratch file first
@@ -33,36 +31,25 @@ MAX_SAMPLE_READ_WHOLE = 1 << 20
 MAX_SAMPLE_IN_MEMORY = 16 << 20  # bytes of one joined sample in memory
 
 
-class Entry(NamedTuple):
-    """A record of the index, unpacked: the sort key, and where the sample *key* is stored."""
+class Location(NamedTuple):
+    """The bytes of a sample, from *begin* to *end*: of a file, or of the scratch file if *in_scratch*.
 
-    sort_key: bytes
-    key: bytes
-    start: int
+    *shard*: number of the shard that the sample was read from, and of the file.
+    """
+
+    begin: int
     end: int
     shard: int
-    flags: int
+    in_scratch: bool = False
 
+    def pack(self) -> bytes:
+        """Return this as bytes, for `unpack`."""
+        return LOCATION.pack(*self)
 
-def record_of(position: int, entry: Entry) -> bytes:
-    """Return the record of *entry*, which has this *position* in the input."""
-    sort_key, key, start, end, shard, flags = entry
-    return (
-        sort_key
-        + position.to_bytes(SORT_POSITION_BYTES, "big")
-        + key
-        + LOCATION.pack(start, end, shard, len(key), flags)
-    )
-
-
-def entries_of(records: Iterable[bytes]) -> Iterator[Entry]:
-    """Yield *records* as entries, in their order."""
-    unpack, make, size = LOCATION.unpack_from, tuple.__new__, LOCATION.size  # half of what Entry(...) costs
-    for packed in records:
-        behind = len(packed) - size
-        start, end, shard, length, flags = unpack(packed, behind)
-        begin = behind - length
-        yield make(Entry, (packed[: begin - SORT_POSITION_BYTES], packed[begin:behind], start, end, shard, flags))
+    @classmethod
+    def unpack(cls, packed: bytes) -> Location:
+        """Return the location that `pack` made *packed*."""
+        return cls._make(LOCATION.unpack(packed))
 
 
 def reopen(url: str) -> io.FileIO:
@@ -109,51 +96,60 @@ class SampleFiles:
         self._register(shard, file)
         return shard, bounds
 
-    def store(self, sample: Sample) -> tuple[int, int, int, int]:
-        """Return start, end, shard and flags of *sample*; copy it unless it is in a plain file."""
+    def store(self, sample: Sample) -> Location:
+        """Return the location of *sample*; copy it unless it is in a plain file."""
         shard = self._number(sample.shard)
         file, start, end = extent(sample.members)
         if isinstance(file, io.FileIO) and not file.writable():  # scratch files are writable
             self._register(shard, file)
-            return start, end, shard, 0
-        return *self._copy(sample), shard, IN_SCRATCH_FILE
+            return Location(start, end, shard)
+        return Location(*self._copy(sample), shard, True)
 
-    def file(self, entry: Entry) -> tuple[io.FileIO, str]:
-        """Return the file that holds the sample of *entry*, and the URL that the sample was read from."""
-        return self._flushed_scratch() if entry.flags & IN_SCRATCH_FILE else self._file(entry.shard), self._urls[
-            entry.shard
-        ]
+    def file(self, shard: int, in_scratch: bool) -> tuple[io.FileIO, str]:
+        """Return the file that holds samples of *shard*, and the URL of that shard: see `Location`."""
+        return self._flushed_scratch() if in_scratch else self._file(shard), self._urls[shard]
 
-    def gather(self, entries: Sequence[Entry]) -> Batch:
-        """Return the samples of *entries* in one batch, read into memory."""
-        _, keys, starts, ends, shards, flags = zip(*entries, strict=True)
-        places = list(zip(shards, flags, strict=True))
-        files_by_place = {pair: self.file(entry) for pair, entry in dict(zip(places, entries, strict=True)).items()}
-        files, sizes = [files_by_place[pair][0] for pair in places], list(map(sub, ends, starts))
-        data = self._open.read(files, starts, sizes)
+    def gather(
+        self,
+        keys: Sequence[bytes],
+        begins: Sequence[int],
+        ends: Sequence[int],
+        shards: Sequence[int],
+        in_scratch: Sequence[bool],
+    ) -> Batch:
+        """Return samples in one batch, read into memory, given their *keys* and their locations by column."""
+        places = list(zip(shards, in_scratch, strict=True))
+        files_by_place = {place: self.file(*place) for place in dict.fromkeys(places)}
+        files, sizes = [files_by_place[place][0] for place in places], list(map(sub, ends, begins))
+        data = self._open.read(files, begins, sizes)
         if len(data) < sum(sizes):  # a read may return less
-            data = b"".join(map(read_range, files, starts, ends))
-        urls = [files_by_place[pair][1] for pair in places]
+            data = b"".join(map(read_range, files, begins, ends))
+        urls = [files_by_place[place][1] for place in places]
         return Batch.in_buffer(data, keys, list(accumulate(sizes, initial=0)), urls)
 
-    def sample(self, entry: Entry) -> Sample:
-        """Return the sample of *entry* as a range of the file that holds it."""
-        file, url = self.file(entry)
-        return Sample.at(entry.key, file, entry.start, entry.end, url)
+    def sample(self, key: bytes, location: Location) -> Sample:
+        """Return the sample *key* as a range of the file that holds it."""
+        begin, end, shard, in_scratch = location
+        file, url = self.file(shard, in_scratch)
+        return Sample.at(key, file, begin, end, url)
 
-    def members(self, parts: list[Entry]) -> list[PartMember]:
-        """Return the members of all *parts*. Many parts, or large ones, are copied to the scratch file first."""
-        small = sum(entry.end - entry.start for entry in parts if entry.end - entry.start <= MAX_SAMPLE_READ_WHOLE)
+    def members(self, key: bytes, parts: Sequence[Location]) -> list[PartMember]:
+        """Return the members of all *parts* of the sample *key*.
+
+        Many parts, or large ones, are copied to the scratch file first.
+        """
+        sizes = [location.end - location.begin for location in parts]
+        small = sum(size for size in sizes if size <= MAX_SAMPLE_READ_WHOLE)
         if len(parts) <= MAX_PARTS_JOINED and small <= MAX_SAMPLE_IN_MEMORY:
-            samples = map(self.sample, parts)
+            samples = map(self.sample, repeat(key), parts)
             return [PartMember(part, s.shard, member) for part, s in enumerate(samples) for member in s.members]
         owners: list[tuple[int, str]] = []
         spans = []
-        for part, entry in enumerate(parts):
-            sample = self.sample(entry)
+        for part, location in enumerate(parts):
+            sample = self.sample(key, location)
             owners += [(part, sample.shard)] * len(sample.members)
             spans.append(self._copy(sample))
-        joined = Sample.at(parts[0].key, self._flushed_scratch(), spans[0][0], spans[-1][1])
+        joined = Sample.at(key, self._flushed_scratch(), spans[0][0], spans[-1][1])
         return [PartMember(*owner, member) for owner, member in zip(owners, joined.members, strict=True)]
 
     @property

@@ -19,8 +19,9 @@ from tartools.samples.batch import Batch
 from tartools.samples.sortkeys import Order, key_encoder
 from tartools.samples.values import parse_column
 from tartools.stages.externalsort import external_sort
-from tartools.stages.samplefiles import SampleFiles, entries_of
-from tartools.stages.sort import DEFAULT_SORT_MEMORY, index_records, join_equal_keys
+from tartools.stages.samplefiles import SampleFiles
+from tartools.stages.sortrecords import join_equal_keys, unpack_samples
+from tartools.stages.sortsamples import DEFAULT_SORT_MEMORY, index_records
 from tartools.tar import ContiguousGroups, Member
 
 IN_A_RUN = 700  # samples
@@ -46,7 +47,7 @@ def microseconds(count: int) -> float:
         files = SampleFiles(None)
         records = external_sort(index_records(batches(count, file), order, files), DEFAULT_SORT_MEMORY, None)
         found, last = 0, b""
-        for parts in join_equal_keys(entries_of(records), order, Account()):
+        for parts in join_equal_keys(unpack_samples(records), order, Account()):
             assert parts[0].key > last
             found, last = found + 1, parts[0].key
         assert found == count

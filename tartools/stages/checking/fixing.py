@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from struct import Struct
 
 from tartools import storage
@@ -17,7 +18,7 @@ from tartools.stages.checking.across import Repeated, Words, describe_place, mis
 from tartools.stages.checking.checked import InputsToCheck
 from tartools.stages.checking.codes import Trouble, is_harmless
 from tartools.stages.checking.samples import Rows, check_samples, empty_summary, reasons_to_drop
-from tartools.stages.samplefiles import Entry, SampleFiles
+from tartools.stages.samplefiles import Location, SampleFiles
 from tartools.storage.names import has_number
 from tartools.tar import Member
 
@@ -102,7 +103,7 @@ class Fix:
     decode: bool
     account: Account
     files: SampleFiles
-    _waiting: dict[tuple[int, int], list[Entry]] = field(default_factory=dict)
+    _waiting: dict[tuple[int, int], list[tuple[bytes, Location]]] = field(default_factory=dict)
 
     def run(self) -> None:
         """Write all. An output appears when it is complete; one for all shards, after the last of them.
@@ -129,7 +130,7 @@ class Fix:
             for number in numbers:
                 self._write(number, writer)
             for parts in self._waiting.values() if last else ():  # samples whose other members have not come
-                key = text(parts[0].key)
+                key = text(parts[0][0])
                 self.account.omit(f"sample {key!r} is not written: its members changed meanwhile")
             self.account.check()
         self.account.bytes_out += writer.written
@@ -193,12 +194,14 @@ class Fix:
             why = f"an earlier sample has this key, {where} (--drop-duplicates drops this one)"
         elif action is not None:
             parts = self._waiting.setdefault(first, [])
-            parts.append(Entry(b"", sample.raw_key, *self.files.store(sample)))
+            parts.append((sample.raw_key, self.files.store(sample)))
             if action != JOINS_LAST:
                 account.joined += 1
                 return
             del self._waiting[first]
-            sample = sample.with_members(member for part in map(self.files.sample, parts) for member in part.members)
+            sample = sample.with_members(
+                member for part in starmap(self.files.sample, parts) for member in part.members
+            )
         if self.unique:
             sample = first_members(sample)
         if why := why or self._why_not(sample, rows):

@@ -1,0 +1,216 @@
+"""Sort rows of tables, as samples are sorted: yield their numbers in sort order.
+
+The values come from columns if all inputs have them, else from the samples. A record for each row (`RowRecord`) is
+sorted; a shuffle needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import count, repeat
+from typing import TYPE_CHECKING, Any
+
+from tartools.errors import shown
+from tartools.samples import sortkeys
+from tartools.samples.account import Account
+from tartools.samples.sortkeys import Order
+from tartools.samples.values import INDEX_NAME, PSEUDO, as_text
+from tartools.shards.passes import Pass, UnsortableRowsError
+from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, outputs
+from tartools.stages.externalsort import POSITION_SHIFT, external_sort, pack_blocks, positions_of, records_of
+from tartools.stages.sortrecords import RowRecord, choose_equal_values, join_equal_keys, unpack_rows
+from tartools.storage.scratch import scratch_file
+from tartools.tables import schema
+from tartools.tar import read_range
+
+if TYPE_CHECKING:
+    from tartools.tables.inputs import RowInputs
+
+
+ROWS_AS_OBJECTS = 1 << 13  # rows that are Python's objects at once
+MAX_ROW_MEMORY = 16 << 20  # bytes at most, to sort rows
+UNKNOWN_FIELDS = (1 << 32) - 1  # the fields of a sample, if the table does not say
+KEYS_IN_BATCH = 1 << 16  # sort keys that are made or read at once
+KEYS_SORTED_AT_ONCE = 1 << 20  # sort keys that are sorted at once
+
+
+def sorted_rows(
+    records: Iterable[bytes], order: Order, account: Account, memory: int, tmpdir: str | None
+) -> Iterator[int]:
+    """Yield the rows of *records*, sorted by *order*. The sort is stable.
+
+    Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*.
+    Raises: UnsortableRowsError if rows have one key and different fields; the errors of *records*.
+    """
+    arrange = join_equal_keys if order.by_key else choose_equal_values
+    sorted_records = unpack_rows(external_sort(records, memory, tmpdir))
+    for parts in arrange(sorted_records, order, account):
+        yield (parts[0] if len(parts) == 1 else _choose_row(parts, order, account)).row
+
+
+def shuffled_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]:
+    """Yield the numbers of *count* rows, shuffled by *order* as samples are.
+
+    Holds: some 40 MB; the sort keys are in an unnamed file in *tmpdir*.
+    """
+    import numpy as np
+
+    sort_key_of = sortkeys.shuffled(order.seed)
+    with closing(scratch_file(tmpdir)) as file:
+        for first in range(0, count, KEYS_IN_BATCH):
+            numbers = range(first, min(first + KEYS_IN_BATCH, count))
+            file.write(sortkeys.directed(b"".join(map(sort_key_of, numbers)), order))
+        steps = -(-count // KEYS_SORTED_AT_ONCE)
+        for step in range(steps):  # the keys of each step are 1/steps of all keys there can be
+            low, high = ((step_number << 64) // steps for step_number in (step, step + 1))
+            blocks = []
+            for first in range(0, count, KEYS_IN_BATCH):
+                keys = np.frombuffer(read_range(file, 8 * first, 8 * min(first + KEYS_IN_BATCH, count)), ">u8")
+                indexes = np.flatnonzero((keys >= low) & (keys <= high - 1))
+                blocks.append((keys[indexes].astype(np.uint64), indexes + first))
+            keys, rows = (np.concatenate(column) for column in zip(*blocks, strict=True))
+            rows = rows[np.argsort(keys, kind="stable")]
+            for first in range(0, len(rows), KEYS_IN_BATCH):
+                yield from rows[first : first + KEYS_IN_BATCH].tolist()
+
+
+def has_values(inputs: RowInputs, order: Order) -> bool:
+    """True if the columns of all *inputs* have the values by which *order* sorts."""
+    column = order.column.choices[0]
+    if order.kind == "shuffle" or column in PSEUDO:
+        column = schema.KEY_COLUMN if order.by_key else schema.SHARD_COLUMN  # the others are known of every row
+    else:
+        column = order.column.name
+    return all(column in part.schema.names for part in inputs.parts)
+
+
+def records_from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[bytes]:
+    """Yield a record for each row of *inputs*, in order; count the samples as read.
+
+    Raises: UnsortableRowsError if a row has no key, and samples are sorted by key.
+    """
+    encode_key, encode_value = sortkeys.key_encoder(order), sortkeys.value_encoder(order)
+    pseudo = order.column.choices[0] in PSEUDO
+    name = order.column.choices[0] if pseudo else order.column.name
+    columns = [column for column in inputs.schema.names if not column.startswith("__")]
+    column_names = [schema.SHARD_COLUMN, schema.KEY_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN, name]
+    kinds: dict[bytes, int] = {}
+    row = 0
+    batches = inputs.batches([*column_names, schema.MEMBERS_COLUMN] if order.by_key else column_names)
+    for rows in (
+        batch.slice(first, ROWS_AS_OBJECTS) for batch in batches for first in range(0, len(batch), ROWS_AS_OBJECTS)
+    ):
+        keys: Iterable[bytes] = repeat(b"")
+        if schema.KEY_COLUMN in rows.schema.names:
+            if order.by_key and rows.column(schema.KEY_COLUMN).null_count:
+                raise UnsortableRowsError(
+                    f"one of rows {row} to {row + len(rows) - 1} has no {schema.KEY_COLUMN} to sort by"
+                )
+            keys = [(key or "").encode() for key in rows.column(schema.KEY_COLUMN).to_pylist()]
+        shards = [inputs.shards.urls[number] for number in rows.column(schema.SHARD_COLUMN).to_pylist()]
+        fields = kinds_of(rows, kinds) if order.by_key else repeat(UNKNOWN_FIELDS)
+        numbers = range(row, row + len(rows))
+        if encode_key is not None:
+            sort_keys = map(encode_key, keys, numbers, shards)
+        else:
+            sort_keys = map(encode_value, texts_of_rows(rows, name, row, shards), keys, shards, repeat(lambda: columns))
+        for sort_key, number, key, kind in zip(sort_keys, numbers, keys, fields, strict=False):
+            yield RowRecord(sort_key, key, number, kind, not kind).pack()
+        account.samples_in += len(rows)
+        row += len(rows)
+
+
+def texts_of_rows(rows: Any, name: str, first: int, shards: Sequence[str]) -> Iterable[str | None]:
+    """Return the values of the column *name* of *rows* as text, None for null; *first* is the number of the first."""
+    if name == INDEX_NAME:
+        return map(str, range(first, first + len(rows)))
+    if name == schema.SHARD_COLUMN:
+        return map(shown, shards)
+    if name == "__size__":
+        places = (rows.column(bound).to_pylist() for bound in (schema.END_COLUMN, schema.BEGIN_COLUMN))
+        return (str(end - begin) for end, begin in zip(*places, strict=True))
+    return (None if value is None else as_text(value) for value in schema.plain_values(rows.column(name)))
+
+
+def kinds_of(rows: Any, numbers_by_fields: dict[bytes, int]) -> Iterable[int]:
+    """Return a number for the fields of each of *rows*, the same for the same fields: 0 for none.
+
+    *numbers_by_fields*: the numbers of the combinations so far; new ones are added.
+    """
+    import numpy as np
+
+    if schema.MEMBERS_COLUMN not in rows.schema.names or not len(rows.schema.field(schema.MEMBERS_COLUMN).type):
+        return repeat(UNKNOWN_FIELDS)
+    numbers_by_fields.setdefault(b"", 0)
+    has = np.stack([np.asarray(column.is_valid()) for column in rows.column(schema.MEMBERS_COLUMN).flatten()], axis=1)
+    packed = np.packbits(has, axis=1)
+    distinct, index_of_row = np.unique(packed, axis=0, return_inverse=True)
+    numbers = [
+        numbers_by_fields.setdefault(bytes(packed_row).rstrip(b"\0"), len(numbers_by_fields)) for packed_row in distinct
+    ]
+    return np.array(numbers)[index_of_row.reshape(-1)].tolist()  # type: ignore[no-any-return]
+
+
+def records_from_samples(run: Pass[int], order: Order, counts: list[int]) -> Iterator[bytes]:
+    """Yield a record for each sample of *run*, in the order of its rows.
+
+    Reads all samples. The numbers of rows begin anew in each task; *counts* gets the rows of each task.
+    """
+    encode = sortkeys.encoder(order)
+
+    def work(task: ShardTask[int]) -> Iterator[bytes]:
+        begin = task.number << POSITION_SHIFT
+        rows = count(begin)
+        yield from pack_blocks(
+            RowRecord(encode(sample, row), sample.raw_key, row, UNKNOWN_FIELDS, not sample.grouped).pack()
+            for batch in task.batches
+            for sample, row in zip(batch, rows, strict=False)
+        )
+        task.result = next(rows) - begin
+
+    silent_account = Account(lambda _: None)  # warnings about the shards were printed when they were indexed
+    tasks = run.gather(work, silent_account, max_workers=1 if order.by_position else DEFAULT_WORKERS)
+    return records_of(outputs(tasks, counts))
+
+
+def positions_by_columns(
+    inputs: RowInputs, order: Order, account: Account, memory: int, tmpdir: str | None
+) -> Iterator[int] | None:
+    """Return the numbers of the rows of *inputs*, sorted by *order*; None if they lack the values, or a key.
+
+    The samples are counted in *account*. Holds: *memory* bytes, 16 MiB at most. Raises: UnsortableRowsError, see there.
+    """
+    if not has_values(inputs, order):
+        return None
+    if order.kind == "shuffle":
+        account.samples_in += inputs.rows
+        return shuffled_rows(inputs.rows, order, tmpdir)
+    records = records_from_columns(inputs, order, account)
+    return sorted_rows(records, order, account, min(memory, MAX_ROW_MEMORY), tmpdir)
+
+
+def positions_by_samples(run: Pass[int], inputs: RowInputs, order: Order, memory: int) -> Iterator[int]:
+    """Return the numbers of the rows *inputs* of *run*, sorted by values that are read from the samples.
+
+    As `positions_by_columns`.
+    """
+    counts: list[int] = []  # samples of each task
+    records = records_from_samples(run, order, counts)
+    account = run.account
+    account.samples_in += inputs.rows
+    rows = sorted_rows(records, order, account, min(memory, MAX_ROW_MEMORY), run.reading.tmpdir)
+    return positions_of(rows, counts)
+
+
+def _choose_row(parts: list[RowRecord], order: Order, account: Account) -> RowRecord:
+    """Return the record of *parts*, rows with one key and the same fields, that *order* keeps."""
+    fields = {part.fields for part in parts}
+    if order.unique is None or len(fields) > 1 or UNKNOWN_FIELDS in fields:
+        raise UnsortableRowsError(
+            f"{len(parts)} rows have the key {parts[0].key.decode('utf-8', 'replace')!r}, and a table can't list their "
+            "members as one sample: -u first or -u last keeps one of rows with equal fields; an OUTPUT that is a shard "
+            "joins them"
+        )
+    account.left_out += len(parts) - 1
+    return parts[0 if order.unique == "first" else -1]

@@ -1,0 +1,190 @@
+"""Sort samples in bounded memory, in three passes.
+
+The first makes a record of some dozen bytes for each sample (`stages.sortrecords`): its sort key, and where its bytes
+are, in the plain local file that it was read from or in a scratch file that it is copied to (`stages.samplefiles`). The
+second sorts the records, in runs that are merged if they do not fit into memory (`stages.externalsort`). The third
+gathers the samples in sort order: small ones are read together, a MiB at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, count, repeat
+
+from tartools.errors import SampleError, shown
+from tartools.samples import sortkeys
+from tartools.samples.account import Account
+from tartools.samples.batch import Batch
+from tartools.samples.sample import Sample, field_name
+from tartools.samples.sortkeys import Order
+from tartools.shards.workers import RestartError, ShardTask
+from tartools.stages import samplefiles
+from tartools.stages.externalsort import POSITION_SHIFT, external_sort, pack_blocks
+from tartools.stages.samplefiles import PartMember, SampleFiles
+from tartools.stages.sortrecords import (
+    SampleRecord,
+    choose_equal_values,
+    join_equal_keys,
+    pack_samples,
+    unpack_samples,
+)
+from tartools.storage.openfiles import OPEN_FILES
+from tartools.tar import Member
+
+DEFAULT_SORT_MEMORY = 256 << 20  # bytes
+SAMPLE_BATCH_BYTES = 1 << 20  # bytes of samples in a batch
+MAX_FILES_OF_BATCH = OPEN_FILES // 2  # files that one batch is read from, so that each is opened only once
+# bytes; smaller samples are gathered in memory, larger ones copied from the file that holds them
+MAX_GATHERED_BYTES = 1 << 16
+
+
+def sorted_batches(
+    index: Iterable[bytes],
+    order: Order,
+    account: Account,
+    files: SampleFiles,
+    *,
+    memory: int = DEFAULT_SORT_MEMORY,
+    tmpdir: str | None = None,
+) -> Iterator[Batch]:
+    """Yield the samples of *index*, whose bytes are in *files*, sorted by *order*. The sort is stable.
+
+    By `__key__`, all members of one key become one sample. In a batch, no two samples side by side have one key.
+    The whole *index* is read before the first batch is yielded.
+
+    Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*; 128 open files; two batches of 1 MiB.
+    Raises: SampleError if a joined sample has a field twice; StorageError if a file has changed meanwhile; what
+    *index* raises.
+    """
+    records = external_sort(index, memory, tmpdir)
+    arrange = join_equal_keys if order.by_key else choose_equal_values
+    yield from gather_batches(arrange(unpack_samples(records), order, account), order, account, files)
+    files.check()
+
+
+def gather_batches(
+    record_lists: Iterable[list[SampleRecord]], order: Order, account: Account, files: SampleFiles
+) -> Iterator[Batch]:
+    """Yield samples, given the records of their parts: small samples in batches read into memory, large ones alone.
+
+    Holds: 1 MiB, and up to 16 MiB of a joined sample.
+    """
+    small: list[SampleRecord] = []
+    size = turns = 0
+    last_key, last_shard, last_in_scratch = b"", -1, False
+    for parts in record_lists:
+        _, key, begin, end, shard, in_scratch, _ = record = parts[0]
+        is_single = len(parts) > 1 or end - begin > MAX_GATHERED_BYTES
+        full = size >= SAMPLE_BATCH_BYTES or turns == MAX_FILES_OF_BATCH
+        if small and (is_single or full or key == last_key):  # the writer checks keys from batch to batch
+            yield read_batch(small, files)
+            small, size, turns, last_shard = [], 0, 0, -1
+        if is_single:
+            one = len(parts) == 1
+            yield Batch.of(files.sample(key, record.location) if one else join(parts, order, account, files))
+            continue
+        if shard != last_shard or in_scratch != last_in_scratch:
+            turns += 1
+        small.append(record)
+        size += end - begin
+        last_key, last_shard, last_in_scratch = key, shard, in_scratch
+    if small:
+        yield read_batch(small, files)
+
+
+def read_batch(records: Sequence[SampleRecord], files: SampleFiles) -> Batch:
+    """Return the samples of *records* in one batch, read into memory."""
+    _, keys, begins, ends, shards, in_scratch, _ = zip(*records, strict=True)
+    return files.gather(keys, begins, ends, shards, in_scratch)
+
+
+def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, position: int = 0) -> Iterator[bytes]:
+    """Yield a record for each sample of *batches*, in input order; the first has number *position*.
+
+    Samples in plain local files stay there; *files* copies all others to its scratch file.
+    Raises: SampleError if a value is missing or not of its kind, or if a sample has a field twice.
+    """
+    encode, encode_key = sortkeys.encoder(order), sortkeys.key_encoder(order)
+    for batch in batches:
+        location = None if encode_key is None else files.location_of(batch)
+        combinations = [] if location is None else batch.combinations()
+        if (
+            location is None
+            or encode_key is None
+            or (order.by_key and any(same.has_repeated_field for same in combinations))
+        ):
+            for sample in batch:
+                yield record_of_sample(sample, encode(sample, position), order, files).pack(position)
+                position += 1
+            continue
+        shard, bounds = location
+        never_joined = [False] * len(batch)
+        for number in chain.from_iterable(same.numbers for same in combinations if same.fields[0] == ""):
+            never_joined[number] = True
+        sort_keys = map(encode_key, batch.keys, count(position), repeat(batch.shard))
+        yield from pack_samples(sort_keys, position, batch.keys, bounds, shard, never_joined)
+        position += len(batch)
+
+
+def index_blocks(task: ShardTask[samplefiles.Identities], order: Order, files: SampleFiles) -> Iterator[bytes]:
+    """Yield the records of *task* in blocks; equal sort keys sort after those of all earlier tasks.
+
+    Its result are the identities of the files that hold the samples.
+    Raises: SampleError as `index_records` does; RestartError if a sample has to be copied in a worker, with which the
+    scratch file would end.
+    """
+    copied = files.copied
+    yield from pack_blocks(index_records(task.batches, order, files, task.number << POSITION_SHIFT))
+    if task.in_worker and files.copied > copied:
+        raise RestartError
+    task.result = files.identities
+
+
+def record_of_sample(sample: Sample, sort_key: bytes, order: Order, files: SampleFiles) -> SampleRecord:
+    """Return the record of *sample*, copying its bytes where necessary. Raises: SampleError if it has a field twice."""
+    if order.by_key and has_duplicates(sample.members):
+        members = [PartMember(0, sample.shard, member) for member in sample.members]
+        sample = sample.with_members(part_member.member for part_member in distinct_members(sample.key, members, order))
+    return SampleRecord(sort_key, sample.raw_key, *files.store(sample), not sample.grouped)
+
+
+def join(parts: list[SampleRecord], order: Order, account: Account, files: SampleFiles) -> Sample:
+    """Return the sample joined from *parts*; its members keep the order of the input.
+
+    Raises: SampleError if it would hold a field twice and *order* does not say which one to keep.
+    """
+    key, locations = parts[0].key, [part.location for part in parts]
+    first = files.sample(key, locations[0])
+    members = distinct_members(first.key, files.members(key, locations), order)
+    parts_used = len({part_member.part for part_member in members})
+    account.joined += parts_used - 1
+    account.left_out += len(parts) - parts_used
+    return first.with_members(part_member.member for part_member in members)
+
+
+def distinct_members(key: str, members: Iterable[PartMember], order: Order) -> list[PartMember]:
+    """Return *members* of the sample *key* with each path once: the first or the last, as *order* says.
+
+    Raises: SampleError if a path occurs twice and *order* does not say which one to keep.
+    """
+    by_path: dict[bytes, PartMember] = {}
+    for part_member in members:
+        path = part_member.member.path
+        earlier = by_path.get(path)
+        if earlier and order.unique is None:
+            shards = " and ".join(dict.fromkeys(shown(owner.shard) for owner in (earlier, part_member) if owner.shard))
+            raise SampleError(
+                f"sample {key!r} would hold the field {field_name(part_member.member)!r} twice"
+                f"{f' (from {shards})' if shards else ''}: -u first or -u last keeps one, "
+                "tarcat --rekey gives every sample a key of its own"
+            )
+        if order.unique == "last":
+            by_path.pop(path, None)
+        if order.unique == "last" or not earlier:
+            by_path[path] = part_member
+    return list(by_path.values())
+
+
+def has_duplicates(members: Sequence[Member]) -> bool:
+    """Return whether two of *members* (possibly plain tuples) have the same path."""
+    return len({member[0] for member in members}) < len(members)
