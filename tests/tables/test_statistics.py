@@ -16,6 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tartools.samples.account import Account
+from tartools.shards.reading import Reading, read_batches
+from tartools.tables.tablesamples import table_batches
 from tests.archives import END, entry, picture
 from tests.commands.conftest import Inside
 from tests.conftest import Result, Run, make_tar
@@ -351,3 +354,23 @@ def test_columns_of_no_use(kind: str, table: Path, run: Run) -> None:
         for line in (["tarstat", "-q"], ["tar2tsv", "--fill", "-", "-f", "__shard__ __size__ cls"]):
             done = run(*line, "bad.parquet")
             assert done.status in (0, 1) and done.stderr.count("\n") == done.status, (name, line, done)
+
+
+def test_columns_of_described_rows_are_those_of_the_samples(run: Run, tmp_path: Path) -> None:
+    shard, table = tmp_path / "a.tar", str(tmp_path / "t.parquet")
+    shard.write_bytes(anything(1))
+    indexed(run, "a.tar")
+    account = Account()
+    read = [sample for batch in read_batches([str(shard)], account, Reading()) for sample in batch]
+    with open(table, "rb") as file:
+        described = 0
+        for batch in table_batches(table, file, account, columns=("__key__", "__members__")):
+            for part in batch.described():
+                for same in part.combinations():
+                    described += len(same) * (part.columns is not None)
+                    for column in same.columns if part.columns is not None else ():
+                        chosen = [sample for sample in read if sample.raw_key in same.keys]
+                        members = [sample.member(column.name, verbatim=True) for sample in chosen]
+                        assert column.payloads() == [member.read() for member in members if member]
+                        assert column.sizes == [member.size for member in members if member]
+    assert 200 < described < len(read)
