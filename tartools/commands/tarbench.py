@@ -237,13 +237,13 @@ def is_on_server(url: str, kind: str) -> bool:
     if kind != TABLE_FORM:
         return storage.is_far(url)
     from tartools.tables import source
-    from tartools.tables.rowplaces import Listing
+    from tartools.tables.catalog import ShardCatalog
 
-    listing = Listing(url)
+    catalog = ShardCatalog(url)
     with source.open_table(url) as table:
         for rows in islice(table.batches(source.NEEDED, DEFAULT_SAMPLES), 1):
-            listing.extents(rows, 0)
-    return any(listing.is_remote)
+            catalog.extents(rows, 0)
+    return any(catalog.is_remote)
 
 
 def others_seconds() -> tuple[float, float] | None:

@@ -74,7 +74,7 @@ class RowPass(Pass[int]):
 
     def _shard_writer(self, destination: Destination) -> SampleWriter:
         reading = self.reading.only(Need.PLACES)
-        return shardrows.RowWriter(destination, shardrows.listed_shards(self.rows(), self.account, reading))
+        return shardrows.RowWriter(destination, shardrows.reader_of_rows(self.rows(), self.account, reading))
 
     # ---- the verbs ----
 

@@ -22,12 +22,13 @@ from tartools.shards.writing import Destination, SampleWriter, write_batches
 from tartools.storage.checks import Probe, check_unchanged, probe_all
 from tartools.storage.url import Url
 from tartools.tables import rows, schema, source
+from tartools.tables.catalog import ShardCatalog
+from tartools.tables.extents import runs_of_equal
 from tartools.tables.facts import TableFacts, fact_columns
-from tartools.tables.inputs import ROW_COLUMN, RowInputs, RowSource, TablePart, extents_of_unified, rows_in_order
-from tartools.tables.rowplaces import KnownShards, Listing, runs_of_equal
+from tartools.tables.inputs import ROW_COLUMN, RowInputs, RowStream, TablePart, extents_of_unified, rows_in_order
 from tartools.tables.rows import RowSpool
-from tartools.tables.tablesamples import ShardReaders
 from tartools.tables.tablewriter import RowBatch, TableWriter
+from tartools.tables.verified import VerifiedReader
 from tartools.tar.groups import Need
 
 # columns by which samples are read
@@ -50,26 +51,26 @@ def table_destination(url: str, force: bool, inputs: Callable[[], RowInputs]) ->
 
 
 class RowWriter(SampleWriter):
-    """Writes one shard: samples in *shards* that rows list."""
+    """Writes one shard: the samples that rows list, from *reader*."""
 
-    def __init__(self, destination: Destination, shards: ShardReaders) -> None:
+    def __init__(self, destination: Destination, reader: VerifiedReader) -> None:
         super().__init__(destination)
-        self._shards = shards
+        self._reader = reader
 
     def write_batch(self, batch: Any, first: int, last: int) -> None:
         """Add the samples that the rows *first* to *last* - 1 of *batch*, a `RowBatch`, list."""
-        for samples in samples_of(self._shards, batch.rows.slice(first, last - first), batch.numbers[first:last]):
+        for samples in samples_of(self._reader, batch.rows.slice(first, last - first), batch.numbers[first:last]):
             super().write_batch(samples, 0, len(samples))
 
     def finish(self) -> None:
         """As `SampleWriter.finish`. Raises: StorageError also if a shard has changed."""
-        self._shards.check()
-        self._shards.close()
+        self._reader.check()
+        self._reader.close()
         super().finish()
 
     def abort(self, *, flush: bool = True) -> None:
         """As `SampleWriter.abort`."""
-        self._shards.close()
+        self._reader.close()
         super().abort(flush=flush)
 
 
@@ -97,22 +98,22 @@ def row_inputs_apart(
     check_shards(urls, account)
     account.progress.phase = Phase("reading")
     looked = probe_all(urls)
-    shards = KnownShards()
-    parts: list[RowSource] = []
+    catalog = ShardCatalog()
+    parts: list[RowStream] = []
     ends = [0]
     for source_urls in sources:
         for is_table, group in groupby(source_urls, lambda url: looked[url].first == schema.PARQUET_MAGIC):
             if is_table:
                 for url in group:
-                    table = TablePart(url, shards)
+                    table = TablePart(url, catalog)
                     if column := lacking_column(table, indexing.facts):
                         reason = f"this table has no column {column!r}; name its shards, to look into samples"
                         raise UsageError(reason, url=url)
                     parts.append(table)
             else:
-                parts.append(indexed(list(group), looked, shards, account, indexing))
+                parts.append(indexed(list(group), looked, catalog, account, indexing))
         ends.append(sum(part.rows for part in parts))
-    inputs = RowInputs(parts, shards)
+    inputs = RowInputs(parts, catalog)
     check_seen(inputs, indexing.facts)
     account.progress.phase = Phase("writing", inputs.rows, lambda: account.samples_out)
     return inputs, list(starmap(range, pairwise(ends)))
@@ -156,11 +157,11 @@ def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) 
 
 
 def indexed(
-    urls: Sequence[str], looked: Mapping[str, Probe], shards: KnownShards, account: Account, indexing: Indexing
+    urls: Sequence[str], looked: Mapping[str, Probe], catalog: ShardCatalog, account: Account, indexing: Indexing
 ) -> RowSpool:
     """Return the rows of the shards *urls*. Raises: StorageError if one of them changes meanwhile."""
     versions = {url: looked[url].require_version(url) for url in urls}
-    spool = RowSpool(indexing.facts.known, versions, shards, indexing.reading.tmpdir)
+    spool = RowSpool(indexing.facts.known, versions, catalog, indexing.reading.tmpdir)
     with closing(blocks_of_shards(urls, account, indexing)) as blocks:
         for block in blocks:
             spool.add(block)
@@ -214,28 +215,28 @@ def samples_at(inputs: RowInputs, positions: Iterable[int], account: Account, re
 
 
 def _samples_of(inputs: RowInputs, batches: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
-    with closing(listed_shards(inputs, account, reading)) as shards:
+    with closing(reader_of_rows(inputs, account, reading)) as reader:
         for rows in batches:
-            yield from samples_of(shards, rows.drop_columns([ROW_COLUMN]), rows.column(ROW_COLUMN).to_numpy())
-        shards.check()
+            yield from samples_of(reader, rows.drop_columns([ROW_COLUMN]), rows.column(ROW_COLUMN).to_numpy())
+        reader.check()
 
 
-def listed_shards(inputs: RowInputs, account: Account, reading: Reading) -> ShardReaders:
-    """Return the shards whose samples rows of *inputs* list, for samples that are read as *reading* says."""
-    names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.shards.urls[0]]
+def reader_of_rows(inputs: RowInputs, account: Account, reading: Reading) -> VerifiedReader:
+    """Return a reader of the samples that rows of *inputs* list, which reads as *reading* says."""
+    names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.catalog.urls[0]]
     table = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-    listing = Listing(table, inputs.shards)
-    return ShardReaders(listing, account, need=reading.need, tmpdir=reading.tmpdir)
+    catalog = inputs.catalog.for_table(table)
+    return VerifiedReader(catalog, account, need=reading.need, tmpdir=reading.tmpdir)
 
 
-def samples_of(shards: ShardReaders, rows: Any, numbers: Any) -> Iterator[Batch]:
-    """Yield the samples in *shards* of *rows*, which have *numbers* for messages, in order, in batches.
+def samples_of(reader: VerifiedReader, rows: Any, numbers: Any) -> Iterator[Batch]:
+    """Yield the samples of *rows*, which have *numbers* for messages, in order, in batches, from *reader*.
 
     Raises: StorageError if one is not as its row says.
     """
     for first in range(0, len(rows), source.TABLE_READ_ROWS):
         piece_numbers = None if numbers is None else numbers[first : first + source.TABLE_READ_ROWS]
-        yield from shards.samples(extents_of_unified(rows.slice(first, source.TABLE_READ_ROWS), first, piece_numbers))
+        yield from reader.samples(extents_of_unified(rows.slice(first, source.TABLE_READ_ROWS), first, piece_numbers))
 
 
 class Update(NamedTuple):
@@ -256,10 +257,10 @@ def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Inde
     Raises: what `row_inputs` raises; UsageError for tables, and for a shard that is named twice.
     """
     check_stored([*urls, old])
-    shards = KnownShards()
-    table = TablePart(old, shards)
+    catalog = ShardCatalog()
+    table = TablePart(old, catalog)
     runs_by_number = whole_shards(table)
-    before = {same_name(url): url for url in shards.urls}
+    before = {same_name(url): url for url in catalog.urls}
     if not urls:
         urls = [url for url in before.values() if storage.exists(url)]
     names = [same_name(url) for url in urls]
@@ -268,7 +269,7 @@ def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Inde
         raise UsageError("named twice, which --update does not allow", url=twice)
     looked = probe_all(urls)
     check_no_tables(looked, "--update takes shards")
-    versions = {(same_name(url), shards.versions[number]): number for number, url in enumerate(shards.urls)}
+    versions = {(same_name(url), catalog.versions[number]): number for number, url in enumerate(catalog.urls)}
     fits = not lacking_column(table, indexing.facts)
     runs_by_url: dict[str, Runs] = {}
     for url, name in zip(urls, names, strict=True):
@@ -276,13 +277,13 @@ def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Inde
         if fits and number in runs_by_number:
             runs_by_url[url] = runs_by_number[number]
     changed = [url for url in urls if url not in runs_by_url]
-    spool = indexed(changed, looked, shards, account, indexing)
+    spool = indexed(changed, looked, catalog, account, indexing)
     first = table.rows
     for url in changed:
         count = spool.counts.get(url, 0)
         runs_by_url[url] = [range(first, first + count)]
         first += count
-    inputs = RowInputs([table, spool], shards)
+    inputs = RowInputs([table, spool], catalog)
     check_seen(inputs, indexing.facts)
     positions = chain.from_iterable(run for url in urls for run in runs_by_url[url])
     dropped = len(set(before) - set(names))

@@ -108,7 +108,7 @@ def records_from_columns(inputs: RowInputs, order: Order, account: Account) -> I
                     f"one of rows {row} to {row + len(rows) - 1} has no {schema.KEY_COLUMN} to sort by"
                 )
             keys = [(key or "").encode() for key in rows.column(schema.KEY_COLUMN).to_pylist()]
-        shards = [inputs.shards.urls[number] for number in rows.column(schema.SHARD_COLUMN).to_pylist()]
+        shards = [inputs.catalog.urls[number] for number in rows.column(schema.SHARD_COLUMN).to_pylist()]
         fields = kinds_of(rows, kinds) if order.by_key else repeat(UNKNOWN_FIELDS)
         numbers = range(row, row + len(rows))
         if encode_key is not None:

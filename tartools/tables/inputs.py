@@ -1,6 +1,6 @@
 """Rows of several tables, and of indexed shards, as rows of one table: the same columns and types, in any order.
 
-A unified record batch has `__shard__` as int32, a number in `KnownShards`, which stands for the version too; then
+A unified record batch has `__shard__` as int32, a number in `ShardCatalog`, which stands for the version too; then
 `__index__` as uint64, `__key__` as string, `__begin__` and `__end__` as uint64, `__members__` as a struct of places,
 and columns of values. Shards are known by their URLs, not by names that are relative to a table.
 """
@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
 from itertools import islice, pairwise
-from typing import Any
+from typing import Any, Protocol
 
 from tartools.errors import StorageError
 from tartools.samples.values import as_text
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema, source
-from tartools.tables.rowplaces import Extents, KnownShards, Listing
-from tartools.tables.rows import RowSpool
+from tartools.tables.catalog import ShardCatalog
+from tartools.tables.extents import Extents
 from tartools.tar import read_range
 
 INPUT_BATCH_ROWS = 1 << 16  # in a batch
@@ -35,9 +35,9 @@ Stored = tuple[int, int]  # begin and end of a record batch in the temporary fil
 class TablePart:
     """The rows of the table *url*. `schema` is their unified schema."""
 
-    def __init__(self, url: str, shards: KnownShards) -> None:
+    def __init__(self, url: str, catalog: ShardCatalog) -> None:
         self.url = url
-        self._shards = shards
+        self._catalog = catalog.for_table(url)
         with source.open_table(url) as table:
             self.rows = table.rows
             self.schema = unified_schema(table.parquet.schema_arrow)
@@ -53,23 +53,35 @@ class TablePart:
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows, in order, in unified record batches. *columns*: names to read, if they exist; None: all."""
         selected = _select_columns(self.schema, columns)
-        listing = Listing(self.url, self._shards)
         first = 0
         with source.open_table(self.url) as table:
             for rows in table.batches([*source.NEEDED, schema.VERSION_COLUMN, *selected.names], INPUT_BATCH_ROWS):
-                yield unify(rows, first, listing, selected)
+                yield unify(rows, first, self._catalog, selected)
                 first += len(rows)
 
 
-RowSource = TablePart | RowSpool  # some of the rows: their number, unified schema, and batches
+class RowStream(Protocol):
+    """Rows that can be read again and again: a `TablePart`, a `RowSpool` of indexed shards, or `RowInputs` of both.
+
+    `rows`: their number. `schema`: their unified schema.
+    """
+
+    rows: int
+
+    @property
+    def schema(self) -> Any:
+        """The unified schema."""
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Yield the rows, in order, in unified record batches. *columns*: names to read, if they exist; None: all."""
 
 
 class RowInputs:
-    """The rows of *parts*, whose shards have numbers in *shards*."""
+    """The rows of *parts*, whose shards have numbers in *catalog*."""
 
-    def __init__(self, parts: Sequence[RowSource], shards: KnownShards) -> None:
+    def __init__(self, parts: Sequence[RowStream], catalog: ShardCatalog) -> None:
         self.parts = parts
-        self.shards = shards
+        self.catalog = catalog
         self.schema = join_schemas([part.schema for part in parts])
         self.rows = sum(part.rows for part in parts)
 
@@ -104,7 +116,7 @@ def _select_columns(full_schema: Any, columns: Sequence[str] | None) -> Any:
     return schema.arrow().schema([field for field in full_schema if columns is None or field.name in columns])
 
 
-def _shard_begins(part: RowSource) -> list[int]:
+def _shard_begins(part: RowStream) -> list[int]:
     """Return the numbers of the rows of *part* at which a shard begins."""
     import numpy as np
 
@@ -192,8 +204,8 @@ def conform(rows: Any, target: Any) -> Any:
 # ---- rows of a table ----
 
 
-def unify(rows: Any, first: int, listing: Listing, columns: Any) -> Any:
-    """Return the record batch *rows*, which begins with row *first* of the table of *listing*, as a unified one.
+def unify(rows: Any, first: int, catalog: ShardCatalog, columns: Any) -> Any:
+    """Return the record batch *rows*, which begins with row *first* of the table of *catalog*, as a unified one.
 
     *columns*: the schema of the result, of columns of the `unified_schema` of the table.
     Raises: StorageError, with the row, for an invalid value.
@@ -201,14 +213,14 @@ def unify(rows: Any, first: int, listing: Listing, columns: Any) -> Any:
     import numpy as np
 
     pa = schema.arrow()
-    extents = listing.extents(rows, first, keyed=False)
+    extents = catalog.extents(rows, first, keyed=False)
     ours = {
         schema.SHARD_COLUMN: extents.numbers,
         schema.BEGIN_COLUMN: extents.begins.astype(np.uint64),
         schema.END_COLUMN: extents.ends.astype(np.uint64),
     }
     arrays = [
-        pa.array(ours[field.name]) if field.name in ours else _convert_column(rows, field, first, listing.table)
+        pa.array(ours[field.name]) if field.name in ours else _convert_column(rows, field, first, catalog.table)
         for field in columns
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=columns)

@@ -21,7 +21,8 @@ from tartools.tables.described import ListedPlaces, group_described, places_of
 from tartools.tar import Member, Writer
 
 if TYPE_CHECKING:
-    from tartools.tables.rowplaces import Extents, Listing
+    from tartools.tables.catalog import ShardCatalog
+    from tartools.tables.extents import Extents
     from tartools.tables.source import ParquetSource
 
 ABSENT_VALUE = object()  # the sample lacks the value, where None is JSON's null
@@ -31,18 +32,18 @@ Answer = Sequence[object] | Getter  # a value for each sample, or what reads the
 
 
 class TableColumns:
-    """The columns of *rows*, a record batch that begins with row *first* of the table of *listing*.
+    """The columns of *rows*, a record batch that begins with row *first* of the table of *catalog*.
 
     *rows* has some of the columns of *table*. *names*: all columns; *fields*: of its samples, None if unknown.
     """
 
-    def __init__(self, rows: Any, first: int, listing: Listing, table: ParquetSource) -> None:
-        self.url = listing.table
+    def __init__(self, rows: Any, first: int, catalog: ShardCatalog, table: ParquetSource) -> None:
+        self.url = catalog.table
         self.first = first
         self.names: Sequence[str] = table.names
         self.fields: Sequence[str] | None = table.fields
         self._rows = rows
-        self._listing = listing
+        self._catalog = catalog
         self._values_by_name: dict[str, Sequence[Any]] = {}
 
     def __len__(self) -> int:
@@ -73,7 +74,7 @@ class TableColumns:
         """
         import numpy as np
 
-        from tartools.tables.rowplaces import whole_numbers
+        from tartools.tables.extents import whole_numbers
 
         column = self.column(schema.MEMBERS_COLUMN)
         if column is None or self.fields is None:
@@ -96,7 +97,7 @@ class TableColumns:
     @cached_property
     def extents(self) -> Extents:
         """The extents of the samples in shards. Raises: StorageError for invalid values."""
-        return self._listing.extents(self._rows, self.first)
+        return self._catalog.extents(self._rows, self.first)
 
     def part(self, low: int, high: int) -> TableColumns:
         """Return the columns of rows *low* to *high* (exclusive)."""
@@ -112,14 +113,14 @@ class TableColumns:
 
         A URL may occur more than once. Raises: StorageError if a row has none.
         """
-        return self._listing.urls, self.extents.numbers
+        return self._catalog.urls, self.extents.numbers
 
     def _values(self, name: str, column: Any) -> Sequence[Any]:
         if name == "__size__":
             return (self.extents.ends - self.extents.begins).tolist()  # type: ignore[no-any-return]
         if name == schema.SHARD_COLUMN:
             numbers = self.extents.numbers.tolist()
-            urls_by_number = {number: shown(self._listing.urls[number]) for number in set(numbers)}
+            urls_by_number = {number: shown(self._catalog.urls[number]) for number in set(numbers)}
             return [urls_by_number[number] for number in numbers]
         with schema.value_errors(f"the column {name} is not text", self.url):
             if name == schema.KEY_COLUMN:
@@ -208,7 +209,7 @@ class ListedBatch(Batch):
 
     def described(self) -> Iterator[Batch]:
         """Yield the samples in batches that know their fields: rows that list them, and samples that were read."""
-        from tartools.tables.rowplaces import runs_of_equal
+        from tartools.tables.extents import runs_of_equal
 
         extents = self.columns.extents
         places = places_of(self.columns, extents.begins, extents.ends)

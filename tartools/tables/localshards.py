@@ -1,19 +1,19 @@
-"""Reading the samples of a table from local shards."""
+"""Local shards: the bytes of the samples that rows list."""
 
 from __future__ import annotations
 
 import io
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 
 from tartools import storage
 from tartools.errors import StorageError
-from tartools.samples.batch import Batch
 from tartools.storage.openfiles import OPEN_FILES, OpenFileCache
 from tartools.storage.streams import FileVersion, check_input_file, size_of
-from tartools.tables.rowplaces import Checker, Extents
+from tartools.tables.catalog import ShardCatalog
+from tartools.tables.extents import Extents, SampleBytes
 
 SMALL_SAMPLES_BYTES = 1 << 22  # bytes of small samples that are read together
 MAX_RUN_BYTES = 1 << 18  # bytes; samples side by side in a file that are more than these are read as one piece
@@ -21,21 +21,20 @@ MAX_WALKED_BYTES = 1 << 16  # bytes; of a larger sample that lies alone only the
 
 
 class LocalShards:
-    """The local shards that *checker* reads. With *ranges*, payloads may stay ranges of files, and are not read.
+    """The local shards of *catalog*. With *ranges*, payloads may stay ranges of files, and are not read.
 
     Several threads may read. Holds: 128 open files, fewer if it is one of several *sources*, or under a low limit.
     """
 
-    def __init__(self, checker: Checker, ranges: bool, sources: int) -> None:
+    def __init__(self, catalog: ShardCatalog, ranges: bool, sources: int) -> None:
         max_files = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 or 2)
         self.open_files = OpenFileCache(max(max_files // sources, 2))
         self.max_shards = max(max_files // 2, 1)  # shards of which samples are read at once
-        self._listing = checker.listing
-        self._checker = checker
+        self._catalog = catalog
         self._ranges = ranges
 
-    def samples(self, rows: Extents) -> Iterator[Batch]:
-        """Yield the samples of *rows*, in batches."""
+    def read(self, rows: Extents) -> Generator[SampleBytes, None, None]:
+        """Yield the bytes of the samples of *rows*, in order."""
         import numpy as np
 
         edges = np.append(rows.runs(), len(rows))
@@ -47,28 +46,28 @@ class LocalShards:
         for run in np.flatnonzero(large).tolist():
             begin, end = int(edges[run]), int(edges[run + 1])
             if low < begin:
-                yield from self._small_samples(rows.part(low, begin))
-            yield from self._adjacent_samples(rows.part(begin, end))
+                yield from self._read_small(rows.part(low, begin))
+            yield self._adjacent(rows.part(begin, end))
             low = end
         if low < len(rows):
-            yield from self._small_samples(rows.part(low, len(rows)))
+            yield from self._read_small(rows.part(low, len(rows)))
 
-    def _adjacent_samples(self, rows: Extents) -> Iterator[Batch]:
-        """Yield the samples of *rows*, which are adjacent in one file."""
+    def _adjacent(self, rows: Extents) -> SampleBytes:
+        """Return the samples of *rows*, which are adjacent in one file, for the parser to read from there."""
         file = self.file(rows, 0)
         bounds = [*rows.begins.tolist(), int(rows.ends[-1])]
         if size_of(file) < bounds[-1]:
             raise self.truncated_error(rows)
-        return self._checker.samples(rows, bounds, lambda index: FileSpan(file, bounds[index]))
+        return SampleBytes(rows, bounds, lambda index: FileSpan(file, bounds[index]))
 
-    def _small_samples(self, rows: Extents) -> Iterator[Batch]:
-        """Yield the samples of *rows*, which are small."""
+    def _read_small(self, rows: Extents) -> Iterator[SampleBytes]:
+        """Yield the samples of *rows*, which are small, in memory."""
         room = memoryview(bytearray(min(rows.size, SMALL_SAMPLES_BYTES)))  # for all of them, since the reader copies
         for part in rows.windows(SMALL_SAMPLES_BYTES):
             data = self.read_all(part, room)
             if data is None:
                 raise self.truncated_error(part)
-            yield from self._checker.in_memory(part, data)
+            yield SampleBytes.in_memory(part, data)
 
     def read_all(self, rows: Extents, room: memoryview | None) -> bytes | memoryview | None:
         """Return the bytes of *rows*, joined, in the buffer *room* if given; None if a shard is truncated."""
@@ -108,24 +107,24 @@ class LocalShards:
 
     def _open(self, rows: Extents, index: int) -> io.FileIO:
         number = int(rows.numbers[index])
-        url = self._listing.urls[number]
+        url = self._catalog.urls[number]
         try:
             storage.check_regular(url)
             file = storage.open_read(url).file
             if file is None:
                 raise StorageError("this can't be read in parts", url=url)
         except StorageError as error:
-            raise self._listing.failure(rows, index, error) from error
-        version = self._listing.versions[number]
+            raise self._catalog.failure(rows, index, error) from error
+        version = self._catalog.versions[number]
         if version is not None and str(FileVersion.of(file)) != version:
             message = "this file was changed, or copied without its time, since the table was made"
-            raise self._listing.failure(rows, index, message)
+            raise self._catalog.failure(rows, index, message)
         return file
 
     def truncated_error(self, rows: Extents) -> StorageError:
         """Return the error for *rows*: a shard of theirs is truncated."""
         short = (n for n, end in enumerate(rows.ends.tolist()) if end > size_of(self.file(rows, n)))
-        return self._listing.failure(rows, next(short, 0), "the shard ends before this sample does")
+        return self._catalog.failure(rows, next(short, 0), "the shard ends before this sample does")
 
 
 class FileSpan:

@@ -1,23 +1,23 @@
-"""Reading the samples of a table from shards on servers."""
+"""Shards on servers: the bytes of the samples that rows list, by requests that run in parallel."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from mmap import mmap
 from typing import Any, NamedTuple
 
-from tartools.errors import StorageError, TarToolsError
-from tartools.samples.batch import Batch
+from tartools.errors import TarToolsError
 from tartools.storage.checks import version_of
 from tartools.storage.objects import fetch_into, fetched, object_at, requests_at_once
 from tartools.storage.objects.ranges import RANGE_BYTES, RangedInput
 from tartools.storage.pool import Threads
 from tartools.storage.streams import size_in_version
-from tartools.tables.rowplaces import Checker, Extents
+from tartools.tables.catalog import ShardCatalog
+from tartools.tables.extents import Extents, SampleBytes
 
 MAX_SAMPLE_IN_WINDOW = 16 << 20  # bytes; a larger sample that is alone in its window is read as a stream
 REMOTE_WINDOW_BYTES = 32 << 20  # bytes of samples that are requested together
@@ -83,15 +83,14 @@ class _Transfer:
 
 
 class RemoteShards:
-    """The shards on servers that *checker* reads. Several threads may read.
+    """The shards of *catalog* on servers. Several threads may read.
 
-    Holds: up to 256 MiB of samples for each running `samples`, less if it is one of several *sources*.
+    Holds: up to 256 MiB of samples for each running `read`, less if it is one of several *sources*.
     """
 
-    def __init__(self, checker: Checker, sources: int) -> None:
+    def __init__(self, catalog: ShardCatalog, sources: int) -> None:
         self._window = REMOTE_WINDOW_BYTES // sources
-        self._listing = checker.listing
-        self._checker = checker
+        self._catalog = catalog
         self._at_once = max(requests_at_once() // sources, 1)
         self._requests: Threads[Callable[[], Any], Any] = Threads(self._at_once)
         self._versions: dict[int, str] = {}  # of shards whose versions the table does not tell
@@ -101,8 +100,8 @@ class RemoteShards:
         """Stop all requests."""
         self._requests.close()
 
-    def samples(self, rows: Extents) -> Iterator[Batch]:
-        """Yield the samples of *rows*, in batches."""
+    def read(self, rows: Extents) -> Generator[SampleBytes, None, None]:
+        """Yield the bytes of the samples of *rows*, in order."""
         waiting: deque[_Transfer] = deque()
         for part in rows.windows(self._window):
             large = len(part) == 1 and int(part.ends[0] - part.begins[0]) > MAX_SAMPLE_IN_WINDOW
@@ -110,11 +109,11 @@ class RemoteShards:
                 waiting.append(_Transfer(part, None, max(self._at_once // MAX_WINDOWS_AHEAD, 1)))
                 self._request(waiting[-1])
             while waiting and (large or len(waiting) >= MAX_WINDOWS_AHEAD):
-                yield from self._checker.in_memory(waiting[0].rows, self._wait(waiting.popleft()))
+                yield SampleBytes.in_memory(waiting[0].rows, self._wait(waiting.popleft()))
             if large:
                 yield from self._stream_sample(part)
         while waiting:
-            yield from self._checker.in_memory(waiting[0].rows, self._wait(waiting.popleft()))
+            yield SampleBytes.in_memory(waiting[0].rows, self._wait(waiting.popleft()))
 
     def read_all(self, rows: Extents, room: memoryview | None) -> Any:
         """Return the bytes of *rows*, joined, in the buffer *room* if given; None if they are more than four windows.
@@ -144,7 +143,7 @@ class RemoteShards:
             try:
                 answer()
             except TarToolsError as error:
-                raise self._listing.failure(transfer.rows, min(span.indexes), error) from error
+                raise self._catalog.failure(transfer.rows, min(span.indexes), error) from error
         return transfer.data
 
     def _fill(self, transfer: _Transfer, span: Span) -> None:
@@ -154,7 +153,7 @@ class RemoteShards:
         rows, bounds, room = transfer.rows, transfer.bounds, memoryview(transfer.data)
         first, last = span.indexes[0], span.indexes[-1]
         row_slice = slice(first, last + 1)
-        url, version = self._listing.urls[span.number], self._version(span.number)
+        url, version = self._catalog.urls[span.number], self._version(span.number)
         if (
             span.indexes == [*range(first, last + 1)]
             and (rows.begins[row_slice][1:] == rows.ends[row_slice][:-1]).all()
@@ -166,29 +165,24 @@ class RemoteShards:
             _, begin, end = rows.place(index)
             room[bounds[index] : bounds[index + 1]] = content[begin - span.begin : end - span.begin]
 
-    def _stream_sample(self, rows: Extents) -> Iterator[Batch]:
-        """Yield the sample of *rows*, which is too large for one request."""
+    def _stream_sample(self, rows: Extents) -> Iterator[SampleBytes]:
+        """Yield the sample of *rows*, which is too large for one request, as a stream."""
         number, begin, end = rows.place(0)
         streams = ExitStack()
 
         def stream_of(_index: int) -> RangedInput:
             version = self._version(number)
             size, tag = size_in_version(version), version.partition(" ")[2]
-            source, first = object_at(self._listing.urls[number]), min(RANGE_BYTES, end - begin)
+            source, first = object_at(self._catalog.urls[number]), min(RANGE_BYTES, end - begin)
             return streams.enter_context(closing(RangedInput(source, begin, first, -1 if size is None else size, tag)))
 
-        try:
-            with streams:
-                yield from self._checker.samples(rows, [0, end - begin], stream_of)
-        except StorageError as error:
-            if error.offset == begin:  # it names the row
-                raise
-            raise self._listing.failure(rows, 0, error) from error
+        with streams:
+            yield SampleBytes(rows, [0, end - begin], stream_of, is_streamed=True)
 
     def _version(self, number: int) -> str:
         """Return the version of the shard *number* in the table; if it has none, the current one."""
         with self._locks.setdefault(number, threading.Lock()):
-            version = self._listing.versions[number] or self._versions.get(number)
+            version = self._catalog.versions[number] or self._versions.get(number)
             if version is None:
-                version = self._versions[number] = version_of(self._listing.urls[number])
+                version = self._versions[number] = version_of(self._catalog.urls[number])
         return version

@@ -17,7 +17,7 @@ from tartools.samples.fieldcolumns import Combination, FieldColumn
 from tartools.samples.sample import Sample
 from tartools.storage.scratch import reread, scratch_file
 from tartools.tables import schema
-from tartools.tables.rowplaces import KnownShards
+from tartools.tables.catalog import ShardCatalog
 
 ROWS_IN_BLOCK = 1 << 13  # in a block
 
@@ -154,11 +154,11 @@ class RowSpool:
         self,
         facts: Sequence[Fact],
         versions: Mapping[str, str],
-        shards: KnownShards,
+        catalog: ShardCatalog,
         tmpdir: str | None = None,
     ) -> None:
-        self._shards = shards
-        self._numbers = {url: shards.number(url, version) for url, version in versions.items()}
+        self._catalog = catalog
+        self._numbers = {url: catalog.number(url, version) for url, version in versions.items()}
         self._file = scratch_file(tmpdir)
         self._fields: dict[bytes, None] = {}
         self._types = {fact: _type_of(fact, ()) for fact in facts}
@@ -167,7 +167,7 @@ class RowSpool:
 
     def add_shard(self, url: str, version: str) -> None:
         """Add the shard *url*, of this *version*."""
-        self._numbers[url] = self._shards.number(url, version)
+        self._numbers[url] = self._catalog.number(url, version)
 
     def add(self, block: bytes) -> None:
         """Add the rows of *block*: see `rows.blocks`. Raises: SampleError for a key that is not UTF-8."""

@@ -15,8 +15,9 @@ from tartools.samples.sample import Sample
 from tartools.storage import seekable
 from tartools.storage.url import Name, name_of
 from tartools.tables import schema, source
-from tartools.tables.rowplaces import UNKNOWN_KEY, Extents, Listing, key_checksums, raw_keys
-from tartools.tables.tablesamples import ShardReaders
+from tartools.tables.catalog import ShardCatalog
+from tartools.tables.extents import UNKNOWN_KEY, Extents, key_checksums, raw_keys
+from tartools.tables.verified import VerifiedReader
 from tartools.tar.groups import Need
 
 if TYPE_CHECKING:
@@ -38,39 +39,39 @@ MAX_COMPARED_ROWS = 1 << 20  # whose keys are compared to find samples that were
 
 
 class RowLocations:
-    """The extents of the samples of some rows, from row *first* of the file on. Opens their shards when needed.
+    """The extents of the samples of some rows, from row *first* of the file on. Opens shards when needed.
 
     *key_checksums* (see `key_sums`) are compared with the keys of the samples that are read. Threads, and forks,
     may use it.
     """
 
-    def __init__(self, listing: Listing, extents: Extents, key_checksums: Any, first: int = 0) -> None:
+    def __init__(self, catalog: ShardCatalog, extents: Extents, key_checksums: Any, first: int = 0) -> None:
         self.extents = extents
         self.key_checksums = key_checksums
         self.first = first
-        self.listing = listing
-        self._shards: tuple[int, ShardReaders] | None = None  # and the process that opened them
+        self.catalog = catalog
+        self._reader: tuple[int, VerifiedReader] | None = None  # and the process that opened them
 
     @classmethod
     def of(cls, url: str, batches: Iterable[Any], count: int, first: int = 0) -> RowLocations:
         """Return the locations of the *count* rows of *batches*, which begin with row *first* of the file."""
         import numpy as np
 
-        listing, at = Listing(url), 0
+        catalog, at = ShardCatalog(url), 0
         columns: Any = [np.empty(count, kind) for kind in (np.int32, np.int64, np.int64, np.uint32)]
         for batch in batches:
-            extents = listing.extents(batch, first + at)
+            extents = catalog.extents(batch, first + at)
             sums = UNKNOWN_KEY if extents.keys is None else key_checksums(extents.keys)
             for column, part in zip(columns, (extents.numbers, extents.begins, extents.ends, sums), strict=True):
                 column[at : at + len(extents)] = part
             at += len(extents)
-        return cls(listing, Extents(first, *columns[:3]), columns[3], first)
+        return cls(catalog, Extents(first, *columns[:3]), columns[3], first)
 
     def take(self, rows: Any) -> RowLocations:
         """Return the locations of *rows*, indexes."""
         extents = self.extents
         return RowLocations(
-            self.listing,
+            self.catalog,
             Extents(0, extents.numbers[rows], extents.begins[rows], extents.ends[rows]),
             self.key_checksums[rows],
         )
@@ -82,11 +83,11 @@ class RowLocations:
         """
         extents = self.extents
         chosen = Extents(0, extents.numbers[at], extents.begins[at], extents.ends[at], keys, rows)
-        samples = [sample.own() for batch in self._open_shards().samples(chosen) for sample in batch]
+        samples = [sample.own() for batch in self._open_reader().samples(chosen) for sample in batch]
         mismatches = self._mismatches(at, [sample.raw_key for sample in samples])
         if len(mismatches):
             message = f"the key of the sample there is {samples[mismatches[0]].key!r}, and that of the row is another"
-            raise self.listing.failure(chosen, int(mismatches[0]), message)
+            raise self.catalog.failure(chosen, int(mismatches[0]), message)
         return samples
 
     def _mismatches(self, at: Any, keys: Sequence[bytes]) -> Any:
@@ -98,10 +99,10 @@ class RowLocations:
         """Return the samples at the indexes *at* as a `Bulk`; None if `samples` has to read them. See `Table.bulk`."""
         extents = self.extents
         chosen = Extents(0, extents.numbers[at], extents.begins[at], extents.ends[at], None, rows)
-        bulk = self._open_shards().bulk(chosen, room_of, fields)
+        bulk = self._open_reader().bulk(chosen, room_of, fields)
         if bulk is None or len(self._mismatches(at, bulk.keys)):
             return None
-        bulk.urls = list(map(self.listing.urls.__getitem__, chosen.numbers.tolist()))
+        bulk.urls = list(map(self.catalog.urls.__getitem__, chosen.numbers.tolist()))
         return bulk
 
     def digest(self) -> str:
@@ -110,10 +111,10 @@ class RowLocations:
 
         import numpy as np
 
-        extents, listing = self.extents, self.listing
-        folder = schema.folder_of(listing.table)
-        names = [schema.relative_name(str(url), folder) for url in listing.urls]
-        shards = [blake2b(repr(shard).encode(), digest_size=8) for shard in zip(names, listing.versions, strict=True)]
+        extents, catalog = self.extents, self.catalog
+        folder = schema.folder_of(catalog.table)
+        names = [schema.relative_name(str(url), folder) for url in catalog.urls]
+        shards = [blake2b(repr(shard).encode(), digest_size=8) for shard in zip(names, catalog.versions, strict=True)]
         shard_digests = np.frombuffer(b"".join(shard.digest() for shard in shards), np.uint64)
         digest = blake2b(digest_size=16)
         for low in range(0, len(extents), HASHED_ROWS_IN_CHUNK):
@@ -127,16 +128,16 @@ class RowLocations:
                 digest.update(np.ascontiguousarray(column).data)
         return digest.hexdigest()
 
-    def _open_shards(self) -> ShardReaders:
-        """Return the shards, with files and connections that belong to this process."""
-        if self._shards is None or self._shards[0] != os.getpid():
-            self._shards = os.getpid(), ShardReaders(self.listing, Account(), need=Need.BYTES)
-        return self._shards[1]
+    def _open_reader(self) -> VerifiedReader:
+        """Return the reader, with files and connections that belong to this process."""
+        if self._reader is None or self._reader[0] != os.getpid():
+            self._reader = os.getpid(), VerifiedReader(self.catalog, Account(), need=Need.BYTES)
+        return self._reader[1]
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         """End the threads that make requests; at interpreter exit they end with it, and modules are gone by then."""
-        if self._shards is not None and not ending() and self._shards[0] == os.getpid():
-            self._shards[1].close()
+        if self._reader is not None and not ending() and self._reader[0] == os.getpid():
+            self._reader[1].close()
 
 
 class Table:
@@ -313,11 +314,11 @@ class Table:
 
     def shards(self) -> list[str]:
         """Return the URLs of the shards, by their numbers."""
-        return list(self._all().listing.urls)
+        return list(self._all().catalog.urls)
 
     def versions(self) -> list[str | None]:
         """Return the versions of the shards when the table was made, by their numbers; None if unknown."""
-        return list(self._all().listing.versions)
+        return list(self._all().catalog.versions)
 
     def digest(self) -> str:
         """Return a fingerprint of the rows in their order, with their shards and versions.

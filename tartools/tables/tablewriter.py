@@ -107,7 +107,7 @@ class TableWriter:
     def __init__(self, url: str, force: bool, rows: RowInputs) -> None:
         pa = schema.arrow()
         self.url = url
-        self._shards = rows.shards
+        self._shards = rows.catalog
         self._folder = schema.folder_of(url)
         self._columns = rows.schema
         self._waiting: list[Any] = []  # record batches of the next row group, the first of them joined

@@ -28,8 +28,8 @@ from tartools.storage.checks import version_of
 from tartools.storage.names import has_number, local_url
 from tartools.storage.url import Name, name_of
 from tartools.tables import schema
+from tartools.tables.catalog import ShardCatalog
 from tartools.tables.inputs import RowInputs
-from tartools.tables.rowplaces import KnownShards
 from tartools.tables.rows import RowBlock, RowSpool
 from tartools.tables.table import Table
 
@@ -131,8 +131,8 @@ class _Packing:
 
     def run(self) -> RowInputs:
         """Write all missing shards; return the rows of all shards. Raises: StorageError if other shards exist."""
-        shards = KnownShards()
-        spool = RowSpool((), {}, shards)
+        catalog = ShardCatalog()
+        spool = RowSpool((), {}, catalog)
         old = existing_shards(self._names)
         position = number = 0
         while position < len(self.order):
@@ -148,7 +148,7 @@ class _Packing:
             raise StorageError(
                 "exists, and is not one of these shards: remove it, or give another OUTPUT", url=surplus[0]
             )
-        return RowInputs([spool], shards)
+        return RowInputs([spool], catalog)
 
     def end_workers(self) -> None:
         """End the workers; an error would keep them."""

@@ -255,7 +255,7 @@ def table_of(source: TableSource, table_url: Name | None = None, keep_members: b
     pa = schema.arrow()
     columns = pa.schema([inputs.schema.field(name) for name in names])
     rows = pa.Table.from_batches(inputs.batches(names), columns)
-    return Table.from_arrow(table_rows(rows, inputs.shards.shard))
+    return Table.from_arrow(table_rows(rows, inputs.catalog.shard))
 
 
 def _names(source: Any) -> list[str]:

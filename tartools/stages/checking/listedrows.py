@@ -17,9 +17,11 @@ from tartools.storage import is_missing
 from tartools.storage.checks import probe
 from tartools.storage.local import identity
 from tartools.tables import schema, source, tablesamples
+from tartools.tables.catalog import RowError, ShardCatalog
+from tartools.tables.extents import Extents, runs_of_equal
 from tartools.tables.listed import TableColumns
-from tartools.tables.rowplaces import Extents, Listing, RowError, runs_of_equal
 from tartools.tables.rows import RowBlock
+from tartools.tables.verified import VerifiedReader
 from tartools.tar.groups import Need
 
 # rows that are read together, and of shards on servers, whose payloads are held meanwhile
@@ -37,21 +39,21 @@ class TableRows:
     def __init__(self, url: str, number: int, named_inputs: Container[str], tmpdir: str | None) -> None:
         self.url = url
         self._number = number
-        self._listing = Listing(url)
+        self._catalog = ShardCatalog(url)
         self._named_inputs = named_inputs
         self._tmpdir = tmpdir
         self._firsts: list[int] = []  # rows with which the pieces begin
         self._places: list[tuple[Any, Any]] = []  # of pieces: numbers of shards, and bytes
         self._shard_codes: dict[int, str] = {}  # shard -> code of its finding, "" if there is none
         self._reported: set[int] = set()  # shards whose finding has been reported
-        self._shards: tablesamples.ShardReaders | None = None
+        self._reader: VerifiedReader | None = None
         self._table: Any = None
         self._members: tuple[list[str], Any, Any] | None = None  # of the piece that was read last
 
     @property
     def urls(self) -> Sequence[str]:
         """The shards that the rows read so far list."""
-        return self._listing.urls
+        return self._catalog.urls
 
     @property
     def shards(self) -> set[str]:
@@ -63,7 +65,7 @@ class TableRows:
         piece = bisect_right(self._firsts, row) - 1
         numbers, begins = self._places[piece]
         index = row - self._firsts[piece]
-        return self._listing.urls[numbers[index]], int(begins[index])
+        return self._catalog.urls[numbers[index]], int(begins[index])
 
     def read(self) -> Iterator[Trouble | Rows]:
         """Yield the samples and findings, in order; the code of a finding that was reported before is empty.
@@ -84,14 +86,14 @@ class TableRows:
             self._close()
 
     def _close(self) -> None:
-        if self._shards is not None:
-            self._shards.close()
-            self._shards = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def _read(self, rows: Any, first: int) -> Iterator[Trouble | Rows]:
         """Yield the samples and findings of the record batch *rows*, which begins with row *first*."""
         try:
-            piece = self._listing.extents(rows, first)
+            piece = self._catalog.extents(rows, first)
         except StorageError as error:
             if len(rows) == 1:
                 yield Trouble("table-row", -1, "", error.message, 1)
@@ -100,7 +102,7 @@ class TableRows:
             yield from self._read(rows.slice(0, middle), first)
             yield from self._read(rows.slice(middle), first + middle)
             return
-        self._members = TableColumns(rows, first, self._listing, self._table).members()
+        self._members = TableColumns(rows, first, self._catalog, self._table).members()
         self._firsts.append(first)
         self._places.append((piece.numbers, piece.begins))
         for part in itertools.starmap(piece.part, runs_of_equal(piece.numbers)):
@@ -108,20 +110,20 @@ class TableRows:
             if code := self._shard_code(number):
                 is_repeated = number in self._reported
                 self._reported.add(number)
-                description = f"{code}: {shown(self._listing.urls[number])}"
+                description = f"{code}: {shown(self._catalog.urls[number])}"
                 yield Trouble("" if is_repeated else code, -1, "", description, len(part))
                 continue
-            max_rows = REMOTE_ROWS_IN_READ if self._listing.is_remote[number] else ROWS_IN_READ
+            max_rows = REMOTE_ROWS_IN_READ if self._catalog.is_remote[number] else ROWS_IN_READ
             for low in range(0, len(part), max_rows):
                 yield from self._samples(part.part(low, min(low + max_rows, len(part))))
 
     def _samples(self, piece: Extents) -> Iterator[Trouble | Rows]:
         """Yield the samples and findings of the rows *piece*, all of one shard, which exists."""
-        if self._shards is None:
+        if self._reader is None:
             quiet = Account(lambda _: None)
-            self._shards = tablesamples.ShardReaders(self._listing, quiet, need=Need.FIELDS, tmpdir=self._tmpdir)
+            self._reader = VerifiedReader(self._catalog, quiet, need=Need.FIELDS, tmpdir=self._tmpdir)
         try:
-            batches = list(self._shards.samples(piece))
+            batches = list(self._reader.samples(piece))
             self._compare(batches, piece)
         except (RowError, TarFormatError) as error:
             self._close()
@@ -132,7 +134,7 @@ class TableRows:
             yield from self._samples(piece.part(0, middle))
             yield from self._samples(piece.part(middle, len(piece)))
             return
-        if identity(self._listing.urls[piece.place(0)[0]]) not in self._named_inputs:
+        if identity(self._catalog.urls[piece.place(0)[0]]) not in self._named_inputs:
             row = piece.first
             for batch in batches:
                 rows = rows_of_batch(batch, self._number, row)
@@ -165,12 +167,12 @@ class TableRows:
             wrong = np.flatnonzero((at != place) | ((at >= 0) & (size != length)))
             if len(wrong):
                 difference = f"__members__ of this row and the shard differ in the field {field!r}"
-                raise self._listing.failure(piece, int(wrong[0]), difference)
+                raise self._catalog.failure(piece, int(wrong[0]), difference)
 
     def _shard_code(self, number: int) -> str:
         """Return the code of a finding about all of shard *number*, which is missing or stale; "" if it is neither."""
         if number not in self._shard_codes:
-            url, version = self._listing.urls[number], self._listing.versions[number]
+            url, version = self._catalog.urls[number], self._catalog.versions[number]
             try:
                 version_now = probe(url).version
             except StorageError as error:

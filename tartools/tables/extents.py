@@ -1,0 +1,169 @@
+"""The extents of samples in shards, for rows of a table, as arrays; and values of columns as arrays.
+
+Row n of `Extents` is the sample in bytes `begins[n]` to `ends[n]` of the shard with the number `numbers[n]`, which a
+`ShardCatalog` gave it:
+
+    row      0     1     2       3       <- `first` + n, for messages; `rows` if rows are in another order
+    numbers  0     0     0       7
+    bytes    |--0--|--1--|       |--3--|
+                         |--2--|         <- 0, 1 and 2 are adjacent: one of `runs`, read together
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from tartools.storage.streams import Stream
+from tartools.tables import schema
+from tartools.tar.compression import Pushed
+
+MAX_OFFSET = (1 << 63) - 1  # bytes of a shard
+UNKNOWN_KEY = 0  # in place of the checksum of the key, for a row that has none
+
+
+@dataclass
+class Extents:
+    """Extents of rows of the table: numpy arrays of shard numbers (int32), and of begins and ends (int64).
+
+    *keys* is None if keys are not compared. Row numbers in the table begin with *first* and ascend by one,
+    unless *rows* has the row numbers.
+    """
+
+    first: int
+    numbers: Any
+    begins: Any
+    ends: Any
+    keys: list[bytes] | None = None
+    rows: Any = None
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all samples."""
+        return int((self.ends - self.begins).sum())
+
+    def bounds(self) -> Any:
+        """Return the offsets at which the samples begin, then the end of the last one, once they are joined."""
+        import numpy as np
+
+        return np.concatenate(([0], (self.ends - self.begins).cumsum()))
+
+    def runs(self) -> Any:
+        """Return the indexes at which runs of adjacent rows begin; the first one is 0."""
+        import numpy as np
+
+        is_begin = (self.begins[1:] != self.ends[:-1]) | (self.numbers[1:] != self.numbers[:-1])
+        return np.append(0, np.flatnonzero(is_begin) + 1)
+
+    def windows(self, max_bytes: int) -> Iterator[Extents]:
+        """Split the rows into parts with up to *max_bytes* bytes of samples; a larger sample is a part of its own."""
+        bounds, low = self.bounds(), 0
+        while low < len(self):
+            high = max(int(bounds.searchsorted(bounds[low] + max_bytes, "right")) - 1, low + 1)
+            yield self.part(low, high)
+            low = high
+
+    def part(self, low: int, high: int) -> Extents:
+        """Return the extents of rows *low* to *high* (exclusive)."""
+        return Extents(
+            self.first + low,
+            self.numbers[low:high],
+            self.begins[low:high],
+            self.ends[low:high],
+            None if self.keys is None else self.keys[low:high],
+            None if self.rows is None else self.rows[low:high],
+        )
+
+    def take(self, numbers: Sequence[int]) -> Extents:
+        """Return the extents of the rows with these indexes."""
+        import numpy as np
+
+        indexes = np.array(numbers, np.int64)
+        keys = None if self.keys is None else [self.keys[number] for number in numbers]
+        rows = self.first + indexes if self.rows is None else self.rows[indexes]
+        return Extents(self.first, self.numbers[indexes], self.begins[indexes], self.ends[indexes], keys, rows)
+
+    def place(self, index: int) -> tuple[int, int, int]:
+        """Return shard number, begin and end of the row *index*."""
+        return int(self.numbers[index]), int(self.begins[index]), int(self.ends[index])
+
+
+def runs_of_equal(values: Any) -> Iterator[tuple[int, int]]:
+    """Return (begin, end) of each run of equal *values*, an array."""
+    import numpy as np
+
+    return pairwise([0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)])
+
+
+class SampleBytes(NamedTuple):
+    """The bytes of the samples of *rows*, as a store of shards gives them; valid until the next ones are asked for.
+
+    `bounds`: offsets in one file or buffer at which the samples begin, then the end of the last one.
+    `stream`: returns a stream that begins with row n of *rows*.
+    `is_streamed`: True for one sample that a server sends while it is parsed; errors of that stream name no row.
+    """
+
+    rows: Extents
+    bounds: list[int]
+    stream: Callable[[int], Stream]
+    is_streamed: bool = False
+
+    @classmethod
+    def in_memory(cls, rows: Extents, data: bytes | memoryview) -> SampleBytes:
+        """Return the samples of *rows*, whose bytes are joined in *data*."""
+        bounds: list[int] = rows.bounds().tolist()
+        view = memoryview(data)
+        return cls(rows, bounds, lambda index: Pushed(None, view[bounds[index] :]))
+
+
+def raw_keys(column: Any, first: int, url: str) -> list[Any]:
+    """Return the keys in *column*, which begins with row *first* of the table *url*, as bytes; None for null.
+
+    Raises: StorageError if they are not text.
+    """
+    with schema.value_errors(f"row {first}: {schema.KEY_COLUMN} is not text", url):
+        return schema.as_bytes(column).to_pylist()  # type: ignore[no-any-return]
+
+
+def whole_numbers(column: Any) -> tuple[Any, Any]:
+    """Return *column* as an array of int64, and a mask: True if not null. Raises: ArrowException for other values."""
+    import numpy as np
+
+    pa = schema.arrow()
+    if pa.types.is_integer(column.type):  # `cast` takes 0.05 s to import
+        numbers, valid = numbers_and_mask(column)
+        if numbers.dtype.kind == "i" or numbers.max(initial=0) <= MAX_OFFSET:
+            return numbers.astype(np.int64, copy=False), valid
+    return numbers_and_mask(column.cast(pa.int64()))
+
+
+def numbers_and_mask(column: Any) -> tuple[Any, Any]:
+    """Return *column*, of whole numbers, as an array, and a mask: True if not null. A null is any number in the array.
+
+    `to_numpy` and `fill_null` of pyarrow import pandas where it is installed, which takes 0.2 s.
+    """
+    import numpy as np
+
+    bits, numbers = column.buffers()
+    without_nulls = column.from_buffers(column.type, len(column), [None, numbers], offset=column.offset)
+    if bits is None:
+        return np.from_dlpack(without_nulls), np.True_
+    first, last = column.offset // 8, (column.offset + len(column) + 7) // 8
+    valid = np.unpackbits(np.frombuffer(bits, np.uint8, last - first, first), bitorder="little").astype(bool)
+    return np.from_dlpack(without_nulls), valid[column.offset % 8 :][: len(column)]
+
+
+def key_checksums(keys: Sequence[bytes]) -> Any:
+    """Return a CRC-32 of each of *keys*, to compare rows with keys in shards without keys in memory.
+
+    One of 4 billion pairs of different keys has equal checksums.
+    """
+    import numpy as np
+
+    return np.fromiter(map(crc32, keys), np.uint32, len(keys))

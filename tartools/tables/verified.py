@@ -1,0 +1,180 @@
+"""The reader of samples that rows list: reads them from their shards, and compares each with its row.
+
+Local shards, and those on servers, are read in their own ways (`localshards`, `remote`); both give `SampleBytes`: some
+rows, and streams of the bytes of their samples. Here these are parsed and verified: headers and their checksums, one
+key, begin and end of each sample. As many samples as one call of the parser returns are compared at once. At the first
+that differs, samples are read one by one, which says what is wrong with which row; then together again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tartools import tar
+from tartools.errors import StorageError, TarFormatError
+from tartools.samples.account import Account
+from tartools.samples.batch import Batch
+from tartools.storage.scratch import scratch_file
+from tartools.tables.bulk import Bulk, GetBuffer, bulk_from_buffer, bulk_from_files
+from tartools.tables.catalog import ShardCatalog
+from tartools.tables.extents import Extents, SampleBytes, runs_of_equal
+from tartools.tables.localshards import LocalShards
+from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup
+from tartools.tar.groups import Need
+
+if TYPE_CHECKING:
+    from tartools.tables.remote import RemoteShards
+
+# bytes; payloads of samples that are larger, on average, are read one by one and not copied again
+MAX_COPIED_PAYLOAD = 1 << 14
+ROWS_ONE_BY_ONE = 64  # rows that are read one by one behind damage, before the next are read together again
+
+
+class VerifiedReader:
+    """Reads the samples of rows from the shards of *catalog*, and compares them with the rows.
+
+    *need*, *tmpdir*, *sources*: see `tablesamples.table_batches`. Several threads may read.
+    """
+
+    def __init__(
+        self,
+        catalog: ShardCatalog,
+        account: Account,
+        *,
+        need: Need = Need.PAYLOADS,
+        tmpdir: str | None = None,
+        sources: int = 1,
+    ) -> None:
+        self.catalog = catalog
+        self._account = account
+        self._sources = sources
+        self._parse: Callable[..., Iterator[Parsed]] = partial(
+            tar.read_members, need=need, scratch=lambda: scratch_file(tmpdir)
+        )
+        self._local = LocalShards(catalog, need.leaves_payloads, sources)
+        self._remote: RemoteShards | None = None
+
+    def close(self) -> None:
+        """Stop all requests."""
+        if self._remote is not None:
+            self._remote.close()
+
+    def check(self) -> None:
+        """Raise StorageError if a file has changed since it was opened."""
+        self._local.open_files.check()
+
+    def samples(self, rows: Extents) -> Iterator[Batch]:
+        """Yield the samples of *rows*, in batches. Raises: StorageError if a sample differs from its row."""
+        import numpy as np
+
+        is_remote = np.array(self.catalog.is_remote)[rows.numbers]
+        for low, high in runs_of_equal(is_remote):
+            shards = self._servers() if is_remote[low] else self._local
+            with closing(shards.read(rows.part(low, high))) as reads:
+                for read in reads:
+                    yield from self._verified(read)
+
+    def bulk(self, rows: Extents, room_of: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
+        """Return the samples of *rows* as a `Bulk`; None if `samples` has to read them. See `Table.bulk`.
+
+        Raises: StorageError if a shard has changed, or can't be read.
+        """
+        import numpy as np
+
+        is_remote, sizes = np.array(self.catalog.is_remote)[rows.numbers], rows.ends - rows.begins
+        if is_remote.any() and not is_remote.all():
+            return None
+        if (
+            not is_remote.any()
+            and sizes.mean() >= MAX_COPIED_PAYLOAD
+            and len(set(rows.numbers.tolist())) <= self._local.max_shards
+        ):
+            files = self._local.files(rows, 0, len(rows))
+            return bulk_from_files(files, rows.begins, rows.ends, room_of, fields)
+        shards = self._servers() if is_remote.any() else self._local
+        data = shards.read_all(rows, None if room_of is None else room_of(int(sizes.sum())))
+        return None if data is None else bulk_from_buffer(data, sizes)
+
+    def _servers(self) -> RemoteShards:
+        if self._remote is None:
+            from tartools.tables.remote import RemoteShards
+
+            self._remote = RemoteShards(self.catalog, self._sources)
+        return self._remote
+
+    def _verified(self, read: SampleBytes) -> Iterator[Batch]:
+        """Yield the samples of *read*. Raises: StorageError for a sample that differs from its row."""
+        at = 0
+        try:
+            while at < len(read.rows):
+                low = yield from self._many_at_once(read, at)
+                at = min(low + ROWS_ONE_BY_ONE, len(read.rows))
+                yield from self._one_by_one(read, range(low, at))  # equal keys side by side, or damage
+        except StorageError as error:
+            if not read.is_streamed or error.offset == int(read.rows.begins[0]):  # it names the row
+                raise
+            raise self.catalog.failure(read.rows, 0, error) from error
+
+    def _many_at_once(self, read: SampleBytes, at: int) -> Generator[Batch, None, int]:
+        """Yield the samples of *read* from *at* on, up to the first that differs from its row; return its index."""
+        rows, bounds = read.rows, read.bounds
+        with suppress(TarFormatError):  # who reads this sample alone finds out what is wrong
+            for part in self._parse(read.stream(at), url=self.catalog.table, begin=bounds[at], until=bounds[-1]):
+                batch = self._batch(part, rows, at)
+                if batch is None or not are_listed(batch, rows, at, bounds):
+                    break
+                self._count(bounds[at + len(batch)] - bounds[at])
+                at += len(batch)
+                yield batch
+        return at
+
+    def _one_by_one(self, read: SampleBytes, indexes: range) -> Iterator[Batch]:
+        """Yield the samples *indexes* of *read*. Raises: StorageError for a sample that differs from its row."""
+        rows = read.rows
+        for index in indexes:
+            begin, end = read.bounds[index : index + 2]
+            try:
+                parts = [*self._parse(read.stream(index), url=self.catalog.table, begin=begin, until=end)]
+            except TarFormatError as error:
+                raise self.catalog.failure(rows, index, error.message) from error
+            row = replace(rows.part(index, index + 1), keys=None)
+            batch = self._batch(parts[0], row, 0) if len(parts) == 1 else None
+            if batch is None or not are_listed(batch, row, 0, [begin, end]):
+                raise self.catalog.failure(rows, index, "this is not one sample")
+            if rows.keys is not None and batch.keys[0] != rows.keys[index]:
+                message = "the key of the sample there is {!r}, not {!r}"
+                keys = (key.decode("utf-8", "replace") for key in (batch.keys[0], rows.keys[index]))
+                raise self.catalog.failure(rows, index, message.format(*keys))
+            self._count(end - begin)
+            yield batch
+
+    def _batch(self, part: Parsed, rows: Extents, at: int) -> Batch | None:
+        """Return the samples of *part*, which should be those of *rows* from *at* on; None if it has none."""
+        if not isinstance(part, ContiguousGroups | ScatteredGroup):
+            return None
+        count = len(part.keys) if isinstance(part, ContiguousGroups) else 1
+        return Batch(part, self._urls(rows, at, min(at + count, len(rows))))
+
+    def _urls(self, rows: Extents, low: int, high: int) -> str | list[str]:
+        """Return the URL of the shard of rows *low* to *high*; if they differ, a list with the URL of each row."""
+        if high == low + 1:
+            return self.catalog.urls[int(rows.numbers[low])]
+        numbers: list[int] = rows.numbers[low:high].tolist()
+        if len(set(numbers)) == 1:
+            return self.catalog.urls[numbers[0]]
+        return [self.catalog.urls[number] for number in numbers]
+
+    def _count(self, size: int) -> None:
+        self._account.bytes_in += size
+        self._account.unpacked += size
+
+
+def are_listed(batch: Batch, rows: Extents, at: int, bounds: list[int]) -> bool:
+    """True if the samples of *batch* are those of *rows* from *at* on, which begin at *bounds*."""
+    end = at + len(batch)
+    is_there = end <= len(rows) and batch.bounds() == bounds[at : end + 1]
+    return is_there and (rows.keys is None or rows.keys[at:end] == batch.keys)
