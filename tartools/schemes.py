@@ -46,8 +46,8 @@ SCHEMES = {
     "ftp": Scheme("fallback", QUERY),
     "ftps": Scheme("fallback", QUERY),
 }
-UNKNOWN = Scheme("", QUERY)  # read by GOPEN_<SCHEME>, if that is set
-STORES = "objects."
+UNKNOWN_SCHEME = Scheme("", QUERY)  # read by GOPEN_<SCHEME>, if that is set
+STORES_PACKAGE = "objects."
 
 
 def scheme_record(scheme: str) -> Scheme:
@@ -56,7 +56,7 @@ def scheme_record(scheme: str) -> Scheme:
     >>> scheme_record("https").question, scheme_record("foo").module
     ('query', '')
     """
-    return SCHEMES.get(scheme, UNKNOWN)
+    return SCHEMES.get(scheme, UNKNOWN_SCHEME)
 
 
 def listed_schemes() -> str:

@@ -22,7 +22,7 @@ from tartools.samples.account import Account
 
 OUTPUTS = {"--output", "--html"}  # options that say where the data go
 NO_THREAD = "can't start new thread"  # what Python says
-PRINTING = ("dry_run", "report_of")  # what makes a command that writes files print
+PRINTING_OPTIONS = ("dry_run", "report_of")  # what makes a command that writes files print
 
 
 class Command:
@@ -129,7 +129,7 @@ class Command:
 
     def _output(self, values: dict[str, Any]) -> str:
         """Return the URL of the output by the *values* of options; "-" is stdout."""
-        if any(values.get(name) for name in PRINTING):
+        if any(values.get(name) for name in PRINTING_OPTIONS):
             return "-"
         outputs = [option for option in self.parameters.values() if not OUTPUTS.isdisjoint(option.names)]
         return next((url for option in outputs if (url := values.get(option.name, option.default)) is not None), "-")
@@ -142,11 +142,11 @@ def exit_status(name: str, work: Callable[[], int], trouble: int = 1) -> int:
     """
     try:
         status = work()
-        return process.SIGNALLED + process.came[0] if process.came else status
+        return process.SIGNAL_STATUS_BASE + process.came[0] if process.came else status
     except BrokenPipeError:
-        return process.SIGNALLED + signal.SIGPIPE
+        return process.SIGNAL_STATUS_BASE + signal.SIGPIPE
     except (KeyboardInterrupt, process.Interrupted) as error:
-        return process.SIGNALLED + getattr(error, "number", signal.SIGINT)
+        return process.SIGNAL_STATUS_BASE + getattr(error, "number", signal.SIGINT)
     except Exception as error:
         if (message := _said_of(error)) is None:
             raise

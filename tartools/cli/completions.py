@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 # shell -> the folder of its completions below share/, its start file, and what switches completion on there
-SWITCHED = {
+COMPLETION_INSTRUCTIONS = {
     "bash": ("bash-completion/completions", "~/.bashrc", 'for name in {names}; do\n    . {folder}/"$name"\ndone'),
     "zsh": ("zsh/site-functions", "~/.zshrc", "fpath=({folder} $fpath)\nautoload -Uz compinit && compinit"),
     "fish": ("fish/vendor_completions.d", "~/.config/fish/config.fish", "set -p fish_complete_path {folder}"),
@@ -114,7 +114,7 @@ complete -c tartools -n '__fish_seen_subcommand_from completion' -x -a '{shells}
 
 def of_tartools(summaries: dict[str, str]) -> dict[str, str]:
     """Return the completions of `tartools` by path. *summaries*: by first word of a command line."""
-    words, shells = shlex.quote(" ".join((*summaries, "--help", "--version"))), " ".join(SWITCHED)
+    words, shells = shlex.quote(" ".join((*summaries, "--help", "--version"))), " ".join(COMPLETION_INSTRUCTIONS)
     described = "\n".join(f"    {shlex.quote(f'{name}:{summary}')}" for name, summary in summaries.items())
     fish = TARTOOLS_FISH.format(shells=shells)
     for name, summary in summaries.items():
@@ -146,9 +146,9 @@ def switched_on(arguments: Sequence[str], names: Sequence[str]) -> str | None:
     None unless *arguments* are the name of one shell.
     """
     shell = arguments[0] if len(arguments) == 1 else ""
-    if shell not in SWITCHED:
+    if shell not in COMPLETION_INSTRUCTIONS:
         return None
-    data_folder, start, lines = SWITCHED[shell]
+    data_folder, start, lines = COMPLETION_INSTRUCTIONS[shell]
     folder = Path(sys.prefix, "share", data_folder)
     if not any((folder / file).exists() for file in ("tartools", "_tartools", "tartools.fish")):
         folder = Path(__file__).parents[2] / "completions" / shell  # of the clone

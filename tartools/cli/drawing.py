@@ -12,11 +12,11 @@ from time import monotonic
 from tartools.errors import in_units, several
 from tartools.samples.account import Account, Jobs
 
-NEXT_LINE = 10.0  # seconds between the lines of progress in a log
-FEWEST = 3  # lines of a terminal of which one can be taken
+LOG_LINE_SECONDS = 10.0  # seconds between the lines of progress in a log
+MIN_TERMINAL_LINES = 3  # lines of a terminal of which one can be taken
 
 # Control sequences of ECMA-48 and the VT100. Saving the cursor saves its colours too.
-SAVE, RESTORE = "\x1b7", "\x1b8"
+SAVE_CURSOR, RESTORE_CURSOR = "\x1b7", "\x1b8"
 DOWN_AND_UP = "\x1bD\x1b[A"  # scrolls if the cursor is in the last line
 ALL_LINES_SCROLL = "\x1b[r"  # moves the cursor
 ERASE_BELOW, ERASE_LINE, RESET_STYLE = "\x1b[J", "\x1b[2K", "\x1b[m"
@@ -32,7 +32,10 @@ class LastLine:
     def is_possible() -> bool:
         """True if stderr is a terminal whose last line can be reserved."""
         try:
-            return os.get_terminal_size(2).lines >= FEWEST and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+            return os.get_terminal_size(2).lines >= MIN_TERMINAL_LINES and os.environ.get("TERM", "dumb") not in (
+                "dumb",
+                "unknown",
+            )
         except OSError:
             return False
 
@@ -42,15 +45,17 @@ class LastLine:
         begin = ""
         if size != self._size:
             if self._size is not None:  # the terminal has moved what was drawn
-                begin = f"{SAVE}{ALL_LINES_SCROLL}{RESTORE}{ERASE_BELOW}"
-            begin += f"{DOWN_AND_UP}{SAVE}\x1b[1;{size.lines - 1}r{RESTORE}"
+                begin = f"{SAVE_CURSOR}{ALL_LINES_SCROLL}{RESTORE_CURSOR}{ERASE_BELOW}"
+            begin += f"{DOWN_AND_UP}{SAVE_CURSOR}\x1b[1;{size.lines - 1}r{RESTORE_CURSOR}"
             self._size = size
-        self._write(f"{begin}{SAVE}\x1b[{size.lines}H{RESET_STYLE}{ERASE_LINE}{text}{RESTORE}")
+        self._write(f"{begin}{SAVE_CURSOR}\x1b[{size.lines}H{RESET_STYLE}{ERASE_LINE}{text}{RESTORE_CURSOR}")
 
     def close(self) -> None:
         """Give the line back, empty. Raises: OSError."""
         if self._size is not None:
-            self._write(f"{SAVE}{ALL_LINES_SCROLL}\x1b[{self._size.lines}H{RESET_STYLE}{ERASE_LINE}{RESTORE}")
+            self._write(
+                f"{SAVE_CURSOR}{ALL_LINES_SCROLL}\x1b[{self._size.lines}H{RESET_STYLE}{ERASE_LINE}{RESTORE_CURSOR}"
+            )
             self._size = None
 
     @staticmethod
@@ -77,7 +82,7 @@ class Painter:
         title = f"{self._name}: {phase.name}" if phase.name else self._name
         if self._line is None:
             if monotonic() >= self._next:
-                self._next = monotonic() + NEXT_LINE
+                self._next = monotonic() + LOG_LINE_SECONDS
                 self._say(title, f"{counts_in_words(account, seconds)} so far{_left(account.progress.jobs, seconds)}")
             return
         if _is_in_background():

@@ -24,14 +24,14 @@ from tartools.cli.declare import Declared
 from tartools.samples.filetypes import ARRAYS, PICTURES, SOUNDS, TEXTS, VIDEOS
 
 PROJECT, OVERVIEW_PAGE = Path(__file__).parents[2], "man/man7/tartools.7"
-EDITION = "2026-11-20"  # of the man pages; they say nothing about the day on which they were made
+MAN_PAGE_DATE = "2026-11-20"  # of the man pages; they say nothing about the day on which they were made
 COMPLETES_FILES, COMPLETES_DIRECTORIES, COMPLETES_FIELDS, COMPLETES_NOTHING = (
     "files",
     "directories",
     "fields",
     "nothing",
 )
-COMPLETED = {
+COMPLETIONS_BY_METAVAR = {
     "FILE": COMPLETES_FILES,
     "SCRIPT": COMPLETES_FILES,
     "SHARD": COMPLETES_FILES,
@@ -66,7 +66,7 @@ COMPARED_COMMANDS = (
     ("2", "Trouble: a failure, an input that was skipped and reported, or an error in the command line."),
     SIGNAL_STATUSES,
 )
-NOTES = {
+NOTES_BY_COMMAND = {
     "tarcat": (
         "GNU tar brings an unrelated script of this name, which joins the volumes of a multi-volume archive; Debian "
         "installs it as /usr/sbin/tarcat, with a page tarcat(1). Where that one comes first in PATH, "
@@ -83,7 +83,7 @@ def options(command: Command) -> tuple[list[Declared], list[Declared]]:
 
 def completed(option: Declared) -> str:
     """Return the kind of completion for the value of an *option* without choices."""
-    return COMPLETED.get(option.metavar.strip("[].").split(":")[0], COMPLETES_NOTHING)
+    return COMPLETIONS_BY_METAVAR.get(option.metavar.strip("[].").split(":")[0], COMPLETES_NOTHING)
 
 
 def man_page(command: Command, names: Iterable[str]) -> str:
@@ -91,11 +91,11 @@ def man_page(command: Command, names: Iterable[str]) -> str:
     arguments, options_of_command = options(command)
     prose, _, examples = command.manual.partition("\nExamples:\n")
     words = [r"[\fIOPTION\fR]...", *(rf"\fI{_roff(argument.metavar)}\fR" for argument in arguments)]
-    notes = [".SH NOTES", _roff(NOTES[command.name])] if command.name in NOTES else []
+    notes = [".SH NOTES", _roff(NOTES_BY_COMMAND[command.name])] if command.name in NOTES_BY_COMMAND else []
     own_options = [option for option in (*arguments, *options_of_command) if not option.shared or not option.names]
     shared = [option for option in options_of_command if option.shared]
     lines = [
-        f'.TH {command.name.upper()} 1 {EDITION} "tartools" "tartools"',
+        f'.TH {command.name.upper()} 1 {MAN_PAGE_DATE} "tartools" "tartools"',
         *(".SH NAME", f"{command.name} \\- {_roff(command.summary.rstrip('.'))}"),
         *(".SH SYNOPSIS", f".B {command.name}", " ".join(words)),
         *(".SH DESCRIPTION", *_prose(prose.partition("\n")[2].strip("\n"))),

@@ -12,7 +12,8 @@ from typing import Any
 from tartools.cli.declare import REQUIRED, Declared
 
 MIN_SIMILARITY = 0.7  # of 1, at which two names are the same
-ON, OFF = {"1", "on", "t", "true", "y", "yes"}, {"", "0", "f", "false", "n", "no", "off"}  # environment variables
+# environment variables
+TRUE_WORDS, FALSE_WORDS = {"1", "on", "t", "true", "y", "yes"}, {"", "0", "f", "false", "n", "no", "off"}
 
 
 class UnknownOptionError(ValueError):
@@ -154,12 +155,12 @@ def _judged(option: Declared, text: str) -> Any:
 def _is_set(option: Declared) -> bool:
     """Tell whether the environment variable of the flag *option* sets it."""
     text = os.environ.get(option.option.envvar, "").strip()
-    if text.lower() not in ON | OFF:
-        accepted = ", ".join(sorted(ON | OFF))
+    if text.lower() not in TRUE_WORDS | FALSE_WORDS:
+        accepted = ", ".join(sorted(TRUE_WORDS | FALSE_WORDS))
         raise ValueError(
             f"Invalid value for {_spelled(option)}: {text!r} is not a valid boolean. Recognized values: {accepted}"
         )
-    return text.lower() in ON
+    return text.lower() in TRUE_WORDS
 
 
 def near(name: str, options: Iterable[str]) -> list[str]:

@@ -11,9 +11,9 @@ from typing import NoReturn
 
 from tartools import errors
 
-SIGNALLED = 128  # what a status is above this stands for a signal
+SIGNAL_STATUS_BASE = 128  # what a status is above this stands for a signal
 SIGNAL_POLL_SECONDS = 1.0  # seconds
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 came: list[int] = []  # signals; Python swallows what is raised in a finalizer, and the run then goes on to its end
 
@@ -54,20 +54,20 @@ def run(main: Callable[[], int]) -> NoReturn:
         signal.setitimer(signal.ITIMER_REAL, SIGNAL_POLL_SECONDS, SIGNAL_POLL_SECONDS)
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # we would not see how what we start ends
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number in SIGNALS:
+    for number in HANDLED_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
             signal.signal(number, _interrupt)
     status = main()
-    for number in SIGNALS:
+    for number in HANDLED_SIGNALS:
         if signal.getsignal(number) == _interrupt:  # the interpreter, which ends now, would only complain
             signal.signal(number, signal.SIG_DFL)
     if ticking:
         signal.signal(signal.SIGALRM, signal.SIG_IGN)  # what it is set back to by the interpreter would end us
         signal.setitimer(signal.ITIMER_REAL, 0)
     _let_go_of_standard_streams()
-    if status > SIGNALLED:  # a shell must see that it was the signal
-        signal.signal(status - SIGNALLED, signal.SIG_DFL)
-        os.kill(os.getpid(), status - SIGNALLED)
+    if status > SIGNAL_STATUS_BASE:  # a shell must see that it was the signal
+        signal.signal(status - SIGNAL_STATUS_BASE, signal.SIG_DFL)
+        os.kill(os.getpid(), status - SIGNAL_STATUS_BASE)
     threading = sys.modules.get("threading")
     if status == 0 and (threading is None or threading.active_count() == 1):
         if atexit := sys.modules.get("atexit"):
@@ -111,7 +111,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
             threading.Timer(0.001, os.kill, (os.getpid(), number)).start()
             return
         frame = frame.f_back
-    for ending_signal in SIGNALS:
+    for ending_signal in HANDLED_SIGNALS:
         signal.signal(ending_signal, signal.SIG_IGN)  # what is being cleaned up is cleaned up
     came.append(number)
     raise Interrupted(number)

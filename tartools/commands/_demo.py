@@ -22,9 +22,9 @@ from typing import Annotated
 from tartools import cli
 from tartools.cli.process import print_now
 
-SHAPES = {"circle": 0, "square": 4, "triangle": 3}  # class: corners
+CORNERS_BY_CLASS = {"circle": 0, "square": 4, "triangle": 3}  # class: corners
 PICTURES_PER_CLASS = 20  # of each class
-SIDE = 96  # pixels
+DEMO_PICTURE_PIXELS = 96  # pixels
 
 DEMO_LINES = (
     (
@@ -59,9 +59,8 @@ def demo(
         return 1
     draw_pictures(folder / "pictures")
     scripts = str(Path(sys.executable).parent)
-    print_now(
-        f"# {len(SHAPES) * PICTURES_PER_CLASS} pictures in {len(SHAPES)} folders are drawn. To repeat what follows:\n"
-    )
+    classes = len(CORNERS_BY_CLASS)
+    print_now(f"# {classes * PICTURES_PER_CLASS} pictures in {classes} folders are drawn. To repeat what follows:\n")
     print_now(f"PATH={shlex.quote(scripts)}:$PATH; cd {shlex.quote(str(folder))}\n")
     environment = os.environ | {"PATH": scripts + os.pathsep + os.environ.get("PATH", os.defpath)}
     for what, line in DEMO_LINES:
@@ -81,11 +80,11 @@ def draw_pictures(folder: Path) -> None:
     from PIL import Image, ImageDraw
 
     chance = random.Random(0)
-    for shape, corners in SHAPES.items():
+    for shape, corners in CORNERS_BY_CLASS.items():
         (folder / shape).mkdir(parents=True)
         for number in range(PICTURES_PER_CLASS):
             colours = [tuple(chance.randrange(256) for _ in range(3)) for _ in range(2)]
-            image = Image.new("RGB", (SIDE, SIDE), colours[0])
+            image = Image.new("RGB", (DEMO_PICTURE_PIXELS, DEMO_PICTURE_PIXELS), colours[0])
             x, y, radius = chance.uniform(36, 60), chance.uniform(36, 60), chance.uniform(16, 34)
             pen = ImageDraw.Draw(image)
             if corners:

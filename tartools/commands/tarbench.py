@@ -91,7 +91,7 @@ FORM_ORDERS = {  # form and order
     "table, blocks": (TABLE_FORM, "blocks"),
     "table, shuffled": (TABLE_FORM, "shuffled"),
 }
-MOST_WORKERS = 4  # by default
+DEFAULT_MAX_WORKERS = 4  # by default
 
 
 def worker_list(text: str) -> str:
@@ -176,7 +176,7 @@ def bench_facts(
         data_facts, places = places_on_server(urls, kind, account, data, folder)
     else:
         data_facts, places, origins = places_of_copies(urls, kind, account, reading, data, folder, ways.dry_run)
-    workers = [*map(int, ways.workers.split())] if ways.workers else [0, min(cli.workers(0), MOST_WORKERS)]
+    workers = [*map(int, ways.workers.split())] if ways.workers else [0, min(cli.workers(0), DEFAULT_MAX_WORKERS)]
     planned: list[tuple[BenchPlace, dict[str, Any]]] = [
         (place, {"name": name, "form": form, "order": order, "workers": number})
         for place in places
@@ -241,7 +241,7 @@ def is_on_server(url: str, kind: str) -> bool:
 
     catalog = ShardCatalog(url)
     with source.open_table(url) as table:
-        for rows in islice(table.batches(source.NEEDED, DEFAULT_SAMPLES), 1):
+        for rows in islice(table.batches(source.REQUIRED_COLUMNS, DEFAULT_SAMPLES), 1):
             catalog.extents(rows, 0)
     return any(catalog.is_remote)
 

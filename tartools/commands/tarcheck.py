@@ -86,19 +86,19 @@ from tartools.show import checkreport
 from tartools.stages import select
 from tartools.stages.checking.across import compare_fields, note_payloads, note_shards
 from tartools.stages.checking.checked import Checking, inputs_to_check
-from tartools.stages.checking.codes import CODES, WEIGHTS
+from tartools.stages.checking.codes import CODES, SEVERITIES
 from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
 from tartools.stages.externalsort import external_sort
 from tartools.stages.samplefiles import SampleFiles
 from tartools.tar.groups import Need
 
 HELP_COLUMNS = 78  # help indents by two
-KEPT_BY_FIX = " (--fix keeps it)"
+FIX_KEEPS_HINT = " (--fix keeps it)"
 MANUAL = __doc__ or ""
-for weight in WEIGHTS:
+for weight in SEVERITIES:
     listed = (
         textwrap.fill(
-            about.means + (KEPT_BY_FIX if about.is_saved else ""),
+            about.means + (FIX_KEEPS_HINT if about.is_saved else ""),
             HELP_COLUMNS,
             initial_indent=f"  {code:25}",
             subsequent_indent=" " * 27,

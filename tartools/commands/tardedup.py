@@ -67,7 +67,7 @@ from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import Picked
 from tartools.shards.reading import Reading
 from tartools.stages import select
-from tartools.stages.duplicates import AGAINST, INPUT
+from tartools.stages.duplicates import AGAINST_SIDE, INPUT_SIDE
 from tartools.stages.duplicates.comparison import Comparison, DedupSide, find_duplicates, pair_of, write_report
 from tartools.stages.externalsort import Spool, external_sort
 from tartools.storage.expand import expand
@@ -149,10 +149,10 @@ def tardedup(
     reading = Reading(source.strictness, tmpdir=means.tmpdir, columns=columns)
     max_workers = cli.workers(means.parallel)
     run = DataSet(urls, account, reading, max_workers).to([output.url, extra_outputs.rest], output.force, output.gzip)
-    sides = [DedupSide(INPUT, run)]
+    sides = [DedupSide(INPUT_SIDE, run)]
     if against:
         silent_account = Account(account.say, account.quiet)
-        sides.insert(0, DedupSide(AGAINST, DataSet(against, silent_account, reading, max_workers).to()))
+        sides.insert(0, DedupSide(AGAINST_SIDE, DataSet(against, silent_account, reading, max_workers).to()))
     part = means.memory // 4
     for side in sides if extra_outputs.report is not None else ():
         side.names = Spool(part // 2, means.tmpdir)
@@ -163,7 +163,11 @@ def tardedup(
     if extra_outputs.report is not None:
         names = {side.number: side.names or () for side in sides}
         write_report(
-            pairs, [names.get(number, ()) for number in (AGAINST, INPUT)], extra_outputs.report, output.force, sort
+            pairs,
+            [names.get(number, ()) for number in (AGAINST_SIDE, INPUT_SIDE)],
+            extra_outputs.report,
+            output.force,
+            sort,
         )
     if extra_outputs.page is not None:
         from tartools.show.html.page import write_pairs
@@ -201,9 +205,9 @@ def say_left_out(sides: Sequence[DedupSide], pairs: Iterable[bytes], account: Ac
     """Say how many samples were left out, and how many could not be compared."""
     pair_sides = [pair_of(record).side for record in pairs]
     if pair_sides:
-        leaked = f", {pair_sides.count(AGAINST):,} of them of samples of --against" if sides[1:] else ""
+        leaked = f", {pair_sides.count(AGAINST_SIDE):,} of them of samples of --against" if sides[1:] else ""
         account.warn(f"{several(len(pair_sides), 'duplicate')} among {several(sides[-1].samples, 'sample')}{leaked}")
     for side in sides:
         if side.without:
-            where = "of --against " if side.number == AGAINST else ""
+            where = "of --against " if side.number == AGAINST_SIDE else ""
             account.warn(f"{several(side.without, 'sample')} {where}could not be compared, and were kept")

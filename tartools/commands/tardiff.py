@@ -69,7 +69,17 @@ from tartools.shards.dataset import DataSet
 from tartools.shards.reading import Reading, check_shards
 from tartools.shards.workers import DEFAULT_WORKERS
 from tartools.stages import comparing
-from tartools.stages.comparing import ADDED, CHANGED, EQUAL, REMOVED, REORDERED, REPEATED, DiffSide, changes, reordered
+from tartools.stages.comparing import (
+    ADDED,
+    CHANGED,
+    EQUAL,
+    REMOVED,
+    REORDERED,
+    REPEATED_COUNTERS,
+    DiffSide,
+    changes,
+    reordered,
+)
 from tartools.stages.externalsort import Spool, external_sort
 from tartools.storage.expand import expand
 from tartools.storage.streams import Sink
@@ -169,7 +179,7 @@ def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, options: Di
     facts: dict[str, Any] = {"a": sum(a.counts), "b": sum(b.counts)}
     facts |= {name: counts[name] for name in (EQUAL, ADDED, REMOVED, CHANGED)}
     facts |= {"fields": dict(sorted(fields.items())), REORDERED: None if options.unordered else counts[REORDERED]}
-    facts |= {name: counts[name] for name in REPEATED}
+    facts |= {name: counts[name] for name in REPEATED_COUNTERS}
     if not options.list_keys and options.output != "-":
         with storage.writing("-") as sink:
             print_summary(sink, facts, options.json)

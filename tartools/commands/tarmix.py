@@ -63,7 +63,7 @@ NO_NUMBER = r"[+-]?(?:nan|inf|infinity)"
 SHARE_DECIMALS = 18  # behind the point
 SHARE_DENOMINATOR = 10**9  # no share is less than one of so many
 USAGE_HINT = "such as tarmix 0.7 a.tar 0.3 b.tar"
-LITERAL = "a file whose name is a number is written ./0.7"
+NUMBER_NAME_HINT = "a file whose name is a number is written ./0.7"
 
 
 class MixingOptions(cli.Group):
@@ -134,7 +134,7 @@ def share_in(word: str) -> int | None:
         shift = SHARE_DECIMALS - len(part) + int(match[4] or 0)
         if len(integer_part + part) <= SHARE_DECIMALS and 0 <= shift <= 2 * SHARE_DECIMALS and int(integer_part + part):
             return int(integer_part + part) * 10**shift  # type: ignore[no-any-return]
-    raise UsageError(f"{word} is not a share: a share is a number above 0, of up to 18 digits; {LITERAL}")
+    raise UsageError(f"{word} is not a share: a share is a number above 0, of up to 18 digits; {NUMBER_NAME_HINT}")
 
 
 def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
@@ -155,7 +155,7 @@ def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
         raise UsageError(f"no source: name shares and shards, {USAGE_HINT}")
     for word, _, names in groups:
         if not names and len(groups) > 1:
-            raise UsageError(f"no shard follows the share {word}: {USAGE_HINT}; {LITERAL}")
+            raise UsageError(f"no shard follows the share {word}: {USAGE_HINT}; {NUMBER_NAME_HINT}")
     total = sum(share for _, share, _ in groups)
     for word, share, _ in groups:
         if share * SHARE_DENOMINATOR < total:

@@ -55,7 +55,7 @@ from tartools.stages import select
 from tartools.storage.outputformats import TSV
 from tartools.storage.pool import Threads, windowed
 
-SHELL = "bash"
+DEFAULT_SHELL = "bash"
 MAX_COMMAND_SECONDS = 1_000_000  # seconds; poll(2) takes 24 days
 MAX_SAMPLES_UNDER_WAY = 1000  # samples whose command runs, or has ended and waits for one before
 
@@ -68,7 +68,7 @@ class Work(cli.Group):
     words: Annotated[
         list[str] | None, Option("[-- COMMAND...]", "Run the program COMMAND with its arguments for each sample.")
     ] = None
-    shell: Annotated[str, Option("--shell SHELL", "Shell that runs CMD.")] = SHELL
+    shell: Annotated[str, Option("--shell SHELL", "Shell that runs CMD.")] = DEFAULT_SHELL
     parallel: cli.Parallel = 1
     unordered: Annotated[bool, Option("--unordered", "Write samples as they finish, in any order.")] = False
     errors: Annotated[
@@ -170,7 +170,7 @@ def command_line(work: Work) -> str | None:
         return work.line
     if not work.words:
         raise UsageError("no command after --")
-    if work.shell != SHELL:
+    if work.shell != DEFAULT_SHELL:
         raise UsageError("--shell is for -c: no shell reads the words after --")
     import shlex
     import shutil

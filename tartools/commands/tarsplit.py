@@ -87,7 +87,7 @@ from tartools.tables.listed import column_names
 from tartools.tar.groups import Need
 
 DEFAULT_SIZE = 10**9  # bytes
-OTHER_FILES = 200  # that are open besides the outputs
+RESERVED_OPEN_FILES = 200  # that are open besides the outputs
 
 Pattern = Annotated[str, Option("-o --output OUTPUT", "Prefix or pattern of the shards' names.")]
 
@@ -170,7 +170,7 @@ def tarsplit(
         part_names = [part.name for part in partition.parts or ()] if word else [""]
         shards = PartShards(outputs, part_names, data.urls, account)
         if by is not None:
-            allow_open_files(MAX_PART_VALUES + OTHER_FILES)
+            allow_open_files(MAX_PART_VALUES + RESERVED_OPEN_FILES)
         run = data.to([example], shard_options.force, shard_options.gzip)
         labelled = label_samples(
             run, partition.parts or (), column, names.check, shards.spread if shard_options.even else None

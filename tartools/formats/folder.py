@@ -18,7 +18,15 @@ from tartools.storage.names import local_url
 from tartools.storage.url import Url
 from tartools.tar import join_path, split_path
 
-SPELLINGS = {"jpeg": "jpg", "jpe": "jpg", "tiff": "tif", "text": "txt", "htm": "html", "yml": "yaml", "mpeg": "mpg"}
+SUFFIX_SPELLINGS = {
+    "jpeg": "jpg",
+    "jpe": "jpg",
+    "tiff": "tif",
+    "text": "txt",
+    "htm": "html",
+    "yml": "yaml",
+    "mpeg": "mpg",
+}
 SYSTEM_FILES = (b".ds_store", b"thumbs.db", b"desktop.ini")  # in any case; macOS also makes ._NAME
 SYSTEM_FOLDERS = (b"@eadir", b"#recycle", b"__macosx", b"$recycle.bin", b"system volume information", b"lost+found")
 
@@ -250,7 +258,7 @@ def warn_of_twins(samples: Iterable[Sequence[bytes]], account: Account) -> None:
         kinds: dict[str, bytes] = {}
         for path in paths:
             suffix = os.fsdecode(split_path(path)[1]).lower()
-            first = kinds.setdefault(SPELLINGS.get(suffix, suffix), path)
+            first = kinds.setdefault(SUFFIX_SPELLINGS.get(suffix, suffix), path)
             if first is not path:
                 twins.append(f"{os.fsdecode(first)!r} and {os.fsdecode(path)!r}")
                 break

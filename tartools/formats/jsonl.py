@@ -18,7 +18,7 @@ from tartools.formats.textrows import Number, objects, title, titled
 from tartools.samples.account import Account
 from tartools.samples.encoding import text_payload, without_codec
 from tartools.samples.sample import Sample, checked_path, failure_of, field_name
-from tartools.samples.values import PSEUDO, checked_key
+from tartools.samples.values import PSEUDO_FIELDS, checked_key
 from tartools.tar import Member
 
 BASE64_NAME = "@base64"  # the name in an object that stands for a payload
@@ -75,7 +75,7 @@ def _key(values: dict[str, Any], template: str, index: int) -> str:
 def _parts(key: str, values: dict[str, Any], plan: PlanOrigin, line: int) -> Iterator[PlannedMember]:
     fields: set[str] = set()
     for name, value in values.items():
-        if value is None or name in PSEUDO:
+        if value is None or name in PSEUDO_FIELDS:
             continue
         field, reads = titled(name, "jsonl")
         try:

@@ -30,7 +30,7 @@ from tartools.samples.values import blanks, field_list
 from tartools.storage import seekable
 from tartools.tables import schema
 from tartools.tables.schema import KEY_COLUMN
-from tartools.tables.source import NEEDED, ParquetSource, open_parquet
+from tartools.tables.source import REQUIRED_COLUMNS, ParquetSource, open_parquet
 from tartools.tar.keys import field_from_ending, join_path
 
 FILE_KIND = "Parquet file"
@@ -99,7 +99,7 @@ class PayloadRows:
         self._table, self._dots = table, dots
         names = table.names
         table.check_names()
-        self._check(set(NEEDED) <= set(names), "is a table that lists samples of shards: tarcat reads it")
+        self._check(set(REQUIRED_COLUMNS) <= set(names), "is a table that lists samples of shards: tarcat reads it")
         twice = next((name for name in names if names.count(name) > 1), None)
         self._check(twice is not None, f"has two columns {twice!r}")
         try:

@@ -23,7 +23,7 @@ from tartools.samples.columnfields import check_nameable
 from tartools.samples.encoding import text_payload
 from tartools.samples.filetypes import BY_SUFFIX
 from tartools.samples.sample import Sample, checked_path
-from tartools.samples.values import PSEUDO, checked_key
+from tartools.samples.values import PSEUDO_FIELDS, checked_key
 from tartools.storage import origins
 from tartools.storage.local import path_of
 from tartools.storage.names import local_url
@@ -155,7 +155,7 @@ def columns_of_header(cells: Sequence[str], plan: PlanOrigin, line: int) -> list
 
     Raises: SampleError for an invalid field name, two columns for one field, or a header without a field.
     """
-    columns = [PlanColumn(*titled(cell), cell in PSEUDO, cell) for cell in cells]
+    columns = [PlanColumn(*titled(cell), cell in PSEUDO_FIELDS, cell) for cell in cells]
     fields = [column.field for column in columns if not column.ignored]
     for field in fields:
         try:

@@ -29,12 +29,12 @@ from tartools.samples.columnfields import (
 from tartools.samples.encoding import text_payload, without_codec
 
 ROWS_CHUNK_BYTES = 1 << 18  # bytes of rows that are handed on together, or a row
-BOM = b"\xef\xbb\xbf"
+UTF8_BOM = b"\xef\xbb\xbf"
 
 _ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\"})
 _UNESCAPES = {b"\\t": b"\t", b"\\n": b"\n", b"\\r": b"\r", b"\\\\": b"\\"}
 # names that mean something else than a field, and those that a backslash keeps from it
-_MEANINGS = {"tsv": r"\\*@", "csv": r"\\*@", "jsonl": r"\\*(@|__)"}
+_HEADER_PREFIXES = {"tsv": r"\\*@", "csv": r"\\*@", "jsonl": r"\\*(@|__)"}
 
 
 class TextRows(NamedTuple):
@@ -110,7 +110,7 @@ def title(field: str, form: str = "tsv") -> str:
     >>> title("@txt"), title("txt"), title("__key__", "jsonl")
     ('\\@txt', 'txt', '\\__key__')
     """
-    return "\\" + field if re.match(_MEANINGS[form], field) else field
+    return "\\" + field if re.match(_HEADER_PREFIXES[form], field) else field
 
 
 def titled(title: str, form: str = "tsv") -> tuple[str, bool]:
@@ -121,7 +121,7 @@ def titled(title: str, form: str = "tsv") -> tuple[str, bool]:
     """
     if title.startswith("@"):
         return title[1:], True
-    return title[title.startswith("\\") and bool(re.match(_MEANINGS[form], title)) :], False
+    return title[title.startswith("\\") and bool(re.match(_HEADER_PREFIXES[form], title)) :], False
 
 
 def read_table(
@@ -195,7 +195,7 @@ def _tsv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
     first = 1
     while data := file.read(ROWS_CHUNK_BYTES):
         data += file.readline()
-        data = data.removeprefix(BOM) if first == 1 else data
+        data = data.removeprefix(UTF8_BOM) if first == 1 else data
         is_utf8 = _is_utf8(data)
         lines = data.split(b"\n")
         lines += [last] if (last := lines.pop()) else []  # empty, unless the file ends without a newline
@@ -300,7 +300,7 @@ def objects(
         if line == 1:
             if advice := utf16_advice(text[:4]):
                 raise SampleError(advice, url=name)
-            text = text.removeprefix(BOM)
+            text = text.removeprefix(UTF8_BOM)
         if text.isspace() or not text or (wanted is not None and not wanted(text)):
             continue
         try:

@@ -14,7 +14,7 @@ from tartools.samples.account import MAX_KEYS_REMEMBERED, SORT_HINT, Account
 from tartools.samples.batch import Batch, SampleColumns
 from tartools.samples.fieldcolumns import in_order
 from tartools.samples.sample import Sample, failure_of
-from tartools.samples.values import PSEUDO, Column, blanks, field_list, getter, parse_column
+from tartools.samples.values import PSEUDO_FIELDS, Column, blanks, field_list, getter, parse_column
 from tartools.storage.streams import Sink
 from tartools.tables.listed import (
     ABSENT_VALUE,
@@ -25,7 +25,7 @@ from tartools.tables.listed import (
 )
 
 WRITE_CHUNK_BYTES = 1 << 16  # bytes collected before they are written
-FILL = "(--fill STR writes STR instead)"
+FILL_HINT = "(--fill STR writes STR instead)"
 
 
 def parse_columns(specs: Sequence[str], *, key: bool = True) -> list[Column]:
@@ -127,7 +127,7 @@ def joined_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> byt
             cells.append(batch.keys)
             continue
         name = column.choices[0]
-        if column.path or name in PSEUDO or any(same.fields.count(name) != 1 for same in combinations):
+        if column.path or name in PSEUDO_FIELDS or any(same.fields.count(name) != 1 for same in combinations):
             return None
         payloads = in_order([same.columns[same.fields.index(name)].payloads() for same in combinations], combinations)
         cells.append(payloads if verbatim else [payload.removesuffix(b"\n") for payload in payloads])
@@ -179,7 +179,7 @@ def _key_returns_later(
 
 
 def _lacks(sample: Sample, name: str, torn: bool) -> SampleError:
-    advice = f"; other members of this key are elsewhere in the shard: {SORT_HINT}" if torn else f" {FILL}"
+    advice = f"; other members of this key are elsewhere in the shard: {SORT_HINT}" if torn else f" {FILL_HINT}"
     reason = f" has no value for {name!r}{blanks(name)}; its fields are: {field_list(sample.fields)}"
     return failure_of(sample, reason + advice)
 
@@ -257,9 +257,11 @@ class ListedRow(NamedTuple):
         """Return the failure that the row has no value *name*, or that there is no such column."""
         if name not in self.columns.names:
             have = field_list(dict.fromkeys([*(self.columns.fields or ()), *self.fields]))
-            return SampleError(f"no sample has {name!r}; the fields and columns are: {have} {FILL}", url=self.shard)
+            return SampleError(
+                f"no sample has {name!r}; the fields and columns are: {have} {FILL_HINT}", url=self.shard
+            )
         row = f"row {self.columns.first + self.number} (sample {self.key!r})"
-        return SampleError(f"{row} has no value in the column {name!r} {FILL}", url=self.shard)
+        return SampleError(f"{row} has no value in the column {name!r} {FILL_HINT}", url=self.shard)
 
 
 def values_of_samples(

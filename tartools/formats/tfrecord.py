@@ -26,8 +26,8 @@ from tartools.samples.values import blanks, field_list, no_sample_has
 from tartools.storage.streams import Input, Stream, check_whole, stream_file
 from tartools.tar.compression import Codec, Decompressed, Decompressor, Pushed, codec_of, first_bytes
 
-LENGTH, CRC = struct.Struct("<Q"), struct.Struct("<I")
-FRAME_HEAD_BYTES = LENGTH.size + CRC.size  # bytes before a record
+LENGTH_STRUCT, CRC_STRUCT = struct.Struct("<Q"), struct.Struct("<I")
+FRAME_HEAD_BYTES = LENGTH_STRUCT.size + CRC_STRUCT.size  # bytes before a record
 MAX_MESSAGE_BYTES = (1 << 31) - 1  # bytes of a message of protobuf
 BYTES_FEATURE, FLOATS_FEATURE = "bytes_list", "float_list"  # kinds of a feature
 KEY_FEATURE = "__key__"  # the feature that has the key
@@ -41,7 +41,7 @@ def _zlib_reader() -> Decompressor:
 
 
 ZLIB_MAGICS = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # of zlib with a window of 32 KiB: RFC 1950, 2.2
-ZLIB = Codec("zlib", ZLIB_MAGICS, (), _zlib_reader, zlib.compressobj, begins=lambda data: len(data) > 1)
+ZLIB_CODEC = Codec("zlib", ZLIB_MAGICS, (), _zlib_reader, zlib.compressobj, begins=lambda data: len(data) > 1)
 
 
 def samples(
@@ -90,8 +90,8 @@ def plain_records(stream: Stream, url: str) -> io.BufferedReader:
     """
     head = first_bytes(stream, FRAME_HEAD_BYTES)
     records: Stream = Pushed(stream, head)
-    if head[LENGTH.size :] != masked_crc(head[: LENGTH.size]):
-        codec = ZLIB if head.startswith(ZLIB_MAGICS) else codec_of(head)
+    if head[LENGTH_STRUCT.size :] != masked_crc(head[: LENGTH_STRUCT.size]):
+        codec = ZLIB_CODEC if head.startswith(ZLIB_MAGICS) else codec_of(head)
         if codec is not None:
             records = Decompressed(records, codec, url)
     return stream_file(cast(Input, records), url, lambda: None)
@@ -106,22 +106,22 @@ def records_in(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]
     while head := file.read(FRAME_HEAD_BYTES):
         if len(head) < FRAME_HEAD_BYTES:
             raise TruncatedError("ends in the length of a record", url=url, offset=at + len(head))
-        if head[LENGTH.size :] != masked_crc(head[: LENGTH.size]):
+        if head[LENGTH_STRUCT.size :] != masked_crc(head[: LENGTH_STRUCT.size]):
             reason = (
                 "the checksum of a record's length differs" if at else "this is not a TFRecord file, or it is damaged"
             )
             raise TarFormatError(reason, url=url, offset=at)
-        (length,) = LENGTH.unpack_from(head)
+        (length,) = LENGTH_STRUCT.unpack_from(head)
         if length > MAX_MESSAGE_BYTES:
             raise TarFormatError(f"a record of {length:,} bytes; an Example has at most 2 GiB", url=url, offset=at)
-        record, crc = file.read(length), file.read(CRC.size)
-        if len(crc) < CRC.size:
+        record, crc = file.read(length), file.read(CRC_STRUCT.size)
+        if len(crc) < CRC_STRUCT.size:
             end = at + FRAME_HEAD_BYTES + len(record) + len(crc)
             raise TruncatedError(f"ends in a record of {length:,} bytes", url=url, offset=end)
         if crc != masked_crc(record):
             raise TarFormatError(f"the checksum of a record of {length:,} bytes differs", url=url, offset=at)
         yield at, record
-        at += FRAME_HEAD_BYTES + length + CRC.size
+        at += FRAME_HEAD_BYTES + length + CRC_STRUCT.size
     if not at:
         raise TruncatedError("is empty: a TFRecord file has a record", url=url, offset=0)
 
@@ -263,7 +263,7 @@ def frames(samples: Iterable[Sample], account: Account, chosen: ChosenColumns) -
             raise failure_of(sample, f": {error.message}") from None
         account.samples_out += 1
         account.bytes_out += len(record)
-        length = LENGTH.pack(len(record))
+        length = LENGTH_STRUCT.pack(len(record))
         yield from (length, masked_crc(length), record, masked_crc(record))
     if all_fields and (lost := " ".join(chosen.lost(all_fields))):
         raise no_sample_has(lost, all_fields)
@@ -328,10 +328,10 @@ def masked_crc(data: bytes) -> bytes:
     import google_crc32c
 
     crc = google_crc32c.value(data)
-    return CRC.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+    return CRC_STRUCT.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-EXAMPLE = """
+EXAMPLE_PROTO = """
 name: "tartools/example.proto" package: "tensorflow" syntax: "proto3"
 message_type { name: "BytesList" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
 message_type { name: "FloatList" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
@@ -368,5 +368,5 @@ def example_class() -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(text_format.Parse(EXAMPLE, descriptor_pb2.FileDescriptorProto()))
+    pool.Add(text_format.Parse(EXAMPLE_PROTO, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))

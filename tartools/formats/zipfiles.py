@@ -15,7 +15,7 @@ from tartools import tar
 from tartools.errors import SampleError, StorageError, TarFormatError, TruncatedError, UsageError, shown
 from tartools.formats.folder import class_members, is_left_out, number_classes, report, warn_of_twins
 from tartools.formats.plan import held_bytes
-from tartools.formats.zipnames import UNIX, ZipNames, path_of_member, raw_name
+from tartools.formats.zipnames import UNIX_SYSTEMS, ZipNames, path_of_member, raw_name
 from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.sample import Sample
 from tartools.samples.values import checked_key
@@ -25,7 +25,7 @@ from tartools.tar import Member, split_path
 
 # of the header of a member, and so of most files; of the record at the end
 MEMBER_MAGIC, DIRECTORY_END_MAGIC = b"PK\3\4", b"PK\5\6"
-LOCAL = struct.Struct("<26x2H")  # that header: the lengths of the name and of the extra fields behind it
+LOCAL_HEADER = struct.Struct("<26x2H")  # that header: the lengths of the name and of the extra fields behind it
 # that record: how many members, and the length of the comment behind it
 DIRECTORY_END_RECORD = struct.Struct("<4s6xH8xH")
 MAX_MEMBER_GAP_BYTES = 0xFFFF + 24  # bytes of extra fields of a member, and of the sizes behind its payload
@@ -177,7 +177,7 @@ class ZipSamples:
             if info.header_offset < at:
                 raise self.failure(f"the directory is damaged: it says that {info.filename!r} begins here", at)
             gap = gap or (0 if at else info.header_offset)
-            at = info.header_offset + LOCAL.size + len(info.orig_filename) + info.compress_size
+            at = info.header_offset + LOCAL_HEADER.size + len(info.orig_filename) + info.compress_size
         if at > self.start:
             raise self.failure("the directory is damaged: members reach into it", self.start)
         if (gap or self.start - at > (MAX_MEMBER_GAP_BYTES if infos else 0)) and _begins(file):
@@ -207,7 +207,7 @@ class ZipSamples:
 
     def _is_member(self, info: zipfile.ZipInfo, path: bytes) -> bool:
         """True if *info*, with this *path*, is a member of a sample; else note links, special and system files."""
-        kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system in UNIX else 0
+        kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system in UNIX_SYSTEMS else 0
         if path.endswith(b"/"):
             if info.file_size:
                 raise self.failure(f"the directory {path.decode()!r} has a payload", info.header_offset)
@@ -264,8 +264,8 @@ class ZipSamples:
         """Yield the payload of *info* in chunks. Raises: TarFormatError if it differs from the directory."""
         remaining, fault = info.file_size, ""
         file.seek(info.header_offset)
-        head = file.read(LOCAL.size)
-        name_size, extra = LOCAL.unpack(head.ljust(LOCAL.size))
+        head = file.read(LOCAL_HEADER.size)
+        name_size, extra = LOCAL_HEADER.unpack(head.ljust(LOCAL_HEADER.size))
         if not head.startswith(MEMBER_MAGIC) or file.read(name_size + extra)[:name_size] != raw_name(info):
             fault = "the header before it differs from the directory"
         try:
@@ -303,7 +303,7 @@ def _begins(file: BinaryIO) -> bool:
 MAX_MEMBER_IN_MEMORY = 16 << 20  # bytes; larger members go to a scratch file
 COPY_BYTES = 1 << 20  # bytes
 MAX_ZIP_NAME_BYTES = 0xFFFF  # bytes of a name
-DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can hold
+FIRST_ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can hold
 REGULAR_FILE_MODE = 0o100644  # a regular file
 
 
@@ -334,7 +334,7 @@ def write_zip(samples: Iterable[Sample], sink: Sink, account: Account, deflate: 
 
 
 def _write(archive: zipfile.ZipFile, member: Member, sample: Sample) -> None:
-    info = zipfile.ZipInfo(_name(archive, member, sample), DATE)
+    info = zipfile.ZipInfo(_name(archive, member, sample), FIRST_ZIP_DATE)
     info.compress_type = archive.compression
     info.create_system = 3  # Unix
     info.external_attr = REGULAR_FILE_MODE << 16

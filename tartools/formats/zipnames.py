@@ -10,16 +10,16 @@ from zlib import crc32
 from tartools.errors import SampleError, several, shown
 from tartools.formats.encodings import likely_encodings
 
-UTF8 = 1 << 11  # flag: the name is UTF-8
-UNIX = (3, 19)  # systems that made a file, on which a backslash is part of a name: Unix, macOS
+UTF8_FLAG = 1 << 11  # flag: the name is UTF-8
+UNIX_SYSTEMS = (3, 19)  # systems that made a file, on which a backslash is part of a name: Unix, macOS
 UNICODE_PATH = 0x7075  # extra field of Info-ZIP, which 7-Zip and WinRAR write too (APPNOTE 4.6.9)
-FIELD = struct.Struct("<2H")  # of an extra field: its id, and the length of what follows
+EXTRA_FIELD = struct.Struct("<2H")  # of an extra field: its id, and the length of what follows
 MAX_GUESSED_NAMES = 1000  # names by which an encoding is guessed
 
 
 def raw_name(info: zipfile.ZipInfo) -> bytes:
     """Return the name of a member as it is in the file."""
-    return info.orig_filename.encode("utf-8" if info.flag_bits & UTF8 else "cp437")
+    return info.orig_filename.encode("utf-8" if info.flag_bits & UTF8_FLAG else "cp437")
 
 
 def path_of_member(info: zipfile.ZipInfo) -> bytes:
@@ -44,9 +44,9 @@ class ZipNames:
         """Set the `filename` of *infos*. Raises: SampleError for a name that is not of the encoding."""
         for info in infos:
             name = info.orig_filename
-            if not name.isascii() and not info.flag_bits & UTF8:
+            if not name.isascii() and not info.flag_bits & UTF8_FLAG:
                 name = self._decoded(info)
-            if "\\" in name and "/" not in name and info.create_system not in UNIX:  # as unzip and bsdtar do
+            if "\\" in name and "/" not in name and info.create_system not in UNIX_SYSTEMS:  # as unzip and bsdtar do
                 self.backslashes.append(name)
                 name = name.replace("\\", "/")
             info.filename = name
@@ -91,13 +91,13 @@ def unicode_path(extra: bytes, raw: bytes) -> str:
     ('é', '')
     """
     at = 0
-    while at + FIELD.size <= len(extra):
-        kind, length = FIELD.unpack_from(extra, at)
-        data = extra[at + FIELD.size : at + FIELD.size + length]
+    while at + EXTRA_FIELD.size <= len(extra):
+        kind, length = EXTRA_FIELD.unpack_from(extra, at)
+        data = extra[at + EXTRA_FIELD.size : at + EXTRA_FIELD.size + length]
         if kind == UNICODE_PATH and len(data) > 5 and data[0] == 1 and data[1:5] == crc32(raw).to_bytes(4, "little"):
             try:
                 return data[5:].decode()
             except UnicodeDecodeError:
                 return ""
-        at += FIELD.size + length
+        at += EXTRA_FIELD.size + length
     return ""

@@ -23,9 +23,9 @@ from tartools.tar import Member, Writer, copy_range, join_path, split_path
 Errors = Literal["abort", "skip", "ignore"]  # what happens to the run and the sample when a command fails
 
 KEY_FILE = b"__key__"
-LOG = ".log"  # behind the name of a directory: the file with what the command printed
+LOG_SUFFIX = ".log"  # behind the name of a directory: the file with what the command printed
 RAW_SUFFIX = b".tar"  # likewise: the sample as it was read
-MOST_USED = 16  # directories that wait for other samples
+MAX_REUSED_DIRECTORIES = 16  # directories that wait for other samples
 BAD_NAME = (errno.EEXIST, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)  # of files; other errors end the run
 
 
@@ -125,7 +125,7 @@ class SampleDirectories:
         for number, sample in enumerate(samples):
             folder = b"%b/%06d" % (self.folder, number)
             raw = folder + RAW_SUFFIX if self.options.errors == "ignore" else None
-            log = folder + LOG.encode() if self.options.is_logged else None
+            log = folder + LOG_SUFFIX.encode() if self.options.is_logged else None
             failure, identity = "", scratch.Identity()
             try:
                 if self._used:
@@ -162,7 +162,12 @@ class SampleDirectories:
         if task.log:
             scratch.remove_tree(task.log)
         emptied = scratch.remove_files(files)
-        if reuse and emptied and len(self._used) < MOST_USED and scratch.identity_of_file(task.folder) == task.made:
+        if (
+            reuse
+            and emptied
+            and len(self._used) < MAX_REUSED_DIRECTORIES
+            and scratch.identity_of_file(task.folder) == task.made
+        ):
             self._used.append(task.folder)
         else:
             self._emptied.append(task.folder)

@@ -29,7 +29,7 @@ Work = Callable[[Item], Generator[Any, None, None]]  # called for an item, it yi
 Answer = list[Any] | bytes  # results as they are, or a message
 
 EXIT_SECONDS = 5.0  # seconds in which a process ends that was told to
-STARTED = b""  # what a process says when it is ready
+READY_MESSAGE = b""  # what a process says when it is ready
 
 
 class InPlace(Generic[Item, Result]):
@@ -193,7 +193,7 @@ def _live(pipe: Connection) -> None:
         except Exception as error:
             pipe.send_bytes(pickle.dumps(Failure(portable(error))))
             return
-        pipe.send_bytes(STARTED)
+        pipe.send_bytes(READY_MESSAGE)
         while True:
             item = pickle.loads(pipe.recv_bytes())  # noqa: S301  # of the program that started this
             pipe.send_bytes(message_of(work, item, pickle.Pickler))

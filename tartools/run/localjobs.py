@@ -29,7 +29,7 @@ from tartools.storage.scratch import scratch_file
 
 Results = Generator[tuple[Task, TaskResult], None, None]
 OnRetry = Callable[[Task, TaskResult], object]
-HOST = os.uname().nodename
+HOST_NAME = os.uname().nodename
 MAX_TASKS_UNDER_WAY = 1000  # tasks that wait, run, or have ended and wait to be taken
 MAX_STDERR_BYTES = 2048  # bytes of stderr that are kept, the last ones
 MAX_STDOUT_BYTES = 16 << 20  # bytes of stdout that are passed on
@@ -70,7 +70,7 @@ def run_with_retries(task: Task, sessions: Sessions, retries: int = 0, on_retry:
         failure = without_signatures(run_result.failure or _missing_output(task), task)
         stderr = without_signatures(run_result.stderr, task, cut=len(run_result.stderr.encode()) >= MAX_STDERR_BYTES)
         stdout = b"" if failure else run_result.stdout
-        result = TaskResult(run_result.status, failure, time.monotonic() - start, tries, HOST, stderr, stdout)
+        result = TaskResult(run_result.status, failure, time.monotonic() - start, tries, HOST_NAME, stderr, stdout)
         if not failure or tries > retries or sessions.stopped:
             return result
         if on_retry:

@@ -26,7 +26,7 @@ from tartools.tar import Member, Source, copy_range, join_path, split_path
 MAX_FILE_IN_MEMORY = 1 << 20  # bytes; a file up to this size is read into memory, a larger one stays a file
 MAX_RESULT_IN_MEMORY = 16 << 20  # bytes of one result in memory
 MAX_FILES_OPEN = 64  # large files of one result that are kept open; any more are copied into one
-LONGEST_KEY = 1 << 16  # bytes
+MAX_KEY_BYTES = 1 << 16  # bytes
 MAX_LAST_LINE_BYTES = 1 << 12  # of the end of what a command printed
 
 
@@ -191,11 +191,11 @@ class _ResultReader:
     def _key(self, path: bytes, default: bytes) -> bytes:
         """Return the key in the file *path*; *default* is the key that the sample would have without it."""
         inside = self._inside(path) if os.path.islink(path) else path
-        file = scratch.read_file(inside, LONGEST_KEY) if inside else None
+        file = scratch.read_file(inside, MAX_KEY_BYTES) if inside else None
         if file is None:
             raise SampleFailedError(f"{path_text(os.path.basename(path))!r} is not a file")
         if isinstance(file, io.FileIO):
-            raise SampleFailedError(f"its new key has more than {LONGEST_KEY} bytes")
+            raise SampleFailedError(f"its new key has more than {MAX_KEY_BYTES} bytes")
         for key in (file, file.removesuffix(b"\n")):
             if key in (default, self._task.key):  # unchanged, whatever it is
                 return key

@@ -26,7 +26,7 @@ from tartools.run.warmshell import WarmShell
 from tartools.storage.children import Child, end_all, how_it_ended
 from tartools.storage.scratch import create_file, open_file
 
-MOST_ENDED = 1000  # shells that were started for one task each, until what they have left is looked for
+MAX_ENDED_SHELLS = 1000  # shells that were started for one task each, until what they have left is looked for
 
 
 def shell_arguments(shell: str, command: str | None, script: str | None) -> list[str]:
@@ -176,7 +176,7 @@ class Shells:
                     printed.end(task.key)
                 with self._lock:
                     self._ended.add(child.pid)
-                if len(self._ended) >= MOST_ENDED:
+                if len(self._ended) >= MAX_ENDED_SHELLS:
                     self._kill_left()
 
     def _start(self, words: Sequence[str], **options: Any) -> Child:

@@ -37,14 +37,14 @@ SHELLS = {
     *("flock", "runuser", "script", "sg", "su"),  # pass what follows -c to a shell
     "tarproc",
 }
-JOINERS = {"eval", "parallel", "ssh", "watch"}  # join all words behind them to one line for a shell
-CODE_NEXT = re.compile(r"-c|--command|--post|--wrap")
+WORD_JOINING_COMMANDS = {"eval", "parallel", "ssh", "watch"}  # join all words behind them to one line for a shell
+CODE_OPTION = re.compile(r"-c|--command|--post|--wrap")
 CODE_BEHIND = re.compile(r"--(?:command|post|wrap)=.*", re.DOTALL)
 SHELL_OPTIONS = re.compile(r"-[0-9A-Za-z]*c.*", re.DOTALL)
-OUTPUT = re.compile(r"(?:--output=|-[0hiqrSvz]*o)(?=.)(.*)", re.DOTALL)  # as in -vox-{}.tar
-OUTPUT_NEXT = re.compile(r"--output|-[0hiqrSvz]*o")
-PARALLEL = re.compile(r"(?:--parallel=?|-[0hiqSvz]*p)([0-9]+)")  # as in -vp8
-ITEM = "TARJOB_ITEM"  # the variable that holds the item for each command
+OUTPUT_OPTION_WITH_VALUE = re.compile(r"(?:--output=|-[0hiqrSvz]*o)(?=.)(.*)", re.DOTALL)  # as in -vox-{}.tar
+OUTPUT_OPTION = re.compile(r"--output|-[0hiqrSvz]*o")
+PARALLEL_OPTION = re.compile(r"(?:--parallel=?|-[0hiqSvz]*p)([0-9]+)")  # as in -vp8
+ITEM_VARIABLE = "TARJOB_ITEM"  # the variable that holds the item for each command
 
 
 class Task(NamedTuple):
@@ -64,7 +64,7 @@ class Task(NamedTuple):
     def environment(self) -> dict[bytes, bytes]:
         """The variables that the command finds in its environment, beside ours."""
         force = {b"TARTOOLS_FORCE": b"1"} if self.force else {}
-        return {os.fsencode(ITEM): os.fsencode(self.item), **force}
+        return {os.fsencode(ITEM_VARIABLE): os.fsencode(self.item), **force}
 
 
 class TaskResult(NamedTuple):
@@ -112,9 +112,9 @@ def shell_code(command: Sequence[str]) -> list[str]:
         if is_next or after_joiner or options or "pipe:" in word or CODE_BEHIND.fullmatch(word):
             code.append(word)
         name = os.path.basename(word)
-        is_next = (is_next and word[:1] in ("-", "+")) or bool(CODE_NEXT.fullmatch(word) or options)
+        is_next = (is_next and word[:1] in ("-", "+")) or bool(CODE_OPTION.fullmatch(word) or options)
         after_shell = after_shell or name in SHELLS
-        after_joiner = after_joiner or name in JOINERS
+        after_joiner = after_joiner or name in WORD_JOINING_COMMANDS
     return [word for word in code if PLACEHOLDER.search(word)]
 
 
@@ -188,8 +188,8 @@ def output_in(command: Sequence[str]) -> str:
     if program_of(command)[0] == "tarsplit":
         return ""
     for word, following in zip(command, [*command[1:], ""], strict=True):
-        match = OUTPUT.fullmatch(word)
-        pattern = following if OUTPUT_NEXT.fullmatch(word) else match[1] if match else ""
+        match = OUTPUT_OPTION_WITH_VALUE.fullmatch(word)
+        pattern = following if OUTPUT_OPTION.fullmatch(word) else match[1] if match else ""
         if PLACEHOLDER.search(pattern) and not pattern.startswith("pipe:"):
             return "" if pattern.endswith("/") else pattern
     return ""
@@ -213,7 +213,7 @@ def workers_in(command: Sequence[str], tools: Iterable[str]) -> int | None:
     if name not in tools:
         return None
     for word, following in zip(command, [*command[1:], ""], strict=True):
-        match = PARALLEL.fullmatch(word + following if word.endswith(("p", "--parallel")) else word)
+        match = PARALLEL_OPTION.fullmatch(word + following if word.endswith(("p", "--parallel")) else word)
         if match:
             return int(match[1])
     return 1
@@ -225,7 +225,7 @@ def shell_line(task: Task) -> str:
     >>> shell_line(Task("a", ("echo", "a b", "it's\n")))
     "echo 'a b' $'it\\'s\\n'"
     """
-    variables = [f"{ITEM}={_quoted(task.item)}"] if any(ITEM in word for word in task.words) else []
+    variables = [f"{ITEM_VARIABLE}={_quoted(task.item)}"] if any(ITEM_VARIABLE in word for word in task.words) else []
     if task.force:
         variables.append("TARTOOLS_FORCE=1")
     return " ".join([*variables, *map(_quoted, task.words)])

@@ -28,14 +28,14 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
-from tartools.run.directories import LOG, Outcome
+from tartools.run.directories import LOG_SUFFIX, Outcome
 from tartools.run.keyedlines import KeyedLines
 from tartools.storage.children import Child, has_children, how_it_ended, subreaper_hook
 from tartools.storage.streams import wait_until_ready
 
-_CHECK = '[ "$BASH_VERSINFO" -ge 5 ] && exec "$0" -n -c "$1"'  # older ones were not tested
+_BASH_SYNTAX_CHECK = '[ "$BASH_VERSINFO" -ge 5 ] && exec "$0" -n -c "$1"'  # older ones were not tested
 # All in one line, so that messages of bash have the same line numbers as in a new shell.
-_LOOP = (
+_BASH_LOOP = (
     "BASH_EXECUTION_STRING=$1; shift; export TAR_SHARD TAR_INDEX TAR_KEY; "
     "exec 3<&0 5>&2 2>/dev/null </dev/null; set -m; "
     'while read -r -d "" -u 3; do '
@@ -46,8 +46,8 @@ _LOOP = (
     "wait $!; echo $! $?; done"
 )
 # Like BASH_ENV, functions and others that begin with BASH, these change how a shell starts; the loop uses REPLY.
-_STARTING = (b"SHELLOPTS", b"POSIXLY_CORRECT", b"ENV", b"REPLY")
-_STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_START_UP_VARIABLES = (b"SHELLOPTS", b"POSIXLY_CORRECT", b"ENV", b"REPLY")
+_STOP_SIGNALS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _MAX_COMMAND_CHARS = 4096  # characters; with the loop it has to be one word, of up to 128 KiB
 _MAX_REPLY_BYTES = 4096  # bytes, far more than one has
 
@@ -65,13 +65,13 @@ def check(arguments: Sequence[str], environment: Mapping[bytes, bytes]) -> subpr
         or shell_arguments[0] != "-c"
         or "$$" in shell_arguments[1]
         or "${$" in shell_arguments[1]
-        or any(name.startswith(b"BASH") or name in _STARTING for name in environment)
+        or any(name.startswith(b"BASH") or name in _START_UP_VARIABLES for name in environment)
         or not os.path.exists("/proc/self/stat")
     ):
         return None
     quiet = subprocess.DEVNULL
     return subprocess.Popen(
-        [program, "-c", _CHECK, program, shell_arguments[1]], stdin=quiet, stdout=quiet, stderr=quiet
+        [program, "-c", _BASH_SYNTAX_CHECK, program, shell_arguments[1]], stdin=quiet, stdout=quiet, stderr=quiet
     )
 
 
@@ -84,10 +84,10 @@ def loop(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
     """
     plain = not ("\n" in command or "<<" in command or command.endswith("\\")) and len(command) < _MAX_COMMAND_CHARS
     old = environment.get(b"OLDPWD")
-    return _LOOP.format(
+    return _BASH_LOOP.format(
         restored=f"export OLDPWD={shlex.quote(os.fsdecode(old))}; " if old and os.path.isdir(old) else "",
         command=command if plain else 'eval "$BASH_EXECUTION_STRING"',
-        output=f'>>"$REPLY{LOG}" 2>&1' if logged else ">&5 2>&5",
+        output=f'>>"$REPLY{LOG_SUFFIX}" 2>&1' if logged else ">&5 2>&5",
     )
 
 
@@ -153,7 +153,7 @@ class WarmShell:
         if not answer:
             return Outcome(how_it_ended(self.end()))
         group, status = map(int, answer.split())
-        stopped = status - 128 in _STOPS and os.path.exists(f"/proc/{group}")  # bash reaps only what has ended
+        stopped = status - 128 in _STOP_SIGNALS and os.path.exists(f"/proc/{group}")  # bash reaps only what has ended
         with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left, as usual
             os.killpg(group, signal.SIGKILL)
         if self._printed:

@@ -19,7 +19,7 @@ SPECIAL_REMEDIES = {  # kind of a special member -> why it is not passed on, and
     "sparse file": ("is stored in pieces, which tools for samples do not read", "unpack and archive it without tar -S"),
     "continuation of another volume": ("is a piece of a file", "unpack and archive it without tar -M"),
 }
-COUNTS = (  # what the accounts of several processes add up to
+SUMMED_COUNTERS = (  # what the accounts of several processes add up to
     *("samples_in", "samples_out", "left_out", "joined", "dropped"),
     *("bytes_in", "unpacked", "directories", "macos_metadata", "shards_done"),
 )
@@ -99,7 +99,7 @@ class Account:
 
     def counts(self) -> dict[str, int]:
         """Return the additive counts by name, for `add` in another process."""
-        return {name: getattr(self, name) for name in COUNTS}
+        return {name: getattr(self, name) for name in SUMMED_COUNTERS}
 
     def add(self, counts: Mapping[str, int]) -> None:
         """Add the *counts* of another account."""
@@ -109,7 +109,7 @@ class Account:
     def reset(self, say: Callable[[str], None]) -> None:
         """Start again from zero, reporting to *say*: in a fork, which counts its own part."""
         self.say, self.specials, self.watched = say, 0, []
-        for name in COUNTS:
+        for name in SUMMED_COUNTERS:
             setattr(self, name, 0)
 
     def warn(self, text: str) -> None:

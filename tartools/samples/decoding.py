@@ -27,11 +27,11 @@ from tartools.tar import Member
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of more than 8 bits, all grey
-NO_AVERAGE = ("1", "P", "PA", *DEEP)  # modes whose values cannot be averaged to resize a picture
+DEEP_GREY_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of more than 8 bits, all grey
+NO_AVERAGE = ("1", "P", "PA", *DEEP_GREY_MODES)  # modes whose values cannot be averaged to resize a picture
 JPEG_MAGIC = b"\xff\xd8\xff"
 BITS_PER_SAMPLE = 258  # a tag of TIFF
-GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
+BACKGROUND_GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
 STRICT_REFUSAL = "strict decoders refuse it: "
 MAX_ERROR_CHARS = 100  # characters of an error message
 MAX_PIXELS = 89_478_485  # of a picture that is decoded: 256 MiB of RGB; above it Pillow warns by default
@@ -43,7 +43,7 @@ SAME = {
     *(("YCbCr", "RGB"), ("YCbCr", "RGBA"), ("RGB", "RGB"), ("RGB", "RGBA")),
     *(("Gray", "L"), ("Gray", "RGB"), ("Gray", "RGBA")),
 }
-PLAINER = {  # beginnings of Pillow's messages -> what they mean
+PILLOW_MESSAGES = {  # beginnings of Pillow's messages -> what they mean
     "image file is truncated": "truncated: the data end before the picture is complete",
     "Truncated File Read": "truncated: the data end before the picture is complete",
     "broken data stream": "its data are damaged",
@@ -198,7 +198,7 @@ def on_grey(picture: Image) -> Image:
 
     if picture.mode != "RGBA":
         return picture if picture.mode == "RGB" else picture.convert("RGB")
-    ground = Image.new("RGB", picture.size, GREY)
+    ground = Image.new("RGB", picture.size, BACKGROUND_GREY)
     ground.paste(picture, mask=picture.getchannel("A"))
     return ground
 
@@ -241,7 +241,7 @@ def turn(picture: Image) -> None:
 
 def in_colour(picture: Image) -> Image:
     """Return *picture* as RGB, as RGBA if parts may be transparent, or as grey if it has no colours."""
-    if picture.mode in DEEP:
+    if picture.mode in DEEP_GREY_MODES:
         picture = picture.convert("F")
         picture.info.pop("transparency", None)  # a value that scaling would change
         low, high = cast("tuple[float, float]", picture.getextrema())
@@ -261,7 +261,7 @@ def reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "its first bytes do not match any picture format"
     text = re.sub(r" <.*>$", "", str(error)) or type(error).__name__
-    return printable(next((plain for start, plain in PLAINER.items() if text.startswith(start)), text))[
+    return printable(next((plain for start, plain in PILLOW_MESSAGES.items() if text.startswith(start)), text))[
         :MAX_ERROR_CHARS
     ]
 
@@ -383,7 +383,7 @@ def has_16_bit_grey(data: bytes) -> bool:
 
 def require_8_bits(picture: Image) -> None:
     """Raise SampleError if *picture* has more than 8 bits of grey, which Pillow would clip."""
-    if picture.mode in DEEP:
+    if picture.mode in DEEP_GREY_MODES:
         bits, floats = (16, ", and 'l' or 'torchl' gives them from 0 to 1") if is_16_bit_grey(picture) else (32, "")
         raise SampleError(
             f"this picture has {bits} bits a pixel, and this decoder 8: 'raw' or 'torchraw' gives its values{floats}"

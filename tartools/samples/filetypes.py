@@ -105,7 +105,8 @@ PICTURES, SOUNDS, VIDEOS, ARRAYS = (
     frozenset(suffix for suffix, row in BY_SUFFIX.items() if row.kind == kind)
     for kind in (PICTURE, SOUND, VIDEO, ARRAY)
 )
-_SHORT = tuple(magic for row in TYPES for magic in row.magics if len(magic) < 3 and magic.isalnum())  # text, perhaps
+# text, perhaps
+_SHORT_TEXT_MAGICS = tuple(magic for row in TYPES for magic in row.magics if len(magic) < 3 and magic.isalnum())
 
 
 def is_picture_field(field: str) -> bool:
@@ -129,4 +130,6 @@ def type_of_file(head: bytes) -> FileType | None:
 def is_picture(suffix: str, head: bytes) -> bool:
     """True if a payload with the first bytes *head*, in a field with this *suffix*, is or should be a picture."""
     file_type = type_of_file(head)
-    return suffix in PICTURES or (file_type is not None and file_type.kind == PICTURE and not head.startswith(_SHORT))
+    return suffix in PICTURES or (
+        file_type is not None and file_type.kind == PICTURE and not head.startswith(_SHORT_TEXT_MAGICS)
+    )

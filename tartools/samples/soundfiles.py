@@ -12,8 +12,9 @@ from typing import IO
 # A writer to a pipe can't know the size: 0, the largest 32-bit numbers, and near them (sox: 0x7ffff000 and its frames).
 MIN_STREAM_BYTES = 0x7FFF0000
 _RIFF_CHUNK = struct.Struct("<4sI")
-_PAGE = struct.Struct("<4sBBqIIIB")  # capture pattern, version, flags, granule, serial, sequence, checksum, segments
-_LAST_PAGE = 4
+# capture pattern, version, flags, granule, serial, sequence, checksum, segments
+_OGG_PAGE = struct.Struct("<4sBBqIIIB")
+_LAST_PAGE_FLAG = 4
 _REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
@@ -55,10 +56,10 @@ def _truncation_of_ogg(file: IO[bytes]) -> str:
     position = 0
     open_streams: set[int] = set()
     sequences: dict[int, int] = {}  # serial number of a stream -> number of its next page
-    while head := file.read(_PAGE.size):
-        if len(head) < _PAGE.size:
+    while head := file.read(_OGG_PAGE.size):
+        if len(head) < _OGG_PAGE.size:
             return f"it is truncated: it ends inside a page, at byte {position}"
-        mark, _, flags, _, serial, sequence, checksum, segments = _PAGE.unpack(head)
+        mark, _, flags, _, serial, sequence, checksum, segments = _OGG_PAGE.unpack(head)
         if mark != b"OggS":
             return f"it is damaged: no page begins at byte {position}"
         lengths = file.read(segments)
@@ -71,7 +72,7 @@ def _truncation_of_ogg(file: IO[bytes]) -> str:
             return f"it is damaged: pages are missing before byte {position}"
         sequences[serial] = sequence + 1
         position += len(head) + len(lengths) + len(payload)
-        if flags & _LAST_PAGE:
+        if flags & _LAST_PAGE_FLAG:
             open_streams.discard(serial)
             del sequences[serial]  # another stream may have the same number
         else:

@@ -14,7 +14,7 @@ from tartools.samples.sample import Sample, failure_of
 from tartools.tar import Member, read_range
 
 INDEX_NAME = "__index__"  # number of a sample, counted from the start of the input
-PSEUDO = ("__key__", "__shard__", INDEX_NAME, "__size__")
+PSEUDO_FIELDS = ("__key__", "__shard__", INDEX_NAME, "__size__")
 NUMERIC_NAMES = (INDEX_NAME, "__size__")
 DIGEST_CHUNK_BYTES = 1 << 20  # bytes of a large payload that are digested at once
 
@@ -72,7 +72,7 @@ def lookup(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = F
     Raises: SampleError, naming sample and field, if the field occurs twice, is not UTF-8, or is not JSON but should be.
     """
     for name in column.choices:
-        if name in PSEUDO:
+        if name in PSEUDO_FIELDS:
             return (pseudo(sample, name, index),)
         payload = sample.get(name, verbatim=verbatim)
         if payload is not None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection
 from typing import NoReturn
 
 from tartools.errors import StorageError, TarToolsError, is_command
-from tartools.storage.interrupts import ENDING, deferred_signals
+from tartools.storage.interrupts import ENDING_SIGNALS, deferred_signals
 from tartools.storage.streams import SharedFile, Stream, enlarge, wait_until_ready
 from tartools.tar.compression import StoredBytes
 
@@ -32,7 +32,7 @@ CHUNK_RECORD = struct.Struct("<QQ")  # bytes that follow, and how many stored by
 # added to the number of bytes of the last record, which is the failure that ended the stream, or empty
 LAST_RECORD_FLAG = 1 << 63
 ALL_READ_FLAG = 1 << 62  # added, too, if the source was read to its end
-MOST_TEXT = 50_000  # characters of a traceback
+MAX_TRACEBACK_CHARS = 50_000  # characters of a traceback
 
 
 # Why not beside threads: a fork has a copy of all memory, but only the thread that forked. A lock that another thread
@@ -106,7 +106,7 @@ def _live(work: Callable[[int], None], pipe: int, fds: Collection[int]) -> NoRet
     """
     Fork.is_fork = True
     try:
-        for number in ENDING:
+        for number in ENDING_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         gc.disable()
         gc.freeze()  # what was inherited stays shared memory
@@ -280,6 +280,6 @@ def _dump_error(error: BaseException, url: str) -> bytes:
     if not isinstance(error, TarToolsError):
         import traceback
 
-        text = "".join(traceback.format_exception(error))[-MOST_TEXT:]
+        text = "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS:]
         error = RuntimeError(f"in the process that reads: {text}")
     return pickle.dumps(error)

@@ -11,11 +11,11 @@ from tartools import storage
 from tartools.errors import StorageError, UsageError, shown
 from tartools.samples.account import Account
 from tartools.shards.writing import split_output
-from tartools.storage.names import PERCENT, has_number, numbers_in
+from tartools.storage.names import PERCENT_PATTERN, has_number, numbers_in
 from tartools.storage.outputformats import SHARD_FORMAT, check_format
 from tartools.storage.url import Url
 
-LOOKED_UP = 1000  # shards of an earlier run, where they can't be listed
+MAX_SHARDS_PROBED = 1000  # shards of an earlier run, where they can't be listed
 MAX_NAME_PART_BYTES = 200  # bytes of a part in a name; file systems allow 255 in all
 UNUSABLE_CHARACTER = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"  # also halves of characters, which are no text
 IN_URLS = r"[A-Za-z0-9._@+=,-]+"  # what means the same in every URL, and in every command
@@ -68,7 +68,7 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
         if len(digits) > 2:
             raise UsageError(f"too many digits ({digits}) in the number of the pattern: {text}")
         sides = text[: numbers[0].start()], text[numbers[0].end() :]
-        if numbers[0].re.pattern == PERCENT:  # in URLs a percent sign is %25
+        if numbers[0].re.pattern == PERCENT_PATTERN:  # in URLs a percent sign is %25
             sides = sides[0].replace("%%", "%"), sides[1].replace("%%", "%")
         return Numbering(sides[0], int(digits or 0), "0" if fill else " ", sides[1] + query)
     if Url(text).scheme != "pipe":
@@ -219,7 +219,7 @@ def unlisted(names: Numbering, number: int, account: Account) -> dict[int, str]:
     if Url(names.prefix).scheme == "pipe":
         return present
     try:
-        while len(present) < LOOKED_UP and storage.exists(name := names.name(number)):
+        while len(present) < MAX_SHARDS_PROBED and storage.exists(name := names.name(number)):
             present[number] = name
             number += 1
     except StorageError as error:

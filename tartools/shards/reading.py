@@ -24,7 +24,7 @@ from tartools.tar.groups import FOREIGN_PREFIX, MACOS_METADATA
 if TYPE_CHECKING:
     from tartools.shards.forks import ForkedStream
 
-COMPRESSED = "is compressed, so it can't be read in parts; tarcat a.tgz -o a.tar unpacks a shard"
+COMPRESSED_HINT = "is compressed, so it can't be read in parts; tarcat a.tgz -o a.tar unpacks a shard"
 Item = TypeVar("Item")
 Counted = TypeVar("Counted", bound=Sized)
 
@@ -172,7 +172,7 @@ def shard_batches(
         try:
             for batch in batches_of(read_parts(url, opened, reading, begin, until), url, account, reading, first):
                 if reading.policy.reject_compressed and isinstance(opened, ShardStream) and opened.compressed:
-                    raise StorageError(COMPRESSED, url=url)
+                    raise StorageError(COMPRESSED_HINT, url=url)
                 yield batch
         except TarFormatError as error:
             account.check()  # what looks like damage may be two versions of a file

@@ -45,10 +45,11 @@ from tartools.tar.rescan import Cut, find_cut
 
 DEFAULT_WORKERS = 4  # by default; more would wait for this process, which gathers what they make
 PART_BYTES = 32 << 20  # bytes of a part of a shard; for an input of less than two, no worker is started
-MUCH = 256 << 20  # bytes; a file above this has larger parts, since each fork takes 10 ms, and is worth an import
-MOST_OUTPUT = 64 << 20  # bytes of output that a worker holds
+# bytes; a file above this has larger parts, since each fork takes 10 ms, and is worth an import
+LARGE_FILE_BYTES = 256 << 20
+MAX_OUTPUT_BYTES = 64 << 20  # bytes of output that a worker holds
 OUTPUT_READ_BYTES = 1 << 20  # bytes of output that are read at a time
-OUTPUTS_WRITTEN_AT_ONCE = 64  # outputs that are written at a time
+MAX_OUTPUTS_IN_WRITE = 64  # outputs that are written at a time
 MAX_REMOTE_SHARDS = 4  # most remote shards that one worker reads
 
 Result = TypeVar("Result")
@@ -130,7 +131,7 @@ def gather(
     Holds 1 MiB, and each worker up to 64 MiB of output. Raises what `read_samples` raises.
     """
     size = check_shards(urls, account)
-    if max_workers > 1 and urls and (storage.plain_size(urls[0]) or 0) > MUCH:
+    if max_workers > 1 and urls and (storage.plain_size(urls[0]) or 0) > LARGE_FILE_BYTES:
         _import_numpy(urls[0])
     max_workers = min(max_workers, MAX_FORKS - 1)  # one more waits to be gathered
     plans = plan_tasks(urls, size, max_workers, remote=remote, plain=plain)
@@ -186,7 +187,7 @@ def _share_out(
     remote_size = -(
         -PART_BYTES // min(MAX_REMOTE_SHARDS, -(-len(urls) // max_workers))
     )  # assumed: a request takes time
-    part_size = (4 if remote else 2) * PART_BYTES  # of a large file; its output must be less than MOST_OUTPUT
+    part_size = (4 if remote else 2) * PART_BYTES  # of a large file; its output must be less than MAX_OUTPUT_BYTES
     small: list[ShardPart] = []
     small_bytes = 0
     for number, url in enumerate(urls):
@@ -203,7 +204,7 @@ def _share_out(
         if size is None:
             yield [ShardPart(number, url)], False
         elif size > PART_BYTES:
-            yield from cut_up(number, url, part_size if size > MUCH else PART_BYTES)
+            yield from cut_up(number, url, part_size if size > LARGE_FILE_BYTES else PART_BYTES)
     if small:
         yield small, True
 
@@ -392,8 +393,8 @@ class _Gathering(Generic[Result]):
 
         pickled = pickle.dumps(header, pickle.HIGHEST_PROTOCOL)
         write_all(pipe, memoryview(b"%d\n" % len(pickled) + pickled))
-        for first in range(0, len(output), OUTPUTS_WRITTEN_AT_ONCE):  # all of them joined would be held twice
-            write_all(pipe, memoryview(b"".join(output[first : first + OUTPUTS_WRITTEN_AT_ONCE])))
+        for first in range(0, len(output), MAX_OUTPUTS_IN_WRITE):  # all of them joined would be held twice
+            write_all(pipe, memoryview(b"".join(output[first : first + MAX_OUTPUTS_IN_WRITE])))
 
 
 def _take_all(output: Iterator[bytes]) -> None:
@@ -419,7 +420,7 @@ def _collect_output(output: Iterable[bytes]) -> list[bytes]:
     for chunk in output:
         chunks.append(chunk)
         size += len(chunk)
-        if size > MOST_OUTPUT:
+        if size > MAX_OUTPUT_BYTES:
             raise RestartError
     return chunks
 

@@ -15,7 +15,7 @@ Facts = Mapping[str, Any]
 Row = dict[str, Any]
 
 TIME_PARTS = ("list", "read", "decode", "collate")
-PROCESSORS = "processors"
+PROCESSOR_LIMIT = "processors"
 MAX_OTHER_LOAD = 0.2  # of the processors, used by other programs: figures are too low then
 BUSY_SHARE = 0.8  # of the processors: nothing else limits then
 MIN_SPEEDUP = 1.15  # times as fast: less is chance
@@ -27,7 +27,7 @@ def advise(facts: dict[str, Any]) -> None:
     for row in facts["rows"]:
         busy = row["cpu_seconds"] * row["samples_per_second"] / facts["cores"]
         slowest_part = max(TIME_PARTS, key=parts_by_name[row["name"]].__getitem__)
-        row["limit"] = PROCESSORS if row["workers"] and busy >= BUSY_SHARE else slowest_part
+        row["limit"] = PROCESSOR_LIMIT if row["workers"] and busy >= BUSY_SHARE else slowest_part
     facts["advice"] = advice(facts)
 
 
@@ -144,7 +144,9 @@ def limit_of(row: Row, parts: Mapping[str, float]) -> str:
     """Return the bottleneck of *row* in a few words; *parts* are its seconds without workers."""
     slowest_part = max(TIME_PARTS, key=parts.__getitem__)
     percentage = 100 * parts[slowest_part] / (sum(parts.values()) or 1)
-    return f"processors busy, {slowest_part}" if row["limit"] == PROCESSORS else f"{slowest_part} {percentage:.0f} %"
+    return (
+        f"processors busy, {slowest_part}" if row["limit"] == PROCESSOR_LIMIT else f"{slowest_part} {percentage:.0f} %"
+    )
 
 
 def as_fast(factor: float) -> str:

@@ -12,7 +12,7 @@ from tartools.errors import printable, redacted, several, shown
 from tartools.samples.kinds import is_decoded, is_looked_at_whole
 from tartools.show.sections import MAX_PLACES_LISTED, Part, Section, shortened
 from tartools.stages.checking.across import Where, Words
-from tartools.stages.checking.codes import CODES, WEIGHTS
+from tartools.stages.checking.codes import CODES, SEVERITIES
 from tartools.stages.summary import Summary, Tally
 
 Facts = Mapping[str, Any]
@@ -27,11 +27,11 @@ def check_facts(summary: Summary, shards: int, where: Where, words: Words, decod
 
     words: fields that each sample should have. decoded: True if payloads were decoded, not only their first bytes read.
     """
-    counts = dict.fromkeys(WEIGHTS, 0)
+    counts = dict.fromkeys(SEVERITIES, 0)
     for code, tally in summary.findings.items():
         counts[CODES[code].weight] += tally.count
     order = list(CODES)
-    codes = sorted(summary.findings, key=lambda code: (WEIGHTS.index(CODES[code].weight), order.index(code)))
+    codes = sorted(summary.findings, key=lambda code: (SEVERITIES.index(CODES[code].weight), order.index(code)))
     return {
         "shards": shards,
         "samples": summary.samples,

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 KITTY_CHUNK_CHARS = 4096  # characters of base64 in one escape code of kitty's protocol
-LEVELS = (0, 95, 135, 175, 215, 255)  # of red, green and blue in colours 16 to 231 of xterm (ctlseqs, 256 colours)
-PALETTE = [  # colours 16 to 255; the last 24 are greys
-    *((red, green, blue) for red in LEVELS for green in LEVELS for blue in LEVELS),
+# of red, green and blue in colours 16 to 231 of xterm (ctlseqs, 256 colours)
+COLOUR_LEVELS = (0, 95, 135, 175, 215, 255)
+XTERM_PALETTE = [  # colours 16 to 255; the last 24 are greys
+    *((red, green, blue) for red in COLOUR_LEVELS for green in COLOUR_LEVELS for blue in COLOUR_LEVELS),
     *((grey, grey, grey) for grey in range(8, 239, 10)),
 ]
 KITTY_FORGET = "\x1b_Ga=d,d=A,q=2\x1b\\"  # removes the pictures that kitty's protocol has drawn
@@ -125,7 +126,7 @@ def half_blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list
         colours = [f"2;{r};{g};{b}" for r, g, b in zip(data[::3], data[1::3], data[2::3], strict=True)]
     else:
         palette = Image.new("P", (1, 1))
-        palette.putpalette([value for colour in PALETTE for value in colour])
+        palette.putpalette([value for colour in XTERM_PALETTE for value in colour])
         # dithering would be visible in dots as large as these
         indexed = small.quantize(palette=palette, dither=Image.Dither.NONE)
         colours = [f"5;{FIRST_COLOUR + number}" for number in indexed.tobytes()]

@@ -17,7 +17,7 @@ from tartools.show.terminal import Screen
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
 
-EIGHTHS = "▏▎▍▌▋▊▉█"
+BAR_EIGHTHS = "▏▎▍▌▋▊▉█"
 BAR_CHARS, COLUMN_GAP_CHARS = 16, 2  # characters: of a bar, between columns
 MIN_WORD_CHARS = 8  # characters that remain of a word that is cut
 MAX_WORD_CHARS = 200  # characters of a word in a line; longer ones are cut
@@ -127,7 +127,7 @@ def bar(share: float, width: int = BAR_CHARS) -> str:
     """
     eighths = round(8 * width * share)
     eighths = max(eighths, 1) if share else 0
-    return EIGHTHS[-1] * (eighths // 8) + (EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
+    return BAR_EIGHTHS[-1] * (eighths // 8) + (BAR_EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
 
 
 def skyline(counts: Iterable[int]) -> str:

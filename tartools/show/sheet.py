@@ -20,7 +20,8 @@ from tartools.show.terminal import BLOCKS, ITERM, KITTY, NO_PROTOCOL, Screen
 from tartools.tar import Member
 
 PICTURE_GAP_COLUMNS = 2  # columns between pictures, and between samples
-NARROW, WIDE, HIGH = 39, 64, 32  # limits of columns and rows of a picture: two fit into 80 columns
+# limits of columns and rows of a picture: two fit into 80 columns
+NARROW_PICTURE_COLUMNS, MAX_PICTURE_COLUMNS, MAX_PICTURE_ROWS = 39, 64, 32
 MIN_PICTURE_COLUMNS = 20  # columns of a picture in the pager, at least
 ROWS_AROUND_PICTURES = 5  # rows of the screen besides pictures: key, label, a line of text, an empty line, the prompt
 MESSAGE_COLUMNS = 26  # columns of the message in place of a picture
@@ -78,8 +79,11 @@ def rows_of_pictures(
             lines_text = text.block(sample, described, bold=screen.codes)
             yield lines_text, 1, sum(max(1, -(-len(line) // screen.columns)) for line in lines_text[:-1].split("\n"))
         return
-    max_columns = min(screen.columns, max(NARROW, min(WIDE, (screen.columns - PICTURE_GAP_COLUMNS) // 2)))
-    max_rows = min(HIGH, screen.rows - ROWS_AROUND_PICTURES)
+    max_columns = min(
+        screen.columns,
+        max(NARROW_PICTURE_COLUMNS, min(MAX_PICTURE_COLUMNS, (screen.columns - PICTURE_GAP_COLUMNS) // 2)),
+    )
+    max_rows = min(MAX_PICTURE_ROWS, screen.rows - ROWS_AROUND_PICTURES)
     waiting: list[Block] = []
     for sample in samples:
         described = described_members(sample, screen)

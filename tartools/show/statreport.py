@@ -19,7 +19,7 @@ Facts = Mapping[str, Any]
 MAX_NAME_CHARS = 16  # characters of a field name in a table; longer ones are cut
 MAX_FIELD_ROWS = 40  # of a table of fields
 MAX_TABLE_ROWS = 8  # classes, sizes or combinations in a table
-MANY_VALUES = "more than 1,000"
+TOO_MANY_VALUES = "more than 1,000"
 HISTOGRAM_STEPS = 12  # of a histogram
 
 
@@ -157,11 +157,11 @@ def plain_lines(facts: Facts) -> Iterator[str]:
                 shard = shards[quantity]
                 yield f"{quantity} shard: {shard['url']}, {shard['samples']} samples, {shard['bytes']} bytes"
     if facts["fields"] is None:
-        yield f"fields: {MANY_VALUES}"
+        yield f"fields: {TOO_MANY_VALUES}"
     for field in facts["fields"] or ():
         yield from field_lines(field, facts["samples"])
     if facts["combinations"] is None:
-        yield f"combinations: {MANY_VALUES}"
+        yield f"combinations: {TOO_MANY_VALUES}"
     elif len(facts["combinations"]) > 1:
         for combination in facts["combinations"]:
             yield f"combination {together(combination['fields'])}: {combination['samples']} samples"
@@ -184,14 +184,14 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
         if formats:
             yield f"pictures {name}: {formats}, {sides_in_words(pictures)}"
         if pictures["sizes"] is None:
-            yield f"picture sizes {name}: {MANY_VALUES}"
+            yield f"picture sizes {name}: {TOO_MANY_VALUES}"
         for size, count in list((pictures["sizes"] or {}).items())[:MAX_TABLE_ROWS]:
             yield f"picture size {name} {size}: {count}"
         if pictures["broken"]:
             yield f"broken {name}: {broken_in_words(pictures)}"
             yield from (f"broken {name} in: {key}" for key in keys(pictures["broken_keys"]))
     if classes := field.get("classes"):
-        yield f"classes {name}: {MANY_VALUES if classes['values'] is None else classes['values']}"
+        yield f"classes {name}: {TOO_MANY_VALUES if classes['values'] is None else classes['values']}"
         for value, count in (classes["counts"] or {}).items():
             yield f"class {name} {shortened(value)}: {count}"
         if classes["long"]:
@@ -257,7 +257,7 @@ def field_tables(facts: Facts) -> Iterator[Section]:
     """Yield the tables about fields: how many samples have each, their sizes, their pictures."""
     fields = facts["fields"]
     if fields is None:
-        yield Section(f"{MANY_VALUES}: all that follows the first dot of a name is its field", ("<Fields",), ())
+        yield Section(f"{TOO_MANY_VALUES}: all that follows the first dot of a name is its field", ("<Fields",), ())
         return
     note_below = f"and {len(fields) - MAX_FIELD_ROWS:,} more; --json has all" if len(fields) > MAX_FIELD_ROWS else ""
     shown = [(shortened(field["field"], MAX_NAME_CHARS), field) for field in fields[:MAX_FIELD_ROWS]]
@@ -306,7 +306,7 @@ def picture_table(name: str, pictures: Facts) -> Section:
     formats = [f"{count:,} {form}" for form, count in pictures["formats"].items()]
     notes = [", ".join(formats), sides_in_words(pictures)] if formats else []
     if pictures["sizes"] is None or len(sizes) > MAX_TABLE_ROWS:
-        notes.append(f"{MANY_VALUES if pictures['sizes'] is None else f'{len(sizes):,}'} different sizes")
+        notes.append(f"{TOO_MANY_VALUES if pictures['sizes'] is None else f'{len(sizes):,}'} different sizes")
     if pictures["broken"]:
         notes.append(f"broken: {broken_in_words(pictures)}")
     return Section("\n".join(notes), (f"<Pictures {name}", ">count", "|"), rows)
@@ -321,7 +321,7 @@ def class_tables(facts: Facts) -> Iterator[Section]:
             if len(counts) > MAX_TABLE_ROWS:
                 notes.append(f"{len(counts):,} classes, the rarest {counts[-1][1]:,} times")
             if classes["counts"] is None:
-                notes.append(f"{MANY_VALUES} classes")
+                notes.append(f"{TOO_MANY_VALUES} classes")
             if classes["long"]:
                 notes.append(f"{classes['long']:,} values longer than 256 bytes")
             max_count = counts[0][1] if counts else 1
@@ -347,7 +347,7 @@ def combination_tables(facts: Facts) -> Iterator[Section]:
             for combination in (combinations or ())[:MAX_TABLE_ROWS]
         ]
         note = (
-            f"{MANY_VALUES} combinations"
+            f"{TOO_MANY_VALUES} combinations"
             if combinations is None
             else f"{len(combinations):,} combinations"
             if combinations[MAX_TABLE_ROWS:]

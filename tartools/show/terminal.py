@@ -25,23 +25,23 @@ from tartools.errors import UsageError
 from tartools.storage.local import open_terminal
 
 AUTO, NO_PROTOCOL, BLOCKS, KITTY, ITERM, SIXEL_PROTOCOL = "auto", "none", "blocks", "kitty", "iterm", "sixel"
-VARIABLE = "TARTOOLS_PICTURES"
+PROTOCOL_VARIABLE = "TARTOOLS_PICTURES"
 PROTOCOLS = (AUTO, KITTY, ITERM, SIXEL_PROTOCOL, BLOCKS, NO_PROTOCOL)
 
 # prefixes of TERM, and values of TERM_PROGRAM
-TERMS = {
+PROTOCOL_BY_TERM = {
     **dict.fromkeys(("xterm-kitty", "xterm-ghostty"), KITTY),
     **dict.fromkeys(("wezterm", "mintty"), ITERM),
     **dict.fromkeys(("foot", "mlterm", "contour", "yaft"), SIXEL_PROTOCOL),
 }
-PROGRAMS = {"kitty": KITTY, "ghostty": KITTY, "iTerm.app": ITERM, "WezTerm": ITERM, "mintty": ITERM}
+PROTOCOL_BY_PROGRAM = {"kitty": KITTY, "ghostty": KITTY, "iTerm.app": ITERM, "WezTerm": ITERM, "mintty": ITERM}
 MULTIPLEXERS = ("tmux", "screen")  # they do not pass pictures on to the terminal
-KONSOLE = 220400  # the first version of Konsole with kitty's protocol
+MIN_KONSOLE_VERSION = 220400  # the first version of Konsole with kitty's protocol
 
 DEFAULT_COLUMNS, DEFAULT_ROWS = 80, 24  # if the system does not say
-NARROWEST, SHORTEST = 20, 8
-CELL = (10, 20)  # pixels of a character if the system does not say; pictures assume this proportion
-SMALLEST_CELL, LARGEST_CELL = 4, 64
+MIN_COLUMNS, MIN_ROWS = 20, 8
+DEFAULT_CELL_PIXELS = (10, 20)  # pixels of a character if the system does not say; pictures assume this proportion
+MIN_CELL_PIXELS, MAX_CELL_PIXELS = 4, 64
 
 
 class Screen(NamedTuple):
@@ -56,7 +56,7 @@ class Screen(NamedTuple):
     codes: bool = False
     columns: int = DEFAULT_COLUMNS
     rows: int = DEFAULT_ROWS
-    cell: tuple[int, int] = CELL
+    cell: tuple[int, int] = DEFAULT_CELL_PIXELS
 
 
 def screen(protocol: str = AUTO) -> Screen:
@@ -70,9 +70,9 @@ def screen(protocol: str = AUTO) -> Screen:
     terminal = os.isatty(1)
     codes = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
     if protocol == AUTO and terminal:
-        protocol = os.environ.get(VARIABLE) or AUTO
+        protocol = os.environ.get(PROTOCOL_VARIABLE) or AUTO
         if protocol not in PROTOCOLS:
-            raise UsageError(f"{VARIABLE} is {protocol!r}; it can be {', '.join(PROTOCOLS)}")
+            raise UsageError(f"{PROTOCOL_VARIABLE} is {protocol!r}; it can be {', '.join(PROTOCOLS)}")
     if protocol == AUTO:
         protocol = guess(os.environ) if codes else NO_PROTOCOL
     exact = os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit")
@@ -88,16 +88,16 @@ def guess(environment: Mapping[str, str]) -> str:
     term = environment.get("TERM", "")
     if "TMUX" in environment or "STY" in environment or term.startswith(MULTIPLEXERS):
         return BLOCKS
-    for start, protocol in TERMS.items():
+    for start, protocol in PROTOCOL_BY_TERM.items():
         if term.startswith(start):
             return protocol
     program = environment.get("TERM_PROGRAM", "")
-    if program in PROGRAMS:
-        return PROGRAMS[program]
+    if program in PROTOCOL_BY_PROGRAM:
+        return PROTOCOL_BY_PROGRAM[program]
     if environment.get("LC_TERMINAL") == "iTerm2" or "WEZTERM_PANE" in environment:  # LC_TERMINAL is passed on by ssh
         return ITERM
     version = environment.get("KONSOLE_VERSION", "")
-    konsole = version.isascii() and version.isdigit() and int(version[:9]) >= KONSOLE
+    konsole = version.isascii() and version.isdigit() and int(version[:9]) >= MIN_KONSOLE_VERSION
     return KITTY if konsole or "KITTY_WINDOW_ID" in environment else BLOCKS
 
 
@@ -115,11 +115,13 @@ def size() -> tuple[int, int, tuple[int, int]]:
             continue
         if columns and rows:
             break
-    across, down = (min(LARGEST_CELL, pixels // max(1, cells)) for pixels, cells in ((across, columns), (down, rows)))
-    cell = (across, down) if min(across, down) >= SMALLEST_CELL else CELL
+    across, down = (
+        min(MAX_CELL_PIXELS, pixels // max(1, cells)) for pixels, cells in ((across, columns), (down, rows))
+    )
+    cell = (across, down) if min(across, down) >= MIN_CELL_PIXELS else DEFAULT_CELL_PIXELS
     columns = _number("COLUMNS") or columns or DEFAULT_COLUMNS
     rows = _number("LINES") or rows or DEFAULT_ROWS
-    return max(NARROWEST, columns), max(SHORTEST, rows), cell
+    return max(MIN_COLUMNS, columns), max(MIN_ROWS, rows), cell
 
 
 def _number(variable: str) -> int:
@@ -129,13 +131,13 @@ def _number(variable: str) -> int:
 
 # ---- keys ----
 
-ENTER = b"\x1b[?1049h\x1b[?25l"  # xterm (ctlseqs, DECSET): the alternate screen, and no cursor
-LEAVE = b"\x1b[0m\x1b[?25h\x1b[?1049l"
+ENTER_SCREEN = b"\x1b[?1049h\x1b[?25l"  # xterm (ctlseqs, DECSET): the alternate screen, and no cursor
+LEAVE_SCREEN = b"\x1b[0m\x1b[?25h\x1b[?1049l"
 ESCAPE_SECONDS = 0.1  # seconds to wait for the rest of an escape sequence; then it was the escape key
 REDRAW_KEY = "again"  # in place of a key: the screen has to be drawn again
 # xterm (ctlseqs), "PC-Style Function Keys"; function keys of Linux's console; a letter with Alt
 ONE_KEY = re.compile(rb"\x1b\[\[.|\x1b[\[O][0-9;]*[A-Za-z~]|\x1b[^\x1b\[O]|.", re.DOTALL)
-BEGUN = re.compile(rb"\x1b([\[O][0-9;]*|\[\[)?")  # perhaps an incomplete sequence
+INCOMPLETE_SEQUENCE = re.compile(rb"\x1b([\[O][0-9;]*|\[\[)?")  # perhaps an incomplete sequence
 KEY_NAMES = {
     "\x1b": "escape",
     "\r": "enter",
@@ -171,13 +173,13 @@ class Keyboard:
     def take(self) -> None:
         """Take the terminal over: keys come one by one, without echo; Ctrl-C and Ctrl-Z stay signals."""
         tty.setcbreak(self._fd, termios.TCSANOW)
-        self.write(ENTER)
+        self.write(ENTER_SCREEN)
 
     def give_back(self) -> None:
         """Restore the terminal, if it still exists."""
         with suppress(OSError, termios.error):
             termios.tcsetattr(self._fd, termios.TCSANOW, self._before)
-            self.write(LEAVE)
+            self.write(LEAVE_SCREEN)
 
     def close(self) -> None:
         """Close the terminal."""
@@ -201,7 +203,7 @@ class Keyboard:
                     return REDRAW_KEY
             else:
                 self._typed = self._read() or b"\x1b"
-        while BEGUN.fullmatch(self._typed) and select.select([self._fd], [], [], ESCAPE_SECONDS)[0]:
+        while INCOMPLETE_SEQUENCE.fullmatch(self._typed) and select.select([self._fd], [], [], ESCAPE_SECONDS)[0]:
             next_bytes = self._read()
             if not next_bytes:
                 break

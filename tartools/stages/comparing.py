@@ -131,7 +131,7 @@ def digest_of_batch(batch: Batch) -> int:
 
 NO_POSITION = b"\xff" * POSITION_SIZE  # in place of a position
 EQUAL, ADDED, REMOVED, CHANGED, REORDERED = "equal", "added", "removed", "changed", "reordered"
-REPEATED = "repeated_a", "repeated_b"  # samples whose key an earlier sample of the same side has
+REPEATED_COUNTERS = "repeated_a", "repeated_b"  # samples whose key an earlier sample of the same side has
 
 
 class Change(NamedTuple):
@@ -167,7 +167,7 @@ def changes(records_a: Iterator[bytes], records_b: Iterator[bytes], counts: Coun
     Adds the numbers of REPEATED keys to *counts*.
     """
     of_a, of_b = (
-        _parse_records(side, counts, name) for side, name in zip((records_a, records_b), REPEATED, strict=True)
+        _parse_records(side, counts, name) for side, name in zip((records_a, records_b), REPEATED_COUNTERS, strict=True)
     )
     record_a, record_b = next(of_a, None), next(of_b, None)
     while record_a is not None or record_b is not None:

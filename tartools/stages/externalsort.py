@@ -30,7 +30,7 @@ LENGTH_BYTES = 8  # bytes
 POSITION_SHIFT = 40  # bits of the position of a sample; the bits above are the number of the slice of the input
 WRITE_BYTES = 1 << 20  # bytes collected before they are written to a run
 BLOCK_BYTES = 256 << 10  # bytes of records in a block, unless one record has more
-MERGING = 32 << 20  # bytes of blocks held by a merge: fewer runs at once, if their records are large
+MERGE_BYTES = 32 << 20  # bytes of blocks held by a merge: fewer runs at once, if their records are large
 
 
 class SortedRun(NamedTuple):
@@ -134,7 +134,7 @@ def merge_groups(runs: list[SortedRun]) -> list[list[SortedRun]]:
         if (
             not groups
             or len(groups[-1]) == MAX_RUNS_MERGED
-            or (len(groups[-1]) > 1 and block_bytes + run.largest > MERGING)
+            or (len(groups[-1]) > 1 and block_bytes + run.largest > MERGE_BYTES)
         ):
             groups.append([])
             block_bytes = 0

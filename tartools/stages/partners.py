@@ -211,7 +211,7 @@ def repeated_key_error(key: bytes, first: int, second: int) -> SampleError:
 
 
 ROW_FORMATS = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
-MIXED = "B is shards and tables of samples, or files of rows (TSV, CSV, JSON lines, Parquet), not both"
+MIXED_SECOND_HINT = "B is shards and tables of samples, or files of rows (TSV, CSV, JSON lines, Parquet), not both"
 
 
 class RowOptions(NamedTuple):
@@ -352,7 +352,7 @@ def source_of(
                 raise UsageError(f"{option} is for rows, but these are samples, which have their own keys", url=urls[0])
         return SecondShards(urls, chosen._replace(hidden=False), account, reading)
     if "tar" in forms:
-        raise UsageError(MIXED, url=urls[forms.index("tar")])
+        raise UsageError(MIXED_SECOND_HINT, url=urls[forms.index("tar")])
     return SecondRows(urls, forms, rows, chosen, account)
 
 
@@ -361,7 +361,7 @@ def lists_samples(url: str, chosen: ChosenColumns) -> bool:
     from tartools.tables import source
 
     with source.open_parquet(url) as table:
-        if any(name not in table.names for name in source.NEEDED):
+        if any(name not in table.names for name in source.REQUIRED_COLUMNS):
             return False
         columns = set(map(chosen.fold, table.names))
         fields = set(map(chosen.fold, table.fields or ()))

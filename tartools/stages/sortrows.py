@@ -15,7 +15,7 @@ from tartools.errors import shown
 from tartools.samples import sortkeys
 from tartools.samples.account import Account
 from tartools.samples.sortkeys import Order
-from tartools.samples.values import INDEX_NAME, PSEUDO, as_text
+from tartools.samples.values import INDEX_NAME, PSEUDO_FIELDS, as_text
 from tartools.shards.passes import Pass, UnsortableRowsError
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, outputs
 from tartools.stages.externalsort import POSITION_SHIFT, external_sort, pack_blocks, positions_of, records_of
@@ -78,7 +78,7 @@ def shuffled_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]
 def has_values(inputs: RowInputs, order: Order) -> bool:
     """True if the columns of all *inputs* have the values by which *order* sorts."""
     column = order.column.choices[0]
-    if order.kind == "shuffle" or column in PSEUDO:
+    if order.kind == "shuffle" or column in PSEUDO_FIELDS:
         column = schema.KEY_COLUMN if order.by_key else schema.SHARD_COLUMN  # the others are known of every row
     else:
         column = order.column.name
@@ -91,7 +91,7 @@ def records_from_columns(inputs: RowInputs, order: Order, account: Account) -> I
     Raises: UnsortableRowsError if a row has no key, and samples are sorted by key.
     """
     encode_key, encode_value = sortkeys.key_encoder(order), sortkeys.value_encoder(order)
-    pseudo = order.column.choices[0] in PSEUDO
+    pseudo = order.column.choices[0] in PSEUDO_FIELDS
     name = order.column.choices[0] if pseudo else order.column.name
     columns = [column for column in inputs.schema.names if not column.startswith("__")]
     column_names = [schema.SHARD_COLUMN, schema.KEY_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN, name]

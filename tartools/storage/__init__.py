@@ -197,4 +197,4 @@ def share_memory(count: int) -> None:
 
     from tartools.storage.objects import ranges
 
-    ranges.budget = threading.Semaphore(ranges.MOST_HELD // count)
+    ranges.budget = threading.Semaphore(ranges.MAX_SHARED_RANGES // count)

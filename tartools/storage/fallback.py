@@ -22,7 +22,7 @@ from tartools.storage.objects.retry import timeouts
 from tartools.storage.scratch import SentOutput, reread
 from tartools.storage.streams import Input
 
-ANONYMOUS = Login("anonymous", "anonymous@")  # RFC 1635
+ANONYMOUS_LOGIN = Login("anonymous", "anonymous@")  # RFC 1635
 MISSING_FILE = "550"  # the reply of FTP (RFC 959, 4.2)
 
 
@@ -88,8 +88,8 @@ def _with_login(url: str) -> str:
     except ValueError:
         raise StorageError("write ftp://[USER@]HOST[:PORT]/PATH", url=url) from None
     entry = login_of(host)
-    if user is None or user == ANONYMOUS.name:
-        login = entry if entry and entry.name and user is None else ANONYMOUS
+    if user is None or user == ANONYMOUS_LOGIN.name:
+        login = entry if entry and entry.name and user is None else ANONYMOUS_LOGIN
     else:
         login = Login(user, entry.password if entry and entry.name == user else "")
     place = f"[{host}]" if ":" in host else host

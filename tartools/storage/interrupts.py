@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _deferring: list[tuple[list[int], dict[int, Any]]] = []  # blocks under way: signals that came, handlers before it
 
@@ -23,7 +23,7 @@ def deferred_signals() -> Iterator[None]:
         yield  # handlers run in the main thread only
         return
     came: list[int] = []
-    handlers: dict[int, Any] = {number: old for number in ENDING if callable(old := signal.getsignal(number))}
+    handlers: dict[int, Any] = {number: old for number in ENDING_SIGNALS if callable(old := signal.getsignal(number))}
     for number in handlers:
         signal.signal(number, lambda number, _: came.append(number))
     _deferring.append((came, handlers))

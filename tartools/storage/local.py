@@ -15,7 +15,7 @@ from functools import cache
 from tartools.errors import ExistsError, StorageError, UsageError, shown
 from tartools.storage.interrupts import handled_signals
 from tartools.storage.streams import FileSink, InputFile, changed, enlarge, naming, sync_file, wait_until_ready
-from tartools.storage.url import FILE, Url
+from tartools.storage.url import FILE_PREFIX, Url
 
 MAX_TEMPORARY_NAME_BYTES = 100  # bytes of the output's name in that of the temporary file; file systems allow 255
 _made: set[str] = set()  # folders of outputs
@@ -32,9 +32,9 @@ def path_of(url: str) -> str:
     >>> path_of("file:a%20b.tar"), path_of("file:///tmp/a%20b.tar")
     ('a%20b.tar', '/tmp/a b.tar')
     """
-    if not url.startswith(FILE):
+    if not url.startswith(FILE_PREFIX):
         return url
-    path = url.removeprefix(FILE)
+    path = url.removeprefix(FILE_PREFIX)
     if not path.startswith("//"):
         return path
     from urllib.parse import unquote

@@ -13,7 +13,7 @@ from tartools.storage.url import Url
 _RANGE_NUMBER = r"([0-9]{1,99})"
 _WILDCARDS = "*?["
 Part = Callable[[str], object] | None  # whether a name between two slashes matches; None is `**`
-PERCENT = r"(?<!%)%(0?)(\d*)d"
+PERCENT_PATTERN = r"(?<!%)%(0?)(\d*)d"
 _PADDED_FORMAT = r"%(0)([1-9])d"
 _BRACES = r"\{shard(?::(0?)(\d*)d?)?\}"
 # Names of split(1) and of others that cut a file: x.tar.gz.partaa, x.tar.gz-part-00, x.tar.001, x.tgz.aa
@@ -178,7 +178,7 @@ def numbers_in(text: str) -> list[re.Match[str]]:
     """Return the matches of number placeholders in the pattern *text*, which has no query."""
     encoded = text.startswith(("http://", "https://", "file://"))  # there %20 is a blank
     if "%" in text or "{" in text:
-        return [*re.finditer(_PADDED_FORMAT if encoded else PERCENT, text), *re.finditer(_BRACES, text)]
+        return [*re.finditer(_PADDED_FORMAT if encoded else PERCENT_PATTERN, text), *re.finditer(_BRACES, text)]
     return []
 
 

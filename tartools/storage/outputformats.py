@@ -35,7 +35,7 @@ TSV = OutputFormat("TSV", ("tsv", "tab"), "tar2tsv", ("txt",))
 CSV = OutputFormat("CSV", ("csv",), "tar2tsv --csv", ("txt",))
 JSON_LINES = OutputFormat("JSON lines", ("jsonl", "ndjson"), "tar2jsonl", ("json", "txt"))
 HTML = OutputFormat("HTML", ("html", "htm"), "tarshow --html")
-OTHERS = (
+OTHER_FORMATS = (
     OutputFormat("text", ("txt", "md", "json", "yaml", "xml", "py", "sh")),
     OutputFormat("a picture", ("jpg", "jpeg", "png", "gif", "webp", "tif", "tiff", "bmp", "svg")),
     OutputFormat("a sound or a video", ("wav", "mp3", "flac", "ogg", "mp4", "webm", "mkv", "avi", "mov")),
@@ -45,7 +45,7 @@ OTHERS = (
 CODEC_SUFFIXES = ("gz", "bz2", "xz", "zst", "lz4")
 OUTPUT_FORMATS = {
     suffix: form
-    for form in (*OTHERS, SHARD_FORMAT, PARQUET, ZIP, TFRECORD, TSV, CSV, JSON_LINES, HTML)
+    for form in (*OTHER_FORMATS, SHARD_FORMAT, PARQUET, ZIP, TFRECORD, TSV, CSV, JSON_LINES, HTML)
     for suffix in form.suffixes
 }
 

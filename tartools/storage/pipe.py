@@ -17,7 +17,7 @@ from functools import partial
 from tartools.errors import StorageError, UsageError, concealed
 from tartools.storage.children import TERM_SECONDS, Child, end_all, how_it_ended, readers
 from tartools.storage.streams import FileSink, Input, enlarge
-from tartools.storage.url import PIPE
+from tartools.storage.url import PIPE_PREFIX
 
 # Syntax that changes the meaning of quotes, or of quoted text: arithmetic, expansions, comments; and
 # commands that read a word again,
@@ -125,7 +125,7 @@ class CommandInput(Input):
 
 def open_read(url: str) -> CommandInput:
     """Return the stdout of the command of a `pipe:` URL."""
-    return CommandInput(url.removeprefix(PIPE), url)
+    return CommandInput(url.removeprefix(PIPE_PREFIX), url)
 
 
 class CommandOutput:
@@ -160,4 +160,4 @@ class CommandOutput:
 
 def open_write(url: str, force: bool) -> CommandOutput:
     """Return the stdin of the command of a `pipe:` URL."""
-    return CommandOutput(url.removeprefix(PIPE), url)
+    return CommandOutput(url.removeprefix(PIPE_PREFIX), url)

@@ -10,12 +10,12 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tartools.errors import StorageError, UsageError
-from tartools.schemes import PROVIDER, QUERY, SCHEMES, STORES, Scheme, scheme_record
+from tartools.schemes import PROVIDER, QUERY, SCHEMES, STORES_PACKAGE, Scheme, scheme_record
 
 if TYPE_CHECKING:
     from tartools.storage.objects.contract import Object
 
-PIPE, FILE = "pipe:", "file:"
+PIPE_PREFIX, FILE_PREFIX = "pipe:", "file:"
 Name = str | os.PathLike[str]  # what a Python program gives as a path or a URL
 _SCHEME = r"([A-Za-z][A-Za-z0-9+.-]*)://"  # patterns are compiled when they are needed
 _URL_WITH_CREDENTIALS = r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#@]*@"
@@ -67,7 +67,7 @@ class Url(str):
     @property
     def is_stored(self) -> bool:
         """True if it is an object of a store or a web server, which `storage.objects` reads and writes."""
-        return self.record.module.startswith(STORES)
+        return self.record.module.startswith(STORES_PACKAGE)
 
     @property
     def is_listed(self) -> bool:
@@ -159,7 +159,7 @@ def names_of(names: Name | Iterable[Name]) -> list[str]:
 def _scheme_of(text: str) -> str:
     if text == "-":
         return "-"
-    if text.startswith((PIPE, FILE)):
+    if text.startswith((PIPE_PREFIX, FILE_PREFIX)):
         return text[:4]
     match = re.match(_SCHEME, text) if "://" in text else None
     if not match:

@@ -13,7 +13,7 @@ from tartools.tables import schema
 from tartools.tables.extents import MAX_OFFSET, Extents, numbers_and_mask, raw_keys, whole_numbers
 
 UPDATE_ADVICE = "tarindex --update makes the table again"
-MOVED = "its shards are named relative to its folder: keep them together, or make it again: tarindex"
+MOVED_HINT = "its shards are named relative to its folder: keep them together, or make it again: tarindex"
 
 
 class RowError(StorageError):
@@ -169,7 +169,7 @@ class ShardCatalog:
     def _advice(self, number: int, cause: str | TarToolsError) -> str:
         """Return advice about an error of the shard *number*: "" if a new table would fail in the same way."""
         if isinstance(cause, StorageError) and is_missing(cause) and self.named_relative[number]:
-            return f"; {MOVED}"
+            return f"; {MOVED_HINT}"
         changed = not isinstance(cause, StorageError) or isinstance(cause, ChangedError | NotFoundError)
         return f"; {UPDATE_ADVICE}" if changed else ""
 

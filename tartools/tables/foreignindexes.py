@@ -49,7 +49,9 @@ DALI_VERSION = b"v1.2"
 WIDS_NAME = "shardindex.json"
 MAX_WIDS_NAME_BYTES = 100  # bytes of a name that wids reads: those in the last header block of a member
 MAX_WIDS_PAYLOAD_BYTES = 8 << 30  # bytes of a payload whose size wids can't read: such sizes are not octal
-SQLITE, UUID, INFO, SPLIT = (f".nv-meta/{name}" for name in ("index.sqlite", "index.uuid", ".info.json", "split.yaml"))
+SQLITE_PATH, UUID_PATH, INFO_PATH, SPLIT_PATH = (
+    f".nv-meta/{name}" for name in ("index.sqlite", "index.uuid", ".info.json", "split.yaml")
+)
 
 TABLES = """
 PRAGMA journal_mode = OFF;
@@ -354,15 +356,15 @@ def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
             base.commit()
         with (
             seekable.reading(f"{scratch}/index") as file,
-            storage.writing(places.folder + SQLITE, places.force) as sink,
+            storage.writing(places.folder + SQLITE_PATH, places.force) as sink,
         ):
             shutil.copyfileobj(file, sink)
     finally:
         remove_tree(os.fsencode(scratch))
-    places.write(places.folder + UUID, str(uuid.UUID(bytes=digest.digest(), version=4)).encode())
-    places.write_json(INFO, {"shard_counts": counts})
+    places.write(places.folder + UUID_PATH, str(uuid.UUID(bytes=digest.digest(), version=4)).encode())
+    places.write_json(INFO_PATH, {"shard_counts": counts})
     parts: dict[str, list[str]] = {"train": [*counts], "val": [], "test": []}
-    places.write_json(SPLIT, {"split_parts": parts, "exclude": []})  # JSON is YAML, too
+    places.write_json(SPLIT_PATH, {"split_parts": parts, "exclude": []})  # JSON is YAML, too
 
 
 def _store(number: int, rows: Iterable[IndexedSample], base: sqlite3.Connection) -> array[int]:
@@ -395,5 +397,5 @@ INDEX_FORMATS = {
     "dali": IndexFormat(".idx", (), _write_dali),
     "wids": IndexFormat("", (WIDS_NAME,), _write_wids, _check_wids),
     "webshart": IndexFormat(".json", (), _write_webshart),
-    "energon": IndexFormat(".tar.idx", (SQLITE, UUID, INFO, SPLIT), _write_energon, _check_energon),
+    "energon": IndexFormat(".tar.idx", (SQLITE_PATH, UUID_PATH, INFO_PATH, SPLIT_PATH), _write_energon, _check_energon),
 }

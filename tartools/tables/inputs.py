@@ -55,7 +55,9 @@ class TablePart:
         selected = _select_columns(self.schema, columns)
         first = 0
         with source.open_table(self.url) as table:
-            for rows in table.batches([*source.NEEDED, schema.VERSION_COLUMN, *selected.names], INPUT_BATCH_ROWS):
+            for rows in table.batches(
+                [*source.REQUIRED_COLUMNS, schema.VERSION_COLUMN, *selected.names], INPUT_BATCH_ROWS
+            ):
                 yield unify(rows, first, self._catalog, selected)
                 first += len(rows)
 

@@ -15,7 +15,7 @@ from tartools.errors import shown
 from tartools.samples.batch import Batch, Label, SampleColumns
 from tartools.samples.fieldcolumns import Combination, group_samples
 from tartools.samples.sample import Sample
-from tartools.samples.values import INDEX_NAME, PSEUDO, Column, as_text, getter, lookup
+from tartools.samples.values import INDEX_NAME, PSEUDO_FIELDS, Column, as_text, getter, lookup
 from tartools.tables import schema
 from tartools.tables.described import ListedPlaces, group_described, places_of
 from tartools.tar import Member, Writer
@@ -273,7 +273,7 @@ def known(columns: SampleColumns, name: str) -> Sequence[Any] | None:
     All values are None for a field, or a value inside a field, that no sample has.
     """
     values = columns.values(name)
-    if values is None and name not in PSEUDO and columns.lacks(name.partition(":")[0]):
+    if values is None and name not in PSEUDO_FIELDS and columns.lacks(name.partition(":")[0]):
         return [None] * len(columns)
     return values
 
@@ -333,7 +333,7 @@ def column_answers(column: Column, columns: SampleColumns, typed: bool, indexes:
             )
         else:
             answers.append(_convert_cells(values, typed))
-        if name in PSEUDO:
+        if name in PSEUDO_FIELDS:
             break
     return answers
 
@@ -350,7 +350,7 @@ def json_getter(column: Column, *, verbatim: bool) -> Getter:
 
 def _name_of_choice(column: Column, name: str) -> str:
     """Return the name that tarindex gives to a table column of the choice *name* of *column*, or of all its choices."""
-    return name if name in PSEUDO or not column.path else f"{name}:{'.'.join(column.path)}"
+    return name if name in PSEUDO_FIELDS or not column.path else f"{name}:{'.'.join(column.path)}"
 
 
 def _convert_cells(values: Sequence[Any], typed: bool) -> Sequence[object]:

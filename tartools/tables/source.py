@@ -15,7 +15,7 @@ from tartools.tables import schema
 
 FOOTER_BYTES = 8  # bytes at the end: the size of the metadata, and `schema.PARQUET_MAGIC`
 ENCRYPTED_MAGIC = b"PARE"  # in place of `schema.PARQUET_MAGIC`, the first and the last bytes
-NEEDED = (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN)
+REQUIRED_COLUMNS = (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN)
 TABLE_READ_ROWS = 1 << 13  # read from a table at a time
 
 
@@ -130,7 +130,7 @@ def open_table(url: str, file: io.BufferedReader | None = None) -> Iterator[Parq
     Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is damaged or not a table.
     """
     with open_parquet(url, file) as parquet:
-        missing = [name for name in NEEDED if name not in parquet.names]
+        missing = [name for name in REQUIRED_COLUMNS if name not in parquet.names]
         if missing:
             raise TarFormatError(
                 f"this Parquet file is not a table of samples: it has no column {missing[0]} "

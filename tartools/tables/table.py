@@ -173,7 +173,7 @@ class Table:
         all its rows.
         """
         url = name_of(url)
-        for name in source.NEEDED:
+        for name in source.REQUIRED_COLUMNS:
             if name not in table.column_names:
                 raise TarFormatError(f"this is not a table of samples: it has no column {name}", url=url)
         return cls._of(url, table, None, "", len(table))

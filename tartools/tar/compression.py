@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from tartools.errors import StorageError, TarFormatError, TarToolsError, TruncatedError
 from tartools.storage.streams import Sink, Stream, chunks, skip
 
-LONGEST_NAME = 1 << 16  # bytes of a name or comment in a gzip header; a longer one is taken for damage
+MAX_GZIP_NAME_BYTES = 1 << 16  # bytes of a name or comment in a gzip header; a longer one is taken for damage
 COMPRESSED_READ_BYTES = 1 << 18  # compressed bytes a read
-SHORTAGE = ("allocat", "not enough memory", "unable to create")  # in what decompressors say of too little memory
+MEMORY_MESSAGES = ("allocat", "not enough memory", "unable to create")  # in what decompressors say of too little memory
 MAX_DECOMPRESSED_STEP = 1 << 17  # most decompressed bytes a call: some libraries are slower the more they may return
 
 
@@ -68,7 +68,7 @@ def _gzip_begins(data: bytes) -> bool:
     for flag in (8, 16):  # FNAME, FCOMMENT: up to a zero
         if flags & flag and at <= len(data):
             end = data.find(0, at)
-            at = end + 1 if end >= 0 else at + LONGEST_NAME
+            at = end + 1 if end >= 0 else at + MAX_GZIP_NAME_BYTES
     at += flags & 2  # FHCRC, two bytes
     return at <= len(data)
 
@@ -346,7 +346,7 @@ class Decompressed(Stream):
     def _failure(self, count: int, error: Exception) -> TarToolsError:
         """Translate *error*, which decompressing the last *count* bytes raised, for users."""
         name = self._codec.name
-        if isinstance(error, MemoryError) or any(word in str(error).lower() for word in SHORTAGE):
+        if isinstance(error, MemoryError) or any(word in str(error).lower() for word in MEMORY_MESSAGES):
             return StorageError(f"there is too little memory to decompress its {name} data", url=self._url)
         if name == "zstd" and "too much memory" in str(error):
             window = zstd_window(self._head)

@@ -7,8 +7,8 @@ from tartools.tar.groups import MACOS_METADATA, NO_PAYLOAD, SPECIAL_TYPES, Speci
 from tartools.tar.header import (
     BLOCK,
     MAX_EXTENDED_HEADER,
+    PARSED_SIZES,
     SIZE_SLICE,
-    SIZES,
     TYPE_SLICE,
     Records,
     checksum_matches,
@@ -175,7 +175,7 @@ def _checked(block: bytes, at: int) -> tuple[bytes, int]:
     """Return type flag and size of a header block. Raises: TarFormatError if the checksum or the size is wrong."""
     if not checksum_matches(block):
         raise BadChecksumError("header checksum does not match", offset=at)
-    size = SIZES[block[SIZE_SLICE]]
+    size = PARSED_SIZES[block[SIZE_SLICE]]
     if size < 0:
         raise TarFormatError("the size in the header is not a number", offset=at)
     return block[TYPE_SLICE], size

@@ -27,7 +27,7 @@ USTAR = b"ustar\x0000"  # only headers with this magic have a prefix
 GNU = b"ustar  \0"
 
 # the fields that the fast path needs: name, size, checksum with type flag, first byte of the prefix
-FAST = Struct("100s24x12s12x9s188xB166x")
+FAST_HEADER = Struct("100s24x12s12x9s188xB166x")
 
 # The low half of an Adler-32 sum is 1 + the sum of the bytes, modulo 65521 (RFC 1950, 8.2), at a tenth of the cost of a
 # sum in Python. The bytes of half a header sum up to at most 65280, those of a whole one can exceed the modulus.
@@ -134,7 +134,7 @@ def _size(field: bytes) -> int:
         return -1
 
 
-EXPECTED_SUMS, SIZES = Remembered(_expected_sum), Remembered(_size)
+EXPECTED_SUMS, PARSED_SIZES = Remembered(_expected_sum), Remembered(_size)
 NO_SUMS: Remembered[bytes, int] = Remembered(lambda _: -1)  # where no header may take the fast path
 
 

@@ -43,12 +43,12 @@ from tartools.tar.groups import ARCHIVE_END, FOREIGN_PREFIX, Need, Parsed, Speci
 from tartools.tar.header import (
     BLOCK,
     EXPECTED_SUMS,
-    FAST,
+    FAST_HEADER,
     HALF_BLOCK,
     MAGIC_SLICE,
     NO_SUMS,
+    PARSED_SIZES,
     RECORD_BYTES,
-    SIZES,
     Records,
     adler32,
     has_foreign_prefix,
@@ -168,7 +168,13 @@ class Reader:
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915
         """Parse the buffer until more bytes are needed, or up to damage, which is returned."""
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
-        source, shift, available, unpack, sizes = groups.source, groups.shift, self.available(), FAST.unpack, SIZES
+        source, shift, available, unpack, sizes = (
+            groups.source,
+            groups.shift,
+            self.available(),
+            FAST_HEADER.unpack,
+            PARSED_SIZES,
+        )
         while position + BLOCK <= filled:
             expected, loose = NO_SUMS if self.globals else EXPECTED_SUMS, bool(groups.scattered)
             keys, starts, firsts, members = groups.keys, groups.starts, groups.firsts, groups.members

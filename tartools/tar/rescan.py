@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from tartools.errors import TarFormatError
 from tartools.tar.fullheader import FullHeader, GlobalHeader, NeedMore, read_full_header
-from tartools.tar.header import BLOCK, FAST, MAGIC_SLICE, SIZES, Records, padded
+from tartools.tar.header import BLOCK, FAST_HEADER, MAGIC_SLICE, PARSED_SIZES, Records, padded
 from tartools.tar.keys import split_path
 from tartools.tar.member import Chunk, Member, Source, located, read_range
 from tartools.tar.writer import Writer
 
 MAX_MEMBER_READ_BYTES = 1 << 20  # bytes; members of a shorter range of a file are read into memory
 HEADER_READ_BYTES = 1 << 13  # bytes that are read for the headers of a member, to find a cut
-LOOKED_AT = 1 << 20  # bytes that are searched for a header, to find a cut
+MAX_CUT_SEARCH_BYTES = 1 << 20  # bytes that are searched for a header, to find a cut
 MAX_MEMBERS_REREAD = 1000  # members that are read to find the start of a group
 FILE_TYPES = b"0\0"  # type flags
 
@@ -67,13 +67,13 @@ def members_in(source: Source, start: int, end: int, *, ranges: bool = False) ->
         source, start, end = read_range(source, start, end), 0, end - start
     members: list[Member] = []
     checked = isinstance(source, Chunk)  # the reader has verified its headers, and they never change
-    unpack, read = FAST.unpack_from, partial(_read, source)
+    unpack, read = FAST_HEADER.unpack_from, partial(_read, source)
     position = start
     while position < end:
         if checked:
             name, size_field, check, prefix = unpack(source, position)  # type: ignore[arg-type]
             if check[8] in FILE_TYPES and not prefix:
-                data, size, nul = position + BLOCK, SIZES[size_field], name.find(0)
+                data, size, nul = position + BLOCK, PARSED_SIZES[size_field], name.find(0)
                 if nul >= 0:
                     name = name[:nul]
                 members.append((name, source, position, data, size, None))  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ def find_cut(read: Read, near: int) -> Cut | None:
     Holds: 1 MiB.
     """
     near = -(-near // BLOCK) * BLOCK
-    window = read(LOOKED_AT, near)
+    window = read(MAX_CUT_SEARCH_BYTES, near)
     at = window.find(b"ustar")
     while at >= 0:
         if at % BLOCK == MAGIC_SLICE.start:

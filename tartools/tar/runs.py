@@ -20,7 +20,7 @@ from tartools.tar.header import BLOCK
 from tartools.tar.keys import NO_STEM, Paths, belongs, stem_of
 
 MIN_RUN_BLOCKS = 64  # blocks, or headers; in a shorter run, the loop is as fast
-MAGIC_OFFSET, USTA = 257, int.from_bytes(b"usta", "little")
+MAGIC_OFFSET, USTA_NUMBER = 257, int.from_bytes(b"usta", "little")
 SIZE_OFFSET, CHKSUM_OFFSET, TYPE_OFFSET, PREFIX_OFFSET = 124, 148, 156, 345  # bytes of a header
 # eight digits 0; the bits in which octal digits don't differ
 OCTAL_ZEROS, NOT_OCTAL_BITS = 0x3030303030303030, 0xF8F8F8F8F8F8F8F8
@@ -56,7 +56,7 @@ def take_run(reader: Any) -> int:
     position, groups = reader.position, reader.groups
     count = (reader.filled - position) // BLOCK
     blocks = np.frombuffer(reader.buffer, np.uint8, count * BLOCK, position).reshape(-1, BLOCK)
-    at = (_numbers(blocks, MAGIC_OFFSET, "<u4") == USTA).nonzero()[0]
+    at = (_numbers(blocks, MAGIC_OFFSET, "<u4") == USTA_NUMBER).nonzero()[0]
     if len(at) < MIN_RUN_BLOCKS or at[0]:
         return 0
     headers = blocks[at]

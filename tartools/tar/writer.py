@@ -37,7 +37,7 @@ from tartools.tar.member import Member, Source, located, read_range
 MAX_UNWRITTEN_BYTES = 1 << 20  # bytes collected before they are written
 MIN_DIRECT_BYTES = 1 << 16  # bytes; a longer piece is written directly, a shorter one is copied, which frees its buffer
 COPY_BYTES_AT_ONCE = 1 << 20  # bytes of a range in memory at a time
-LARGEST_OCTAL = 8**11 - 1  # bytes; the largest size in a size field of octal digits
+MAX_OCTAL_SIZE = 8**11 - 1  # bytes; the largest size in a size field of octal digits
 
 
 class Writer:
@@ -240,11 +240,11 @@ def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
         except UnicodeDecodeError:
             records[b"hdrcharset"] = b"BINARY"
         records[b"path"] = path
-    if size > LARGEST_OCTAL:
+    if size > MAX_OCTAL_SIZE:
         records[b"size"] = b"%d" % size
     block[NAME_SLICE] = name[-100:].ljust(100, b"\0")
     block[PREFIX_SLICE] = (prefix or b"").ljust(155, b"\0")  # in the GNU format this field held times
-    block[SIZE_SLICE] = b"%011o\0" % (size if size <= LARGEST_OCTAL else 0)
+    block[SIZE_SLICE] = b"%011o\0" % (size if size <= MAX_OCTAL_SIZE else 0)
     _seal(block)
     return extended_header(records, bytes(block)) + bytes(block)
 
@@ -332,7 +332,7 @@ def new_members(paths: Sequence[bytes], payloads: Sequence[bytes]) -> NewMembers
 def _unusual(paths: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
     """Return the numbers of the members that need more than one plain header block."""
     joined = b"".join(paths)
-    short = len(max(paths, key=len, default=b"")) <= 100 and max(sizes, default=0) <= LARGEST_OCTAL
+    short = len(max(paths, key=len, default=b"")) <= 100 and max(sizes, default=0) <= MAX_OCTAL_SIZE
     if short and joined.isascii() and b"\0" not in joined and all(paths):
         return []
     return [number for number, member in enumerate(zip(paths, sizes, strict=True)) if not fits_one_block(*member)]
@@ -340,12 +340,12 @@ def _unusual(paths: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
 
 def fits_one_block(path: bytes, size: int) -> bool:
     """True if one plain header block is enough for a new member."""
-    return 0 < len(path) <= 100 and path.isascii() and b"\0" not in path and size <= LARGEST_OCTAL
+    return 0 < len(path) <= 100 and path.isascii() and b"\0" not in path and size <= MAX_OCTAL_SIZE
 
 
 def _middle(size: int) -> tuple[bytes, bytes, int]:
     """Return mode, owner, size and time of the header of a payload of *size* bytes; its padding; the size of all."""
-    middle = NEW_BLOCK[100:124] + b"%011o\0" % min(size, LARGEST_OCTAL) + NEW_BLOCK[136:148]
+    middle = NEW_BLOCK[100:124] + b"%011o\0" % min(size, MAX_OCTAL_SIZE) + NEW_BLOCK[136:148]
     return middle, PADDING[: -size % BLOCK], BLOCK + padded(size)
 
 

@@ -35,7 +35,7 @@ CROP_PIXELS = 224  # pixels
 MAX_TIME_RATIO = 2  # times as long as a row is measured it may take, with what starts workers
 MAX_CACHED_SHARE = 0.01  # of the pages of files that may still be cached in a cold run
 DECODED_SUFFIXES = ("npy", "json", "jsn")  # besides pictures
-SHUFFLES: dict[str, bool | str] = {"in order": False, "blocks": "blocks", "shuffled": True}
+SHUFFLE_MODES: dict[str, bool | str] = {"in order": False, "blocks": "blocks", "shuffled": True}
 
 clock = time.perf_counter
 
@@ -225,7 +225,7 @@ def _batches(row: BenchRow, chooser: FieldChooser) -> tuple[dict[str, Any], int]
     dataset = bench_dataset(row.form, row.urls)
     count = min(row.samples, len(dataset))
     ordered = dataset if row.form == "table" else range(count)
-    order = StatefulSampler(ordered, 1, SHUFFLES[row.order], batch_size=row.batch, rank=0, world_size=1)
+    order = StatefulSampler(ordered, 1, SHUFFLE_MODES[row.order], batch_size=row.batch, rank=0, world_size=1)
     return {"dataset": ByNumber(dataset, chooser), "batch_sampler": order, "collate_fn": as_it_is}, count
 
 

@@ -18,15 +18,15 @@ import numpy as np
 from tartools.errors import SampleError
 from tartools.tables.table import Table
 
-ROUNDS = 8
-GOLDEN = 0x9E3779B97F4A7C15
-MASK = (1 << 64) - 1
-FRACTION = 20  # bits of where the first point of an epoch is
+FEISTEL_ROUNDS = 8
+GOLDEN_RATIO_64 = 0x9E3779B97F4A7C15
+MASK_64 = (1 << 64) - 1
+FRACTION_BITS = 20  # bits of where the first point of an epoch is
 
 
 def mix_bits(values: Any, key: int) -> Any:
     """Return 64 well mixed bits for each of *values* (uint64): the finalizer of splitmix64."""
-    bits = values * np.uint64(GOLDEN) + np.uint64(key & MASK)
+    bits = values * np.uint64(GOLDEN_RATIO_64) + np.uint64(key & MASK_64)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))
@@ -40,7 +40,7 @@ def key_of(*parts: int) -> int:
     """
     key = 0
     for part in parts:
-        key = int(mix_bits(np.array([key ^ (part & MASK)], np.uint64), part >> 64)[0])
+        key = int(mix_bits(np.array([key ^ (part & MASK_64)], np.uint64), part >> 64)[0])
     return key
 
 
@@ -56,11 +56,11 @@ def permuted(positions: Any, count: int, key: int) -> Any:
     width = np.uint64(isqrt(max(count - 1, 0)) + 1)
     height = np.uint64(-(-count // int(width)))
     values = np.asarray(positions).astype(np.uint64)
-    keys = [key_of(key, number) for number in range(ROUNDS)]
+    keys = [key_of(key, number) for number in range(FEISTEL_ROUNDS)]
     walking = np.arange(len(values))
     while len(walking):
         high, low = np.divmod(values[walking], width)
-        for number in range(0, ROUNDS, 2):
+        for number in range(0, FEISTEL_ROUNDS, 2):
             low = (low + mix_bits(high, keys[number]) % width) % width
             high = (high + mix_bits(low, keys[number + 1]) % height) % height
         reached = low + width * high
@@ -212,8 +212,8 @@ class ShareOrder:
         """Return the indexes in `_order` of the points *numbers*, of *count* points of *source*."""
         begin, end = (int(self._ends[source - 1]) if source else 0), int(self._ends[source])
         before = self._sums[begin - 1] if begin else 0.0
-        place = ((key_of(seed, source) + epoch * GOLDEN) & MASK) >> (64 - FRACTION)
-        first = (place + 0.5) / (1 << FRACTION)
+        place = ((key_of(seed, source) + epoch * GOLDEN_RATIO_64) & MASK_64) >> (64 - FRACTION_BITS)
+        first = (place + 0.5) / (1 << FRACTION_BITS)
         at = before + (numbers + first) * ((self._sums[end - 1] - before) / count)
         return np.clip(self._sums.searchsorted(at, "right"), begin, end - 1)
 

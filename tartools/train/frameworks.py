@@ -21,10 +21,10 @@ from importlib import import_module
 from types import FrameType
 from typing import Any
 
-PREPARED = "_is_accelerate_prepared"  # private: the tests with the real package guard it
-DISPATCHER = "DataLoaderDispatcher"
-DEALERS = {  # classes by module
-    "accelerate.data_loader": {"BatchSamplerShard", "IterableDatasetShard", DISPATCHER},
+PREPARED_ATTRIBUTE = "_is_accelerate_prepared"  # private: the tests with the real package guard it
+DISPATCHER_CLASS = "DataLoaderDispatcher"
+DEALER_CLASSES = {  # classes by module
+    "accelerate.data_loader": {"BatchSamplerShard", "IterableDatasetShard", DISPATCHER_CLASS},
     "transformers.trainer_pt_utils": {"IterableDatasetShard"},
 }
 
@@ -44,7 +44,7 @@ def warn_of_dispatched_workers(workers: int) -> None:
     Each worker ends with a short batch. The dispatcher joins a batch for each rank and splits them evenly, and drops
     the remainder unless it is the end of the epoch, which a short batch of the first worker to end is not.
     """
-    if workers > 1 and _dealing_class() == DISPATCHER:
+    if workers > 1 and _dealing_class() == DISPATCHER_CLASS:
         warnings.warn(
             f"accelerate's dispatch_batches drops samples of a stream that {workers} workers read: use num_workers=1, "
             "or dispatch_batches=False, or do not prepare this DataLoader",
@@ -54,11 +54,11 @@ def warn_of_dispatched_workers(workers: int) -> None:
 
 def _dealing_class() -> str | None:
     """Return the name of the class on the stack that deals to ranks; None if there is none."""
-    if not any(module in sys.modules for module in DEALERS):
+    if not any(module in sys.modules for module in DEALER_CLASSES):
         return None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        names = DEALERS.get(frame.f_globals.get("__name__", ""), set())
+        names = DEALER_CLASSES.get(frame.f_globals.get("__name__", ""), set())
         if (name := frame.f_code.co_qualname.partition(".")[0]) in names:
             return name
         frame = frame.f_back

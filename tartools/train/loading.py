@@ -18,7 +18,7 @@ from tartools.train import frameworks
 from tartools.train.epochorder import is_schedule
 from tartools.train.fieldchooser import Classes, Decode, Fields, Size
 from tartools.train.sampler import SamplerIteration, StatefulSampler, datasets_in, log
-from tartools.train.sending import GUARD, check_guarded, check_sendable
+from tartools.train.sending import MAIN_GUARD_HINT, check_guarded, check_sendable
 from tartools.train.sharedmemory import SentBuffer, SharedBuffers, keep_freed_memory
 from tartools.train.tabledataset import Columns, TableBatch, TableDataset, TableSource
 from tartools.train.workererrors import WorkerInit
@@ -149,7 +149,7 @@ class Loader(DataLoader[Any]):
         self._is_prepared = False  # by accelerate
 
     def __getattr__(self, name: str) -> Any:
-        if name != frameworks.PREPARED:
+        if name != frameworks.PREPARED_ATTRIBUTE:
             raise AttributeError(f"'Loader' object has no attribute {name!r}")
         # accelerate asks this in `prepare` alone, and returns the loader if it is true
         self._is_prepared = True
@@ -207,7 +207,8 @@ class Loader(DataLoader[Any]):
             message = " ".join(message.split()).rstrip(".")
             begun = self._sampler.running
             if method != "fork" and not (begun and begun.consumed) and not _is_killed(batches):
-                message += f" (perhaps as it began, with an error of its own, which is above: {GUARD.format(method)})"
+                hint = MAIN_GUARD_HINT.format(method)
+                message += f" (perhaps as it began, with an error of its own, which is above: {hint})"
             raise RuntimeError(message + self._describe_pending(begun.pending() if begun else [])) from error
         finally:
             del batches  # an exception holds this frame, and this the workers

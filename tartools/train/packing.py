@@ -33,9 +33,10 @@ from tartools.tables.inputs import RowInputs
 from tartools.tables.rows import RowBlock, RowSpool
 from tartools.tables.table import Table
 
-KEEP, PICTURE_ENCODINGS = "keep", ("jpg", "png", "webp")
+KEEP_ENCODING, PICTURE_ENCODINGS = "keep", ("jpg", "png", "webp")
 ENCODING_OPTIONS = {"jpg": {"quality": 95}, "webp": {"quality": 95}}
-MODES = {"jpg": ("L", "RGB", "CMYK"), "webp": ("RGB", "RGBA")}  # others become RGB; of png all that it can hold
+# others become RGB; of png all that it can hold
+MODES_BY_ENCODING = {"jpg": ("L", "RGB", "CMYK"), "webp": ("RGB", "RGBA")}
 SAMPLES_IN_MESSAGE = 16  # samples that cross from a worker at once
 
 log = logging.getLogger("tartools.train")
@@ -48,7 +49,7 @@ def pack(
     max_count: int | None = None,
     workers: int = 0,
     seed: int | None = None,
-    encode: str = KEEP,
+    encode: str = KEEP_ENCODING,
 ) -> str:
     """Write the samples of *dataset* to shards, and a table of them; return the URL of the table.
 
@@ -228,8 +229,8 @@ class EncodedItems(Dataset[Any]):
     An item is a failure, as a value, if it can't be read or encoded: so it crosses from a worker as it is.
     """
 
-    def __init__(self, dataset: Any, kind: str = KEEP) -> None:
-        if kind not in (KEEP, *PICTURE_ENCODINGS):
+    def __init__(self, dataset: Any, kind: str = KEEP_ENCODING) -> None:
+        if kind not in (KEEP_ENCODING, *PICTURE_ENCODINGS):
             raise ValueError(f"encode is 'keep', {', '.join(map(repr, PICTURE_ENCODINGS))}; not {kind!r}")
         self.dataset = dataset
         self.kind = kind
@@ -239,7 +240,9 @@ class EncodedItems(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Sample | TarToolsError:
         try:
-            fields = (self._original(index) if self.kind == KEEP else None) or self._fields(self.dataset[index])
+            fields = (self._original(index) if self.kind == KEEP_ENCODING else None) or self._fields(
+                self.dataset[index]
+            )
             return build({"__key__": f"{index:09d}", **fields})
         except Exception as error:
             text = str(error) if isinstance(error, TarToolsError) else f"{type(error).__name__}: {error}"
@@ -291,10 +294,10 @@ class EncodedItems(Dataset[Any]):
     def _kind(self, value: Any) -> str:
         value = as_python(value)
         if type(value).__module__.startswith("PIL."):
-            return "png" if self.kind == KEEP else self.kind
+            return "png" if self.kind == KEEP_ENCODING else self.kind
         if isinstance(value, np.ndarray):
             is_picture = value.dtype == np.uint8 and (value.ndim == 2 or (value.ndim == 3 and value.shape[2] == 3))
-            return self.kind if is_picture and self.kind != KEEP else "npy"
+            return self.kind if is_picture and self.kind != KEEP_ENCODING else "npy"
         if isinstance(value, int):
             return "cls"
         if isinstance(value, (str, float)):
@@ -316,7 +319,7 @@ class EncodedItems(Dataset[Any]):
             value = Image.fromarray(value)
         if type(value).__module__.startswith("PIL."):
             name = "jpg" if kind == "jpeg" else kind
-            if name in MODES and value.mode not in MODES[name]:
+            if name in MODES_BY_ENCODING and value.mode not in MODES_BY_ENCODING[name]:
                 value = value.convert("RGB")
             return encode_picture(kind, kind, value, **ENCODING_OPTIONS.get(name, {}))
         return encode(kind, int(value) if isinstance(value, bool) else value)

@@ -17,10 +17,11 @@ from tartools.samples import decoding
 from tartools.samples.filetypes import NUMBER_SUFFIXES, PICTURE
 from tartools.train.ranks import SharedNumbers
 
-UNPICKLED = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
+PICKLE_SUFFIXES = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
 MAX_VALUE_BYTES_IN_MESSAGE = 50  # bytes of a value in a message
 MIN_SCALED_RATIO = 3  # so many times the height and width that are wanted has a JPEG that is decoded smaller, at least
-RAW = {  # decoders of pictures as they are stored, in addition to webdataset's: class and type of what they make, mode
+# decoders of pictures as they are stored, in addition to webdataset's: class and type of the result, mode
+RAW_DECODERS = {
     "raw": ("numpy", "stored", ""),
     "torchraw": ("torch", "stored", ""),
     "pilraw": ("pil", "stored", ""),
@@ -129,7 +130,7 @@ class PictureDecoder:
         """Return class, type and mode of the pictures that each decoder makes, by its name."""
         from webdataset.autodecode import imagespecs
 
-        return {**imagespecs, **RAW}
+        return {**imagespecs, **RAW_DECODERS}
 
     def __init__(self, spec: str, suffixes: Collection[str] | None = None, resize: Any = None) -> None:
         from webdataset.autodecode import IMAGE_EXTENSIONS
@@ -342,7 +343,7 @@ def plain(key: str, data: bytes) -> Any:
     from webdataset.autodecode import basichandlers
 
     suffix = re.sub(r".*[.]", "", key).lower()
-    if suffix in UNPICKLED:
+    if suffix in PICKLE_SUFFIXES:
         raise SampleError(
             "this would be unpickled, and could run any code; read it with a function of your own, as "
             'decode=[handle_extension("pyd", pickle.loads)]'

@@ -12,7 +12,9 @@ from typing import Any
 
 from tartools.storage.objects.cache import cache_of
 
-GUARD = 'workers started by {} import the program: put the code that it runs below `if __name__ == "__main__":`'
+MAIN_GUARD_HINT = (
+    'workers started by {} import the program: put the code that it runs below `if __name__ == "__main__":`'
+)
 
 
 def check_sent(option: str, functions: Iterable[Any]) -> None:
@@ -39,7 +41,9 @@ def check_guarded() -> None:
     """Raise RuntimeError if the program starts workers while it is imported by one."""
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False):  # as multiprocessing finds it out
-        raise RuntimeError(GUARD.format(multiprocessing.get_start_method(allow_none=True) or "this start method"))
+        raise RuntimeError(
+            MAIN_GUARD_HINT.format(multiprocessing.get_start_method(allow_none=True) or "this start method")
+        )
 
 
 class CacheSetting:

@@ -33,7 +33,7 @@ from tartools.tar.fullheader import FullHeader, read_full_header
 from tartools.tar.header import BLOCK
 from tartools.tar.keys import field_offset
 from tartools.tar.member import MIN_VIEW_BYTES, Chunk, Member, read_range
-from tartools.tar.rescan import HEADER_READ_BYTES, LOOKED_AT, Cut, Read, find_cut
+from tartools.tar.rescan import HEADER_READ_BYTES, MAX_CUT_SEARCH_BYTES, Cut, Read, find_cut
 from tartools.train.cursor import Position, ShardSlice
 from tartools.train.fieldchooser import RESERVED_PREFIX, as_dict
 from tartools.train.ranks import ReaderId
@@ -180,7 +180,7 @@ def _next_cut(file: io.BufferedReader, size: int, start: int) -> Cut | None:
     while start < size:
         cut = find_cut(read, start)
         if cut is None:
-            start += LOOKED_AT
+            start += MAX_CUT_SEARCH_BYTES
             continue
         end = _early_end(read, cut.offset, max_bytes, size)
         if end is None:
@@ -220,7 +220,7 @@ def _early_end(read: Read, position: int, max_bytes: int, size: int) -> int | No
 
 def _has_data(read: Read, position: int) -> bool:
     """True if bytes other than zero follow at *position*."""
-    while data := read(LOOKED_AT, position):
+    while data := read(MAX_CUT_SEARCH_BYTES, position):
         if data.strip(b"\0"):
             return True
         position += len(data)

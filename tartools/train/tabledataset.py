@@ -39,7 +39,7 @@ from tartools.train.workererrors import guard_worker
 
 TableSource = Name | Iterable[Name] | Table
 Columns = str | Sequence[str] | Mapping[str, str] | None
-INDEXING = Indexing(Reading(), 1)  # no other process
+LIBRARY_INDEXING = Indexing(Reading(), 1)  # no other process
 MIN_RANGE_SAMPLE_BYTES = 1 << 20  # bytes of a sample that is not read whole
 
 
@@ -250,7 +250,7 @@ def table_of(source: TableSource, table_url: Name | None = None, keep_members: b
             return _update_table(urls, table_url)
     if len(urls) == 1 and is_table(urls[0]):
         return Table(urls[0])
-    inputs = row_inputs(urls, Account(), INDEXING)
+    inputs = row_inputs(urls, Account(), LIBRARY_INDEXING)
     names = [name for name in inputs.schema.names if keep_members or name != schema.MEMBERS_COLUMN]
     pa = schema.arrow()
     columns = pa.schema([inputs.schema.field(name) for name in names])
@@ -275,11 +275,11 @@ def _update_table(urls: Sequence[str], table_url: str) -> Table:
     if tables := [url for url in urls if is_table(url)]:
         raise ValueError(f"table= keeps the table of shards, and this is a table: {tables[0]}")
     if not storage.exists(table_url):
-        inputs = row_inputs(urls, Account(), INDEXING)
+        inputs = row_inputs(urls, Account(), LIBRARY_INDEXING)
         with suppress(ExistsError):  # a rank on another machine was faster: its table is looked at
             write_rows(inputs, table_url)
             return Table(table_url)
-    update = updated_rows(urls, table_url, Account(), INDEXING)
+    update = updated_rows(urls, table_url, Account(), LIBRARY_INDEXING)
     table = Table(table_url)
     rows = np.fromiter(update.rows, np.int64)
     if np.array_equal(rows, np.arange(len(table))):

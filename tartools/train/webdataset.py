@@ -20,7 +20,7 @@ from tartools.storage.url import Name
 from tartools.train import frameworks, streamstages
 from tartools.train.cursor import Cursor, cursors_of
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields, Size
-from tartools.train.payloaddecoding import UNPICKLED, decoders, plain
+from tartools.train.payloaddecoding import PICKLE_SUFFIXES, decoders, plain
 from tartools.train.ranks import ReaderRank, SharedEpoch, SingleResume
 from tartools.train.samplestream import SampleStream
 from tartools.train.sending import CacheSetting, check_sent
@@ -195,7 +195,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         kw.setdefault(
             "defaults",
             [
-                (pattern, streamstages.refuse_pickle if pattern.rpartition(".")[2] in UNPICKLED else function)
+                (pattern, streamstages.refuse_pickle if pattern.rpartition(".")[2] in PICKLE_SUFFIXES else function)
                 for pattern, function in filters.default_decoders
             ],
         )

@@ -21,7 +21,7 @@ MAX_NOTED_VALUES = 4096
 # values of these types are always pickled, and are not noted
 PLAIN_TYPES = frozenset({bool, int, float, complex, str, bytes, bytearray, type(None)})
 ARRAY_TYPES = frozenset({"Tensor", "ndarray"})
-HINT = "return tensors, arrays, numbers or texts, or make them in collate_fn, which workers call"
+PICKLE_HINT = "return tensors, arrays, numbers or texts, or make them in collate_fn, which workers call"
 
 
 class NotedValue(NamedTuple):
@@ -127,9 +127,8 @@ def wrapped_error(batch: Any, error: Exception) -> Any:
         text = f"{batch.exc_msg.rstrip()}\n({name} can't be sent from a worker: define it at the top of a module)"
     else:
         kind = TypeError
-        text = (
-            f"TypeError: {describe_unpicklable(batch)} can't be pickled, so the worker can't send it: {error}; {HINT}"
-        )
+        problem = f"{describe_unpicklable(batch)} can't be pickled, so the worker can't send it: {error}"
+        text = f"TypeError: {problem}; {PICKLE_HINT}"
     wrapper: Any = ExceptionWrapper((kind, kind(), None), where)  # type: ignore[no-untyped-call]
     wrapper.exc_msg = text
     return wrapper

@@ -15,7 +15,7 @@ from zipfile import ZipInfo
 from torch.utils.data import Dataset
 
 from tartools.errors import SampleError, StorageError
-from tartools.formats.zipfiles import LOCAL, ZipSamples
+from tartools.formats.zipfiles import LOCAL_HEADER, ZipSamples
 from tartools.formats.zipnames import path_of_member
 from tartools.samples.account import Account
 from tartools.storage import seekable
@@ -30,7 +30,7 @@ from tartools.train.fieldchooser import Classes, Decode, FieldChooser, Fields, S
 from tartools.train.sampler import begin_epoch
 from tartools.train.workererrors import guard_worker
 
-SLACK = 64  # bytes of extra fields before a payload that a request leaves room for
+EXTRA_FIELD_SLACK_BYTES = 64  # bytes of extra fields before a payload that a request leaves room for
 MAX_ZIP_GAP_BYTES = 1 << 16  # bytes between members of one sample that are read in vain, to make one request
 
 
@@ -184,9 +184,12 @@ class _Zip:
 def _span(infos: list[ZipInfo], max_end: int) -> tuple[int, int]:
     """Return the bytes to read of a sample: all members, if they lie near each other, or else the first."""
     begin = infos[0].header_offset
-    ends = [info.header_offset + LOCAL.size + len(info.orig_filename) + SLACK + info.compress_size for info in infos]
+    ends = [
+        info.header_offset + LOCAL_HEADER.size + len(info.orig_filename) + EXTRA_FIELD_SLACK_BYTES + info.compress_size
+        for info in infos
+    ]
     for info, end in zip(infos[1:], ends, strict=False):
-        if not -2 * SLACK <= info.header_offset - end <= MAX_ZIP_GAP_BYTES:
+        if not -2 * EXTRA_FIELD_SLACK_BYTES <= info.header_offset - end <= MAX_ZIP_GAP_BYTES:
             return begin, min(ends[0], max_end)
     return begin, min(ends[-1], max_end)
 

@@ -356,7 +356,7 @@ def test_a_signal_that_was_swallowed_is_told_at_the_end(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     monkeypatch.setattr(process, "came", [signal.SIGTERM])
-    assert tarls.main([__file__, "--all"]) == process.SIGNALLED + signal.SIGTERM
+    assert tarls.main([__file__, "--all"]) == process.SIGNAL_STATUS_BASE + signal.SIGTERM
 
 
 def test_what_is_registered_for_the_exit(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_the_demo_runs_what_it_prints(tmp_path: Path) -> None:
     (folder,) = tmp_path.iterdir()
     assert printed.endswith(f"# All of it is in {folder}\n")
     everything = {name for name, _ in members_of((folder / "shuffled.tar").read_bytes())}
-    number = len(demo.SHAPES) * demo.PICTURES_PER_CLASS
+    number = len(demo.CORNERS_BY_CLASS) * demo.PICTURES_PER_CLASS
     assert len(everything) == 4 * number
     for field in ("jpg", "cls", "cls.txt", "bytes"):
         assert sum(name.endswith(f".{field}") for name in everything) == number
@@ -239,7 +239,7 @@ def test_the_pictures_are_the_same_every_time(tmp_path: Path) -> None:
     one, two = (
         {p.relative_to(tmp_path / n): p.read_bytes() for p in (tmp_path / n).rglob("*.jpg")} for n in ("one", "two")
     )
-    assert one == two and len(one) == len(demo.SHAPES) * demo.PICTURES_PER_CLASS
+    assert one == two and len(one) == len(demo.CORNERS_BY_CLASS) * demo.PICTURES_PER_CLASS
 
 
 def test_a_line_that_fails_ends_the_demo(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def answer(folder, lines, size, held, way, before):
     global what
     what = way
     os.chdir(folder)
-    workers.PART_BYTES, workers.MOST_OUTPUT = size, held
+    workers.PART_BYTES, workers.MAX_OUTPUT_BYTES = size, held
     workers.os.sched_getaffinity = lambda _: range(3)
     exec(before, globals())
     for name, *arguments in lines:

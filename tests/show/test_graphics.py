@@ -177,7 +177,7 @@ def turned(orientation: int) -> bytes:
 
 
 def on_grey(picture: Image.Image) -> Image.Image:
-    ground = Image.new("RGBA", picture.size, (*decoding.GREY, 255))
+    ground = Image.new("RGBA", picture.size, (*decoding.BACKGROUND_GREY, 255))
     return Image.alpha_composite(ground, picture.convert("RGBA")).convert("RGB")
 
 

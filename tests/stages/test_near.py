@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tartools.stages.duplicates import INPUT, near
+from tartools.stages.duplicates import INPUT_SIDE, near
 
 SQUARE = np.zeros(60_000, np.float32)  # log(width / height)
 
@@ -80,8 +80,8 @@ def test_how_far_apart_colours_may_be(apart: list[int], alike: bool) -> None:
 def test_pictures_of_another_shape_are_no_copies() -> None:
     """A soft gradient has the same hash and colours in any shape; sides of small copies are rounded."""
     sizes = [(500, 333), (375, 500), (100, 67), (16, 11), (333, 500)]
-    content = [near.CONTENT.pack((1 << 64) - 1, bytes(range(near.COLOUR_BYTES)), *size) for size in sizes]
-    pairs = list(near.near_pairs([(INPUT, content)], 6, largest=False))
+    content = [near.CONTENT_RECORD.pack((1 << 64) - 1, bytes(range(near.COLOUR_BYTES)), *size) for size in sizes]
+    pairs = list(near.near_pairs([(INPUT_SIDE, content)], 6, largest=False))
     assert [(position, kept) for position, _, kept, _ in pairs] == [(2, 0), (3, 0)]
 
 

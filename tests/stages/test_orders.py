@@ -114,7 +114,7 @@ def test_more_runs_than_are_merged_at_once() -> None:
 
 
 def test_large_records_are_merged_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(externalsort, "MERGING", 10_000)
+    monkeypatch.setattr(externalsort, "MERGE_BYTES", 10_000)
     sizes = [3000] * 7 + [90_000] * 3
     with io.FileIO(os.devnull) as file:
         groups = merge_groups([SortedRun(file, n, n + 1, largest) for n, largest in enumerate(sizes)])

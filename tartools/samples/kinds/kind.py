@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from tartools.tar import Member
 
-Finding = tuple[
-    str, str
-]  # code of `stages.checking.codes`, and reason; "" is the code of a payload that is not decoded
+# code of `stages.checking.codes`, and reason; "" is the code of a payload that is not decoded
+Finding = tuple[str, str]
 Check = Callable[[Member], Iterable[Finding] | None]  # raises any exception for a broken payload
 
 HEAD_BYTES = 1 << 16  # bytes of a payload that are read to describe it

@@ -29,8 +29,8 @@ SAMPLES_IN_GROUP, GROUP_BYTES_LIMIT = 256, 1 << 20  # samples, and bytes, that a
 NO_CLASSES = {"json", *PICTURES, *SOUNDS}  # the last parts of fields that hold no classes
 CLASS_FIELDS = FieldKinds(lambda field: suffix_of(field) not in NO_CLASSES, lambda _: False, decoding.facts)
 MAX_CLASS_VALUES = 100  # distinct values; a field with more has no classes
-BINS = 24  # of the histogram
-EVEN = 32  # greatest / least size; beyond this ratio, the steps of the histogram grow
+HISTOGRAM_BINS = 24  # of the histogram
+MAX_LINEAR_RATIO = 32  # greatest / least size; beyond this ratio, the steps of the histogram grow
 
 
 class Overview:
@@ -267,8 +267,8 @@ def steps(smallest: int, largest: int) -> list[int]:
     ([5, 6, 7, 8], [10, 12, 14], 25)
     """
     end, first = largest + 1, max(smallest, 1)
-    shares = [n / BINS for n in range(1, BINS)]
-    if largest > EVEN * first:
+    shares = [n / HISTOGRAM_BINS for n in range(1, HISTOGRAM_BINS)]
+    if largest > MAX_LINEAR_RATIO * first:
         inner = {math.floor(first * (end / first) ** share) for share in shares}
     else:
         inner = {math.floor(smallest + (end - smallest) * share) for share in shares}

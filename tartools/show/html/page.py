@@ -26,7 +26,7 @@ from tartools.show.html import cards
 from tartools.show.html.cards import Overview, broken_pictures, grouped_samples
 from tartools.show.html.tile import BROKEN_FACET, IS_FACET, PageTile, make_tile, safe
 from tartools.stages import select, shuffle
-from tartools.stages.duplicates import AGAINST, INPUT
+from tartools.stages.duplicates import AGAINST_SIDE, INPUT_SIDE
 from tartools.stages.duplicates.comparison import Comparison, DedupSide, Pair, pair_of
 from tartools.stages.externalsort import Spool
 from tartools.storage.pool import Threads, windowed
@@ -214,12 +214,12 @@ def write_pairs(
     samples: dict[tuple[int, int], Sample] = {}
     for side in sides:
         needed = {pair.kept_position for pair in chosen if pair.side == side.number}
-        if side.number == INPUT:
+        if side.number == INPUT_SIDE:
             needed |= {pair.position for pair in chosen}
         positions = sorted(needed)
         samples.update(zip(((side.number, at) for at in positions), side.run.samples_at(positions), strict=True))
     both = (
-        beside_kept(samples[INPUT, pair.position], samples[pair.side, pair.kept_position], pair, comparison)
+        beside_kept(samples[INPUT_SIDE, pair.position], samples[pair.side, pair.kept_position], pair, comparison)
         for pair in sorted(chosen, key=lambda pair: (-pair.distance, pair.position))
     )
     title = f"{several(total, 'sample')} left out, each next to the one kept"
@@ -232,7 +232,7 @@ def write_pairs(
 
 def beside_kept(left_out: Sample, kept_sample: Sample, pair: Pair, comparison: Comparison) -> Sample:
     """Return one sample for a page with the members of both: compared members first, then the others."""
-    where = " (--against)" if pair.side == AGAINST else ""
+    where = " (--against)" if pair.side == AGAINST_SIDE else ""
     words = f", distance {pair.distance}{where}"
     key = left_out.raw_key + b" = " + kept_sample.raw_key + words.encode()
     members: list[list[Member]] = []

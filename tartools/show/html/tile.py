@@ -20,12 +20,13 @@ from tartools.samples.kinds.sounds import read_sound
 from tartools.samples.sample import Sample, field_name
 from tartools.tar import Member
 
-QUALITY, EFFORT = 75, 1  # of WebP: two thirds of what JPEG takes to look as good; more effort saves 10 % and takes 50 %
-TINY = 64  # pixels; smaller pictures are stored without loss and drawn unsmoothed
+# of WebP: two thirds of what JPEG takes to look as good; more effort saves 10 % and takes 50 %
+WEBP_QUALITY, WEBP_EFFORT = 75, 1
+MAX_LOSSLESS_PIXELS = 64  # pixels; smaller pictures are stored without loss and drawn unsmoothed
 WAVEFORM_COLUMNS = 120  # of a waveform
 # first suffix of a type of files -> media type (RFC 6838)
-MEDIA = {"wav": "audio/wav", "flac": "audio/flac", "oga": "audio/ogg", "mp3": "audio/mpeg", "m4a": "audio/mp4"}
-SILENT = '<p class="silent">too large to be played here</p>'
+MEDIA_TYPES = {"wav": "audio/wav", "flac": "audio/flac", "oga": "audio/ogg", "mp3": "audio/mpeg", "m4a": "audio/mp4"}
+SILENT_PLAYER = '<p class="silent">too large to be played here</p>'
 FOLDER_FACET, IS_FACET, BROKEN_FACET = "folder", "is", "broken"
 
 
@@ -150,7 +151,7 @@ def field(member: Member, audible: bool, side: int) -> PageField:
             return page_field._replace(face=wrong(f"{words}: {why}"), broken=why)
     if description.kind == "sound":
         face = waveform(member) if description.lines else ""
-        return page_field._replace(face=face, player=player(member, page_field.name) if audible else SILENT)
+        return page_field._replace(face=face, player=player(member, page_field.name) if audible else SILENT_PLAYER)
     if description.kind == "broken":
         return page_field._replace(
             face=wrong(description.what), broken=description.what, sound=not may_be_picture(member)
@@ -173,9 +174,9 @@ def picture_for_page(member: Member, words: str, side: int) -> str:
     header = decoding.picture_header(member)
     decoded = decoding.decoded(member, side, side)
     width, height = decoded.size
-    tiny = max(decoded.size) <= TINY
+    tiny = max(decoded.size) <= MAX_LOSSLESS_PIXELS
     file = io.BytesIO()
-    decoded.save(file, "WEBP", quality=QUALITY, method=EFFORT, lossless=tiny)
+    decoded.save(file, "WEBP", quality=WEBP_QUALITY, method=WEBP_EFFORT, lossless=tiny)
     pixels = f"{header.width}x{header.height}"
     if max(header.width, header.height) > side:
         pixels += f", shown at {width}x{height}"
@@ -201,7 +202,7 @@ def player(member: Member, name: str) -> str:
     """Return the player of the sound *member* of field *name*; empty if browsers do not know its format."""
     payload = member.read()
     file_type = type_of_file(payload[:MAGIC_BYTES])
-    kind = MEDIA.get(file_type.suffixes[0]) if file_type and file_type.suffixes else None
+    kind = MEDIA_TYPES.get(file_type.suffixes[0]) if file_type and file_type.suffixes else None
     if kind is None:
         return ""
     source = embedded(payload, kind)

@@ -32,16 +32,16 @@ Keyed = tuple[int, int, bytes, str]  # a sample: its input, byte, key, and field
 Repeated = tuple[list[Keyed], list[tuple[str, int]]]  # samples that share a key, and their verdicts: `judge_repeats`
 Where = Callable[[int, int], tuple[str, int]]  # input and byte of a sample -> its shard, and the byte there
 
-DOUBTFUL = "\0"  # precedes the fields of a sample next to damage, which may lack some that it had
+DOUBTFUL_PREFIX = "\0"  # precedes the fields of a sample next to damage, which may lack some that it had
 RECORD_TAIL = Struct(">IQ8s")
 MAX_SAMPLES_OF_KEY = 100_000  # samples with one key that are looked at together
 END_OF_KEY = b"\0\0"  # of `text_bytes`
-OTHER_FORM = b"\xff"  # more than the first byte of an input's number
+UNICODE_FORM_PREFIX = b"\xff"  # more than the first byte of an input's number
 
 
 def names_of_fields(combination: str) -> list[str]:
     """Return the names of the fields of *combination*, in small letters: case makes no difference."""
-    return combination.removeprefix(DOUBTFUL).lower().split("/")
+    return combination.removeprefix(DOUBTFUL_PREFIX).lower().split("/")
 
 
 def combination_number(combination: str) -> bytes:
@@ -55,7 +55,7 @@ def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number
     records = [text_bytes(key) + tail for key, tail in zip(keys, tails, strict=False)]
     if not b"".join(keys).isascii():
         records += [
-            text_bytes(form) + OTHER_FORM + record
+            text_bytes(form) + UNICODE_FORM_PREFIX + record
             for key, record in zip(keys, records, strict=True)
             if (form := nfc(key)) != key
         ]
@@ -73,7 +73,7 @@ def group_repeated_keys(records: Iterable[bytes], combinations: dict[bytes, str]
     size = RECORD_TAIL.size
     last_form, first_of_form = b"", b""
     for encoded, records_of_key in groupby(records, itemgetter(slice(-size))):
-        form, other_form, key = encoded.partition(END_OF_KEY + OTHER_FORM)
+        form, other_form, key = encoded.partition(END_OF_KEY + UNICODE_FORM_PREFIX)
         begin = -len(key) - size if other_form else 0
         same = map(itemgetter(slice(begin, None)), records_of_key)
         group = list(islice(same, MAX_SAMPLES_OF_KEY))
@@ -138,8 +138,8 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) 
                     tally.count -= 1
                     if (shard, byte) in listed_places:
                         tally.first = [place for place in tally.first if (place.shard, place.byte) != (shard, byte)]
-            doubt = DOUBTFUL if any(sample[3].startswith(DOUBTFUL) for sample in parts) else ""
-            joined_fields = doubt + "/".join(sample[3].removeprefix(DOUBTFUL) for sample in parts)
+            doubt = DOUBTFUL_PREFIX if any(sample[3].startswith(DOUBTFUL_PREFIX) for sample in parts) else ""
+            joined_fields = doubt + "/".join(sample[3].removeprefix(DOUBTFUL_PREFIX) for sample in parts)
             summary.add_combination(joined_fields, 1, [Place(*parts[0][:2], text(parts[0][2]))])
             summary.samples -= len(parts) - 1
         yield group, verdicts
@@ -186,7 +186,7 @@ def expected_fields(combinations: Mapping[str, Tally]) -> Words:
     """
     counts_by_fields: Counter[frozenset[str]] = Counter()
     for combination, tally in combinations.items():
-        if combination and not combination.startswith(DOUBTFUL):
+        if combination and not combination.startswith(DOUBTFUL_PREFIX):
             counts_by_fields[frozenset(names_of_fields(combination))] += tally.count
     groups = {group[0]: group for group in alternative_fields(counts_by_fields)}
     first = {field: group[0] for group in groups.values() for field in group}
@@ -267,7 +267,7 @@ def compare_fields(summary: Summary, expect: Words) -> Words:
     words = expect or expected
     usual = [*expect, *(word[:1] for word in expected)]
     for combination, tally in list(summary.combinations.items()):
-        if not combination or combination.startswith(DOUBTFUL) or tally.count <= 0:
+        if not combination or combination.startswith(DOUBTFUL_PREFIX) or tally.count <= 0:
             continue
         fields, count = names_of_fields(combination), tally.count
         unexpected = [field for field in fields if not is_among(field, usual)]

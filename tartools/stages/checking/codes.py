@@ -8,7 +8,7 @@ from tartools.samples.kinds import PAYLOAD_KINDS
 from tartools.tar.groups import MACOS_METADATA
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
-WEIGHTS = (ERROR, WARNING, NOTE)  # the exit status is 1 with errors and warnings
+SEVERITIES = (ERROR, WARNING, NOTE)  # the exit status is 1 with errors and warnings
 
 
 class Place(NamedTuple):

@@ -23,7 +23,7 @@ from tartools.samples.kinds import decode_payload
 from tartools.samples.kinds.texts import number_mismatch
 from tartools.samples.sample import Sample, text
 from tartools.samples.unicodeforms import nfc
-from tartools.stages.checking.across import DOUBTFUL, combination_number, key_records
+from tartools.stages.checking.across import DOUBTFUL_PREFIX, combination_number, key_records
 from tartools.stages.checking.codes import Place, is_harmless
 from tartools.stages.summary import MAX_EXTREMES, Distribution, FieldSummary, Summary, largest
 from tartools.tar import Member
@@ -121,7 +121,7 @@ def check_group(
         return ()
     combination = "/".join(group.fields)
     if rows.doubtful:
-        combination = DOUBTFUL + combination
+        combination = DOUBTFUL_PREFIX + combination
     tally = summary.combinations.get(combination)
     places_left = MAX_FINDING_PLACES - len(tally.first) if tally else MAX_FINDING_PLACES
     summary.add_combination(combination, count, [place(number, "") for number in range(min(places_left, count))])
@@ -222,10 +222,10 @@ def reasons_to_drop(sample: Sample, decode: bool) -> list[tuple[str, str]]:
 
 
 # something may be wrong with one of the keys, joined by newlines
-_ODD = re.compile(rb"(?m)^/|(?:^|/)\.\.(?:/|$)|[\x00-\x09\x0b-\x1f\x7f]|(?:^|/)\.[^/.]|^__")
+_UNSAFE_PATH = re.compile(rb"(?m)^/|(?:^|/)\.\.(?:/|$)|[\x00-\x09\x0b-\x1f\x7f]|(?:^|/)\.[^/.]|^__")
 _ORDINARY_NAME_BYTES = b"\n-,0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _CONTROL_BYTE = re.compile(rb"[\x00-\x1f\x7f]")
-_BEGINS = {
+_MAGICS_BY_SUFFIX = {
     "unsafe-path": re.compile(rb"/|(?:.*/)?\.\.(?:/|$)", re.DOTALL),
     "hidden-file": re.compile(rb"(?:.*/)?\.[^/.][^/]*$", re.DOTALL),
     "reserved-name": re.compile(rb"__[^/]*__(?:$|/)"),  # what webdataset skips
@@ -237,7 +237,7 @@ def may_have_findings(keys: Sequence[bytes]) -> bool:
     joined = b"\n".join(keys)
     if not joined.translate(None, _ORDINARY_NAME_BYTES):  # usually; faster than to search
         return joined.count(b"\n") != len(keys) - 1
-    if _ODD.search(joined) or joined.count(b"\n") != len(keys) - 1:
+    if _UNSAFE_PATH.search(joined) or joined.count(b"\n") != len(keys) - 1:
         return True
     try:
         joined.decode()
@@ -248,7 +248,7 @@ def may_have_findings(keys: Sequence[bytes]) -> bool:
 
 def codes_of_key(key: bytes) -> list[str]:
     """Return the codes of findings about *key*."""
-    codes = [code for code, pattern in _BEGINS.items() if pattern.match(key)]
+    codes = [code for code, pattern in _MAGICS_BY_SUFFIX.items() if pattern.match(key)]
     if _CONTROL_BYTE.search(key):
         codes.append("control-character")
     try:

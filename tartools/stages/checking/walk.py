@@ -18,8 +18,8 @@ from tartools.tar.foreign import is_cut_header, not_tar_message
 from tartools.tar.fullheader import EXTENDED_TYPES, BadChecksumError, FullHeader, GlobalHeader, NeedMore
 from tartools.tar.header import (
     MAGIC_SLICE,
+    PARSED_SIZES,
     SIZE_SLICE,
-    SIZES,
     TYPE_SLICE,
     Records,
     checksum_matches,
@@ -29,7 +29,7 @@ from tartools.tar.header import (
 from tartools.tar.rescan import HEADER_READ_BYTES, header_at
 
 MAX_SEARCH_BYTES = 1 << 20  # bytes that are searched for a header at a time, at most
-KNOWN_TYPES = b"\x000123456789DgxXLKMSV"  # type flags of headers
+KNOWN_TYPE_FLAGS = b"\x000123456789DgxXLKMSV"  # type flags of headers
 PAX_RECORD = re.compile(rb"\d+ [\w.]+=")  # the begin of the payload of a pax header
 
 
@@ -209,9 +209,9 @@ class Walk:
                 begin = at - MAGIC_SLICE.start
                 block = data[max(begin, 0) : begin + BLOCK]
                 is_candidate = (
-                    begin >= 0 and len(block) == BLOCK and block[:1] != b"\0" and block[TYPE_SLICE] in KNOWN_TYPES
+                    begin >= 0 and len(block) == BLOCK and block[:1] != b"\0" and block[TYPE_SLICE] in KNOWN_TYPE_FLAGS
                 )
-                if is_candidate and SIZES[block[SIZE_SLICE]] >= 0 and checksum_matches(block):
+                if is_candidate and PARSED_SIZES[block[SIZE_SLICE]] >= 0 and checksum_matches(block):
                     return start + begin
                 at = data.find(b"ustar", at + 1)
             if len(data) < size:

@@ -3,4 +3,4 @@
 Begin reading at `comparison.find_duplicates`.
 """
 
-AGAINST, INPUT = 0, 1  # the sides: samples that are only compared with, and those that may be left out
+AGAINST_SIDE, INPUT_SIDE = 0, 1  # the sides: samples that are only compared with, and those that may be left out

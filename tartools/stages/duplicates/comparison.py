@@ -24,7 +24,7 @@ from tartools.shards.passes import Pass
 from tartools.shards.reading import counted
 from tartools.shards.workers import ShardTask, outputs
 from tartools.stages.combinations import digest_columns
-from tartools.stages.duplicates import AGAINST, INPUT
+from tartools.stages.duplicates import AGAINST_SIDE, INPUT_SIDE
 from tartools.stages.externalsort import Spool, pack_blocks, records_of
 from tartools.tar import Member
 
@@ -98,13 +98,13 @@ class Comparison(NamedTuple):
     def picture(self, sample: Sample) -> bytes:
         """Return hash, colours and pixels of the picture of *sample*, packed; empty if it has none that decodes."""
         from tartools.samples import decoding
-        from tartools.stages.duplicates.near import CONTENT
+        from tartools.stages.duplicates.near import CONTENT_RECORD
 
         members = self.members(sample)
         if members is None:
             return b""
         try:
-            return CONTENT.pack(*decoding.likeness(members[0]))
+            return CONTENT_RECORD.pack(*decoding.likeness(members[0]))
         except (TarToolsError, MemoryError):
             raise
         except Exception as error:  # each format has its own
@@ -145,7 +145,7 @@ class Comparison(NamedTuple):
         return contents
 
     def _hashes(self, values: dict[str, list[Any]], url: str) -> list[bytes]:
-        from tartools.stages.duplicates.near import COLOUR_BYTES, CONTENT
+        from tartools.stages.duplicates.near import COLOUR_BYTES, CONTENT_RECORD
 
         hashes, colours, widths, heights = values.values()
         if not all(isinstance(value, int) and 0 <= value < 1 << 64 for value in hashes if value is not None):
@@ -153,7 +153,7 @@ class Comparison(NamedTuple):
         if not all(isinstance(value, bytes) and len(value) == COLOUR_BYTES for value in colours if value is not None):
             raise StorageError(f"not all values of {[*values]} are colours of {COLOUR_BYTES} bytes", url=url)
         return [
-            CONTENT.pack(value, means, width, height)
+            CONTENT_RECORD.pack(value, means, width, height)
             if value is not None and means is not None and width and height
             else b""
             for value, means, width, height in zip(hashes, colours, widths, heights, strict=True)
@@ -177,7 +177,7 @@ class DedupSide:
 
         *account* gets the warnings about samples that are only compared with; the samples of the input are read again.
         """
-        side_account = self.run.account if self.number == AGAINST else Account(lambda _: None)
+        side_account = self.run.account if self.number == AGAINST_SIDE else Account(lambda _: None)
         self.run.snapshot.take()
         account.progress.phase = Phase("comparing", account=side_account)
         with_names = self.names is not None
@@ -194,7 +194,7 @@ class DedupSide:
             yield record[1:end]
         side_account.check()
         self.run.snapshot.samples = self.samples
-        if self.number == AGAINST:
+        if self.number == AGAINST_SIDE:
             account.omissions += side_account.omissions
 
 
@@ -252,19 +252,21 @@ def records(contents: Iterable[bytes], side: int, largest: bool) -> Iterator[byt
     """
     for position, content in enumerate(contents):
         if content:
-            size = int.from_bytes(content[VALUE_DIGEST_BYTES:], "big") if largest and side == INPUT else MAX_POSITION
+            size = (
+                int.from_bytes(content[VALUE_DIGEST_BYTES:], "big") if largest and side == INPUT_SIDE else MAX_POSITION
+            )
             rank = (MAX_POSITION - size).to_bytes(POSITION_BYTES, "big")
             yield content[:VALUE_DIGEST_BYTES] + bytes([side]) + rank + position.to_bytes(POSITION_BYTES, "big")
 
 
 def repeats(sorted_records: Iterable[bytes]) -> Iterator[bytes]:
     """Yield a pair for each sample of the input that equals an earlier one in *sorted_records*, which is kept."""
-    last, side, kept_position = b"", AGAINST, 0
+    last, side, kept_position = b"", AGAINST_SIDE, 0
     for record in sorted_records:
         position = int.from_bytes(record[-POSITION_BYTES:], "big")
         if record[:VALUE_DIGEST_BYTES] != last:
             last, side, kept_position = record[:VALUE_DIGEST_BYTES], record[VALUE_DIGEST_BYTES], position
-        elif record[VALUE_DIGEST_BYTES] == INPUT:
+        elif record[VALUE_DIGEST_BYTES] == INPUT_SIDE:
             yield PAIR_RECORD.pack(position, side, kept_position, 0)
 
 
@@ -293,7 +295,7 @@ def name_pairs(
     *names*: for each side the names of all its samples, in order. Holds: the memory of *sort*.
     """
     by_kept = sort(KEPT_PREFIX.pack(*pair_of(record)[1:3]) + record for record in pairs)
-    places = enumerate(names[INPUT])
+    places = enumerate(names[INPUT_SIDE])
     for record in sort(_with_kept(by_kept, names)):
         pair = pair_of(record)
         yield pair, next(name for at, name in places if at == pair.position), record[PAIR_RECORD.size :]

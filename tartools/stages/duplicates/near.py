@@ -21,20 +21,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tartools.stages.duplicates import AGAINST, INPUT
+from tartools.stages.duplicates import AGAINST_SIDE, INPUT_SIDE
 
 COLOUR_BYTES = 48  # bytes: red, green and blue of 4 by 4 parts
-COLOUR, MEAN = 12, 3  # of 255
+MAX_COLOUR_DISTANCE, MAX_MEAN_DISTANCE = 12, 3  # of 255
 MAX_RATIO = 1.1  # between width / height of a picture and of its copy, whose sides were rounded
-BANDS, BITS_IN_BAND = 4, 16
+HASH_BANDS, BITS_IN_BAND = 4, 16
 # pictures that are compared with each other, all pairs; so many at once
 MAX_LEAF_PICTURES, PICTURES_IN_BLOCK = 2000, 128
 GROUP_PARTS = 8  # of more pictures: each is compared with what is kept of those before
 MAX_GROUP_COMPARED = 256  # pictures; in a larger group not all are compared
 MAX_COLOUR_SUM = 1 << 14  # more than the sum of the colours of a picture
 MAX_PAIRS_COMPARED = 1 << 20  # compared at once
-CONTENT = Struct(f"<Q{COLOUR_BYTES}sII")
-NO_PICTURE = bytes(CONTENT.size)
+CONTENT_RECORD = Struct(f"<Q{COLOUR_BYTES}sII")
+NO_PICTURE = bytes(CONTENT_RECORD.size)
 # of numpy; the same
 PICTURE_DTYPE = [("hash", "<u8"), ("colours", "u1", (COLOUR_BYTES,)), ("width", "<u4"), ("height", "<u4")]
 
@@ -57,8 +57,8 @@ class PictureHashes(NamedTuple):
             block = slice(first, first + (MAX_PAIRS_COMPARED >> 4))
             colours, other_colours = self.colours[firsts[block]], self.colours[seconds[block]]
             differences = np.maximum(colours, other_colours) - np.minimum(colours, other_colours)
-            near_flags[block] &= (differences.max(axis=1) <= COLOUR) & (
-                differences.sum(axis=1, dtype=np.int64) <= MEAN * COLOUR_BYTES
+            near_flags[block] &= (differences.max(axis=1) <= MAX_COLOUR_DISTANCE) & (
+                differences.sum(axis=1, dtype=np.int64) <= MAX_MEAN_DISTANCE * COLOUR_BYTES
             )
         return near_flags
 
@@ -73,11 +73,11 @@ def near_pairs(
     """
     rows, begins = bytearray(), [0, 0]
     for side, contents in sides:
-        begins[side] = len(rows) // CONTENT.size
+        begins[side] = len(rows) // CONTENT_RECORD.size
         for content in contents:
             rows += content or NO_PICTURE
     packed = np.frombuffer(rows, PICTURE_DTYPE)
-    begin = begins[INPUT]
+    begin = begins[INPUT_SIDE]
     pixels = packed["width"].astype(np.int64) * packed["height"]
     comparable = np.flatnonzero(pixels)
     mine = comparable[comparable >= begin]
@@ -94,7 +94,7 @@ def near_pairs(
     for position, kept_row, differing_bits in zip(
         order[dropped].tolist(), order[near_kept[dropped]].tolist(), distances.tolist(), strict=True
     ):
-        side = AGAINST if kept_row < begin else INPUT
+        side = AGAINST_SIDE if kept_row < begin else INPUT_SIDE
         yield position - begin, side, kept_row - begins[side], differing_bits
 
 
@@ -182,7 +182,7 @@ def candidate_pairs(
 ) -> Iterator[tuple[Any, Any]]:
     """Yield pairs that may be near, up to a million at once: indexes in *numbers*, and numbers of *kept_numbers*."""
     my_sums, sums = pictures.sums(numbers), pictures.sums(kept_numbers)
-    for band in range(BANDS):
+    for band in range(HASH_BANDS):
         counts = range(radius(distance, band) + 1)
         masks = [
             sum(1 << bit for bit in chosen) for count in counts for chosen in combinations(range(BITS_IN_BAND), count)
@@ -201,8 +201,8 @@ def candidate_pairs(
             large = np.flatnonzero(ends - begins > MAX_GROUP_COMPARED)
             sums_near = my_sums[places[large]]
             low_sums, high_sums = (
-                np.maximum(sums_near - MEAN * COLOUR_BYTES, 0),
-                np.minimum(sums_near + MEAN * COLOUR_BYTES, MAX_COLOUR_SUM - 1),
+                np.maximum(sums_near - MAX_MEAN_DISTANCE * COLOUR_BYTES, 0),
+                np.minimum(sums_near + MAX_MEAN_DISTANCE * COLOUR_BYTES, MAX_COLOUR_SUM - 1),
             )
             begins[large] = np.searchsorted(keys, groups[large] * MAX_COLOUR_SUM + low_sums, "left")
             ends[large] = np.searchsorted(keys, groups[large] * MAX_COLOUR_SUM + high_sums, "right")
@@ -220,13 +220,13 @@ def radius(distance: int, band: int) -> int:
     >>> [radius(6, band) for band in range(4)], [radius(0, band) for band in range(4)]
     ([1, 1, 1, 0], [0, -1, -1, -1])
     """
-    return (distance + BANDS - band) // BANDS - 1
+    return (distance + HASH_BANDS - band) // HASH_BANDS - 1
 
 
 def in_band(hashes: Any, band: int) -> Any:
     """Return 16 bits of each of *hashes*, every fourth one: neighbours in a picture are often alike."""
     every = np.unpackbits(np.ascontiguousarray(hashes)[:, None].view(np.uint8), axis=1)
-    return np.packbits(every[:, band::BANDS], axis=1).view(np.uint16)[:, 0].astype(np.int64)
+    return np.packbits(every[:, band::HASH_BANDS], axis=1).view(np.uint16)[:, 0].astype(np.int64)
 
 
 def slices_of_counts(counts: Any) -> Iterator[slice]:

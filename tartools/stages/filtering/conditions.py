@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch, SampleColumns
 from tartools.samples.sample import Sample
-from tartools.samples.values import INDEX_NAME, PSEUDO, as_text, field_list
+from tartools.samples.values import INDEX_NAME, PSEUDO_FIELDS, as_text, field_list
 from tartools.tables.listed import known
 from tartools.tar.groups import Need
 
 if TYPE_CHECKING:
     from tartools.stages.filtering.expression import Ask, Expression
 
-SIDES = ("width", "height")
+PICTURE_SIDES = ("width", "height")
 
 
 class Filter:
@@ -75,9 +75,9 @@ class Filter:
         """Return the names of the table columns that may answer the questions; with *verbatim* none of field values."""
         names = ["__key__"]
         for how, name in self.asks or ():
-            if how in SIDES:
+            if how in PICTURE_SIDES:
                 names.append(f"{name}.{how}")
-            elif name in PSEUDO or (how in ("has", "field") and not verbatim):
+            elif name in PSEUDO_FIELDS or (how in ("has", "field") and not verbatim):
                 names.append(name)
         return list(dict.fromkeys(names))
 
@@ -174,14 +174,14 @@ def answers_of(columns: SampleColumns, ask: Ask) -> Sequence[Any] | None:
     how, name = ask
     if ";" in name or "=" in name:
         return None
-    if how == "field" or (how == "has" and (":" in name or name in PSEUDO or columns.lacks(name))):
+    if how == "field" or (how == "has" and (":" in name or name in PSEUDO_FIELDS or columns.lacks(name))):
         values = known(columns, name)
         if values is None or how == "has":
             return values and [value is not None for value in values]
-        if ":" in name or name in PSEUDO or columns.lacks(name):
+        if ":" in name or name in PSEUDO_FIELDS or columns.lacks(name):
             return values
         return [value if value is None or isinstance(value, str) else as_text(value) for value in values]
-    if how in SIDES:
+    if how in PICTURE_SIDES:
         return columns.values(f"{name}.{how}") if _member_columns(columns, name) is not None else None
     if columns.lacks(name):
         return [None] * len(columns)

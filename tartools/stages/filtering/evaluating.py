@@ -334,7 +334,7 @@ MAX_UNROLLED_CHARS = 100_000  # the same, once each repeat with a number is writ
 MAX_MATCH_CHARS = 2_000_000  # characters of a text times groups of its pattern; a match may take 60 bytes for each
 MAX_CACHED_PATTERNS = 100  # patterns
 
-REPEAT = r"(?s)(?<=(.))\{\s*(\d*)\s*,?\s*(\d*)\s*\}"
+REPEAT_PATTERN = r"(?s)(?<=(.))\{\s*(\d*)\s*,?\s*(\d*)\s*\}"
 REFUSED_NODES = (
     (r"\(\?[a-zA-Z0-9-]*x", "blanks and comments inside (?x)"),
     (r"\(\?(R|[+-]?\d|&|P>)", "a pattern inside itself"),
@@ -351,7 +351,7 @@ def check_size(pattern: str) -> int:
     (6, 35)
     """
     size = len(pattern)
-    for repeat in re.finditer(REPEAT, pattern[:MAX_PATTERN_CHARS]):
+    for repeat in re.finditer(REPEAT_PATTERN, pattern[:MAX_PATTERN_CHARS]):
         max_count = max(int(number[:9] or 0) for number in (repeat[2], repeat[3]))
         # what follows a group, or another repeat, may repeat all that is before it
         size = size * max(max_count, 1) if repeat[1] in ")}*+?" else size + max_count

@@ -14,7 +14,7 @@ from typing import Any
 
 from tartools.errors import SampleError, TarToolsError, UsageError, option
 from tartools.samples.sample import Sample, failure_of
-from tartools.samples.values import PSEUDO, Column, field_list, lookup, parse_column
+from tartools.samples.values import PSEUDO_FIELDS, Column, field_list, lookup, parse_column
 from tartools.stages.filtering.evaluating import (
     ALLOWED_METHODS,
     CHARS_MADE_PER_STEP,
@@ -31,7 +31,7 @@ MAX_VALUES_IN_MESSAGE = (
 )
 MAX_VALUE_CHARS = 40
 
-Ask = tuple[str, str]  # what an expression asks of a sample: one of NAMING, and the name it is given
+Ask = tuple[str, str]  # what an expression asks of a sample: one of FIELD_FUNCTIONS, and the name it is given
 Describe = Callable[[Member], tuple[Any, ...]]  # width and height of a picture, ..., and last what is wrong with it
 
 
@@ -169,7 +169,7 @@ class Expression:
                 self._evaluator.spend(len(result[0]) // CHARS_READ_PER_STEP)
         if name not in self._names_present:
             self._record_presence(name, result is not None)
-        if self._values is not None and result is not None and name not in PSEUDO:
+        if self._values is not None and result is not None and name not in PSEUDO_FIELDS:
             self._record_value(self._values, name, result[0])
         return result
 
@@ -267,7 +267,7 @@ def _asks(node: ast.expr) -> list[Ask] | None:
     )
     questions = [("field", "__key__" if name == "key" else name) for name in sorted(names)]
     for function, arguments in called:
-        if function in NAMING:
+        if function in FIELD_FUNCTIONS:
             if len(arguments) != 1 or not isinstance(arguments[0], ast.Constant):
                 return None
             questions.append((function, str(arguments[0].value)))
@@ -289,7 +289,7 @@ def _describe(member: Member) -> tuple[Any, ...]:
 
 
 MAX_NESTING = 100  # parts inside each other
-NAMING = ("field", "has", "size", "width", "height")  # functions that take the name of a field
+FIELD_FUNCTIONS = ("field", "has", "size", "width", "height")  # functions that take the name of a field
 ALLOWED_NODES = (
     *(ast.Constant, ast.Name, ast.Attribute, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call),
     *(ast.Subscript, ast.Slice, ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp),
@@ -298,7 +298,20 @@ FOREIGN_OPERATORS = (  # operators of other languages, and ours
     *((r"&&", "and"), (r"\|\|", "or"), (r"!(?!=)", "not"), (r"<>", "!="), (r"===", "==")),
     *((r"\bAND\b", "and"), (r"\bOR\b", "or"), (r"\bNOT\b", "not")),
 )
-RESERVED = {*keyword.kwlist} - {"and", "or", "not", "in", "is", "if", "else", "for", "lambda", "True", "False", "None"}
+RESERVED_WORDS = {*keyword.kwlist} - {
+    "and",
+    "or",
+    "not",
+    "in",
+    "is",
+    "if",
+    "else",
+    "for",
+    "lambda",
+    "True",
+    "False",
+    "None",
+}
 
 
 def parse_expression(text: str, functions: Iterable[str]) -> ast.expr:
@@ -355,7 +368,7 @@ def _hint(text: str) -> str:
         return f"to look for a part of a text write 'part' in {match[1]}"
     if match := re.search(r"\b([A-Za-z]\w*)[.:]([A-Za-z][\w.]*)", plain):
         return inside_json(match[1], match[2])
-    if match := next((word for word in re.finditer(r"\b[a-z]+\b", plain) if word[0] in RESERVED), None):
+    if match := next((word for word in re.finditer(r"\b[a-z]+\b", plain) if word[0] in RESERVED_WORDS), None):
         return f"{match[0]} has a meaning in Python: as the name of a field write field('{match[0]}')"
     return ""
 
@@ -399,7 +412,7 @@ def _check_call(call: ast.Call, functions: tuple[str, ...], own: set[str]) -> No
         raise UsageError(f"not a function: {ast.unparse(called)}")
     if called.id not in functions:
         raise UsageError(f"unknown function {called.id!r}; the functions are: {' '.join(functions)}")
-    if called.id in NAMING and len(call.args) == 1:
+    if called.id in FIELD_FUNCTIONS and len(call.args) == 1:
         base = name = call.args[0]
         while isinstance(base, ast.Attribute):
             base = base.value

@@ -49,10 +49,12 @@ SIGNED_HEADERS = (
     *("content-encoding", "content-language", "content-length", "content-md5", "content-type", "date"),
     *("if-modified-since", "if-match", "if-none-match", "if-unmodified-since", "range"),
 )
-EXISTS = ("BlobAlreadyExists", "ConditionNotMet", "UnauthorizedBlobOverwrite")
+EXISTS_CODES = ("BlobAlreadyExists", "ConditionNotMet", "UnauthorizedBlobOverwrite")
 NOT_ACCEPTED = ("AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation")
-SETTINGS = "AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN"
-CLIENT = Client()
+SETTINGS_HINT = (
+    "AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN"
+)
+HTTP_CLIENT = Client()
 
 _lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
@@ -75,7 +77,7 @@ def _account() -> AzureAccount:
     name, endpoint = (os.environ.get(f"AZURE_STORAGE_{n}", "") for n in ("ACCOUNT", "SERVICE_ENDPOINT"))
     key, sas = (os.environ.get(f"AZURE_STORAGE_{n}", "") for n in ("KEY", "SAS_TOKEN"))
     if not text and not name:
-        raise StorageError(f"no Azure account: set {SETTINGS}")
+        raise StorageError(f"no Azure account: set {SETTINGS_HINT}")
     fields = _fields(text) if text else {"accountname": name, "accountkey": key, "sharedaccesssignature": sas}
     protocol = fields.get("defaultendpointsprotocol", "https")
     suffix = fields.get("endpointsuffix", "core.windows.net")
@@ -85,7 +87,9 @@ def _account() -> AzureAccount:
         secret = base64.b64decode(fields.get("accountkey", ""), validate=True)
         name = name or (urlsplit(endpoint).hostname or "").partition(".")[0]
     except ValueError:
-        raise StorageError(f"the Azure account key is not base64, or the endpoint no URL: see {SETTINGS}") from None
+        raise StorageError(
+            f"the Azure account key is not base64, or the endpoint no URL: see {SETTINGS_HINT}"
+        ) from None
     return AzureAccount(name, endpoint.rstrip("/"), secret, fields.get("sharedaccesssignature", "").lstrip("?"))
 
 
@@ -146,12 +150,12 @@ def _new_token(url: str) -> tuple[str, float]:
         from azure.identity import CredentialUnavailableError, DefaultAzureCredential
     except ImportError:
         install = how_to_install("azure-identity")
-        raise StorageError(f"no Azure credentials: set {SETTINGS}; or {install}, and az login", url=url) from None
+        raise StorageError(f"no Azure credentials: set {SETTINGS_HINT}; or {install}, and az login", url=url) from None
     logging.getLogger("azure.identity").addHandler(logging.NullHandler())  # else each source that fails is on stderr
     try:
         token = DefaultAzureCredential().get_token(AZURE_SCOPE)
     except (ClientAuthenticationError, CredentialUnavailableError):
-        raise StorageError(f"no Azure credentials: az login, or set {SETTINGS}", url=url) from None
+        raise StorageError(f"no Azure credentials: az login, or set {SETTINGS_HINT}", url=url) from None
     return token.token, float(token.expires_on)
 
 
@@ -197,7 +201,7 @@ def _request(
     elif not account.sas:
         sent["Authorization"] = f"Bearer {_token(url)}"
     payload: Any = body if body is None or not len(body) else Payload(memoryview(body))
-    response = CLIENT.request(method, address, url, headers=sent, body=payload, follow=False)
+    response = HTTP_CLIENT.request(method, address, url, headers=sent, body=payload, follow=False)
     if response.status not in statuses:
         raise _status_error(response, verb, pinned, bool(account.key))
     return response
@@ -209,12 +213,12 @@ def _status_error(response: Response, verb: str, pinned: bool, by_key: bool) -> 
     if code == "ContainerNotFound":
         response.close()
         return StorageError(f"no such container: {bucket_and_name(url)[0]}", url=url)
-    if verb == "write" and code in EXISTS:
+    if verb == "write" and code in EXISTS_CODES:
         response.close()
         return ExistsError(url)
     if code in NOT_ACCEPTED:
         response.close()
-        return StorageError(f"the server does not accept the credentials ({code}): see {SETTINGS}", url=url)
+        return StorageError(f"the server does not accept the credentials ({code}): see {SETTINGS_HINT}", url=url)
     if response.status == 403:
         response.close()
         advice = (

@@ -37,7 +37,7 @@ HUB_SERVER = "https://huggingface.co"
 HF_URL_FORM = "hf://datasets/ORG/NAME[@REVISION]/PATH"
 COMMIT_PATTERN = "[0-9a-f]{40}"
 _DATASET_URL = r"(hf://datasets/([\w.-]+/[\w.-]+)(?:@(refs/(?:convert/[\w.-]+|pr/\d+)|[^/]*))?)(?:/(.*))?"
-LOGIN = "hf auth login, or HF_TOKEN, gives access"
+LOGIN_HINT = "hf auth login, or HF_TOKEN, gives access"
 MAX_PATHS_IN_REQUEST = 500  # paths in one request
 EXPIRED_STATUSES = (400, 401, 403, 404, 410)  # what the servers of signed addresses say of those that are too old
 MAX_CACHED_PAGES = 32  # of listings that are remembered: a page of a commit never changes
@@ -104,10 +104,10 @@ def refusal_of_hub(status: int, headers: Mapping[str, str], place: HubPath, url:
     """
     code, user_token = headers.get("X-Error-Code", ""), token()
     if code == "GatedRepo":
-        advice = "" if user_token else f", then log in: {LOGIN}"
+        advice = "" if user_token else f", then log in: {LOGIN_HINT}"
         return NoPermissionError(f"gated: accept its terms at {server()}/datasets/{place.repo}{advice}", url=url)
     if code == "RepoNotFound" or (status == 401 and not user_token):
-        private = "one that the token has no access to" if user_token else f"a private one; {LOGIN}"
+        private = "one that the token has no access to" if user_token else f"a private one; {LOGIN_HINT}"
         return StorageError(f"no such data set on the hub, or {private}", url=url)
     if code == "RevisionNotFound":
         return StorageError(f"the data set has no revision {place.revision!r}", url=url)

@@ -45,7 +45,7 @@ MAX_KEPT_CONNECTIONS = 64  # that are kept open: to one server, and servers
 HEADERS = {"User-Agent": "tartools", "Accept-Encoding": "identity"}
 _PROXIES = [name for kind in ("http", "https", "all") for name in (f"{kind}_proxy", f"{kind}_proxy".upper())]
 _BYTE_COUNT = "[0-9]{1,18}"  # of bytes; Python refuses to parse much longer ones
-BUNDLES = "REQUESTS_CA_BUNDLE (for ais: AIS_CLIENT_CA)"
+BUNDLE_VARIABLES = "REQUESTS_CA_BUNDLE (for ais: AIS_CLIENT_CA)"
 _PROXY_REFUSAL = r"^Tunnel connection failed: (\d{3})\b"  # http.client says so what a proxy has answered
 _OVERLOADS = ("SlowDown", "Throttling", "RequestLimitExceeded")  # names of S3 and of servers like it
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
@@ -200,7 +200,7 @@ class Client(NamedTuple):
 
 
 def failure(
-    error: Exception, url: str, address: str = "", connect: float = 0.0, bundles: str = BUNDLES
+    error: Exception, url: str, address: str = "", connect: float = 0.0, bundles: str = BUNDLE_VARIABLES
 ) -> TransientError | StorageError:
     """Translate *error* of urllib3, of a request to *address*, to TransientError or StorageError.
 
@@ -425,7 +425,7 @@ def _connections(process: int, proxy: str, trust: Trust | None) -> urllib3.PoolM
 def _context(trust: Trust) -> ssl.SSLContext:
     """Return the TLS context: with certificates of the system or `SSL_CERT_FILE`, and Mozilla's, or in *trust*."""
     if isinstance(trust, str):
-        return load_trusted(trust, BUNDLES)
+        return load_trusted(trust, BUNDLE_VARIABLES)
     context = ssl.create_default_context()
     if trust:
         context.load_verify_locations(certifi.where())

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from tartools.storage.url import Url
 
-DECREASE = 0.5  # of the rate, after a refusal
-MIN_INCREASE, INCREASE = 1.0, 0.05  # requests a second, or this part of the rate, that are added each second
+RATE_DECREASE = 0.5  # of the rate, after a refusal
+MIN_RATE_INCREASE, RATE_INCREASE = 1.0, 0.05  # requests a second, or this part of the rate, that are added each second
 MIN_RATE, MAX_RATE = 0.5, 1000.0  # requests a second
 MEMORY_SECONDS = 60.0  # without a refusal, after which there is no limit
 RATE_SECONDS = 1.0  # of which requests are counted, to know their rate
@@ -53,7 +53,9 @@ class Pacer:
         with self._lock:
             self.successes += 1
             if self._rate is not None:
-                self._rate += max(MIN_INCREASE, INCREASE * self._rate) / self._rate  # there are so many each second
+                self._rate += (
+                    max(MIN_RATE_INCREASE, RATE_INCREASE * self._rate) / self._rate
+                )  # there are so many each second
 
     def refuse(self, queued: float, after: float) -> None:
         """Note that the server has refused a request, and asks for a retry *after* some seconds.
@@ -70,7 +72,7 @@ class Pacer:
             if self._rate is None:
                 self._rate = min(sum(start > now - RATE_SECONDS for start in self._starts) / RATE_SECONDS, MAX_RATE)
                 self._turn = max(self._turn, now)
-            self._rate = max(self._rate * DECREASE, MIN_RATE)
+            self._rate = max(self._rate * RATE_DECREASE, MIN_RATE)
             self._refused = now
 
 

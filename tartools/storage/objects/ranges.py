@@ -24,7 +24,7 @@ from tartools.storage.streams import Input
 RANGE_BYTES = 8 << 20  # bytes
 RANGES_AHEAD, MAX_RANGES_AHEAD = 8, 16  # ranges
 BUSY_RATIO = 4  # a range that took longer than this many times its processor time was waited for
-MOST_HELD = 32  # ranges that all open objects of this process share for what they read ahead
+MAX_SHARED_RANGES = 32  # ranges that all open objects of this process share for what they read ahead
 GATHER_SECONDS = 0.05  # seconds to wait for a whole range before its first bytes are read
 
 
@@ -63,8 +63,8 @@ class Pace:
 
 # One slot for each buffer of 8 MiB that any input of this process holds. Who gets none reads without a thread, so a
 # hundred open objects need no more memory than a few, and no input ever waits for another one's buffers.
-budget = threading.Semaphore(MOST_HELD)
-os.register_at_fork(after_in_child=lambda: budget.__init__(MOST_HELD))  # type: ignore[misc]  # the parent holds what was taken
+budget = threading.Semaphore(MAX_SHARED_RANGES)
+os.register_at_fork(after_in_child=lambda: budget.__init__(MAX_SHARED_RANGES))  # type: ignore[misc]  # the parent holds what was taken
 
 
 class _Part(Range):

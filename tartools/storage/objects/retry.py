@@ -16,8 +16,8 @@ from tartools.storage.objects.pacing import pacer_of
 MAX_ATTEMPTS = 5
 IDLE_SECONDS, CONNECT_TIMEOUT = 60.0, 10.0  # seconds
 FIRST_BACKOFF, MAX_BACKOFF = 0.5, 30.0  # seconds between attempts; they double
-LONGEST_WAIT = 310.0  # seconds that a server may ask for (Retry-After): the hub counts requests in five minutes
-MOST_ATTEMPTS, MOST_SECONDS = 100, 3600.0
+MAX_RETRY_AFTER = 310.0  # seconds that a server may ask for (Retry-After): the hub counts requests in five minutes
+MAX_ATTEMPTS_SETTING, MAX_SECONDS_SETTING = 100, 3600.0
 PROGRESS_BYTES = 256 << 10  # bytes; an attempt that brought so many was no failure
 MAX_OVERLOADS = 10  # for each attempt that a request gets, while other requests to the same server succeed
 
@@ -46,7 +46,7 @@ class Timeouts(NamedTuple):
 
 def timeouts() -> Timeouts:
     """Return how long an attempt may take. Raises: UsageError if `TARTOOLS_TIMEOUT` is not a number of seconds."""
-    idle = _number("TARTOOLS_TIMEOUT", IDLE_SECONDS, MOST_SECONDS)
+    idle = _number("TARTOOLS_TIMEOUT", IDLE_SECONDS, MAX_SECONDS_SETTING)
     return Timeouts(min(CONNECT_TIMEOUT, idle), idle)
 
 
@@ -79,7 +79,7 @@ class Attempts:
         self._url = url
         self._position = position
         self._begin = position() if position else 0
-        self._max_attempts = setting("TARTOOLS_TRIES", MAX_ATTEMPTS, MOST_ATTEMPTS)
+        self._max_attempts = setting("TARTOOLS_TRIES", MAX_ATTEMPTS, MAX_ATTEMPTS_SETTING)
         self._failures = 0
         self._pacer, self._queued = pacer_of(url), 0.0
         self._successes, self._overloads = self._pacer.successes, 0
@@ -103,7 +103,7 @@ class Attempts:
             self._failures, self._begin = 0 if offset - self._begin >= PROGRESS_BYTES else self._failures, offset
         self._failures += 1
         if isinstance(error, OverloadError):
-            self._pacer.refuse(self._queued, min(error.after or 0, LONGEST_WAIT))
+            self._pacer.refuse(self._queued, min(error.after or 0, MAX_RETRY_AFTER))
             self._overloads += 1
             if self._pacer.successes > self._successes and self._overloads < MAX_OVERLOADS * self._max_attempts:
                 self._failures = min(self._failures, 1)  # the server works: this request has only to wait for its turn
@@ -115,7 +115,7 @@ class Attempts:
 
         pause: float = min(FIRST_BACKOFF * 2 ** (self._failures - 1), MAX_BACKOFF)
         pause *= random.uniform(0.75, 1)  # so that a thousand jobs do not retry at the same moment
-        if (error.after or 0) > LONGEST_WAIT:
+        if (error.after or 0) > MAX_RETRY_AFTER:
             raise StorageError(f"{error.reason}; it asks for a retry in {error.after:.0f} seconds", url=self._url)
         return max(pause, error.after or 0)
 

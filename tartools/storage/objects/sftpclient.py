@@ -29,13 +29,13 @@ from tartools.storage.scratch import reread, scratch_file
 INIT, OPEN, CLOSE, READ, WRITE, FSTAT, OPENDIR, READDIR, REMOVE, STAT, RENAME = 1, 3, 4, 5, 6, 8, 11, 12, 13, 17, 18
 VERSION_REPLY, STATUS_REPLY, HANDLE_REPLY, DATA_REPLY = 2, 101, 102, 103
 NAME_REPLY, ATTRS_REPLY, EXTENDED_REQUEST = 104, 105, 200
-OK, END_OF_FILE, NO_SUCH_FILE, NO_PERMISSION = 0, 1, 2, 3
+OK_STATUS, END_OF_FILE, NO_SUCH_FILE, NO_PERMISSION = 0, 1, 2, 3
 FOR_READING, FOR_WRITING, CREATE = 0x01, 0x02, 0x08
 HAS_SIZE, HAS_OWNER, HAS_MODE, HAS_TIMES, HAS_MORE = 0x01, 0x02, 0x04, 0x08, 1 << 31
 REQUEST_BYTES = 32 << 10  # of a file in one request: what every server takes (section 3)
 MAX_REQUESTS_IN_FLIGHT = 64  # in flight, as by sftp(1)
 MAX_PACKET_BYTES = 1 << 20
-OPTIONS = (  # nobody is asked anything, and nothing but the subsystem is run
+SSH_OPTIONS = (  # nobody is asked anything, and nothing but the subsystem is run
     *("BatchMode=yes", "ConnectionAttempts=1", "LogLevel=ERROR", "RemoteCommand=none", "RequestTTY=no"),
     *("ForwardX11=no", "ForwardAgent=no", "ClearAllForwardings=yes", "PermitLocalCommand=no"),
 )
@@ -74,7 +74,7 @@ class Server(NamedTuple):
     @property
     def command(self) -> list[str]:
         """The command line of ssh for this server."""
-        options = [f"-o{option}" for option in (*OPTIONS, f"ConnectTimeout={max(int(timeouts().connect), 1)}")]
+        options = [f"-o{option}" for option in (*SSH_OPTIONS, f"ConnectTimeout={max(int(timeouts().connect), 1)}")]
         options += ["-p", self.port] if self.port else []
         options += ["-l", self.user] if self.user else []
         return ["ssh", *options, "-s", "--", self.host, "sftp"]
@@ -206,7 +206,7 @@ class Session:
                     self._changed.wait()
                 else:
                     self._receive_one()
-        if packet.kind == STATUS_REPLY and (code := packet.take_number()) != OK:
+        if packet.kind == STATUS_REPLY and (code := packet.take_number()) != OK_STATUS:
             raise StatusError(code, bytes(packet.take_bytes()).decode("utf-8", "replace"))
         return packet
 

@@ -19,7 +19,7 @@ DATE = {"x-ms-version": "2021-12-02", "x-ms-date": "Sat, 28 Nov 2026 06:00:00 GM
 KEY = "dGVzdGluZw=="
 BLOBS = "https://testing.blob.core.windows.net"
 DATA = make_tar(make_samples(5))
-SETTINGS = azure.SETTINGS
+SETTINGS = azure.SETTINGS_HINT
 EMULATOR_KEY = base64.b64decode(azure.EMULATOR.rpartition("AccountKey=")[2])
 SHARD = f"azure://b/{OBJECT}"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tartools.storage.objects import gs
-from tartools.storage.objects.http import BUNDLES, Client
+from tartools.storage.objects.http import BUNDLE_VARIABLES, Client
 from tartools.storage.objects.retry import TransientError
 from tests.commands.test_damage import WHOLE
 from tests.storage.objects.faults import Fault, FaultServer
@@ -179,7 +179,7 @@ def test_certificates_of_no_interest_or_not_there(encrypted: Inside) -> None:
     encrypted.environ(REQUESTS_CA_BUNDLE="none.pem")
     url = encrypted.server.url("http", OBJECT)
     what = "cannot read the file of trusted certificates none.pem (No such file or directory)"
-    assert encrypted.copy("http").stderr == f"tarcat: {url}: {what}; {BUNDLES} names it\n"
+    assert encrypted.copy("http").stderr == f"tarcat: {url}: {what}; {BUNDLE_VARIABLES} names it\n"
     for variable in ("AIS_SKIP_VERIFY_CRT", "AIS_SKIP_VERIFY"):
         encrypted.environ(**{variable: "true"})
         assert encrypted.copy("ais") == (0, WHOLE, "")

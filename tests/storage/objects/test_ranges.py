@@ -17,7 +17,7 @@ from tartools.errors import StorageError
 from tartools.shards.numbering import parse_numbering
 from tartools.storage.objects import ranges, retry
 from tartools.storage.objects.contract import Body, Reply
-from tartools.storage.objects.ranges import MOST_HELD, Pace, RangedInput
+from tartools.storage.objects.ranges import MAX_SHARED_RANGES, Pace, RangedInput
 from tartools.storage.objects.retry import Attempts, TransientError
 from tests.commands.test_damage import WHOLE
 from tests.conftest import Run, make_samples, make_tar, python
@@ -162,7 +162,7 @@ def test_more_at_once_where_the_network_is_slow(allowed: int, monkeypatch: pytes
 @pytest.mark.usefixtures("small")
 def test_many_shards_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reads its first range itself; of the next ones all together get no more than there is memory for."""
-    assert MOST_HELD * (8 << 20) == 256 << 20
+    assert MAX_SHARED_RANGES * (8 << 20) == 256 << 20
     monkeypatch.setattr(ranges, "budget", threading.Semaphore(11))
     look_ahead(monkeypatch)
     sources = [Memory(DATA) for _ in range(4)]

@@ -257,6 +257,6 @@ def test_failures_are_told_as_by_one(scheme: str, name: str, server: FaultServer
 
 @by_turns("scheme")
 def test_workers_share_what_may_be_held_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "budget", threading.Semaphore(ranges.MOST_HELD))
+    monkeypatch.setattr(ranges, "budget", threading.Semaphore(ranges.MAX_SHARED_RANGES))
     storage.share_memory(4)
     assert [ranges.budget.acquire(blocking=False) for _ in range(9)] == [True] * 8 + [False]
