@@ -17,7 +17,7 @@ from types import NoneType
 from typing import Annotated, Any, Literal, dataclass_transform, get_origin, get_type_hints
 
 REQUIRED = ...  # the default of an option that has none
-MAX_NUMBER_DIGITS = 30  # digits
+MAX_OPTION_DIGITS = 30  # digits
 
 
 class Option:
@@ -199,7 +199,7 @@ def whole_number(text: str) -> int:
 
     try:
         number = Decimal(text)
-        if number.is_finite() and number.adjusted() < MAX_NUMBER_DIGITS and number == number.to_integral_value():
+        if number.is_finite() and number.adjusted() < MAX_OPTION_DIGITS and number == number.to_integral_value():
             return int(number)
     except InvalidOperation:
         pass
