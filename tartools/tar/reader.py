@@ -168,8 +168,13 @@ class Reader:
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915
         """Parse the buffer until more bytes are needed, or up to damage, which is returned."""
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
-        source, shift, available = groups.source, groups.shift, self.available()
-        unpack, sizes = FAST_HEADER.unpack, PARSED_SIZES
+        source, shift, limit, unpack, sizes = (
+            groups.source,
+            groups.shift,
+            self.available(),
+            FAST_HEADER.unpack,
+            PARSED_SIZES,
+        )
         while position + BLOCK <= filled:
             expected, loose = NO_SUMS if self.globals else EXPECTED_SUMS, bool(groups.scattered)
             keys, starts, firsts, members = groups.keys, groups.starts, groups.firsts, groups.members
@@ -185,7 +190,7 @@ class Reader:
                     break
                 size = sizes[size_field]
                 end = data + ((size + 511) & -512)
-                if end > available or size < 0 or (not size and (prefix or b"/" in name)):
+                if end > limit or size < 0 or (not size and (prefix or b"/" in name)):
                     break
                 if name.startswith(short) and name[length] and name.find(b"/", length) < 0 and not prefix:
                     if members is not None:  # the same group
