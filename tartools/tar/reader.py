@@ -178,9 +178,8 @@ class Reader:
         while position + BLOCK <= filled:
             expected, loose = NO_SUMS if self.globals else EXPECTED_SUMS, bool(groups.scattered)
             keys, starts, firsts, members = groups.keys, groups.starts, groups.firsts, groups.members
-            key, stem, begin, first = groups.key, groups.stem, groups.begin, groups.first
-            fits = len(stem) < NAME_BYTES and b"\0" not in stem  # into the name field of a header
-            short, length = (stem, len(stem)) if fits else (NO_STEM, 0)
+            key, stem, begin, first = groups.key, groups.stem, groups.begin, groups.first  # `short`: fits a name field
+            short, length = (stem, len(stem)) if len(stem) < NAME_BYTES and b"\0" not in stem else (NO_STEM, 0)
             while position + BLOCK <= filled:
                 data = position + BLOCK
                 block = buffer[position:data]
