@@ -115,7 +115,7 @@ def is_command() -> bool:
 
 
 def option(name: str) -> str:
-    """Return the option *name* as a command line has it, or as a function of Python.
+    """Return the option *name* as users of this process write it: `--name` in a command, `name=True` in Python.
 
     >>> option("skip-special")
     'skip_special=True'

@@ -93,13 +93,13 @@ def _taken_apart(
                 break
         elif word[:2] == "--":
             name, equals, text = word.partition("=")
-            option = _known(options_by_name, name)
+            option = _find_option(options_by_name, name)
             if option.flag and equals:
                 raise ValueError(f"Option {_own(option, name)!r} does not take a value.")
             occurrences.append((option, text if option.flag or equals else _following(option, name, remaining)))
         else:
             for at, letter in enumerate(word[1:], 2):
-                option = _known(options_by_name, f"-{letter}", word)
+                option = _find_option(options_by_name, f"-{letter}", word)
                 occurrences.append(
                     (option, "" if option.flag else word[at:] or _following(option, f"-{letter}", remaining))
                 )
@@ -108,8 +108,11 @@ def _taken_apart(
     return occurrences, words + remaining[::-1]
 
 
-def _known(options_by_name: Mapping[str, Declared], name: str, word: str = "") -> Declared:
-    """Return the option *name*, one letter of *word* if that is given. Raises: UnknownOptionError."""
+def _find_option(options_by_name: Mapping[str, Declared], name: str, word: str = "") -> Declared:
+    """Return the option called *name*. Raises: UnknownOptionError, with *word*.
+
+    *word*: the argument, if *name* is one of several letters in it.
+    """
     if name in options_by_name:
         return options_by_name[name]
     possible = near(name, [spelling for spelling, option in options_by_name.items() if spelling in option.names])
@@ -120,7 +123,7 @@ def _known(options_by_name: Mapping[str, Declared], name: str, word: str = "") -
 
 
 def _spelling(one: Declared) -> str:
-    """Return the names of the option *one*, as help shows them.
+    """Return the names of the option *one*, separated by blanks, as help shows them.
 
     >>> from tartools.commands import load
     >>> _spelling(next(one for one in load("tarcat").parameters.values() if "--count" in one.names))
@@ -137,7 +140,7 @@ def _following(option: Declared, name: str, remaining: list[str]) -> str:
 
 
 def _own(option: Declared, name: str) -> str:
-    """Return *name*; the option's own name in place of an alias."""
+    """Return *name*, or if that is an alias, the last name of *option*."""
     return name if name in option.names else option.names[-1]
 
 
@@ -153,7 +156,7 @@ def _judged(option: Declared, text: str) -> Any:
 
 
 def _is_set(option: Declared) -> bool:
-    """Tell whether the environment variable of the flag *option* sets it."""
+    """True if the environment variable of the flag *option* sets it."""
     text = os.environ.get(option.option.envvar, "").strip()
     if text.lower() not in TRUE_WORDS | FALSE_WORDS:
         accepted = ", ".join(sorted(TRUE_WORDS | FALSE_WORDS))

@@ -53,7 +53,7 @@ def is_wanted(output: str) -> bool:
 
 
 def _is_read_at_once(file_status: os.stat_result) -> bool:
-    """Tell whether *file_status* is a pipe or a terminal."""
+    """True if output may be read while it is written: it is a pipe, a socket, or a device but /dev/null."""
     mode = file_status.st_mode
     if stat.S_ISCHR(mode):
         return file_status.st_rdev != os.stat(os.devnull).st_rdev

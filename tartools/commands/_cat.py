@@ -50,8 +50,8 @@ class SampleChoice(cli.Group):
     ] = None
 
 
-class Ahead(cli.Group):
-    """How shards are read ahead."""
+class ReadAheadOptions(cli.Group):
+    """Options for reading shards ahead: memory, order of the samples, folder for temporary files."""
 
     memory: cli.Memory = 256 << 20
     unordered: Annotated[bool, Option("--unordered", "Write samples as they arrive, in any order.")] = False
@@ -64,7 +64,7 @@ def cat(
     output: cli.Output,
     field_choice: cli.Fields,
     choice: SampleChoice,
-    ahead: Ahead,
+    ahead: ReadAheadOptions,
     parallel: int | None,
 ) -> None:
     """Write the samples of the shards of *source* that are *field_choice* to *output*.

@@ -45,7 +45,7 @@ def tarcat(
     choice: _cat.SampleChoice,
     *,
     workers: _cat.Workers = None,
-    ahead: _cat.Ahead,
+    ahead: _cat.ReadAheadOptions,
 ) -> None:
     """Run the command."""
     _cat.cat(account, source, output, field_choice, choice, ahead, workers)

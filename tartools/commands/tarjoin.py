@@ -80,7 +80,7 @@ TWO_INPUTS_HINT = (
 
 
 class JoinOptions(cli.Group):
-    """Options for the fields to add, and the samples that get them."""
+    """Options of the join: the fields to add, and the samples that get them."""
 
     second: Annotated[
         str | None, Option("--with B", "The data set with the fields to add; then all arguments are shards of A.")
@@ -172,7 +172,10 @@ def words_of_fields(options: JoinOptions) -> list[select.Word] | None:
 
 
 def urls_of_sides(source: cli.DescribedInputs, options: JoinOptions) -> tuple[list[Url], list[Url]]:
-    """Return the URLs of A and of B. Raises: UsageError if it is not clear which are which; as `expand`."""
+    """Return the URLs of A, the samples, and of B, whose fields are added.
+
+    Raises: UsageError if the arguments do not say which is B, or name stdin twice; the errors of `expand`.
+    """
     patterns, lists, separator, trusted = source.named
     second = options.second
     if second is None:

@@ -140,7 +140,7 @@ def share_in(word: str) -> int | None:
 def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
     """Return the sources that *words* name: whole numbers in proportion to their shares, and their shards.
 
-    Raises: UsageError; as `expand`.
+    Raises: UsageError; the errors of `expand`.
     """
     groups: list[tuple[str, int, list[str]]] = []
     for word in words:

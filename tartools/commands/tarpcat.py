@@ -31,7 +31,7 @@ def tarpcat(
     choice: _cat.SampleChoice,
     *,
     workers: cli.Parallel = 4,
-    ahead: _cat.Ahead,
+    ahead: _cat.ReadAheadOptions,
 ) -> None:
     """Run the command."""
     _cat.cat(account, source, output, field_choice, choice, ahead, workers)

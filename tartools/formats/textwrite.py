@@ -272,11 +272,12 @@ def values_of_samples(
     account: Account,
     together: Callable[[Batch], bytes | None] | None = None,
 ) -> Iterator[tuple[Any, Sample | ListedRow | Batch]]:
-    """Yield the values of *columns* for each sample of *batches*, and the sample, which is counted in *account*.
+    """Yield (values of *columns*, sample) for each sample of *batches*; count the samples in *account*.
 
-    They are text, or None if there is none; if *typed*, they have their types in JSON, and are ABSENT if there is none.
-    Of samples that a table lists, values come from its columns where it has them, and what it has in full is not read.
-    Where *together* makes lines of a whole batch, these and the batch come instead. Holds: a batch.
+    Values are text, or None for a missing value; with *typed*, JSON values, or ABSENT. *verbatim*: see `getter`.
+    Samples from tables take values from the columns of the table. If these have all values, no sample is read, and a
+    `ListedRow` comes in its place.
+    *together*: returns the finished lines of a batch, or None; then (lines, batch) is yielded. Holds: a batch.
     """
     make_getter = json_getter if typed else getter
     getters = [make_getter(column, verbatim=verbatim) for column in columns]

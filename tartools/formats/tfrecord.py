@@ -270,7 +270,10 @@ def frames(samples: Iterable[Sample], account: Account, chosen: ChosenColumns) -
 
 
 def features_of(fields: Sequence[str], chosen: ChosenColumns) -> list[tuple[int, str]]:
-    """Return the indexes of the *fields* that are features, with their names. Raises: SampleError for a bad name."""
+    """Return (index in *fields*, feature name) for each field that *chosen* takes.
+
+    Raises: SampleError for a field twice, and for a name that is not UTF-8, or is `KEY_FEATURE`.
+    """
     places = {field: number for number, field in enumerate(fields)}
     if len(places) < len(fields):
         twice = next(field for field in fields if fields.count(field) > 1)

@@ -162,9 +162,9 @@ class Guard:
         os.pwrite(self._list.fileno(), numbers.ljust(self._pages * LIST_PART_BYTES), 0)
 
     def marked(self, sessions: Set[int] | None = None) -> set[int]:
-        """Return the pids in *sessions* that have our mark: children, their children, and so on.
+        """Return the pids of our descendants in *sessions*: processes that inherited our mark in `GUARD_VARIABLE`.
 
-        By default in all sessions but that of this process.
+        *sessions*: session ids; None: all sessions but that of this process.
         """
         mark, ours = os.fsencode(f"/{self._mark}/"), os.getsid(0)
         return {

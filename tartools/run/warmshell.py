@@ -75,8 +75,11 @@ def check(arguments: Sequence[str], environment: Mapping[bytes, bytes]) -> subpr
     )
 
 
-def loop(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
-    """Return the program of the shell.
+def loop_program(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
+    """Return the program of a warm shell: a loop in bash that reads tasks and runs *command* in a subshell for each.
+
+    *environment*: of the shell; `OLDPWD` is restored from it. *logged*: output goes to the log in the task's
+    directory, else to stderr.
 
     A *command* of one line is a part of the program, so that bash replaces the subshell by the last program, as a new
     shell does. It is complete, so nothing in it can end our subshell. If an end of file could be a part of it, or one
@@ -92,7 +95,7 @@ def loop(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
 
 
 class WarmShell:
-    """One such shell, called *name*, that *start* starts in the folder of the directories.
+    """A long-lived shell that runs tasks, called *name*; *start* starts it in the folder with the tasks' directories.
 
     What the command prints goes to the *lines* that are made for it, else to our stderr, or if *logged* to the
     directory's log.
@@ -113,7 +116,7 @@ class WarmShell:
         self._printed = lines() if lines else None
         try:
             self.child = start(
-                [name, "-c", loop(command, environment, logged), name, command],
+                [name, "-c", loop_program(command, environment, logged), name, command],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -164,7 +167,7 @@ class WarmShell:
         return Outcome(how_it_ended(status) if status else "", alone=not has_children(self.child.pid))
 
     def _is_answered(self, timeout: float | None) -> bool:
-        """Wait for the answer, up to *timeout* seconds; tell whether there is one."""
+        """Wait for the answer, up to *timeout* seconds; True if it has come."""
         if self._printed:
             return self._printed.until(self._answers.fileno(), self._key, timeout)
         # without a limit, whoever reads the answer waits

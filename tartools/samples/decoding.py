@@ -302,7 +302,7 @@ def decoded_picture(data: bytes, mode: str, refused: Refused = None) -> Image:
     """Return the picture *data* in Pillow's *mode*: "L", "RGB" or "RGBA". Holds: the decoded picture, twice.
 
     A JPEG is decoded by simplejpeg, if that is installed, to the same bytes as by Pillow, in a third of the time; what
-    it refuses goes to Pillow, and *refused* is called.
+    it refuses goes to Pillow, and `refused()` is called, so that the caller can count such pictures.
 
     Raises: SampleError if it is in none of `PICTURE_FORMATS`, or has more than `MAX_PIXELS` pixels; what Pillow raises
     for damage.
@@ -332,7 +332,7 @@ def array(
 
     If *first*, channels are first. If *floats*, values are from 0 to 1, in 32 bits; else bytes. With *least*, a JPEG
     may be decoded at a half, a quarter or an eighth, to at least the height and width that this says of those it has.
-    Holds: the decoded picture, and the array. Raises: as `decoded_picture`, whose *refused* this takes.
+    *refused*: see `decoded_picture`. Holds: the decoded picture, and the array. Raises: as `decoded_picture`.
     """
     decoded = _by_simplejpeg(data, mode, least, refused)
     if decoded is None:
@@ -427,7 +427,7 @@ def _arranged(image: Any, size: tuple[int, int], mode: str, first: bool, floats:
 def _by_simplejpeg(
     data: bytes, mode: str, min_size: Callable[[int, int], tuple[int, int]] | None, refused: Refused
 ) -> Any:
-    """Return the JPEG *data* as an array; None if it is none, or if Pillow has to decode it.
+    """Return the JPEG *data* as an array; None if it is no JPEG, or if Pillow has to decode it.
 
     Pillow's grey of colours, and its colours of CMYK, are others than those of libjpeg. Raises: as `_checked`.
     """

@@ -191,11 +191,12 @@ def replace_set(
     account: Account,
     anything: bool | None = None,
 ) -> None:
-    """Remove the shards in *old* that would mix with the new ones, numbers *written*; report each in *account*.
+    """Remove shards of an earlier run that readers would take for shards of this run; report each in *account*.
 
-    They have numbers from the first that was written up to *until*, exclusive (None: all). If nothing was written, they
-    stay; *anything* says whether something was, if not only *written* does. Those that can't be removed are omissions;
-    so are those that stay because nothing was written.
+    *names*: names of the shards of both runs. *written*: numbers of the new shards. *old*: older shards by number;
+    if the store can't be listed, the names behind the last new one are probed instead.
+    Shards from `written.start` to *until* (exclusive; None: all) that are not in *written* are removed, but none if
+    the run had no samples: *anything* is False then; None: *written* tells. A shard that stays is an omission.
     """
     leftovers = {number: name for number, name in old.items() if number >= written.start and number not in written}
     if written and not Url(names.prefix).is_local and not Url(names.prefix).is_listed:

@@ -38,7 +38,7 @@ NOT_IN_FILE = "a table can't list these samples, because they are in no file or 
 
 
 class Indexing(NamedTuple):
-    """How shards are indexed: as *reading* says, by at most *max_workers* workers (4), with *facts* as columns."""
+    """How shards are indexed: read as *reading* says, by *max_workers* (at most 4); *facts* are columns to add."""
 
     reading: Reading
     max_workers: int
@@ -63,13 +63,16 @@ class RowWriter(SampleWriter):
             super().write_batch(samples, 0, len(samples))
 
     def finish(self) -> None:
-        """As `SampleWriter.finish`. Raises: StorageError also if a shard has changed."""
+        """Check and close the read shards, then write the end of the archive; only `commit` may follow.
+
+        Raises: StorageError if a read shard has changed, or an earlier write failed.
+        """
         self._reader.check()
         self._reader.close()
         super().finish()
 
     def abort(self, *, flush: bool = True) -> None:
-        """As `SampleWriter.abort`."""
+        """Close the read shards and drop the output. *flush*: samples buffered for stdout are still written."""
         self._reader.close()
         super().abort(flush=flush)
 
@@ -77,7 +80,7 @@ class RowWriter(SampleWriter):
 def row_inputs(urls: Sequence[str], account: Account, indexing: Indexing) -> RowInputs:
     """Return the rows of the samples of *urls*, in order, from tables, and from shards, which are read and indexed.
 
-    Whoever takes the rows counts the samples.
+    The caller counts the samples in *account* as it takes the rows.
 
     Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands.
     """
@@ -89,7 +92,7 @@ def row_inputs_apart(
 ) -> tuple[RowInputs, list[range]]:
     """Return the rows of the samples of all *sources*, one after the other, and the numbers of the rows of each.
 
-    *sources* are URLs. As `row_inputs`.
+    *sources*: the URLs of each source. Raises: see `row_inputs`.
     """
     urls = [url for source_urls in sources for url in source_urls]
     schema.check_pyarrow()
@@ -111,7 +114,7 @@ def row_inputs_apart(
                         raise UsageError(reason, url=url)
                     parts.append(table)
             else:
-                parts.append(indexed(list(group), looked, catalog, account, indexing))
+                parts.append(index_shards(list(group), looked, catalog, account, indexing))
         ends.append(sum(part.rows for part in parts))
     inputs = RowInputs(parts, catalog)
     check_seen(inputs, indexing.facts)
@@ -142,9 +145,9 @@ def check_no_tables(looked: Mapping[str, Probe], why: str) -> None:
 
 
 def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) -> Generator[bytes, None, None]:
-    """Return the rows of the shards *urls*, in order, in blocks (see `rows.blocks`).
+    """Yield the rows of the shards *urls*, in order, in packed blocks (see `rows.blocks`).
 
-    Whoever takes them counts the samples. Raises: SampleError, and what `gather` raises.
+    The caller counts the samples in *account*. Raises: SampleError; the errors of `gather`.
     """
     facts = indexing.facts.of if indexing.facts.any else None
 
@@ -156,10 +159,15 @@ def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) 
     return outputs(gather(urls, account, reading, work, max_workers=max_workers))
 
 
-def indexed(
+def index_shards(
     urls: Sequence[str], looked: Mapping[str, Probe], catalog: ShardCatalog, account: Account, indexing: Indexing
 ) -> RowSpool:
-    """Return the rows of the shards *urls*. Raises: StorageError if one of them changes meanwhile."""
+    """Index the shards *urls*: read them and return their rows.
+
+    *looked*: probes by URL. *catalog* gets the shards, with numbers for the rows. The caller counts the samples.
+
+    Raises: StorageError if a shard changes meanwhile.
+    """
     versions = {url: looked[url].require_version(url) for url in urls}
     spool = RowSpool(indexing.facts.known, versions, catalog, indexing.reading.tmpdir)
     with closing(blocks_of_shards(urls, account, indexing)) as blocks:
@@ -184,7 +192,7 @@ def check_seen(inputs: RowInputs, facts: TableFacts) -> None:
 
 
 def all_rows(inputs: RowInputs) -> Iterator[RowBatch]:
-    """Return all rows of *inputs*, in order."""
+    """Yield all rows of *inputs*, in order."""
     import numpy as np
 
     first = 0
@@ -277,7 +285,7 @@ def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Inde
         if fits and number in runs_by_number:
             runs_by_url[url] = runs_by_number[number]
     changed = [url for url in urls if url not in runs_by_url]
-    spool = indexed(changed, looked, catalog, account, indexing)
+    spool = index_shards(changed, looked, catalog, account, indexing)
     first = table.rows
     for url in changed:
         count = spool.counts.get(url, 0)

@@ -426,9 +426,9 @@ def _collect_output(output: Iterable[bytes]) -> list[bytes]:
 
 
 class _ListedKeys(RepeatedKeyDetector):
-    """The first *keys* of a part: only the process that gathers can compare them with the parts before.
+    """Lists the first *keys* of a part of a shard; the parent process compares them with the keys of earlier parts.
 
-    None are listed if keys that come back are no news, because samples are *joined*.
+    With *joined*, the caller joins samples of one key, so that repeated keys are not reported: no keys are listed.
     """
 
     __slots__ = ("keys",)

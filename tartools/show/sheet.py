@@ -171,7 +171,10 @@ def grid(samples: Sequence[Sample], marked_index: int, screen: Screen) -> str:
 
 
 def thumbnail(sample: Sample, screen: Screen, max_columns: int, max_rows: int, *, marked: bool) -> Block:
-    """Return *sample* as a block of *max_columns* columns and at most *max_rows* rows below its key."""
+    """Return *sample* as a block for `grid`: its key, then its first picture if *screen* draws it, else its fields.
+
+    *max_columns*: width of the block. *max_rows*: height without the key. *marked*: the key is highlighted.
+    """
     from rich.cells import set_cell_size
 
     described = described_members(sample, screen)
@@ -189,7 +192,7 @@ def thumbnail(sample: Sample, screen: Screen, max_columns: int, max_rows: int, *
 
 
 def described_members(sample: Sample, screen: Screen) -> Described:
-    """Return the members of *sample* with their descriptions. Pictures that *screen* can't draw are decoded here."""
+    """Return (member, description) for each member of *sample*. Decodes pictures if *screen* will not draw them."""
     return [(member, describe(member, decode=screen.protocol == NO_PROTOCOL)) for member in sample.members]
 
 

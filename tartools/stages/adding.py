@@ -26,7 +26,7 @@ NO_ADDITION = (b"", b"", b"", b"", 0)  # pieces and size of what is new in a sam
 class Adding(NamedTuple):
     """Options of `join_batches`: how fields are added.
 
-    *members* returns the members to add, for a key and its value in B; *single* the name of the
+    B is the second input of tarjoin. `members(key, value)` returns the members to add, `single()` the name of the
     only field of all samples of B, if the values are its payloads. With *keep_unmatched*, samples without a partner
     are passed on. Of two fields of one name, that of A or of B is taken as *prefer* says (a or b; None: neither).
     *fold* makes names equal that count as one name.
@@ -123,7 +123,13 @@ def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: Adding) -
 
 
 def add_members(sample: Sample, new: Sequence[Member], how: Adding) -> Sample:
-    """Return *sample* with the members *new*, behind its own; a field that replaces another is in its place."""
+    """Return *sample* with the members *new* appended. Of a field that both have, `how.prefer` chooses one.
+
+    "a" keeps the member of *sample*; "b" puts the new member in its place.
+
+    Raises: SampleError for a field of both if `how.prefer` is None, for a field twice in *new*, and for a member
+    without a field.
+    """
     if not new:
         return sample
     fields = [how.fold(split_path(member.path)[1]) for member in new]

@@ -93,12 +93,12 @@ class PartnersInMemory:
         return [None if number is None else values[number] for number in numbers]
 
     def has(self, key: bytes) -> bool:
-        """True if B has *key*; the sample does not count as asked for."""
+        """True if B has *key*. This is no look-up for `left`."""
         return key in self._numbers
 
     @property
     def left(self) -> int:
-        """The number of samples of B with keys that were not asked for."""
+        """Number of samples of B whose keys `find` has not looked up."""
         return self._marks.count(0)
 
 
@@ -133,16 +133,16 @@ class PartnersOnDisk:
         self.example = self._firsts[0] if self._firsts else None
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """As `Held.find`."""
+        """Return the values of B for *keys*; None for a key that B lacks."""
         return [self._value(key) for key in keys]
 
     def has(self, key: bytes) -> bool:
-        """True if B has *key*, which does not count as asked for."""
+        """True if B has *key*: no look-up for `left`."""
         return self._record(key) is not None
 
     @property
     def left(self) -> int:
-        """The number of samples of B whose keys were not asked for so far."""
+        """Number of samples of B whose keys `find` has not looked up so far."""
         return self._count - int.from_bytes(self._marks, "little").bit_count()
 
     def _records(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
@@ -215,9 +215,10 @@ MIXED_SECOND_HINT = "B is shards and tables of samples, or files of rows (TSV, C
 
 
 class RowOptions(NamedTuple):
-    """Options for B as rows: its format *form*, the column *key* with keys, the *encoding* of text. None: the default.
+    """Options for B, the second input of tarjoin, as a file of rows; None: the default.
 
-    *dots* decides at which dot a key ends that is the name of a file.
+    *form*: the argument of --format. *key*: name of the column with keys. *encoding*: encoding of text.
+    *dots*: "first" or "last", the dot that ends a key if keys are names of files.
     """
 
     form: str | None = None
@@ -227,7 +228,7 @@ class RowOptions(NamedTuple):
 
 
 class PartnerFinder:
-    """Finds partners in *second*, B, and counts keys of A with and without a partner."""
+    """Finds partners of samples of A in *second*, B: its samples with the same keys. Counts keys of A with none."""
 
     def __init__(self, partners: PartnersInMemory | PartnersOnDisk, second: SecondRows | SecondShards) -> None:
         self.second = second
@@ -239,7 +240,7 @@ class PartnerFinder:
         self._other_form: tuple[bytes, bytes] | None = None  # the first such key, and that in B
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """As `Held.find`."""
+        """Return the values of B for *keys*; None for a key that B lacks."""
         values = self._partners.find(keys)
         if not self._asked and keys:
             self._example = keys[0]
@@ -261,7 +262,10 @@ class PartnerFinder:
                         return
 
     def checked(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield *batches*; then check B, before an output is committed."""
+        """Yield *batches*; after the last, check B, so that no output is committed if that fails.
+
+        Raises: SampleError if B lacks a chosen field in all joined samples; StorageError if a file of B has changed.
+        """
         with closing_upstream(batches):
             yield from batches
         self.second.check()

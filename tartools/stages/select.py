@@ -42,9 +42,9 @@ def parse_words(specs: Sequence[str] | None) -> list[Word]:
 
 
 def choices_of(specs: Sequence[str] | None, option: str) -> list[tuple[str, ...]]:
-    """Return the alternatives that each word of *specs* names, for *option*; none if they are None.
+    """Return the alternative fields of each word of *specs*: 'jpg;png cls' is [(jpg, png), (cls,)]; [] if it is None.
 
-    Raises: UsageError, for words that are no names, and for none.
+    *option*: its name, for the message. Raises: UsageError for a word with a new name, and if there are no words.
     """
     words = parse_words(specs)
     if specs is not None and (not words or any(word.new for word in words)):

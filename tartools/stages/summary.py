@@ -69,7 +69,7 @@ class Distribution:
 
 
 class Tally:
-    """A *count* of things, and the *first* of them: tuples that sort in the order of the input."""
+    """A *count* of findings or samples, and places or keys of the *first* of them, in input order, for a list."""
 
     __slots__ = ("count", "first")
 
@@ -78,7 +78,7 @@ class Tally:
         self.first = list(first)
 
     def add(self, count: int, first: Sequence[Any], limit: int) -> None:
-        """Add *count* things, beginning with *first*; keep the first *limit* of all."""
+        """Add *count* things that come later, the first of them in *first*; keep the first *limit* of all."""
         self.count += count
         self.first += first[: max(0, limit - len(self.first))]
 

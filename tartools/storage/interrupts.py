@@ -39,9 +39,9 @@ def deferred_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def handled_signals() -> Iterator[None]:
-    """Inside a block of `deferred_signals`, run the handlers at once again during this block.
+    """Run handlers of signals at once in this block, although it is inside a block of `deferred_signals`.
 
-    For a wait of any length that makes nothing that would have to be registered.
+    For long waits, such as opening a fifo. The block must not make files or processes that need cleanup.
     """
     if not _deferring or not _in_main_thread():
         yield

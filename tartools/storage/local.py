@@ -167,7 +167,7 @@ def check_writable(url: str, force: bool, inputs: Sequence[str]) -> None:
 
 
 def _file_path(url: str) -> str:
-    """Return the path of an output. Raises: StorageError if it names a directory."""
+    """Return the path of the output *url*. Raises: StorageError if it ends with a slash."""
     path = path_of(url)
     if path.endswith("/"):
         raise StorageError("is the name of a directory; name a file in it", url=url)

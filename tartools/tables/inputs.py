@@ -248,7 +248,10 @@ def _convert_column(rows: Any, field: Any, first: int, url: str) -> Any:
 
 
 def extents_of_unified(rows: Any, first: int, numbers: Any) -> Extents:
-    """Return the extents of the unified record batch *rows*, which begins with row *first*, or has row *numbers*."""
+    """Return the extents of the samples in *rows*, a unified record batch (see the top of this module).
+
+    *first*: number of its first row. *numbers*: numbers of all rows if they are not adjacent; else None.
+    """
     import numpy as np
 
     shards, begins, ends = (
@@ -260,7 +263,7 @@ def extents_of_unified(rows: Any, first: int, numbers: Any) -> Extents:
 
 
 def table_schema(rows: Any) -> Any:
-    """Return the columns of the table that holds rows of the unified schema *rows*."""
+    """Return the schema of a table with the unified schema *rows*: shards by name and version, not by number."""
     pa = schema.arrow()
     name = pa.dictionary(pa.int32(), pa.string())
     return pa.schema(
@@ -311,7 +314,7 @@ def rows_in_order(
 
 
 def _rows_in_places(inputs: RowInputs, places: Any, tmpdir: str | None, columns: Sequence[str] | None) -> Iterator[Any]:
-    """Yield the rows of *inputs* in the order of *places*, in record batches."""
+    """Yield the rows of *inputs* in the order of *places*, from `places_by_row`, in record batches."""
     size = max(MIN_SORTED_ROWS, -(-len(places) // MAX_SORTED_PARTS))
     with closing(scratch_file(tmpdir)) as file:
         stored: list[list[Stored]] = [[] for _ in range(0, len(places), size)]
@@ -355,7 +358,11 @@ def places_between(places: Any, first: int, last: int) -> Iterator[tuple[Any, An
 
 
 def _spread(batches: Iterator[Any], places: Any, size: int, file: io.FileIO, stored: list[list[Stored]]) -> Any:
-    """Write the rows of *batches* to *file*, in record batches for parts of *size* places; return their schema."""
+    """Write the rows of *batches* to *file*, grouped by part of the output; return their schema, None without rows.
+
+    *places*: from `places_by_row`. A part is *size* rows of the output. The record batches have two more columns,
+    `ROW_COLUMN` and `SLOT_COLUMN`; `stored[part]` gets their extents in *file*.
+    """
     import numpy as np
 
     pa = schema.arrow()
@@ -381,7 +388,10 @@ def _spread(batches: Iterator[Any], places: Any, size: int, file: io.FileIO, sto
 
 
 def _sort_part(stored: list[Stored], layout: Any, file: io.FileIO) -> Iterator[Any]:
-    """Yield the sorted rows of one part of the output, which are in *stored* extents of *file*, in record batches."""
+    """Yield the rows of one part of the output, sorted, in record batches.
+
+    *stored*: extents of the record batches of the part in *file*; *layout*: their schema.
+    """
     import numpy as np
 
     pa = schema.arrow()

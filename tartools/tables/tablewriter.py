@@ -98,9 +98,9 @@ class SinkFile:
 
 
 class TableWriter:
-    """Writes the table *url*: rows of *rows*, some of them or all, in any order.
+    """Writes the table *url* from rows of the inputs *rows*: some of them or all, in any order.
 
-    Names of shards are relative to the table where both can be moved together. Holds: a row group of 65,536 rows.
+    Names of shards are relative to the table if both can be moved together. Holds: a row group of 65,536 rows.
     Raises: StorageError if *url* exists, unless *force*, or can't be written.
     """
 

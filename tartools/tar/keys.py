@@ -117,7 +117,7 @@ class Paths:
         return bytes(self.names[0, : self.ends[0]])
 
     def paths(self, low: int, high: int) -> list[bytes]:
-        """Return the paths with the numbers *low* to *high*."""
+        """Return the paths with the indexes *low* to *high* (exclusive)."""
         paths: list[bytes] = self.names[low:high].view(f"S{self.names.shape[1]}").ravel().tolist()
         return paths
 
@@ -146,7 +146,10 @@ class Paths:
         return np.where(columns < self.ends[:, None], within, 0)
 
     def share_key(self, low: int, others: Any) -> bool:
-        """Return whether each path from number *low* on has the key of the path in *others*; all must be keyed."""
+        """True if each path from index *low* on has the key of its partner: *others* are the indexes of the partners.
+
+        All these paths must be keyed.
+        """
         import numpy as np
 
         lengths = self.lengths[low:]
@@ -169,9 +172,9 @@ class Paths:
         return np.concatenate(([0], (~keyed | differ.any(axis=0)).nonzero()[0] + 1))
 
     def endings(self, begins: Any) -> list[bytes] | None:
-        """Return the endings of a group's paths, after the key, if they are the same in each group; else None.
+        """Return the endings of a group's paths, behind the key (b".jpg"), if all groups have the same; else None.
 
-        Groups begin with the paths that *begins* numbers; of the last one only its begin counts.
+        *begins*: indexes at which groups begin; the last group only ends the one before it, and is not compared.
         """
         import numpy as np
 

@@ -168,13 +168,8 @@ class Reader:
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915
         """Parse the buffer until more bytes are needed, or up to damage, which is returned."""
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
-        source, shift, limit, unpack, sizes = (
-            groups.source,
-            groups.shift,
-            self.available(),
-            FAST_HEADER.unpack,
-            PARSED_SIZES,
-        )
+        source, shift, limit = groups.source, groups.shift, self.available()
+        unpack, sizes = FAST_HEADER.unpack, PARSED_SIZES
         while position + BLOCK <= filled:
             expected, loose = NO_SUMS if self.globals else EXPECTED_SUMS, bool(groups.scattered)
             keys, starts, firsts, members = groups.keys, groups.starts, groups.firsts, groups.members

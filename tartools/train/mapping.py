@@ -116,7 +116,10 @@ def _calling(
 
 @contextmanager
 def _closed_at_exit(mine: list[Any]) -> Iterator[None]:
-    """Close the generator that *mine* refers to when the program ends, while threads can still run."""
+    """If the program ends in this block, close a generator, while threads can still run.
+
+    `mine[0]` is a weak reference to the generator.
+    """
 
     def close() -> None:
         generator = mine[0]()

@@ -130,7 +130,7 @@ class SingleResume(SharedNumbers):
     def begin(self) -> bool:
         """Begin an iteration, in this process or in a worker; return True if it may resume from the loaded state.
 
-        A state that was loaded in this very process, as StatefulDataLoader does in its workers, is always for it.
+        It always may if this process itself loaded the state, as the workers of StatefulDataLoader do.
         """
         first = first_worker_process()
         if not first:

@@ -47,9 +47,9 @@ def check_guarded() -> None:
 
 
 class CacheSetting:
-    """`cache=` of the datasets, FOLDER:SIZE: `TARTOOLS_CACHE` for this process, and for each that it is sent to.
+    """The argument `cache=` of datasets, FOLDER:SIZE. Sets `TARTOOLS_CACHE` here, and in processes that unpickle it.
 
-    None changes nothing. Raises: UsageError.
+    None changes nothing. Raises: UsageError if it is not FOLDER:SIZE.
     """
 
     def __init__(self, cache: str | None) -> None:

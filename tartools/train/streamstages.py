@@ -191,10 +191,10 @@ class ChooseStage:
 
 
 class FilesStage:
-    """Renames files by *rename*, and keeps files if *select* returns True; both are called with a file's name.
+    """Renames the files of samples by `rename(name)`; keeps the files for which `select(new name)` is true.
 
-    *lax* leaves out what is no sample for webdataset: files without a suffix or of hidden names, and those of
-    `__meta__/` and the like. Raises: SampleError if *rename* moves a file to another sample.
+    *lax* drops samples that webdataset does not see: files without a suffix, hidden files, and files in
+    `__meta__/` and other such folders. Raises: SampleError if *rename* changes the key of a file.
     """
 
     def __init__(self, select: Callable[[str], object] | None, rename: Callable[[str], str] | None, lax: bool) -> None:

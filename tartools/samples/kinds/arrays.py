@@ -54,12 +54,12 @@ def describe_array(member: Member, _head: bytes, _decode: bool) -> Description:
         if size != expected:
             return Description(f"{what}, but it has {size:,} bytes of data instead of {expected:,}")
         if size and size <= ARRAY_LIMIT and dtype.kind in "iuf":
-            what += extent_in_words(file.read(), dtype)
+            what += range_in_words(file.read(), dtype)
     return Description(what)
 
 
-def extent_in_words(data: bytes, dtype: numpy.dtype[Any]) -> str:
-    """Return in words the minimum and maximum of *data*, numbers of this *dtype*."""
+def range_in_words(data: bytes, dtype: numpy.dtype[Any]) -> str:
+    """Return ", from MIN to MAX, COUNT NaN" for the numbers in *data*, of type *dtype*; "" if there are none."""
     import numpy as np
 
     values = np.frombuffer(data, dtype)
@@ -71,7 +71,7 @@ def extent_in_words(data: bytes, dtype: numpy.dtype[Any]) -> str:
 
 
 def dtype_in_words(dtype: numpy.dtype[Any]) -> str:
-    """Return the name of *dtype*, without what Python objects would be made of."""
+    """Return a description of *dtype*: its name, its fields, or "of pickled objects (not opened)"."""
     if dtype.kind in "biufc":
         return ("big-endian " if dtype.str[0] == ">" else "") + dtype.name
     return (

@@ -80,7 +80,7 @@ class Overview:
 
 
 def grouped_samples(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
-    """Yield *samples* in groups: up to 256, of up to 1 MiB or one larger, all in one buffer or file."""
+    """Yield *samples* in groups of one source: up to 256 samples of 1 MiB together, or one larger sample."""
     group: list[Sample] = []
     size = 0
     for sample in samples:

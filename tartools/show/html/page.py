@@ -83,7 +83,7 @@ def write_page(
             samples = shuffle.draw(checked(samples, overview, workers), choice.drawn, choice.seed, account)
         makers: Threads[tuple[Sample, bool], PageTile] = Threads(workers, lambda item: make_tile(*item, side, faces))
         tiles: list[PageTile] = []
-        with closing(windowed(audible(samples), makers, max(MAX_SAMPLES_AHEAD, workers), busy=2 * workers)) as made:
+        with closing(windowed(flag_sounds(samples), makers, max(MAX_SAMPLES_AHEAD, workers), busy=2 * workers)) as made:
             for _, answer in made:
                 tile = answer()
                 if not tiles and choice.drawn is not None:  # the input has ended
@@ -133,8 +133,8 @@ def checked(samples: Iterable[Sample], overview: Overview, workers: int) -> Iter
             yield from group
 
 
-def audible(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
-    """Yield each of *samples*, and whether its sounds are embedded, up to the limits."""
+def flag_sounds(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
+    """Yield (sample, True if its sounds are embedded): up to SOUND_LIMIT bytes a sample, SOUNDS_LIMIT a page."""
     budget = SOUNDS_LIMIT
     for sample in samples:
         size = sum(member.size for member in sample.members if may_sound(member))

@@ -83,7 +83,8 @@ def embedded(payload: bytes, kind: str) -> str:
 def make_tile(sample: Sample, audible: bool, side: int, faces: int = 1) -> PageTile:
     """Return the tile of *sample*, with pictures of up to *side* pixels; its sounds are embedded if *audible*.
 
-    The first *faces* members that have one are drawn side by side, the others below.
+    Drawings (pictures, waveforms) of the first *faces* members that have one are side by side; others are in the list
+    of fields below.
 
     Holds: the tile, and one decoded picture. Raises: StorageError if the file of the sample has become shorter.
     """
@@ -124,7 +125,7 @@ def safe_lines(lines: Sequence[str]) -> str:
 
 
 def field_row(shown: PageField, drawn: bool) -> str:
-    """Return the row of the field *shown* in the list of fields; *drawn* adds its picture or waveform."""
+    """Return the row of the field *shown* in the HTML list of fields; *drawn* adds its picture or waveform."""
     words = safe(shown.description.value or shown.description.what)
     parts = [f'<div><dt>{safe(shown.name)}</dt><dd class="what">{words}</dd><dd class="size">{shown.size:,} B</dd>']
     if shown.description.kind != "sound" and shown.description.lines:

@@ -248,7 +248,7 @@ class Checking:
     # ---- what is sound ----
 
     def _read_shards(self, numbers: Sequence[int]) -> Iterator[bytes]:
-        """Yield the records of the sound shards among the inputs *numbers*, and add what is found in them."""
+        """Yield the key records of the sound shards among the inputs *numbers*; add the findings to *summary*."""
         policy = self.shards.reading.policy._replace(samples_only=True)
         reading = self.shards.reading._replace(policy=policy)
         urls = [self.shards.urls[number] for number in numbers]
@@ -274,7 +274,7 @@ class Checking:
         return Spool(HELD_RECORD_BYTES, self.shards.reading.tmpdir)
 
     def _work(self, task: ShardTask[list[CheckedShard]]) -> Iterator[bytes]:
-        """Yield blocks of records of *task*, of what is sound; its result is what was found in each shard."""
+        """Yield blocks of key records of the sound shards of *task*; its result has a `CheckedShard` for each."""
         task.result = []
         return sorted_blocks(self._sound_records(task))
 
@@ -287,7 +287,7 @@ class Checking:
                 yield records
 
     def _check(self, number: int, batches: Iterator[Batch], records: Spool, *, is_cut: bool = False) -> CheckedShard:
-        """Return what is found in *batches* of input *number*; add records of their keys to *records*.
+        """Return the findings in *batches*, a part of input *number*; add records of their keys to *records*.
 
         Raises: TarFormatError for damage if the part *is_cut*, since it may be the cut that is wrong.
         """

@@ -72,7 +72,7 @@ class AzureAccount(NamedTuple):
 
 
 def _account() -> AzureAccount:
-    """Return the account of the environment. Raises: StorageError if there is none."""
+    """Return the account in the environment variables. Raises: StorageError if they are missing or malformed."""
     text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
     name, endpoint = (os.environ.get(f"AZURE_STORAGE_{n}", "") for n in ("ACCOUNT", "SERVICE_ENDPOINT"))
     key, sas = (os.environ.get(f"AZURE_STORAGE_{n}", "") for n in ("KEY", "SAS_TOKEN"))

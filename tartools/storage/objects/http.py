@@ -462,7 +462,7 @@ def _proxy_of(address: str) -> str:
 
 
 def _is_in(host: str, networks: str) -> bool:
-    """Tell whether *host* is an address in one of *networks* (10.0.0.0/8, …), which `proxy_bypass` does not know."""
+    """True if *host* is an address in one of *networks* (10.0.0.0/8, …), which `proxy_bypass` does not know."""
     for network in networks.split(","):
         with suppress(ValueError):
             if "/" in network and ip_address(host) in ip_network(network.strip(), strict=False):
@@ -471,6 +471,9 @@ def _is_in(host: str, networks: str) -> bool:
 
 
 def netrc_header(address: str, moved: bool) -> dict[str, str]:
-    """Return the header with name and password for the server of *address*, if `$NETRC` or ~/.netrc has them."""
+    """Return the header Authorization for *address* from `$NETRC` or ~/.netrc; {} if its server has no login there.
+
+    *moved* is not used: after a redirect, the login is that of the new server.
+    """
     login = login_of(urlsplit(address).hostname or "")
     return urllib3.make_headers(basic_auth=f"{login.name}:{login.password}") if login else {}

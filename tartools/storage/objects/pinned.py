@@ -18,7 +18,7 @@ class Range:
     """The bytes *start* to *end* (None: up to where the object ends) of an object, and where they are received.
 
     That is *destination*, if it is not None, which holds the next bytes; else the next place in *buffer*, which has
-    room for all; else new memory. `chunks` has views of both. *again*: nobody has seen them, so
+    room for all; else new memory. `chunks` has views of both. *repeatable*: no reader has seen them, so
     they may be received anew.
     """
 
@@ -38,7 +38,7 @@ class Range:
         return self.start + self.received
 
     def take(self, reply: Reply, max_bytes: int) -> int:
-        """Receive up to *max_bytes* bytes; return how many came, 0 at the end."""
+        """Receive up to *max_bytes* bytes of *reply* into memory (see `Range`); return their count, 0 at the end."""
         room = self.destination if self.buffer is None else self.buffer[self.received :]
         data = room[: reply.body.readinto(room[:max_bytes])] if room else memoryview(reply.body.read(max_bytes))
         if self.destination is None and data:

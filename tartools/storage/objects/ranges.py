@@ -210,7 +210,10 @@ class RangedInput(Input):
     # ---- ahead: several ranges at once ----
 
     def _from_thread(self) -> memoryview:
-        """Return the next bytes of the first part that threads receive; none at its end."""
+        """Wait until a thread has received bytes of the first part; return them. Empty at its end, or after a stop.
+
+        Raises: the error with which the thread ended.
+        """
         part = self._parts[0]
         if not part.chunks:
             begin = time.monotonic()

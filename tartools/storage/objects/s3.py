@@ -177,7 +177,11 @@ def _status(error: exceptions.ClientError) -> int:
 
 
 def _status_error(error: exceptions.ClientError, url: str, verb: str, pinned: bool) -> Exception:
-    """Return the failure that *error* reports (S3 API reference, Error responses)."""
+    """Return the exception for the error response *error* to a request for *url* (S3 API reference, Error responses).
+
+    *verb*: verb of the request for the message ("read", "write"). *pinned*: an earlier response had a version of the
+    object, so that a missing object is a changed one.
+    """
     name = _code(error)
     status, headers = _status(error), error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     if http.is_busy(status) or name.startswith(_TRANSIENT):
