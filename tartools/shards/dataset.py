@@ -1,7 +1,5 @@
 """What a command reads: shards and tables as one data set. Begin reading at `DataSet.to`, then in `passes`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

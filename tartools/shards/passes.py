@@ -13,8 +13,6 @@ inputs are, nor what the outputs are:
 Some read the inputs twice. Then the `Snapshot` of the pass has the samples of both readings the same.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -86,13 +84,13 @@ class Sorter(Protocol):
     def needs_values(self) -> bool:
         """True if the order depends on values, which are read from the samples if no column has them."""
 
-    def positions(self, inputs: RowInputs, account: Account) -> Iterator[int] | None:
+    def positions(self, inputs: "RowInputs", account: Account) -> Iterator[int] | None:
         """Return the sorted row numbers of *inputs*; None if columns lack the values. Counts the samples in *account*.
 
         Raises: UnsortableRowsError.
         """
 
-    def positions_by_samples(self, run: Pass[int], inputs: RowInputs) -> Iterator[int]:
+    def positions_by_samples(self, run: "Pass[int]", inputs: "RowInputs") -> Iterator[int]:
         """Return the sorted row numbers of *inputs*, by values that are read from the samples of *run*."""
 
     def batches(self) -> Iterator[Batch]:
@@ -174,7 +172,7 @@ class Pass(ABC, Generic[Item]):
         assert chosen is not None
         deliver_flags(self.evaluate(flags, of_keys, reading), chosen, rest, self.account)
 
-    def split(self, labelled: Iterable[tuple[Batches, Sequence[str]]], shards: PartShards) -> Iterator[str]:
+    def split(self, labelled: Iterable[tuple[Batches, Sequence[str]]], shards: "PartShards") -> Iterator[str]:
         """Write samples to the *shards* of the parts that are their labels; yield URLs: see `deliver_labels`."""
         return deliver_labels(labelled, partial(shards.begin, destination=self.destination))
 
@@ -270,7 +268,9 @@ class Pass(ABC, Generic[Item]):
                 first += len(batch)
         raise StorageError("the input has changed: it has fewer samples now")
 
-    def gather(self, work: Work[Result], account: Account, *, max_workers: int, remote: bool = False) -> Tasks[Result]:
+    def gather(
+        self, work: "Work[Result]", account: Account, *, max_workers: int, remote: bool = False
+    ) -> "Tasks[Result]":
         """Yield the tasks of *work* over the samples, in order: see `workers.gather`.
 
         The samples can be read again afterwards, or were indexed before, and then may not have changed since. *account*
@@ -285,7 +285,7 @@ class Pass(ABC, Generic[Item]):
             max_workers = min(self.max_workers, max_workers)
             yield from gather(self.urls, account, self.reading, work, max_workers=max_workers, remote=remote)
 
-    def counted_gather(self, work: Work[Result], *, remote: bool = False) -> Tasks[Result]:
+    def counted_gather(self, work: "Work[Result]", *, remote: bool = False) -> "Tasks[Result]":
         """Yield the tasks of *work* as `gather` does, with all samples counted but nothing reported."""
         from tartools.shards.workers import DEFAULT_WORKERS
 
@@ -293,7 +293,7 @@ class Pass(ABC, Generic[Item]):
         silent = Account(lambda _: None)
         self.account.progress.phase = Phase("counting", account=silent)
 
-        def counting(task: ShardTask[Result]) -> Iterable[bytes]:
+        def counting(task: "ShardTask[Result]") -> Iterable[bytes]:
             task.batches = counted(task.batches, silent)
             return work(task)
 
@@ -302,7 +302,7 @@ class Pass(ABC, Generic[Item]):
     def results(self, work: Callable[[Iterator[Batch]], Result]) -> list[Result]:
         """Return the results of *work* for the samples of each task, in order. Nothing is reported."""
 
-        def work_on(task: ShardTask[Result]) -> Iterable[bytes]:
+        def work_on(task: "ShardTask[Result]") -> Iterable[bytes]:
             task.result = work(task.batches)
             return ()
 

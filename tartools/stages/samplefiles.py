@@ -3,8 +3,6 @@
 A sample is remembered by its location: the bytes of a plain local file, or of the scratch file.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -47,7 +45,7 @@ class Location(NamedTuple):
         return LOCATION.pack(*self)
 
     @classmethod
-    def unpack(cls, packed: bytes) -> Location:
+    def unpack(cls, packed: bytes) -> "Location":
         """Return the location that `pack` made *packed*."""
         return cls._make(LOCATION.unpack(packed))
 

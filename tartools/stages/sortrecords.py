@@ -10,8 +10,6 @@ is. Sorting never looks into a record, and both kinds are packed and unpacked on
 key needs no size, since it is what precedes the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, groupby, islice
 from operator import itemgetter

@@ -7,8 +7,6 @@ header or more, fill the extent of the sample: then it has no other members. Not
                         ^ offset                          ^ offset
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -39,7 +37,7 @@ class ListedPlaces(NamedTuple):
     order: Any
     described: Any  # True where these are all members of the sample
 
-    def part(self, low: int, high: int) -> ListedPlaces:
+    def part(self, low: int, high: int) -> "ListedPlaces":
         """Return rows *low* to *high*."""
         return self._replace(**{name: rows[low:high] for name, rows in self._asdict().items() if name != "fields"})
 

@@ -258,8 +258,9 @@ def test_help_and_version(name: str, option: str, main: Main) -> None:
     text = done.stdout.decode()
     assert text.startswith(f"Usage: {name} ")
     assert command(name).summary in text
-    for shared in ("--quiet", "--verbose", "--progress", "--version"):
+    for shared in ("--quiet", "--verbose", "--progress"):
         assert shared in text
+    assert ("--version" in text) == (option == "--help")  # -h has what is special to the command
     about = main(name, "--version")
     assert (about.status, about.stderr) == (0, "") and re.fullmatch(rb"tartools \d+\.\d+\.\d+\n", about.stdout)
 

@@ -164,6 +164,6 @@ def test_a_loader_in_a_worker_of_another(workers: int, whole: bool) -> None:
 
 @pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
 def test_a_loader_takes_no_sampler(name: str) -> None:
-    said = rf"^loader makes a sampler of its own, .* takes no {name}: give it shuffle, .*Dataset\(\.\.\.\), {name}="
+    said = rf"^loader makes its own sampler, .* takes no {name}: give it shuffle, .*Dataset\(\.\.\.\), {name}="
     with pytest.raises(TypeError, match=said):
         loader("a.tar", 4, **{name: [1, 2]})
