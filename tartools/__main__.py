@@ -30,7 +30,10 @@ def run() -> NoReturn:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what *arguments* ask `tartools` itself for; return the exit status. Raises: TarToolsError, OSError."""
+    """Run `tartools` with *arguments*: print an overview, the help or the version; return the exit status.
+
+    Any other word is an error, with status USAGE_STATUS. Raises: TarToolsError, OSError.
+    """
     from tartools.cli import process
 
     name = arguments[0] if arguments else ""

@@ -162,12 +162,12 @@ def hints(owner: Any) -> dict[str, Any]:
 
 
 def is_group(hint: Any) -> bool:
-    """Tell whether *hint* is a group of options."""
+    """True if *hint* is a class of options (`Group`)."""
     return isinstance(hint, type) and issubclass(hint, Group)
 
 
 def is_option(hint: Any) -> bool:
-    """Tell whether *hint* declares an option."""
+    """True if *hint* declares an option: `Annotated[type, Option(...)]`."""
     return get_origin(hint) is Annotated and isinstance(hint.__metadata__[0], Option)
 
 

@@ -135,7 +135,7 @@ class Bar:
 
 
 def _is_in_background() -> bool:
-    """Tell whether another process group has the terminal: the user is doing something else there."""
+    """True if another process group has the terminal: the user is doing something else there."""
     try:
         return os.tcgetpgrp(2) != os.getpgrp()
     except OSError:  # it is not the terminal of our session
@@ -155,7 +155,7 @@ def how_much(account: Account) -> tuple[int, int | None]:
 
 
 def _is_all_read(account: Account) -> bool:
-    """Tell whether all is read, but samples wait."""
+    """True if all bytes are read, and not all samples are processed."""
     return 0 < (account.progress.expected or 0) <= account.bytes_in and account.settled < account.samples_in
 
 

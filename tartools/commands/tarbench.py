@@ -233,7 +233,7 @@ def form_of_all(urls: Sequence[str]) -> str:
 
 
 def is_on_server(url: str, kind: str) -> bool:
-    """Tell whether the samples of *url*, which is of this *kind*, are on a server; a table's first ones."""
+    """True if the samples of *url*, of this *kind*, are on a server; of a table, its first samples count."""
     if kind != TABLE_FORM:
         return storage.is_far(url)
     from tartools.tables import source
@@ -304,7 +304,10 @@ def places_of_copies(
 
 
 def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Reading) -> Iterator[Sample]:
-    """Return the samples of *urls*, of this *kind*; files with one key are a sample."""
+    """Return the samples of *urls*, given their *kind*: ZIP_FORM, LOOSE_FORM (a folder), else shards and tables.
+
+    In zip files and folders, adjacent files with one key are a sample.
+    """
     if kind == ZIP_FORM:
         storage.check_inputs(urls)
         return zipfiles.samples(urls, account, None, reading.strictness.skip_special)

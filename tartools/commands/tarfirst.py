@@ -67,7 +67,7 @@ class FirstConditions(cli.Group):
 
 @cli.command(__doc__)
 def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) -> None:
-    """Run the command."""
+    """Run tarfirst: write the payload of the chosen field of the first sample that meets *conditions* to stdout."""
     words = select.parse_words(conditions.fields)
     if len(words) > 1 or any(word.new for word in words):
         raise UsageError("-f takes a single field, or a;b for the first of these that a sample has")

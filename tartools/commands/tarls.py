@@ -122,7 +122,7 @@ def written_entries(entries: Iterator[ListedObject], form: Form, end: str, accou
 
 
 def is_one_line(url: str, end: str, account: Account) -> bool:
-    """Tell whether *url* reads back where names end with *end*; report it if not."""
+    """True if *url* reads back where names end with *end*; report it if not."""
     if end in url:
         account.omit(
             f"{url}: not listed, as its name holds {'a line feed; -0' if end != chr(0) else 'NUL; --json'} lists it"

@@ -124,7 +124,7 @@ class Account:
         self.told_empty = True
 
     def comes_back(self, key: bytes, shard: str) -> None:
-        """Note that *key* returns in *shard* after other keys; warn, once a run."""
+        """Record *key*, which returns in *shard* after other keys; warn, once a run."""
         if not self.torn:
             name = key.decode("utf-8", "surrogateescape")
             self.warn(

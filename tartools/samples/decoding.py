@@ -69,7 +69,7 @@ class PictureState(NamedTuple):
 
 
 def picture_header(member: Member) -> PictureHeader:
-    """Return the header of the picture *member* without decoding it. Raises: as `decoded`, but for damage behind it."""
+    """Return the header of the picture *member* without decoding it. Raises: see `decoded`; not for bad pixels."""
     with _opened(member, pixels=False) as opened:
         return header_of(opened)
 
@@ -331,7 +331,7 @@ def array(
     """Return the picture *data* in Pillow's *mode* as an array: height, width, and channels unless that is "L".
 
     If *first*, channels are first. If *floats*, values are from 0 to 1, in 32 bits; else bytes. With *least*, a JPEG
-    may be decoded at a half, a quarter or an eighth, to at least the height and width that this says of those it has.
+    may be decoded at a half, a quarter or an eighth; `least(height, width)` returns the least height and width.
     *refused*: see `decoded_picture`. Holds: the decoded picture, and the array. Raises: as `decoded_picture`.
     """
     decoded = _by_simplejpeg(data, mode, least, refused)

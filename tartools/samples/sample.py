@@ -111,7 +111,10 @@ class Sample:
     @overload
     def get(self, field: str, default: None = None, *, verbatim: bool = ...) -> bytes | None: ...
     def get(self, field: str, default: bytes | None = None, *, verbatim: bool = False) -> bytes | None:
-        """Return the payload of *field*, or *default*. Fields are found as by `member`."""
+        """Return the payload of *field*, or *default* if the sample lacks it.
+
+        Case is ignored if no field matches exactly, unless *verbatim*. Raises: SampleError if two fields match.
+        """
         member = self._find(field, verbatim)
         return default if member is None else read_range(member[1], member[3], member[3] + member[4])
 
@@ -169,7 +172,7 @@ class Sample:
         return self._members
 
     def _find(self, field: str, verbatim: bool) -> Member | None:
-        """Return the member of *field*, possibly as a plain tuple. As `member`."""
+        """Return the member of *field*, possibly as a plain tuple; None if there is none. Raises: see `member`."""
         path = self.raw_key + behind_key(field)
         matches = [member for member in self._members or self._raw_members() if member[0] == path]
         if len(matches) == 1:

@@ -14,7 +14,7 @@ from tartools.tables.schema import is_table_name
 class DataSet(NamedTuple):
     """The samples of the shards and tables *urls*, read by up to *max_workers* workers where that pays.
 
-    *account* gets what is to be said of the samples, once. *read_shards*, if given, reads the shards ahead.
+    *account* gets counts and warnings about the samples, once. *read_shards*, if given, reads the shards ahead.
     """
 
     urls: Sequence[str]

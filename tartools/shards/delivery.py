@@ -68,8 +68,8 @@ class Picked:
 def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Callable[[str], Series]) -> Iterator[str]:
     """Write samples to the parts that are their labels; yield the URL of each shard once it has its name.
 
-    `begin(part)` gives what writes the shards of a part. The last shards of all parts are written to their ends before
-    the first of these appears. If the shards of a part are all that are wanted, no more samples are asked for.
+    `begin(part)` returns the series of shards of a part. The last shards of all parts are written completely before
+    the first of these appears. When a part has its maximal number of shards, no more samples are read.
 
     Order: in each part that of the input. Holds: a file for each part, and 64 MiB of samples.
     Raises what *labelled* and `begin` raise, StorageError and SampleError. Shards that were yielded stay, no other

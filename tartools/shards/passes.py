@@ -100,7 +100,7 @@ class Sorter(Protocol):
 class Pass(ABC, Generic[Item]):
     """One reading of the shards and tables *urls*, for *outputs*; up to *max_workers* workers read where that pays.
 
-    *account* gets what is to be said of the samples, once. *read_shards*, if given, reads the shards ahead.
+    *account* gets counts and warnings about the samples, once. *read_shards*, if given, reads the shards ahead.
     """
 
     # makes an item that may be held, in place of one that may keep a buffer alive; None if all items may
@@ -149,9 +149,9 @@ class Pass(ABC, Generic[Item]):
 
     @abstractmethod
     def order(self, items: Iterator[Item], watch: Watch | None = None) -> None:
-        """Write what *items* stand for, in their order, to the only output.
+        """Write the samples or rows that *items* stand for, in the order of *items*, to the only output.
 
-        *watch* passes on what is written; it gets that, and a function that returns its keys.
+        `watch(outputs, keys)`, if given, yields *outputs*: samples, or batches of rows. `keys(output)`: their keys.
         """
 
     @abstractmethod
@@ -166,7 +166,7 @@ class Pass(ABC, Generic[Item]):
     ) -> None:
         """Write the samples whose flag is set to the first output, the others to the second, or leave them out.
 
-        As `evaluate` and `deliver_flags`.
+        *flags*, *of_keys* and *reading*: see `evaluate`. Raises: see `deliver_flags`.
         """
         chosen, rest = [*self._destinations(), None][:2]
         assert chosen is not None
@@ -182,7 +182,7 @@ class Pass(ABC, Generic[Item]):
     def batches(self) -> Iterator[Batches]:
         """Return all samples, or the rows that list them, in batches; after the last one nothing may have changed.
 
-        Whoever takes them counts them.
+        The consumer counts the samples.
         """
 
     @abstractmethod
@@ -194,7 +194,7 @@ class Pass(ABC, Generic[Item]):
     ) -> Iterator[tuple[Batches, Sequence[Answer]]]:
         """Yield batches of samples, or of rows that list them, each with the result of *answers* for it.
 
-        They are read as *reading* says. For rows, shards are read again, unless *of_keys* says it of keys alone.
+        They are read as *reading* says. For rows, shards are read again, unless `of_keys(keys)` gives the results.
         Raises: StorageError if the samples have changed.
         """
 
@@ -208,7 +208,7 @@ class Pass(ABC, Generic[Item]):
         """
 
     def prepare(self, *, reread: bool) -> None:
-        """Make the rows now, if rows stand for samples; with *reread*, samples are read again for their values."""
+        """Index the shards now, if rows stand for samples. *reread*: take a snapshot, to read samples again later."""
 
     def count(self) -> int:
         """Return the number of samples."""
@@ -219,21 +219,21 @@ class Pass(ABC, Generic[Item]):
         label: Callable[[Batch], Sequence[str]],
         of_keys: Callable[[Sequence[bytes]], Sequence[str]] | None = None,  # for rows
     ) -> Iterator[Mapping[str, int]]:
-        """Yield numbers of samples by label, to be added: *label* returns those of a batch, *of_keys* of keys."""
+        """Yield counts of samples by label, to be added up. `label(batch)`, or for rows `of_keys(keys)`: labels."""
         yield from self.results(lambda batches: dict(Counter(chain.from_iterable(map(label, batches)))))
 
     # ---- reading samples ----
 
     def shards(self, account: Account | None = None, reading: Reading | None = None) -> Iterator[Iterator[Batch]]:
-        """Return the samples of each shard, in batches; as `read`."""
+        """Return an iterator of batches for each shard; *account*, *reading* and errors: see `read`."""
         account, reading = account or self.account, reading or self.reading
         check_shards(self.urls, account)
         return (self._shard(at, url, account, reading) for at, url in enumerate(self.urls))
 
     def read(self, account: Account | None = None, reading: Reading | None = None) -> Iterator[Batch]:
-        """Return all samples, in batches; as *reading* says, if it is given. Whoever takes them counts them.
+        """Return all samples, in batches; as *reading* says, if it is given. The consumer counts the samples.
 
-        *account* is told of what is no sample. Raises: see `reading.read_samples`.
+        *account* gets reports of members that are no samples. Raises: see `reading.read_samples`.
         """
         return one_by_one(self.shards(account, reading))
 
@@ -273,8 +273,8 @@ class Pass(ABC, Generic[Item]):
     ) -> "Tasks[Result]":
         """Yield the tasks of *work* over the samples, in order: see `workers.gather`.
 
-        The samples can be read again afterwards, or were indexed before, and then may not have changed since. *account*
-        is told of what is no sample.
+        The samples can be read again afterwards; if they were indexed, they may not have changed since. *account*
+        gets reports of members that are no samples.
         """
         from tartools.shards.workers import gather, gather_here
 
@@ -300,7 +300,7 @@ class Pass(ABC, Generic[Item]):
         return self.gather(counting, silent, max_workers=DEFAULT_WORKERS, remote=remote)
 
     def results(self, work: Callable[[Iterator[Batch]], Result]) -> list[Result]:
-        """Return the results of *work* for the samples of each task, in order. Nothing is reported."""
+        """Return the result of *work* for the batches of each task, in order. Nothing is reported."""
 
         def work_on(task: "ShardTask[Result]") -> Iterable[bytes]:
             task.result = work(task.batches)
@@ -334,7 +334,7 @@ class SamplePass(Pass[Sample]):
                 yield each(batches, self.account)
 
     def _shards_ahead(self) -> Iterator[Iterator[Batch]]:
-        """Return the samples of each shard, in batches; read ahead if the pass is told to."""
+        """Return an iterator of batches for each shard; shards are read ahead by *read_shards*, if it was given."""
         if self._read_shards is None:
             return self.shards()
         check_shards(self.urls, self.account)

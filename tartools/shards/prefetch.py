@@ -154,7 +154,7 @@ class ShardAhead(Input):
             return count
 
     def cancel(self) -> bool:
-        """Make the thread end soon; tell whether it will."""
+        """Ask the thread to end; return True if it will end soon."""
         with self._changed:
             self._unwanted = True
             self._changed.notify_all()
@@ -222,7 +222,7 @@ class SpillBuffer:
 
     @property
     def full(self) -> bool:
-        """Return whether the reader should wait."""
+        """True if the thread that reads the shard should wait."""
         return self.awaited and self.size >= MAX_AWAITED_BYTES
 
     def append(self, chunk: bytes) -> None:

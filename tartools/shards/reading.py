@@ -143,7 +143,7 @@ def closing_upstream(samples: Iterable[object]) -> Iterator[None]:
 def check_shards(urls: Sequence[str], account: Account) -> int | None:
     """Check *urls* as far as that is possible without reading; return their total size in bytes, None if unknown.
 
-    Where *account* does not know yet what will be read, that is it. Raises StorageError.
+    Sets the expected bytes and shards of *account*, unless they are set. Raises StorageError.
     """
     size = storage.check_inputs(urls)
     progress = account.progress
@@ -162,7 +162,7 @@ def shard_batches(
     until: int | None = None,
     first: RepeatedKeyDetector | None = None,
 ) -> Generator[Batch, None, None]:
-    """Yield the samples of the shard *url* in batches; whoever takes them counts them.
+    """Yield the samples of the shard *url* in batches; the consumer counts them.
 
     *stream* is its tar stream if it is already open; it is closed at the end, or when the generator is closed.
     Of a plain file, whose stream stands at byte *begin*, only the samples up to byte *until*, where one must begin.
@@ -367,7 +367,7 @@ class ShardStream:
         self._counted = stored
 
     def cancel(self) -> bool:
-        """Make another thread's `readinto` return soon; tell whether that is possible."""
+        """Make another thread's `readinto` return soon; return False if that is not possible."""
         opened = self._input
         return opened is None or opened.cancel()
 

@@ -59,7 +59,7 @@ class RowPass(Pass[int]):
         return self._rows
 
     def _index(self, groups: Sequence[Sequence[str]]) -> list[range]:
-        """Make the rows of *groups*, lists of URLs that together are the input; return the row numbers of each."""
+        """Index the shards in *groups*, lists of URLs: together the input. Return the row numbers of each group."""
         indexing = shardrows.Indexing(self.reading, self.max_workers)
         self._rows, ranges = shardrows.row_inputs_apart(groups, self.account, indexing)
         return ranges

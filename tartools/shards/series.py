@@ -19,7 +19,7 @@ MAX_PARTS_REPORTED = 20  # parts that are reported one by one
 
 
 class Limits(NamedTuple):
-    """When a shard is full and when all is done.
+    """The maximal size of a shard, and the maximal number of shards.
 
     Shard k, from 0 on, gets up to `samples(k)` samples (None: any number), and its tar, end included, up to *size*
     bytes; a sample that alone is larger gets a shard of its own. There are up to *shards* shards.
@@ -57,7 +57,7 @@ class Series:
 
     @property
     def done(self) -> bool:
-        """Return whether all shards that are wanted are complete."""
+        """True if the maximal number of shards is complete."""
         return self.shards == self._limits.shards
 
     def write(self, batch: Batches, first: int, last: int) -> Iterator[str]:
@@ -201,7 +201,7 @@ class PartOutputs(NamedTuple):
 class PartShards:
     """Writes a series of shards for each part of the inputs *urls*, to *outputs*; the only part has the name "".
 
-    Those of *parts* are checked before anything is read, those of others when they begin.
+    Outputs of *parts* are checked before anything is read, outputs of other parts when they begin.
     Raises: UsageError; StorageError if an output exists that may not be replaced.
     """
 
@@ -240,7 +240,7 @@ class PartShards:
             self._spreads[part] = Spread(count, even)
 
     def begin(self, part: str, destination: Callable[[str], Destination]) -> Series:
-        """Return the series of shards of *part*; `destination(url)` is the sink that is one of them.
+        """Return the series of shards of *part*; `destination(url)` returns the sink of one of them.
 
         Raises: see the class; SampleError for a part that was not counted.
         """

@@ -138,7 +138,7 @@ def shard_versions(urls: Sequence[str]) -> dict[str, str]:
 
 
 def check_no_tables(looked: Mapping[str, Probe], why: str) -> None:
-    """Raise UsageError if one of the URLs in *looked* is a table, which it may not be because of *why*."""
+    """Raise UsageError if one of the URLs in *looked*, probes by URL, is a table; *why*: ends the message."""
     for url, probe in looked.items():
         if probe.first == schema.PARQUET_MAGIC:
             raise UsageError(f"this is a table, and {why}", url=url)
@@ -178,7 +178,7 @@ def index_shards(
 
 
 def lacking_column(table: TablePart, facts: TableFacts) -> str | None:
-    """Return a column that is *facts* and that *table* has not; None if it has all."""
+    """Return the name of the first column of *facts* that *table* lacks; None if it has all."""
     columns = [name for name, _ in facts.known]
     if facts.pictures:
         columns += [name for field in schema.fields_of(table.schema) for name, _ in fact_columns(field)[:1]]
@@ -186,7 +186,7 @@ def lacking_column(table: TablePart, facts: TableFacts) -> str | None:
 
 
 def check_seen(inputs: RowInputs, facts: TableFacts) -> None:
-    """Raise SampleError if shards were read for *inputs*, and no sample at all has a field that is *facts*."""
+    """Raise SampleError if shards were indexed for *inputs*, and no sample has a field that *facts* are about."""
     if any(isinstance(part, RowSpool) and part.rows for part in inputs.parts):
         facts.check_seen(schema.fields_of(inputs.schema))
 
@@ -202,7 +202,10 @@ def all_rows(inputs: RowInputs) -> Iterator[RowBatch]:
 
 
 def rows_at(inputs: RowInputs, positions: Iterable[int], tmpdir: str | None) -> Iterator[RowBatch]:
-    """Return the rows of *inputs* at *positions*, in that order; see `inputs.rows_in_order`."""
+    """Return the rows of *inputs* at *positions*, in that order, as batches; *tmpdir*: folder of the temporary file.
+
+    Reads all *positions* first. Holds: 8 bytes a position, and a part of the rows: see `inputs.rows_in_order`.
+    """
     return (RowBatch(rows.drop_columns([ROW_COLUMN])) for rows in rows_in_order(inputs, positions, tmpdir))
 
 
@@ -248,7 +251,10 @@ def samples_of(reader: VerifiedReader, rows: Any, numbers: Any) -> Iterator[Batc
 
 
 class Update(NamedTuple):
-    """The rows of *inputs* at *rows* are the new table. *taken* shards were taken over, *read* and *dropped* not."""
+    """An updated table: the rows number *rows* of *inputs*, in this order.
+
+    Numbers of shards: *taken* over from the old table, *read* anew, and *dropped* since they are not named any more.
+    """
 
     inputs: RowInputs
     rows: Iterator[int]
@@ -258,9 +264,9 @@ class Update(NamedTuple):
 
 
 def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Indexing) -> Update:
-    """Return the rows of the shards *urls*, in this order; without any, of the shards of *old* that still exist.
+    """Return the rows of the shards *urls*, in this order; without *urls*, of the shards in table *old* that exist.
 
-    Rows of *old* are taken over if they are all rows of a shard that has not changed. The other shards are read.
+    Rows of a shard are taken over from *old* if it lists the shard completely and in this version; others are read.
 
     Raises: what `row_inputs` raises; UsageError for tables, and for a shard that is named twice.
     """
@@ -299,12 +305,12 @@ def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Inde
 
 
 def same_name(url: str) -> str:
-    """Return a name of the shard *url* that does not depend on the directory in which it is said."""
+    """Return the absolute path of a local shard, or the URL of a remote one: the same for all names of one shard."""
     return os.path.abspath(url.removeprefix("file:")) if Url(url).is_local else str(url)
 
 
 def whole_shards(table: TablePart) -> dict[int, Runs]:
-    """Return the rows of the shards that *table* lists completely: all rows from the first on, once and in order."""
+    """Return ranges of row numbers, by shard number, of shards that *table* lists completely, once and in order."""
     import numpy as np
 
     runs_by_number: dict[int, Runs] = {}
@@ -327,6 +333,6 @@ def whole_shards(table: TablePart) -> dict[int, Runs]:
 
 
 def empty_columns(update: Update) -> list[str]:
-    """Return the columns of values of the old table that the shards read now have not."""
+    """Return the columns of the old table that are null for the shards that were read anew; [] if none was read."""
     table, spool = update.inputs.parts
     return [name for name in table.schema.names if name not in spool.schema.names] if spool.rows else []

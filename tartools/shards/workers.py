@@ -74,14 +74,14 @@ class TaskPlan(NamedTuple):
 
 
 class ShardTask(Generic[Result]):
-    """A task: first what its work is done with, then what that gives.
+    """A task: its number and inputs, then the output and result that its work gives.
 
     `number`: its place among the tasks, from 0 on.
     `parts`: the shards, or the part of a shard, that it reads.
     `in_worker`: True in a worker, False in the process that gathers.
     `batches`: all samples. They are read once: either here, or shard by shard from `shards`.
     `shards`: each of `parts` with its samples.
-    `output`: chunks of bytes that the work has made, for whoever gathers. To be taken before `result`.
+    `output`: chunks of bytes from the work; the consumer takes all of them before `result`.
     `result`: set by the work before its output ends; None if it has none. Pickled if the work is done by a worker.
     """
 
@@ -235,7 +235,7 @@ def is_compressed_file(url: str) -> bool:
 
 
 def rest_of_input(plan: TaskPlan, urls: Sequence[str]) -> TaskPlan:
-    """Return the task that does *plan* and all that follows it, in the process that gathers.
+    """Return the task of *plan* and all tasks after it, for the process that gathers.
 
     Only the first part of a task can begin inside a shard, and only the last can end there: it is read to the end of
     its shard instead, then the shards of *urls* behind it.

@@ -81,7 +81,7 @@ class SampleWriter:
         self.samples += 1
 
     def write_batch(self, batch: Any, first: int, last: int) -> None:
-        """Add the samples *first* to *last* - 1 of *batch*, a `Batch`, as `write` does."""
+        """Add samples *first* to *last* (exclusive) of *batch*, a `Batch`. Raises SampleError for a repeated key."""
         self._check_key(batch[first])  # the others differ: the reader would have joined them
         self._last = batch[last - 1]
         self._broken = True

@@ -27,7 +27,7 @@ class Adding(NamedTuple):
     """Options of `join_batches`: how fields are added.
 
     B is the second input of tarjoin. `members(key, value)` returns the members to add, `single()` the name of the
-    only field of all samples of B, if the values are its payloads. With *keep_unmatched*, samples without a partner
+    only field of all samples of B if the values are its payloads, else None. With *keep_unmatched*, unmatched samples
     are passed on. Of two fields of one name, that of A or of B is taken as *prefer* says (a or b; None: neither).
     *fold* makes names equal that count as one name.
     """

@@ -116,7 +116,10 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
 
 
 def positions_of(numbers: Iterable[int], counts: Sequence[int]) -> Iterator[int]:
-    """Yield the positions in the input of *numbers*: bits from POSITION_SHIFT on are the task, *counts* its samples."""
+    """Yield the positions in the input of *numbers*: task << POSITION_SHIFT, plus the position in the task.
+
+    *counts*: number of samples of each task.
+    """
     begins: list[int] = []
     for number in numbers:
         begins = begins or list(accumulate(counts, initial=0))  # complete once the first number is there

@@ -41,14 +41,14 @@ def label_samples(
     check: Callable[[str], None],
     spread: Callable[[Counter[str]], object] | None,
 ) -> Iterator[tuple[Batches, Sequence[str]]]:
-    """Return the samples of *run*, or the rows that list them, in batches with the names of their parts.
+    """Yield (batch, names of parts) for the samples of *run*, or the rows that list them: a name for each sample.
 
-    They go to *parts* by the hash of the key; with *column* too so that each part gets its share of each value; with
-    *column* alone to one part for each value, of which *check* raises ValueError if it can't be a name; and without
-    both to "". *spread*, if given, is called first with the number of samples of each part.
+    They go to *parts* by the hash of the key; with *column* too so that each part gets its share of each value. With
+    *column* alone, each value is a part: `check(value)` raises ValueError if it can't be a name. Without both, all go
+    to the part "". *spread*, if given, is called first with the number of samples of each part.
 
-    Raises: SampleError for a value that is missing or can't be a name, and for other samples than when they were
-    counted.
+    Raises: SampleError for a missing value, or one that can't be a name; and if samples differ from those that were
+    counted before.
     """
     run.prepare(reread=column is not None)
     counts: Counter[str] | None = None

@@ -330,7 +330,7 @@ def read_second(
 
 
 def check_no_rows(urls: Sequence[str]) -> None:
-    """Raise UsageError if one of *urls*, of A, is a file of rows by its name."""
+    """Raise UsageError if one of *urls*, the inputs of A, has the name of a file of rows (.tsv, .csv, .jsonl)."""
     for url in urls:
         if form := form_by_name(url):
             raise UsageError(f"A is shards or tables of samples, and this is {form} by its name: tarjoin A B", url=url)
@@ -442,7 +442,7 @@ class SecondShards:
         account.check()
 
     def _explain_errors(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield *batches*; if B is no shard, by its begin and its name, the error says how to read it as rows."""
+        """Yield *batches*; if B neither begins nor is named as a shard, the error says how to read it as rows."""
         read = False
         try:
             for batch in batches:

@@ -30,9 +30,9 @@ MAX_SAMPLE_IN_MEMORY = 16 << 20  # bytes of one joined sample in memory
 
 
 class Location(NamedTuple):
-    """The bytes of a sample, from *begin* to *end*: of a file, or of the scratch file if *in_scratch*.
+    """The location of a sample: bytes *begin* to *end* of a local file, or of the scratch file if *in_scratch*.
 
-    *shard*: number of the shard that the sample was read from, and of the file.
+    *shard*: number, in `SampleFiles`, of the shard that the sample was read from; the file is that shard.
     """
 
     begin: int
@@ -217,9 +217,9 @@ class SampleFiles:
 
 
 def extent(members: tuple[Member, ...]) -> tuple[Source | None, int, int]:
-    """Return the source that holds *members*, headers unchanged, one after the other, and the range that they fill.
+    """Return (source, begin, end): the bytes of one source that *members* fill, adjacent and with their headers.
 
-    The source is None if there is no such source.
+    The source is None if they come from several places, or need new headers.
     """
     begin = end = -1
     file: Source | None = None

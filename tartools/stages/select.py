@@ -166,7 +166,8 @@ def by_specs(
 def rekey(samples: Iterable[Sample], template: str, *, verbatim: bool = False) -> Iterator[Sample]:
     """Yield *samples* with new keys: *template* with {index}, {key}, {shard} and text fields ({cls}) filled in.
 
-    Names of fields compare without case unless *verbatim*. Raises: see `keyer`.
+    Names of fields compare without case unless *verbatim*. Raises: UsageError for a bad template; SampleError for a
+    field that is missing or no text, and for a new key that would not read back.
     """
     make = keyer(template, verbatim=verbatim)
     for index, sample in enumerate(samples):

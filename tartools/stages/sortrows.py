@@ -193,7 +193,7 @@ def positions_by_columns(
 def positions_by_samples(run: Pass[int], inputs: RowInputs, order: Order, memory: int) -> Iterator[int]:
     """Return the numbers of the rows *inputs* of *run*, sorted by values that are read from the samples.
 
-    As `positions_by_columns`.
+    Holds: *memory* bytes. Raises: UnsortableRowsError if rows have one key and different fields.
     """
     counts: list[int] = []  # samples of each task
     records = records_from_samples(run, order, counts)

@@ -38,7 +38,7 @@ class Distribution:
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Distribution:
-        """Count *numbers*."""
+        """Return the distribution of *numbers*."""
         distribution, counts = cls(), Counter(numbers)
         for number, count in counts.items():
             shift = max(0, number.bit_length() - BUCKET_BITS)

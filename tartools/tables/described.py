@@ -72,7 +72,10 @@ def _padded(sizes: Any) -> Any:
 
 
 def group_described(batch: Batch, columns: SampleColumns, places: ListedPlaces) -> list[Combination]:
-    """Return the samples of *batch*, all described, grouped by their fields, in order of appearance."""
+    """Return the samples of *batch* grouped by their fields, in order of appearance; no sample is read.
+
+    *places*: the members of all of them, from their *columns* of the table.
+    """
     return [
         Combination(
             rows,
@@ -84,7 +87,7 @@ def group_described(batch: Batch, columns: SampleColumns, places: ListedPlaces) 
 
 
 def _combinations(order: Any) -> list[tuple[list[int], Sequence[int]]]:
-    """Return the combinations of fields in order of appearance: their numbers, and the rows that have them."""
+    """Return (numbers of the fields, rows that have them) for each combination of fields, in order of appearance."""
     import numpy as np
 
     if (order == order[0]).all():

@@ -44,7 +44,7 @@ class TableFacts(NamedTuple):
 
     @property
     def known(self) -> list[Fact]:
-        """The columns that do not depend on the samples."""
+        """The columns that are known before samples are read: all but those of pictures."""
         return [
             *((column.name, "") for column in self.columns),
             *((f"{field}.blake2b", "digest") for field in self.hashed),
@@ -60,7 +60,7 @@ class TableFacts(NamedTuple):
         """Return the facts of each sample of *batch*.
 
         Payloads that are ranges of files are read only if they are needed, and large ones in parts, except values and
-        decoded pictures. Raises: SampleError as `samples.values.lookup`.
+        decoded pictures. Raises: SampleError for a field that occurs twice, or is not UTF-8 or JSON as it should be.
         """
         return map(self._facts_of, batch)
 

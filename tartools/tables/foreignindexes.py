@@ -94,7 +94,7 @@ class IndexedSample(NamedTuple):
         return join_path(self.key, part.field)
 
     def text(self, name: bytes) -> str:
-        """Return *name*, one of this sample, as text. Raises: SampleError if it is not UTF-8."""
+        """Return *name*, the key or a field of this sample, as text. Raises: SampleError if it is not UTF-8."""
         try:
             return name.decode()
         except UnicodeDecodeError:
@@ -214,7 +214,7 @@ def write_index(
 def _shards(
     blocks: Iterable[bytes], versions: Mapping[str, str], account: Account, check: Callable[[IndexedSample], None]
 ) -> IndexedShards:
-    """Yield the shards; all rows of a shard have to be read before the next shard. Holds: one block."""
+    """Yield each shard with its rows; read all its rows before you ask for the next shard. Holds: one block."""
     grouped = groupby(map(marshal.loads, blocks), itemgetter(0))
     name, shard_blocks = next(grouped, ("", iter(())))
     for url, version in versions.items():

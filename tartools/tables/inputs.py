@@ -119,7 +119,7 @@ def _select_columns(full_schema: Any, columns: Sequence[str] | None) -> Any:
 
 
 def _shard_begins(part: RowStream) -> list[int]:
-    """Return the numbers of the rows of *part* at which a shard begins."""
+    """Return the indexes of the rows of *part* that list the first sample of a shard."""
     import numpy as np
 
     begins: list[int] = []
@@ -134,9 +134,9 @@ def _shard_begins(part: RowStream) -> list[int]:
 
 
 def unified_schema(table_schema: Any) -> Any:
-    """Return the unified schema of a table, given its own.
+    """Return the unified schema (see the top of this module) of the rows of a table with the schema *table_schema*.
 
-    Columns that tartools needs keep their position; a column that can't be converted is an error when it is read.
+    Columns keep their order, without the column of versions. A column that can't be converted fails when it is read.
     """
     pa, own = schema.arrow(), schema.own_types()
     fields = []
@@ -153,7 +153,7 @@ def unified_schema(table_schema: Any) -> Any:
 
 
 def plain_type(kind: Any) -> Any:
-    """Return the plain type for *kind*: of a dictionary the type of its values, of a large type the small one."""
+    """Return the plain Arrow type for *kind*: int64 for dictionary<int64>, string for large_string."""
     pa = schema.arrow()
     is_a = pa.types
     if is_a.is_dictionary(kind):

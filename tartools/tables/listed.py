@@ -268,9 +268,9 @@ def column_names(columns: Iterable[Column]) -> list[str]:
 
 
 def known(columns: SampleColumns, name: str) -> Sequence[Any] | None:
-    """Return the values of the column *name*, None for an absent value; None if *columns* do not have them.
+    """Return the values of the column *name*, None for an absent value; None if the samples have to be read for them.
 
-    All values are None for a field, or a value inside a field, that no sample has.
+    If the table says that no sample has the field, all values are None.
     """
     values = columns.values(name)
     if values is None and name not in PSEUDO_FIELDS and columns.lacks(name.partition(":")[0]):
@@ -281,7 +281,7 @@ def known(columns: SampleColumns, name: str) -> Sequence[Any] | None:
 def texts_of_column(batch: Batch, column: Column) -> list[str | None]:
     """Return the value of *column* for each sample of *batch* as text, None for an absent value; not for INDEX.
 
-    Raises: as `values.lookup`.
+    Raises: SampleError if the field occurs twice, is not UTF-8, or is not JSON but should be.
     """
     read = getter(column)
     if batch.columns is None:

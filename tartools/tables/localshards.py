@@ -21,7 +21,7 @@ MAX_WALKED_BYTES = 1 << 16  # bytes; of a larger sample that lies alone only the
 
 
 class LocalShards:
-    """The local shards of *catalog*. With *ranges*, payloads may stay ranges of files, and are not read.
+    """Reads samples of the local shards of *catalog*. With *ranges*, payloads may stay unread ranges of files.
 
     Several threads may read. Holds: 128 open files, fewer if it is one of several *sources*, or under a low limit.
     """

@@ -83,7 +83,7 @@ class _Transfer:
 
 
 class RemoteShards:
-    """The shards of *catalog* on servers. Several threads may read.
+    """Reads samples of the shards of *catalog* that are on servers. Several threads may read.
 
     Holds: up to 256 MiB of samples for each running `read`, less if it is one of several *sources*.
     """

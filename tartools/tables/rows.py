@@ -166,7 +166,7 @@ class RowSpool:
         self.counts: dict[str, int] = {}  # of rows, by URL
 
     def add_shard(self, url: str, version: str) -> None:
-        """Add the shard *url*, of this *version*."""
+        """Register the shard *url* and its *version*, which `batches` needs for the rows of this shard."""
         self._numbers[url] = self._catalog.number(url, version)
 
     def add(self, block: bytes) -> None:

@@ -146,7 +146,7 @@ def open_table(url: str, file: io.BufferedReader | None = None) -> Iterator[Parq
 def open_parquet(
     url: str, file: io.BufferedReader | None = None, what: str = "table", buffer: int = 0
 ) -> Iterator[ParquetSource]:
-    """Open the Parquet file *url*, a table of samples or not, or its open *file*. *noun*: for messages.
+    """Open the Parquet file *url*, a table of samples or not, or its open *file*. *what*: a noun for it in messages.
 
     *buffer*: bytes of a column to read at once; 0: all of a row group.
     """
@@ -169,7 +169,7 @@ def open_parquet(
 
 
 def _open_error(file: io.BufferedReader, url: str, noun: str, error: TarFormatError) -> TarFormatError:
-    """Return the error, with its offset, for a *file* that pyarrow can't open because of *error*. *noun*: its noun."""
+    """Return the error, with its offset, for a *file* that pyarrow can't open because of *error*. *noun*: for it."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     if file.read(len(schema.PARQUET_MAGIC)) not in (schema.PARQUET_MAGIC, ENCRYPTED_MAGIC):

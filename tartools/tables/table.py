@@ -41,8 +41,8 @@ MAX_COMPARED_ROWS = 1 << 20  # whose keys are compared to find samples that were
 class RowLocations:
     """The extents of the samples of some rows, from row *first* of the file on. Opens shards when needed.
 
-    *key_checksums* (see `key_sums`) are compared with the keys of the samples that are read. Threads, and forks,
-    may use it.
+    *key_checksums*, from `extents.key_checksums`: compared with the keys of samples read; UNKNOWN_KEY equals any.
+    Threads, and forks, may use it.
     """
 
     def __init__(self, catalog: ShardCatalog, extents: Extents, key_checksums: Any, first: int = 0) -> None:
@@ -77,7 +77,9 @@ class RowLocations:
         )
 
     def samples(self, at: Any, rows: Any, keys: list[bytes] | None) -> list[Sample]:
-        """Return the samples at the indexes *at*: they have these *keys*, if given, and are *rows* of the file.
+        """Return the samples at the indexes *at* of these locations.
+
+        *rows*: their row numbers in the file, for messages. *keys*: their keys, if known, to be compared.
 
         Raises: StorageError if a sample differs from its row.
         """
@@ -91,7 +93,7 @@ class RowLocations:
         return samples
 
     def _mismatches(self, at: Any, keys: Sequence[bytes]) -> Any:
-        """Return the indexes in *keys* of keys that differ from the rows *at*."""
+        """Return the indexes of *keys* whose checksums differ from those of the rows *at*; UNKNOWN_KEY equals any."""
         expected = self.key_checksums[at]
         return ((expected != key_checksums(keys)) & (expected != UNKNOWN_KEY)).nonzero()[0]
 
@@ -352,7 +354,7 @@ class Table:
         return values
 
     def returning_key(self) -> tuple[str, str] | None:
-        """Return key and shard of the first repeated key: two samples of a shard, at other offsets, have it; or None.
+        """Return (key, shard) of a key that two samples of one shard have, at different offsets; None without one.
 
         Compares the first 2**20 rows. Reads the keys only if checksums are equal.
         """

@@ -153,7 +153,7 @@ class VerifiedReader:
             yield batch
 
     def _batch(self, part: Parsed, rows: Extents, at: int) -> Batch | None:
-        """Return the samples of *part*, which should be those of *rows* from *at* on; None if it has none."""
+        """Return the samples of *part*, which the rows from index *at* on should list; None if it is not samples."""
         if not isinstance(part, ContiguousGroups | ScatteredGroup):
             return None
         count = len(part.keys) if isinstance(part, ContiguousGroups) else 1
@@ -174,7 +174,7 @@ class VerifiedReader:
 
 
 def are_listed(batch: Batch, rows: Extents, at: int, bounds: list[int]) -> bool:
-    """True if the samples of *batch* are those of *rows* from *at* on, which begin at *bounds*."""
+    """True if *batch* has the samples that *rows* list from index *at* on: the same keys, at the offsets *bounds*."""
     end = at + len(batch)
     is_there = end <= len(rows) and batch.bounds() == bounds[at : end + 1]
     return is_there and (rows.keys is None or rows.keys[at:end] == batch.keys)

@@ -14,8 +14,8 @@ from tartools.train.epochorder import RowOrder, key_of, permuted
 class RankSteps(NamedTuple):
     """How the positions of an epoch are shared by *world_size* ranks, in steps of one batch (or sample) for each.
 
-    There are *full* steps with *size* positions for each rank, from *begin* on. The batches of the others begin at the
-    positions *rest*, of which the last is the end: some ranks may have none in the last step.
+    From *begin* on there are *full* steps with *size* positions for each rank. Batches of further steps begin at the
+    positions *rest*, whose last item is the end of the last batch: some ranks may have no batch in the last step.
     """
 
     world_size: int
@@ -28,9 +28,9 @@ class RankSteps(NamedTuple):
     def of(cls, begin: int, length: int, world_size: int, size: int, drop_last: bool, single: bool) -> RankSteps:
         """Share the positions from *begin* to *length* in batches of *size*.
 
-        What is left is shared as evenly as can be in one more step. If fewer samples than ranks are left, the step
+        The samples after the full steps are shared evenly in one more step. If they are fewer than ranks, the step
         before takes them along, so that batches of some ranks have one sample more: so all ranks have equally many
-        batches. With *drop_last* what is left is left out. With *single*, which is for samples and not for batches,
+        batches. With *drop_last* these samples are left out. With *single*, which is for samples and not for batches,
         nothing is taken along: some ranks have one sample more.
         """
         full, remaining = divmod(max(length - begin, 0), world_size * size)
@@ -59,7 +59,7 @@ class RankSteps(NamedTuple):
 
 
 class BatchedOrder:
-    """The rows of *inner* in batches: each of one label, of up to *size* rows, that cost up to *most* together.
+    """The rows of *inner* in batches: each of one label, of up to *size* rows, that cost up to *max_cost* together.
 
     Batches come in random order, or if *local*, in that in which *inner* has completed them. With *drop_last* the last
     batch of a label is left out, unless it has *size* rows. Holds: 16 bytes a row of the epoch that was asked for last.
@@ -85,7 +85,7 @@ class BatchedOrder:
         return self._batches(seed, epoch)[0][positions]
 
     def steps(self, begin: int, seed: int, epoch: int, world_size: int) -> RankSteps:
-        """Return how ranks share the batches from position *begin* on; of a batch that it cuts, the rest is one."""
+        """Return how ranks share the batches from position *begin* on; the rest of a cut batch is a batch."""
         bounds = self._batches(seed, epoch)[1]
         bounds_left = np.append(min(begin, bounds[-1]), bounds[bounds > begin])
         bounds_left = (
@@ -120,7 +120,10 @@ class BatchedOrder:
         return self._cached_epoch[1:]
 
     def _starts(self, rows: Any, of_label: Any) -> Any:
-        """Return the numbers among *rows* at which batches begin."""
+        """Return the indexes in *rows*, sorted by label, at which batches begin.
+
+        *of_label*: for each row, the index behind the last row with the same label.
+        """
         numbers = np.arange(len(rows))
         ends = np.minimum(numbers + self._size, of_label)
         if self._costs is not None:
@@ -158,7 +161,7 @@ def labels_of(table: Any, count: int, bucket: Any) -> Any:
     """Return the bucket number of each of *count* rows; 0 for all if *bucket* is None.
 
     *bucket* is a column, an array of labels, or a dict of columns and where their buckets begin, None for each value.
-    Raises: ValueError for what is none.
+    Raises: ValueError for another number of labels, or for begins of buckets that do not ascend.
     """
     labels = np.zeros(count, np.int64)
     if bucket is None:

@@ -96,7 +96,7 @@ class LooseFiles(Dataset[Any]):
 
 
 class ByNumber(Dataset[Any]):
-    """The batches of a dataset, each with its note; or the error that it met, which no worker could raise as it is."""
+    """Pairs (batch, `BatchNote`) from *dataset*; or an error as a value: workers can't raise it unchanged."""
 
     def __init__(self, dataset: Any, chooser: FieldChooser) -> None:
         self._dataset, self._chooser = dataset, chooser
@@ -212,7 +212,7 @@ def measure_row(row: BenchRow) -> dict[str, Any]:
 
 
 def _drop(row: BenchRow) -> float:
-    """Drop the files of a cold *row* from the page cache; return which share of them is still there."""
+    """Drop the files of a cold *row* from the page cache; return the share of their bytes that is still cached."""
     if row.cold:
         openfiles.drop(row.files)
     return openfiles.share_cached(row.files) if row.cold else 1.0

@@ -44,7 +44,7 @@ def reader(url: Name) -> Iterator[io.BufferedReader]:
 
 @contextmanager
 def _raise_cause(file: object) -> Iterator[None]:
-    """Raise why *file* failed, where torch raises an error of its own after that, without the URL."""
+    """Raise the error of *file*, with its URL, in place of the error that torch raises after it."""
     try:
         yield
     except Exception as error:

@@ -105,7 +105,7 @@ class HeldSamples(NamedTuple):
 
 
 class Remainder(NamedTuple):
-    """A reader's share of what other readers left of an epoch, if their number has changed.
+    """A reader's share of the samples that earlier readers left of an epoch, if the number of readers has changed.
 
     `held`: samples to yield first
     `slices`: slices to read then

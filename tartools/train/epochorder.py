@@ -254,7 +254,7 @@ def is_schedule(weights: Any) -> bool:
 def mixture_of(table: Any, count: int, weights: Any) -> Weighting:
     """Parse *weights* for *count* rows.
 
-    It is a column, an array, shares of sources by pattern, a schedule of these, or None where all rows are alike.
+    *weights*: a column, an array, shares of sources by pattern, a schedule of these; None: equal weights.
     Raises: SampleError, ValueError if they are no weights.
     """
     if isinstance(weights, dict):

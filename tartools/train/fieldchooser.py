@@ -210,7 +210,7 @@ def class_numbers(classes: Any) -> dict[str, dict[str, int]]:
 def as_dict(sample: Sample, needed: Set[str] | None = None, files: Set[str] = frozenset()) -> dict[str, Any]:
     """Return *sample* as a dict of webdataset: `__key__`, `__url__`, and payloads by field, in lower case.
 
-    Those of *files* that are ranges of a file are given as files.
+    Fields in *files* are open files instead of bytes, if their payloads are ranges of a file.
     Only the fields *needed* are read, if they are given; others are None. Raises: SampleError if two fields differ only
     in case, or if one begins with two underscores.
     """

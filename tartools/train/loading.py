@@ -254,7 +254,7 @@ class Loader(DataLoader[Any]):
         self._sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of all ranks: after the batches that this loader has yielded, on each rank.
+        """Return a state for all ranks: after as many batches, on each rank, as this loader has yielded.
 
         Raises: ValueError with `in_order=False`: of batches that come as they are ready nobody knows which are left.
         """

@@ -193,7 +193,7 @@ class _Packing:
         return (_raise_error(item) for batch in batches for item in batch)
 
     def _checked(self, url: str, position: int) -> RowBlock:
-        """Return the rows of the shard *url*, which is there. Raises: StorageError if it is another one."""
+        """Return the rows of the existing shard *url*. Raises: StorageError if it has other samples."""
         block = RowBlock(url)
         ends: list[Sample] = []
         for batch in read_batches([url], Account(), Reading(policy=ShardPolicy(reject_compressed=True))):
@@ -224,9 +224,9 @@ def _raise_error(item: Sample | TarToolsError) -> Sample:
 
 
 class EncodedItems(Dataset[Any]):
-    """The samples of *dataset*, as *kind* says: "keep", or the format of pictures. Sample n has the key n, in 9 digits.
+    """The items of *dataset* as samples. *kind*: "keep" or a format of pictures. Item n has the key n, in 9 digits.
 
-    An item is a failure, as a value, if it can't be read or encoded: so it crosses from a worker as it is.
+    An item that can't be read or encoded is a SampleError as a value: workers can't raise it unchanged.
     """
 
     def __init__(self, dataset: Any, kind: str = KEEP_ENCODING) -> None:

@@ -49,7 +49,7 @@ class Resize(NamedTuple):
     nearest: bool = False
 
     def wanted(self, height: int, width: int) -> tuple[int, int]:
-        """Return the height and width of a picture of *height* and *width*, before its centre is taken."""
+        """Return (height, width) after resizing, before cropping, of a picture of *height* and *width*."""
         if not isinstance(self.size, int):
             return self.size
         short, long = sorted((height, width))
@@ -59,7 +59,8 @@ class Resize(NamedTuple):
     def resized(self, picture: Any, size: tuple[int, int] | None = None) -> Any:
         """Return the picture *picture*, a tensor with channels last, or without, resized.
 
-        *size* is what is `wanted`, if *picture* was decoded smaller. Raises: SampleError if the centre is larger.
+        *size*: the result of `wanted` for the stored size, if *picture* was decoded smaller.
+        Raises: SampleError if the centre is larger.
         """
         import torch
 
@@ -103,7 +104,7 @@ def resizes_of(resize: Any) -> Resize | dict[str, Resize | None] | None:
 
 
 def resize_of(size: Any) -> Resize | None:
-    """Return *size* as `Resize`: itself, a size, or None. Raises: ValueError for another thing, or no pixels."""
+    """Return *size* (a `Resize`, pixels, or height and width) as `Resize`; None for None. Raises: ValueError."""
     if size is None:
         return None
     resize = size if isinstance(size, Resize) else Resize(tuple(size) if isinstance(size, list) else size)
@@ -251,7 +252,7 @@ def named_decoder(name: str, resize: Any = None) -> PictureDecoder:
 
 
 class FieldDecoder(NamedTuple):
-    """Decodes one *field* by a *function* of its bytes, by a *named* decoder, or else as a file."""
+    """Decodes one *field*: by *function* of its bytes, by the decoder *named*, or if both are None as a file."""
 
     field: str
     function: Callable[[bytes], Any] | None
@@ -286,8 +287,8 @@ def pictures_of(decoders: Iterable[Any]) -> list[PictureDecoder]:
 def decoders(decode: Any, resize: Any = None) -> list[Callable[..., Any]]:
     """Return the decoders for *decode*: a name, a function, or several; "basic" adds none.
 
-    Of a dict, they are those of its fields. Those of pictures resize as *resize* says. Raises: TypeError for anything
-    else; ValueError for another name, and for a *resize* with no name of a decoder of pictures.
+    Of a dict, the decoders of its fields. *resize*: for the decoders of pictures. Raises: TypeError for anything
+    else; ValueError for an unknown name, and for *resize* without a decoder of pictures.
     """
     if isinstance(decode, Mapping):
         decode = [FieldDecoder.of(field, how, resize) for field, how in decode.items()]

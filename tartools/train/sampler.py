@@ -226,7 +226,7 @@ class StatefulSampler(DistributedSampler[Any]):
         return self._digest()
 
     def _shared(self) -> tuple[int, RankSteps]:
-        """Return this rank, and the shares of the remaining epoch."""
+        """Return this rank, and how all ranks share the rest of the epoch, as `RankSteps`."""
         rank, world_size = self._rank or this_rank()
         if isinstance(self._rows, BatchedOrder):
             return rank, self._rows.steps(self._position, self._seed, self._epoch, world_size)
@@ -365,7 +365,9 @@ class SamplerIteration(Iterator[Any]):
 def order_of(
     dataset: Any, shuffle: Any, block: Any, window: int, weights: Any, length: int | None, replacement: bool, batch: int
 ) -> epochorder.RowOrder:
-    """Return the order of the samples of *dataset*; *batch* is 0, or per_batch.
+    """Return the order of the samples of *dataset*, given the arguments of `StatefulSampler`.
+
+    *batch*: batch size within which sources have their exact shares (per_batch); 0: within an epoch.
 
     Raises: ValueError for what does not go together.
     """
@@ -396,7 +398,7 @@ def order_of(
 
 
 def is_digest(value: Any) -> bool:
-    """True if *value* is a digest of data, or None for data that have none."""
+    """True if *value*, from a state, may be a fingerprint of data: a text, or None for data without one."""
     return value is None or is_text(value)
 
 

@@ -74,14 +74,14 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         return iter(SliceReader(self.urls, self.slices((number, 0), self.rank.reader())))
 
     def slices(self, epoch: tuple[int, int], reader: ReaderId) -> NumberedSlices:
-        """Return the slices of *reader* by number. *epoch*: its number, and the number of the repetition in it."""
+        """Return a function: number -> slice that *reader* reads n-th. *epoch*: (epoch, repetition in it)."""
         if self.resampled:
             count, name = len(self.urls), f"resampled {self.seed} {epoch} {reader}"
             return lambda number: ShardSlice(Random(f"{name} {number}").randrange(count))
         return by_number(self.dealt(epoch, reader))
 
     def dealt(self, epoch: tuple[int, int], reader: ReaderId) -> list[ShardSlice]:
-        """Return all that *reader* reads in *epoch*, if shards are not resampled."""
+        """Return the slices that *reader* reads in *epoch*, if shards are not resampled."""
         order = [*map(ShardSlice, range(len(self.urls)))]
         if self.shuffled:
             Random(f"shards {self.seed} {epoch}").shuffle(order)

@@ -39,7 +39,7 @@ class SharedBuffers:
         self._buffers: list[torch.Tensor] = []
 
     def take(self, size: int) -> torch.Tensor:
-        """Return a buffer of *size* bytes or more, and one more, which is 1 from now on."""
+        """Return a buffer of at least *size* bytes and a last byte, 1 until the training process frees it."""
         free = [candidate for candidate in self._buffers if not candidate[-1]]
         buffer = next((candidate for candidate in free if len(candidate) > size), None)
         if buffer is None:
@@ -56,7 +56,7 @@ class SharedBuffers:
 
 
 class SentBuffer:
-    """A batch in *buffer*, in the worker: once received it is `received_bytes`, which nobody has to look at."""
+    """A batch in *buffer*, in the worker; it unpickles in the training process as `received_bytes(buffer)`."""
 
     def __init__(self, buffer: torch.Tensor) -> None:
         self.buffer = buffer
@@ -66,7 +66,7 @@ class SentBuffer:
 
 
 def received_bytes(buffer: torch.Tensor) -> memoryview:
-    """Return a batch in *buffer*, in the training process. When nobody has it, the worker may use the buffer again."""
+    """Return the bytes of a batch in *buffer*, in the training process; the worker reuses it once they are freed."""
     array, last = buffer.numpy(), buffer[-1:].numpy()
     finalize(array, _free, last, os.getpid()).atexit = False
     return memoryview(array)  # type: ignore[arg-type]

@@ -190,7 +190,7 @@ def _next_cut(file: io.BufferedReader, size: int, start: int) -> Cut | None:
 
 
 def _early_end(read: Read, position: int, max_bytes: int, size: int) -> int | None:
-    """Return the end of an archive in a payload, with a member at *position*; None if it is the shard itself.
+    """Return the end of the archive with a member at *position* if that is inside a payload; None if it is the shard.
 
     None also if it does not end in the next 1000 members, or *max_bytes* bytes.
     """
@@ -236,9 +236,9 @@ def by_number(pieces: Sequence[ShardSlice]) -> NumberedSlices:
 
 
 class SliceReader:
-    """An iterator of the samples of the slices that *numbered* gives, from *start* on; `position` is where it is.
+    """An iterator of the samples of the slices `numbered(0)`, `numbered(1)`, ..., from *start* on, until one is None.
 
-    With *wanted*, only these fields are read. `failed(error)` tells whether to go on behind a slice that can't be read.
+    *wanted*: fields to read; None: all. `failed(error)`: True to skip an unreadable slice, else the end.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class SliceReader:
         self._begun = self._iterated()
 
     def position(self) -> Position:
-        """Return the cursor."""
+        """Return the position of the next sample."""
         current, batch = self._current, self._batch
         if not self._count or current is None or batch is None:
             return Position(self._number, self._rest)
@@ -382,7 +382,7 @@ def _name(field: bytes, member: Member) -> str:
 
 
 def dicts(batch: Batch, first: int = 0, needed: Set[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the samples of *batch* from number *first* on as `as_dict` does, which reads only fields *needed*."""
+    """Yield the samples of *batch* from number *first* on as dicts, like `as_dict`; fields not *needed* are None."""
     cached_name = _names.get
     for number, (raw_key, url, members) in enumerate(batch.member_lists(first), first):
         begin = field_offset(raw_key)

@@ -39,7 +39,7 @@ from tartools.train.streamstages import ChooseStage, HeldSamplesReader, ShuffleB
 class StreamEpoch:
     """The iteration of one epoch of *data*, a WebDataset; from *cursors* on, if they are of this epoch.
 
-    Where it is: in `_start` until the repetition has begun, and from then on in `_reader`, `_buffer` and `_held`.
+    Its position is in `_start` until the repetition has begun, and from then on in `_reader`, `_buffer` and `_held`.
     """
 
     def __init__(

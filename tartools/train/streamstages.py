@@ -31,10 +31,10 @@ _HOLD_NOTHING = {
 
 
 class ShuffleStage:
-    """Holds up to *size* samples, and gives one of them by chance for each that comes; *seed* and epoch decide it.
+    """A shuffle buffer: holds up to *size* samples, and yields a random one of them for each that it reads.
 
-    It mixes as webdataset's does: the first one is given when *initial* samples are there, and until there are *size*,
-    two come for one that is given.
+    As in webdataset, it yields the first sample when it holds *initial*; while it holds fewer than *size*, it reads
+    two samples for each that it yields. Draws depend on *seed* and epoch.
     """
 
     def __init__(self, size: int, seed: int, initial: int = DEFAULT_SHUFFLE_START) -> None:

@@ -134,7 +134,7 @@ class TableDataset(Dataset[Any]):
         return list(map(self.chooser, self._samples(rows)))
 
     def _samples(self, rows: list[int]) -> list[Any]:
-        """Return the samples of *rows*: where fields are wanted as files, as dicts if they can be read by ranges."""
+        """Return the samples of *rows*: as dicts if read in ranges, or if columns add fields; else as `Sample`."""
         files, needed = self.chooser.files, self.chooser.needed
         parts = [sample_in_ranges(self.table, row, files, needed) for row in rows] if files else [None] * len(rows)
         full_samples = iter(self.table[[row for row, part in zip(rows, parts, strict=True) if part is None]])
@@ -173,7 +173,7 @@ class ColumnFields:
 
 
 def column_fields(columns: Columns) -> dict[str, str]:
-    """Return the column of each field that *columns* names."""
+    """Return the argument *columns* as a dict: name of the field -> name of the table column."""
     mapping = {} if columns is None else columns
     names = (
         mapping if isinstance(mapping, Mapping) else {name: name for name in fieldchooser.names_in(mapping, "columns")}
@@ -182,7 +182,7 @@ def column_fields(columns: Columns) -> dict[str, str]:
 
 
 def with_column_fields(fields: fieldchooser.Fields, transform: Any, columns: dict[str, str]) -> tuple[Any, Any]:
-    """Return *fields* with the other fields of *columns*, and *transform* with None for these."""
+    """Return *fields* with further fields of *columns* appended, and *transform* with None for each of these."""
     if fields is None:
         return None, transform
     names = fieldchooser.names_in(fields)
@@ -259,7 +259,10 @@ def table_of(source: TableSource, table_url: Name | None = None, keep_members: b
 
 
 def _names(source: Any) -> list[str]:
-    """Return the URLs in *source*. Raises: TypeError for another dataset, with the class that reads it."""
+    """Return *source*, a name or several, as a list of URLs and paths.
+
+    Raises: TypeError for a dataset of another class; the message says which of our classes reads it.
+    """
     if hasattr(source, "__getitem__") and not isinstance(source, Iterable):
         reader = "loader"
     elif hasattr(source, "set_epoch"):
@@ -271,7 +274,7 @@ def _names(source: Any) -> list[str]:
 
 
 def _update_table(urls: Sequence[str], table_url: str) -> Table:
-    """Return the table *table_url* of the shards *urls*; make it, or make it anew, if it is not that."""
+    """Return the table *table_url* of the shards *urls*; write it if it is missing or out of date."""
     if tables := [url for url in urls if is_table(url)]:
         raise ValueError(f"table= keeps the table of shards, and this is a table: {tables[0]}")
     if not storage.exists(table_url):
@@ -290,7 +293,9 @@ def _update_table(urls: Sequence[str], table_url: str) -> Table:
 
 @dataclass(eq=False, repr=False)
 class TableBatch:
-    """The samples of *bulk* as *chooser* makes them, with fields of columns, one after the other or by number.
+    """The samples of *bulk*, decoded by *chooser* when they are asked for: a sequence.
+
+    *columns*: values of table columns that are fields of the samples, by field.
 
     Holds: the buffer; each sample that is made has copies of its payloads.
     """
@@ -317,7 +322,7 @@ class TableBatch:
         return samples if self.chooser.raw and self.chooser.fields is None else map(self.chooser, samples)
 
     def _stored(self) -> Iterator[dict[str, Any]]:
-        """Yield the samples as `as_dict` does."""
+        """Yield each sample as a dict: `__key__`, `__url__`, payloads by field; None if not needed."""
         bulk, needed = self.bulk, self.chooser.needed
         payloads = (
             bulk.payloads(n) if needed is None or name in needed else repeat(None) for n, name in enumerate(bulk.fields)
@@ -329,7 +334,7 @@ class TableBatch:
 
 
 def _as_stored(sample: dict[str, Any], fields: list[str], offsets: list[int]) -> dict[str, Any]:
-    """Return *sample* with its existing *fields*, in the order of the archive."""
+    """Return *sample* without absent fields, in archive order. *offsets*: of payloads of *fields*; -1: absent."""
     order = sorted(zip(offsets, fields, strict=True))
     return {DICT_KEY: sample[DICT_KEY], DICT_URL: sample[DICT_URL]} | {
         name: sample[name] for offset, name in order if offset >= 0

@@ -158,7 +158,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     def shuffle(
         self, size: int, *, initial: int = streamstages.DEFAULT_SHUFFLE_START, seed: int | None = None
     ) -> WebDataset:
-        """Hold *size* samples, and give one by chance for each that comes; the first when there are *initial*."""
+        """Add a shuffle buffer of *size* samples; it yields the first one when it holds *initial*."""
         if size < 1:
             return self
         return self.compose(ShuffleStage(size, self.source.seed if seed is None else operator.index(seed), initial))
@@ -292,7 +292,11 @@ def _either(name: str, value: Any, other_name: str, other_value: Any) -> Any:
 
 
 def _split(source: SampleStream, nodesplitter: Any, workersplitter: Any) -> None:
-    """Apply webdataset's splitters to *source*: without a node splitter each rank reads all samples."""
+    """Check webdataset's arguments *nodesplitter* and *workersplitter*: *source* itself deals samples to readers.
+
+    Without *nodesplitter* each rank reads all samples: its rank is set to 0 of 1. Raises: ValueError without
+    *workersplitter*, unless shards are resampled; TypeError for a splitter that is not one of webdataset's own.
+    """
     own = shardlists.split_by_node, shardlists.single_node_only, shardlists.split_by_worker
     if nodesplitter is None:
         source.rank = ReaderRank((0, 1))

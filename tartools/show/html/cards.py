@@ -121,7 +121,7 @@ def cards(overview: Overview, shown: Container[str]) -> Iterator[str]:
 
 
 def card(title: str, body: str) -> str:
-    """Return a part of the summary."""
+    """Return the HTML of a section of the summary that can be folded; *title* is escaped, *body* is HTML."""
     return f'<details class="card" open><summary>{safe(title)}</summary>{body}</details>'
 
 

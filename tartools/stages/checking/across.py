@@ -95,7 +95,10 @@ def unpack_record(record: bytes, combinations: dict[bytes, str]) -> Keyed:
 
 
 def judge_repeats(group: Sequence[Keyed], where: Where) -> Iterator[tuple[str, int]]:
-    """Yield (code, 0 if it is a part of the first sample, else 1) for each of *group* but the first."""
+    """Yield (code of the finding, is_own_sample) for each sample of *group*, all with one key, but the first.
+
+    is_own_sample is 0 for a part of the first sample, with other fields, else 1. *where*: see `compare_keys`.
+    """
     fields = set(names_of_fields(group[0][3]))
     shards = {where(*group[0][:2])[0]}
     for number, byte, _, combination in group[1:]:
@@ -113,7 +116,7 @@ def judge_repeats(group: Sequence[Keyed], where: Where) -> Iterator[tuple[str, i
 def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) -> Iterator[Repeated]:
     """Add findings about *groups* of samples with one key to *summary*; yield each group with its verdicts.
 
-    *where* returns URL and byte of the sample at the byte of an input.
+    *where(number, byte)* returns (shard URL, byte) of the sample at *byte* of input *number*.
     Samples that are parts of one sample are counted as one from now on.
     """
     listed_places: set[tuple[int, int]] = set()
@@ -154,7 +157,7 @@ def note_other_forms(group: Sequence[Keyed], summary: Summary, where: Where) -> 
 
 
 def describe_place(place: tuple[str, int], own: tuple[str, int]) -> str:
-    """Return *place*, a shard and a byte of it, in words, for a message about the sample at *own*.
+    """Return *place*, (shard, byte), in words, for a message about the sample at *own*.
 
     >>> describe_place(("a.tar", 0), ("a.tar", 512)), describe_place(("a.tar", 0), ("b.tar", 0))
     ('at byte 0', 'at byte 0 of a.tar')

@@ -149,7 +149,7 @@ def inputs_to_check(urls: Sequence[str], reading: Reading) -> InputsToCheck:
 
 
 def separate_item(item: Trouble | MemberGroup) -> Trouble | MemberGroup | None:
-    """Return *item* of a shard if it is handled alone; None for a group without damage beside it, to be batched."""
+    """Return *item* of a shard if it is handled alone, a finding or a group beside damage; None for a sound group."""
     return item if isinstance(item, Trouble) or item.doubtful or item.lost else None
 
 
@@ -173,10 +173,11 @@ def copy_and_check(stream: ShardStream, file: io.FileIO) -> Trouble | None:
 
 @dataclass
 class CheckedShard:
-    """What the reader found in input *number*, or in a part of it.
+    """The findings of the reader in input *number*, or in a part of it.
 
-    `summary`: its samples, and the findings about them; of use only if it `is_sound`, all of it samples and one end.
-    `missing`: why its server has not got it.
+    `summary`: counts of its samples, and findings; used only if `is_sound`.
+    `is_sound`: True if the input is just samples and one end.
+    `missing`: the finding that the server does not have the shard.
     """
 
     number: int
@@ -333,7 +334,7 @@ class Checking:
                     summary, is_sound, held = empty_summary(), True, self._spool()
 
     def _end_shard(self, shard: CheckedShard) -> None:
-        """Add what was found in *shard*, if it is sound, else note that it is missing, or to be walked."""
+        """Add the findings in *shard* if it is sound; else note it as missing, or as one to read header by header."""
         if shard.missing is not None:
             self.shards.missing[shard.number] = shard.missing
         elif not shard.is_sound:

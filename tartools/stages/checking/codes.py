@@ -34,7 +34,7 @@ class Trouble(NamedTuple):
 
 
 class Code(NamedTuple):
-    """A kind of finding: its *weight* (error, warning or note), what it *means*, and what is *todo*.
+    """A kind of finding: its *weight* (error, warning or note), its meaning (*means*), and advice (*todo*).
 
     is_saved: --fix writes samples with it, since their data are sound and some readers read them.
     """

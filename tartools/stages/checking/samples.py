@@ -61,9 +61,9 @@ class Rows(NamedTuple):
 
 
 def rows_of_batch(batch: Batch, shard: int, row: int | None = None) -> Rows | None:
-    """Return the samples of *batch*, which are listed from table row *row* on; None if their places are unknown.
+    """Return *batch*, samples of input number *shard*, as `Rows` with the place of each sample; None without places.
 
-    Without *row*, their places are bytes of the shard.
+    *row*: the table row of the first sample, if the input is a table: places are row numbers then, else bytes.
     """
     bounds = batch.bounds() if row is None else range(row, row + len(batch) + 1)
     if bounds is None:
@@ -72,7 +72,7 @@ def rows_of_batch(batch: Batch, shard: int, row: int | None = None) -> Rows | No
 
 
 def rows_of_samples(samples: Sequence[Sample], shard: int, begins: Sequence[int]) -> Rows:
-    """Return *samples*, which begin at *begins*."""
+    """Return *samples* of input number *shard* as `Rows`; *begins*: the byte at which each begins."""
     keys, stored = [sample.raw_key for sample in samples], sum(sample.size for sample in samples)
     return Rows(shard, keys, begins, group_samples(samples), stored, samples)
 
@@ -107,7 +107,10 @@ def check_group(
     summary: Summary,
     decode: bool,
 ) -> Iterable[bytes]:
-    """Add findings about *group* of *rows*, samples with the same fields, to *summary*; return records of the keys."""
+    """Add findings about *group*, samples of *rows* with the same fields, to *summary*; return records of their keys.
+
+    *begins*: the place of each sample of *group*. With *decode*, payloads are decoded; else first bytes are checked.
+    """
     count = len(group.keys)
 
     def place(number: int, detail: str) -> Place:
@@ -247,7 +250,7 @@ def may_have_findings(keys: Sequence[bytes]) -> bool:
 
 
 def codes_of_key(key: bytes) -> list[str]:
-    """Return the codes of findings about *key*."""
+    """Return the codes of findings about *key*: unsafe, hidden or reserved names, control characters, not UTF-8."""
     codes = [code for code, pattern in _MAGICS_BY_SUFFIX.items() if pattern.match(key)]
     if _CONTROL_BYTE.search(key):
         codes.append("control-character")

@@ -51,7 +51,7 @@ class PictureHashes(NamedTuple):
         return self.colours[numbers].sum(axis=1, dtype=np.int64)
 
     def are_similar(self, firsts: Any, seconds: Any) -> Any:
-        """Return flags for pairs of pictures, *firsts* and *seconds*: True if colours and shapes are near."""
+        """Return an array: True where the pictures `firsts[i]` and `seconds[i]` have similar colours and shapes."""
         near_flags = np.abs(self.shapes[firsts] - self.shapes[seconds]) <= math.log(MAX_RATIO)
         for first in range(0, len(firsts), MAX_PAIRS_COMPARED >> 4):
             block = slice(first, first + (MAX_PAIRS_COMPARED >> 4))
@@ -67,6 +67,10 @@ def near_pairs(
     sides: Iterable[tuple[int, Iterable[bytes]]], distance: int, largest: bool
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yield (position, side and position of the kept picture, distance) for each picture to leave out, by position.
+
+    Pictures are preferred by position, or with *largest* by number of pixels. A picture is left out if it is near a
+    preferred one that is kept: hashes differ in at most *distance* bits, and colours and shapes are similar. All
+    pictures of the other side are kept.
 
     *sides*: (number, contents of its samples), the input last. A content is hash, colours, width and height,
     packed; empty if there is none to compare. Holds: 64 bytes for each sample.
@@ -142,7 +146,10 @@ def first_same(pictures: PictureHashes) -> Any:
 
 
 def thin(pictures: PictureHashes, numbers: Any, distance: int, near_kept: Any) -> Any:
-    """Return the *numbers* to keep, in order of preference; set the near kept picture of the others in *near_kept*."""
+    """Return the *numbers* of the pictures to keep, in order of preference.
+
+    Sets `near_kept[number]` of each picture to drop to the number of the kept picture that is near.
+    """
     if len(numbers) <= MAX_LEAF_PICTURES:
         for preferred, second in all_pairs(pictures, numbers, distance):
             if near_kept[preferred] < 0 and near_kept[second] < 0:

@@ -65,7 +65,7 @@ class Filter:
 
     @property
     def need(self) -> Need:
-        """What the conditions ask of each sample."""
+        """What the reader has to provide of each sample for the conditions: places, fields or payloads."""
         if self.by_key:
             return Need.PLACES
         asks_payloads = self.asks is None or any(how not in ("has", "size") for how, _ in self.asks)

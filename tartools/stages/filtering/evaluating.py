@@ -49,8 +49,8 @@ class LimitError(Exception):
 class Evaluator:
     """Evaluates expressions.
 
-    *value_of* returns the value of a name that is none of the expression's own, *functions* are what it may call
-    besides int, float, str, len, abs, min, max, round and match; they `spend` what they cost.
+    *value_of* returns the value of a name that no loop of the expression defines. *functions*: it may call these
+    besides int, float, str, len, abs, min, max, round and match; they report their steps to `spend`.
     """
 
     def __init__(self, value_of: Callable[[str], Any], functions: Mapping[str, Callable[..., Any]]) -> None:

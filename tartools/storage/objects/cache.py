@@ -401,7 +401,7 @@ class _Chunks(Body):
 
 
 def _is_at(fd: int, path: str) -> bool:
-    """Tell whether the open file *fd* still has the name *path*."""
+    """True if *path* still is the open file *fd*."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except OSError:

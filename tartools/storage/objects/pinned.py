@@ -125,7 +125,11 @@ class Pinned:
             raise TransientError("the connection was dropped")
 
     def _body(self, reply: Reply, part: Range) -> Iterator[int]:
-        """Receive the body of *reply*, and look whether it has more bytes than it should."""
+        """Receive the body of *reply* into *part*; yield the number of bytes received each time.
+
+        Bytes before *part* are skipped if the server sends the object from its begin.
+        Raises: StorageError if a server with ranges, or one that stated this length, sends more.
+        """
         surplus = part.position - reply.start  # if the server began at 0
         while surplus and (count := len(reply.body.read(min(surplus, MAX_OBJECT_READ_BYTES)))):
             surplus -= count
