@@ -136,7 +136,7 @@ def read_table(
     Holds: 256 KiB of rows, or a row. Raises: SampleError, naming *name* and the line, for a table without a header, and
     for rows that are not *form* or have another number of cells than the header, after the rows before them.
 
-    >>> rows = b"key,txt\n" + b"a,%b\n" % (b"x" * CHUNK) * 3
+    >>> rows = b"key,txt\n" + b"a,%b\n" % (b"x" * ROWS_CHUNK_BYTES) * 3
     >>> [len(found.cells) for found in read_table(io.BufferedReader(io.BytesIO(rows)), "csv", "a.csv")[2]]
     [1, 1, 1]
     """

@@ -325,7 +325,7 @@ def check_protobuf() -> None:
 def masked_crc(data: bytes) -> bytes:
     """Return the masked CRC-32C of *data*, as it stands in a file.
 
-    >>> masked_crc(LENGTH.pack(24)).hex()  # the first bytes of every file of TensorBoard
+    >>> masked_crc(LENGTH_STRUCT.pack(24)).hex()  # the first bytes of every file of TensorBoard
     'a37f4b22'
     """
     import google_crc32c

@@ -87,7 +87,7 @@ def unicode_path(extra: bytes, raw: bytes) -> str:
     """Return the name in UTF-8 that the extra fields of a member have for its *raw* name; "" if they have none.
 
     >>> data = bytes([1]) + crc32(b"?").to_bytes(4, "little") + "é".encode()
-    >>> unicode_path(FIELD.pack(UNICODE_PATH, len(data)) + data, b"?"), unicode_path(b"", b"?")
+    >>> unicode_path(EXTRA_FIELD.pack(UNICODE_PATH, len(data)) + data, b"?"), unicode_path(b"", b"?")
     ('é', '')
     """
     at = 0

@@ -17,7 +17,7 @@ SHARE_TOLERANCE = 1000  # shares may differ from 1 in sum by one of these parts 
 def number_of(key: bytes) -> int:
     """Return the number of *key*, below 2**64.
 
-    >>> number_of(b"a") / WHOLE
+    >>> number_of(b"a") / HASH_RANGE
     0.25379361057584854
     """
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
@@ -53,7 +53,7 @@ def bound(text: str) -> int:
 
     Raises: ValueError.
 
-    >>> bound("0.5") == bound("1/2") == WHOLE // 2
+    >>> bound("0.5") == bound("1/2") == HASH_RANGE // 2
     True
     """
     numerator, denominator = ratio(text)
@@ -121,7 +121,7 @@ def parsed_parts(text: str) -> tuple[Part, ...]:
 def upper_bounds(weights: Sequence[int]) -> list[int]:
     """Return the upper bound of the part of each of *weights* in the range from 0 to 2**64; the last is 2**64.
 
-    >>> [bound / WHOLE for bound in upper_bounds([1, 1, 2])]
+    >>> [bound / HASH_RANGE for bound in upper_bounds([1, 1, 2])]
     [0.25, 0.5, 1.0]
     """
     total = sum(weights)

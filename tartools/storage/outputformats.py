@@ -53,7 +53,7 @@ OUTPUT_FORMATS = {
 def check_format(url: str, form: OutputFormat) -> None:
     """Raise UsageError if the suffix of the output *url* says another format than *form*.
 
-    >>> check_format("a.tsv.gz", TSV), check_format("a.v2", SHARD), check_format("pipe:cat > a.csv", SHARD)
+    >>> check_format("a.tsv.gz", TSV), check_format("a.v2", SHARD_FORMAT), check_format("pipe:cat", SHARD_FORMAT)
     (None, None, None)
     """
     if Url(url).scheme in ("-", "pipe"):

@@ -116,7 +116,7 @@ def folder_of(url: str) -> str:
 def relative_name(shard: str, folder: str) -> str:
     """Return the name of *shard* in a table in *folder*: relative where both can be moved together.
 
-    >>> relative("s3://b/sets/a.tar", "s3://b/sets/"), relative("s3://b/a.tar", "sets/")
+    >>> relative_name("s3://b/sets/a.tar", "s3://b/sets/"), relative_name("s3://b/a.tar", "sets/")
     ('a.tar', 's3://b/a.tar')
     """
     inside = unpinned(shard).removeprefix(unpinned(folder))

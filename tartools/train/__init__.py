@@ -5,8 +5,8 @@
 `fieldchooser` makes of a sample what training takes: chosen fields, decoded, transformed. Two machines bring samples.
 Tables: `tabledataset` makes samples and batches of rows, `sampler` their order and its state, `loading` the loader.
 Streams: `webdataset` is the class, `streamepoch` one epoch of a reader, `slices` reads shards, `streamstages` has the
-stages; how they resume begins at `cursor`. The names below are loaded when they are first used: torch takes 1.5 s to
-import.
+stages. Begin reading at `loading`, and for how streams resume at `cursor`. The names below are loaded when they are
+first used: torch takes 1.5 s to import.
 """
 
 from __future__ import annotations

@@ -53,10 +53,13 @@ def pictures(seed: int, count: int) -> tuple[Any, Any]:
     return hashes, colours
 
 
+SMALL_LIMITS = {"MAX_LEAF_PICTURES": 80, "PICTURES_IN_BLOCK": 7, "MAX_GROUP_COMPARED": 5, "MAX_PAIRS_COMPARED": 1 << 11}
+
+
 @pytest.mark.parametrize(("distance", "fixed"), [(0, 0), (3, 0), (6, 0), (6, 300), (6, 600), (7, 1), (12, 0), (15, 0)])
 def test_as_one_by_one(distance: int, fixed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With small limits, so that all ways of comparing are taken."""
-    for name, value in (("LEAF", 80), ("ROWS", 7), ("LARGE", 5), ("PAIRS", 1 << 11)):
+    for name, value in SMALL_LIMITS.items():
         monkeypatch.setattr(near, name, value)
     hashes, colours = pictures(distance + fixed, 600)
     shapes = np.random.default_rng(distance).choice(np.array([0.0, 0.09, 0.4], np.float32), 600, p=[0.8, 0.1, 0.1])

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from tartools.errors import StorageError
 from tartools.samples.account import Account
+from tartools.shards.passes import ItemSource
 from tartools.stages import externalsort, shares
 from tartools.stages.externalsort import BLOCK_BYTES, SortedRun, external_sort, merge_groups, pack_blocks, unpack_block
 from tartools.stages.mixing import MixedSource, Mixing, Stop
 from tartools.stages.shuffle import shuffle_buffer
-from tartools.storage.url import Url
 
 COUNT = 100_000
 SHARES = [[7, 3], [1, 1], [999, 1], [1, 1, 1], [6, 3, 1], [1] * 50]
@@ -83,7 +83,7 @@ def test_ends() -> None:
     assert (mixture.taken[0], mixture.ended) == (7, [1, 0])
     assert list(mixed([[]], [1])) == list(mixed([], [])) == list(mixed([[], []], [1, 2], stop="all")) == []
     found = iter([["ab", "c"], ["a"]])  # batches of each time
-    other = MixedSource([Url("s3://b/a.tar")], lambda: iter(next(found)), Account(), needed=True, rows=False)
+    other = MixedSource(ItemSource(["s3://b/a.tar"], lambda: iter(next(found)), False), Account(), needed=True)
     assert [*other] == ["a", "b", "c"]
     with pytest.raises(StorageError, match=r"s3://b/a\.tar: changed while it was read: it had 3 samples, now 1"):
         list(other)

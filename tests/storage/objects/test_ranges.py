@@ -268,7 +268,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], float]
             waited = seconds(found.window)
             now += waited + READING
             found.waited(waited)
-            found.done(waited, WORK)
+            found.record(waited, WORK)
             yield found.window
 
     return run
@@ -293,7 +293,7 @@ TAR = make_tar(make_samples(5))
 FORKING = """
 import gc, os, signal, sys, tartools
 from tartools.storage.objects import gs, http, s3
-from tartools.storage.objects.ranges import MOST_HELD, budget
+from tartools.storage.objects.ranges import MAX_SHARED_RANGES, budget
 signal.alarm(60)
 file = tartools.open(sys.argv[1])
 begin = file.read(100)
@@ -307,7 +307,7 @@ for child in range(2):
         file.close()
         gc.collect()
         left = sum(budget.acquire(blocking=False) for _ in range(99))
-        os._exit(0 if left == MOST_HELD and begin + rest == open(sys.argv[2], "rb").read() else 3)
+        os._exit(0 if left == MAX_SHARED_RANGES and begin + rest == open(sys.argv[2], "rb").read() else 3)
     wrong += os.waitpid(pid, 0)[1]
 [lock.release() for lock in locks]  # as of threads that make clients
 assert begin + file.read() == open(sys.argv[2], "rb").read()
