@@ -65,16 +65,17 @@ def test_sums_are_those_of_tarfile() -> None:
 @pytest.mark.parametrize("name", HEADERS)
 @in_both
 def test_each_bit_of_a_checksum_counts(name: str, thorough: bool) -> None:
-    before, header, after = entry(b"000.txt", data(b"0")), HEADERS[name], entry(b"z.txt", b"9")
-    sound, _ = both(lambda: Trickle(before + header + data(b"1") + after + END))
+    header, after = HEADERS[name], entry(b"z.txt", b"9")
+    sound, _ = both(lambda: Trickle(entry(b"000.txt", data(b"0")) + header + data(b"1") + after + END))
     assert not any(isinstance(part[0], type) for part in sound if isinstance(part, tuple)), sound
     for copies in (1, 70) if thorough else (1,):  # few headers, and so many that a run is worth it anyway
+        before = b"".join(entry(b"%03d.txt" % number, data(b"0")) for number in range(copies))
         for changed in damaged(header):
-            content = before * copies + changed + data(b"1") + after + END
+            content = before + changed + data(b"1") + after + END
             found = [joined(way) for way in both(lambda: Trickle(content))]  # noqa: B023
             assert found[0] == found[1], changed[148:156]
             if is_sound(changed):
                 assert found[0][-1] == joined(sound)[-1] and len(found[0]) == copies + 3, changed[148:156]
             else:
-                assert found[0][-1][::2] == (TarFormatError, len(before) * copies), changed[148:156]
+                assert found[0][-1][::2] == (TarFormatError, len(before)), changed[148:156]
                 assert "header checksum does not match" in found[0][-1][1]
