@@ -13,6 +13,7 @@ from tests.conftest import make_tar, python
 
 VIDEO = b"\0\0\0\x18ftypisom" + bytes(20)
 WITH_VIDEO = """
+import os
 import sys
 from tartools.samples import kinds
 from tartools.samples.filetypes import VIDEO, VIDEOS, type_of_file
@@ -37,7 +38,8 @@ for line in sys.stdin.read().splitlines():
     getattr(import_module(f"tartools.commands.{name}"), name).main(arguments)
     sys.stdout.flush()
 from tartools import Table
-print(Table("a.parquet").column("mp4.frames").tolist())
+print(Table("a.parquet").column("mp4.frames").tolist(), flush=True)
+os._exit(0)  # as commands end: Arrow's threads, at rest, may abort an interpreter that is taken apart meanwhile
 """
 
 
