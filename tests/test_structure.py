@@ -560,6 +560,22 @@ def test_a_constant_has_one_place() -> None:
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
+def test_the_constants_that_docstrings_name_exist() -> None:
+    """A name in capitals between backticks is a constant, or a text such as an environment variable."""
+    texts, words = {}, set()
+    for path in PACKAGE.rglob("*.py"):
+        nodes = nodes_of(path)
+        has_docstring = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        texts[path] = "\n".join(ast.get_docstring(node) or "" for node in nodes if isinstance(node, has_docstring))
+        words |= {node.id for node in nodes if isinstance(node, ast.Name)}
+        strings = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+        words |= {word for text in strings if "\n" not in text for word in re.findall(r"\w+", text)}
+    named = {
+        (path.stem, name) for path, text in texts.items() for name in re.findall(r"`(?:\w+\.)?([A-Z_]{3,})`", text)
+    }
+    assert {(module, name) for module, name in named if name not in words} == set()
+
+
 def test_the_paths_that_the_documents_name_exist() -> None:
     missing = [
         f"{page}: {path}"

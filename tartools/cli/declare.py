@@ -152,7 +152,7 @@ class Declared:
 
 
 def hints(owner: Any) -> dict[str, Any]:
-    """Return the annotations of a function or a group, with those of its base classes, as types."""
+    """Return the annotations of a function or a group as types; of a group with its base classes."""
     annotations: dict[str, Any] = {}
     for base in reversed(getattr(owner, "__mro__", (owner,))):
         annotations |= getattr(base, "__annotations__", {})  # of a class, its own

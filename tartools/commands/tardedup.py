@@ -64,7 +64,7 @@ from tartools.cli import Option
 from tartools.errors import UsageError, several
 from tartools.samples.account import Account, Phase
 from tartools.shards.dataset import DataSet
-from tartools.shards.delivery import Picked
+from tartools.shards.delivery import Selection
 from tartools.shards.reading import Reading
 from tartools.stages import select
 from tartools.stages.duplicates import AGAINST_SIDE, INPUT_SIDE
@@ -175,8 +175,8 @@ def tardedup(
         workers = min(cli.workers(0), 4)
         write_pairs(pairs, sides, comparison, extra_outputs.page, force=output.force, workers=workers)
     account.progress.phase = Phase("writing", sides[-1].samples, lambda: account.settled)
-    selection = Picked((pair_of(record).position for record in pairs), False)
-    run.select(selection.of, selection.of, reading.only(Need.PLACES, ("__key__",)))
+    selection = Selection((pair_of(record).position for record in pairs), invert=True)
+    run.select(selection.flags, selection.flags, reading.only(Need.PLACES, ("__key__",)))
     say_left_out(sides, pairs, account)
 
 

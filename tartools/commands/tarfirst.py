@@ -154,7 +154,7 @@ def check_text(file: io.BufferedReader) -> None:
 
 
 def nothing(read: int, expression: "Expression | None", field: Iterable[str], lacking: Iterable[str]) -> str:
-    """Return the message when no sample of those read matched; *lacking*: fields of samples without *field*."""
+    """Return the message when no sample matched; *lacking*: fields of samples without *field*."""
     text = f"none of {read} samples matches"
     if expression and expression.unseen:
         text += f"; none had {' '.join(expression.unseen)}, the fields were: {field_list(expression.fields_seen)}"

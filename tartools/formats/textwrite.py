@@ -274,7 +274,7 @@ def values_of_samples(
 ) -> Iterator[tuple[Any, Sample | ListedRow | Batch]]:
     """Yield (values of *columns*, sample) for each sample of *batches*; count the samples in *account*.
 
-    Values are text, or None for a missing value; with *typed*, JSON values, or ABSENT. *verbatim*: see `getter`.
+    Values are text, or None for a missing value; with *typed*, JSON values, or ABSENT_VALUE. *verbatim*: see `getter`.
     Samples from tables take values from the columns of the table. If these have all values, no sample is read, and a
     `ListedRow` comes in its place.
     *together*: returns the finished lines of a batch, or None; then (lines, batch) is yielded. Holds: a batch.

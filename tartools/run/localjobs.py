@@ -39,7 +39,7 @@ STARTING_FILES, OTHER_OPEN_FILES = 6, 40  # open files that a command needs whil
 
 
 def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]], *, redo: bool) -> list[Task]:
-    """Return the *tasks* without an output, and those that failed by the *records* of a log; with *redo* all tasks.
+    """Return the *tasks* to run: without an output, or failed by the *records* of a log; with *redo* all tasks.
 
     A failed task replaces its output. A directory does not count as an output, because it does not appear whole. Nor
     does a file without bytes: it is what a crash of the machine leaves of an output that was not on the disk yet.

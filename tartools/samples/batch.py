@@ -213,7 +213,7 @@ class Batch:
 
     # ---- parts of it ----
 
-    def fitting(self, first: int, room: int) -> int:
+    def count_fitting(self, first: int, room: int) -> int:
         """Return the number of samples, from number *first* on, that fit into *room* bytes of an archive."""
         if self._groups is None:
             return int(self[0].size <= room)
@@ -222,11 +222,11 @@ class Batch:
         starts = self._groups.starts
         return bisect_right(starts, starts[first] + room, first) - 1 - first
 
-    def weight(self, first: int, last: int) -> int:
+    def memory_size(self, first: int, last: int) -> int:
         """Return the bytes of memory that hold samples *first* to *last* (exclusive)."""
         return self[0].size if self._groups is None else self._groups.starts[last] - self._groups.starts[first]
 
-    def apart(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
+    def split(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
         """Yield (label, batch, first, last) for each run of equal *labels*, except for the label *skipped*.
 
         *labels* has one for each sample; a run is samples *first* to *last* (exclusive) of the batch.

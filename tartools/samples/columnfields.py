@@ -158,7 +158,7 @@ class EmptyRows:
 
 
 class RowFormat:
-    """How the rows are to be read: which column has the *key* (None: one of `KEYS`), which columns are *chosen*.
+    """How the rows are to be read: which column has the *key* (None: one of `KEY_COLUMNS`), which columns are *chosen*.
 
     *alone*: all rows are in one file. Keys that are names of files end at a dot, as *dots* says. The reader
     sets *single* if each row has the one field of this name: then a row is only its payload. Else rows are

@@ -78,8 +78,8 @@ def described(member: Member, decode: bool = False, strict: bool = False) -> Pic
     """Return the state of the picture *member*.
 
     With *decode*, all of it is decoded, unless it would have more than 89,478,485 pixels in memory. If also *strict*, a
-    JPEG that Pillow decodes is one that simplejpeg does not refuse, too, or the reason begins with `REFUSED`; without
-    simplejpeg that is not asked.
+    JPEG must be decoded by Pillow and by simplejpeg: if simplejpeg alone refuses it, the reason begins with
+    `STRICT_REFUSAL`. Without simplejpeg that is not asked.
 
     Holds: the decoded picture, and if *strict* its payload; an eighth of width and height of a JPEG, unless it is
     progressive. Raises: TarToolsError if the payload can't be read.

@@ -20,7 +20,7 @@ def encode(field: str, value: object) -> bytes:
     """Return *value* as the payload of *field*.
 
     Bytes are stored unchanged. Otherwise the last part of *field* decides first: gz, bz2, xz, zst and lz4 compress what
-    the part before them says, and a field of `FORMATS` takes what can be written in that format. Then tensors count as
+    the part before them says, and a field of `ENCODERS` takes what can be written in that format. Then tensors count as
     arrays, and arrays without a dimension as numbers. Text is UTF-8, numbers are decimal digits, and PIL images and
     arrays are pictures in the format that the last part of *field* names (jpg, png, ...).
 

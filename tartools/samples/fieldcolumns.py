@@ -92,6 +92,10 @@ class FieldColumn:
         sizes = self.sizes
         if max_bytes is not None and max(sizes) > max_bytes:
             sizes = [min(size, max_bytes) for size in sizes]
+        return self._read(sizes)
+
+    def _read(self, sizes: Sequence[int]) -> list[bytes | bytearray]:
+        """Return the first bytes of the payloads, of these *sizes*."""
         if self._buffer is not None:
             return self._buffer.read(list(map(itemgetter(3), self.members)), sizes)
         return [
@@ -153,11 +157,8 @@ class ArrayColumn(FieldColumn):
         offsets.frombytes(self._shard_offsets().tobytes())
         sizes.frombytes(self._uniform.sizes[:, self._number].tobytes())
 
-    def payloads(self, max_bytes: int | None = None) -> list[bytes | bytearray]:
-        """Return the payloads, or the first *max_bytes* bytes of each. Raises: StorageError if a file has changed."""
-        sizes = self.sizes
-        if max_bytes is not None and max(sizes) > max_bytes:
-            sizes = [min(size, max_bytes) for size in sizes]
+    def _read(self, sizes: Sequence[int]) -> list[bytes | bytearray]:
+        """Return the first bytes of the payloads, of these *sizes*."""
         places = (self._uniform.begins[:, self._number] + BLOCK).tolist()
         if self._buffer is not None:
             return self._buffer.read(places, sizes)
@@ -244,14 +245,14 @@ def group_members(
 
 
 def _lone_offsets(members: Iterable[Member], begin: int) -> Iterator[list[int]]:
-    """Yield the offset in the shard of the payload of each of *members*, the first of which begins at *begin*."""
+    """Yield the offset in the shard of the payload of each of *members*; the first member begins at *begin*."""
     for member in members:
         yield [begin + (member.data - member.start if member.head is None else len(member.head))]
         begin += member.stored
 
 
 def in_order(values: Sequence[Sequence[Item]], combinations: Sequence[Combination]) -> Sequence[Item]:
-    """Return *values*, which has those of each of *combinations*, in the order of the samples in the batch."""
+    """Return *values*, a list for each of *combinations*, as one list in the order of the samples in the batch."""
     if len(combinations) == 1:
         return values[0]
     numbers = chain.from_iterable(same.numbers for same in combinations)

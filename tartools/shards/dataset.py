@@ -1,27 +1,18 @@
 """What a command reads: shards and tables as one data set. Begin reading at `DataSet.to`, then in `passes`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tartools.errors import UsageError
-from tartools.samples.account import Account
-from tartools.shards.passes import Outputs, Pass, ReadShards, SamplePass
-from tartools.shards.reading import Reading
+from tartools.shards.passes import Outputs, Pass, PassInputs, SamplePass
 from tartools.shards.writing import NO_LIST
 from tartools.tables.schema import is_table_name
 
 
-class DataSet(NamedTuple):
-    """The samples of the shards and tables *urls*, read by up to *max_workers* workers where that pays.
+class DataSet(PassInputs):
+    """The samples of some shards and tables: see `PassInputs`."""
 
-    *account* gets counts and warnings about the samples, once. *read_shards*, if given, reads the shards ahead.
-    """
-
-    urls: Sequence[str]
-    account: Account
-    reading: Reading
-    max_workers: int
-    read_shards: ReadShards | None = None
+    __slots__ = ()
 
     def to(
         self,
@@ -38,7 +29,7 @@ class DataSet(NamedTuple):
         """
         sinks = Outputs(outputs, force, gzip)
         if not any(url is not None and is_table_name(url) for url in outputs):
-            return SamplePass(self.urls, self.account, self.reading, self.max_workers, sinks, self.read_shards)
+            return SamplePass(self, sinks)
         if gzip:
             raise UsageError("-z excludes an OUTPUT that ends in .parquet")
         for option, value in (changing or {}).items():
@@ -46,4 +37,4 @@ class DataSet(NamedTuple):
                 raise UsageError(f"{NO_LIST}: {option} excludes an OUTPUT that ends in .parquet")
         from tartools.shards.rowpass import RowPass  # with tables, for which pyarrow is imported
 
-        return RowPass(self.urls, self.account, self.reading, self.max_workers, sinks, self.read_shards)
+        return RowPass(self, sinks)

@@ -34,7 +34,7 @@ def deliver_flags(
         for batch, flags in flagged:
             account.samples_in += len(batch)
             unwritten = len(batch)
-            for flag, part, first, last in batch.apart(flags, skipped):
+            for flag, part, first, last in batch.split(flags, skipped):
                 writers[flag].write_batch(part, first, last)
                 account.samples_out += last - first
                 unwritten -= last - first
@@ -46,20 +46,20 @@ def deliver_flags(
                 account.bytes_out += writers[flag].written
 
 
-class Picked:
-    """A selection by ascending *positions*: samples there get the flag *picked*, all others its opposite."""
+class Selection:
+    """The samples at ascending *positions*, or with *invert* all others, as flags of the batches of a pass."""
 
-    def __init__(self, positions: Iterator[int], picked: bool) -> None:
+    def __init__(self, positions: Iterator[int], *, invert: bool = False) -> None:
         self._positions = positions
-        self._picked = picked
+        self._invert = invert
         self._next = next(positions, -1)
         self._first = 0
 
-    def of(self, batch: Sequence[object] | Batches) -> list[bool]:
-        """Return the flags of *batch*, the next samples."""
-        flags = [not self._picked] * len(batch)
+    def flags(self, batch: Sequence[object] | Batches) -> list[bool]:
+        """Return the flags of the samples of *batch*, which follows the batch of the call before."""
+        flags = [self._invert] * len(batch)
         while self._first <= self._next < self._first + len(batch):
-            flags[self._next - self._first] = self._picked
+            flags[self._next - self._first] = not self._invert
             self._next = next(self._positions, -1)
         self._first += len(batch)
         return flags
@@ -80,7 +80,7 @@ def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Cal
     with ExitStack() as stack:
         stack.enter_context(closing_upstream(labelled))
         try:
-            for part, batch_of_run, first, last in (run for batch, labels in labelled for run in batch.apart(labels)):
+            for part, batch_of_run, first, last in (run for batch, labels in labelled for run in batch.split(labels)):
                 series = parts.get(part)
                 if series is None:
                     series = parts[part] = begin(part)
@@ -88,7 +88,7 @@ def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Cal
                 yield from series.write(batch_of_run, first, last)
                 if series.done:
                     break
-                held_bytes += batch_of_run.weight(first, last)
+                held_bytes += batch_of_run.memory_size(first, last)
                 if held_bytes > MAX_PENDING_BYTES:
                     for open_series in parts.values():
                         open_series.flush()

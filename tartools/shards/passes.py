@@ -54,6 +54,23 @@ ReadShards = Callable[[Sequence[str], Account, Reading], Iterator[Iterator[Batch
 Watch = Callable[[Iterator[Any], Callable[[Any], Iterable["bytes | None"]]], Iterator[Any]]
 
 
+class PassInputs(NamedTuple):
+    """The shards and tables that a pass reads, and how.
+
+    `urls`: in the order of the samples.
+    `account`: gets counts and warnings about the samples, once.
+    `reading`: how they are read, unless a verb asks for another way.
+    `max_workers`: up to so many workers read where that pays.
+    `read_shards`: reads the shards ahead, if given.
+    """
+
+    urls: Sequence[str]
+    account: Account
+    reading: Reading
+    max_workers: int
+    read_shards: ReadShards | None = None
+
+
 class Outputs(NamedTuple):
     """The outputs *urls* of a pass; None is no output. *force* replaces existing files, *gzip* compresses shards."""
 
@@ -63,7 +80,7 @@ class Outputs(NamedTuple):
 
 
 class ItemSource(NamedTuple):
-    """One of several sources of items: `read()` returns those of *urls*, in sized batches.
+    """A source of items, one of several: `read()` returns the items of *urls*, in sized batches.
 
     *is_indexed*: all items are known, and reading them costs nothing.
     """
@@ -98,30 +115,15 @@ class Sorter(Protocol):
 
 
 class Pass(ABC, Generic[Item]):
-    """One reading of the shards and tables *urls*, for *outputs*; up to *max_workers* workers read where that pays.
-
-    *account* gets counts and warnings about the samples, once. *read_shards*, if given, reads the shards ahead.
-    """
+    """One reading of *inputs*, for *outputs*."""
 
     # makes an item that may be held, in place of one that may keep a buffer alive; None if all items may
     own: Callable[[Any], Any] | None = None
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        account: Account,
-        reading: Reading,
-        max_workers: int,
-        outputs: Outputs,
-        read_shards: ReadShards | None = None,
-    ) -> None:
-        self.urls = urls
-        self.account = account
-        self.reading = reading
-        self.max_workers = max_workers
-        self.snapshot = Snapshot(urls, reading.tmpdir, account)
+    def __init__(self, inputs: PassInputs, outputs: Outputs) -> None:
+        self.urls, self.account, self.reading, self.max_workers, self._read_shards = inputs
+        self.snapshot = Snapshot(self.urls, self.reading.tmpdir, self.account)
         self._outputs = outputs
-        self._read_shards = read_shards
 
     # ---- outputs ----
 

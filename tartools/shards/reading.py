@@ -111,12 +111,12 @@ def read_batches(urls: Sequence[str], account: Account, reading: Reading) -> Ite
     return one_by_one(shard_batches(url, account, reading) for url in urls)
 
 
-def counted(batches: Iterable[Counted], account: Account, *, done: bool = False) -> Iterator[Counted]:
-    """Yield *batches*, of samples or of rows that list them; count samples as read, and if *done* also as written."""
+def counted(batches: Iterable[Counted], account: Account, *, written: bool = False) -> Iterator[Counted]:
+    """Yield *batches*, of samples or of rows that list them; count samples as read, if *written* also as written."""
     with closing_upstream(batches):
         for batch in batches:
             account.samples_in += len(batch)
-            account.samples_out += len(batch) if done else 0
+            account.samples_out += len(batch) if written else 0
             yield batch
 
 

@@ -1,4 +1,4 @@
-"""A pass over rows that list samples, for outputs of which at least one is a table.
+"""A pass over rows that list samples, for outputs with at least one table.
 
 All inputs become rows first: tables are, and shards are read and indexed. Payloads are read only for what is not in
 the columns, and for an output that is a shard.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.shards import shardrows
-from tartools.shards.passes import Answer, ItemSource, Outputs, Pass, ReadShards, Result, Sorter, Watch
+from tartools.shards.passes import Answer, ItemSource, Outputs, Pass, PassInputs, Result, Sorter, Watch
 from tartools.shards.reading import Reading, closing_upstream, counted
 from tartools.shards.writing import Batches, Destination, SampleWriter, write_batches
 from tartools.storage.checks import changed_error
@@ -34,18 +34,10 @@ class RowPass(Pass[int]):
     Raises: UsageError for stdin and commands among the inputs; StorageError without pyarrow.
     """
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        account: Account,
-        reading: Reading,
-        max_workers: int,
-        outputs: Outputs,
-        read_shards: ReadShards | None = None,
-    ) -> None:
+    def __init__(self, inputs: PassInputs, outputs: Outputs) -> None:
         schema.check_pyarrow()
-        shardrows.check_stored(urls)
-        super().__init__(urls, account, reading, max_workers, outputs, read_shards)
+        shardrows.check_stored(inputs.urls)
+        super().__init__(inputs, outputs)
         self._rows: RowInputs | None = None  # until they are needed
 
     def rows(self) -> RowInputs:
@@ -93,7 +85,7 @@ class RowPass(Pass[int]):
         return map(counted_numbers, self.rows().spans(by_shard))
 
     def order(self, items: Iterator[int], watch: Watch | None = None) -> None:
-        """Write the rows with the numbers *items*, all of which are taken before anything is written."""
+        """Write the rows with the numbers *items*; take all numbers before anything is written."""
         batches: Iterator[Any] = shardrows.rows_at(self.rows(), items, self.reading.tmpdir)
         if watch is not None:
             batches = watch(batches, lambda batch: batch.keys)

@@ -152,7 +152,7 @@ class Series:
         writer, limits = self.writer, self._limits
         if limits.size:
             room = tar.room_in(limits.size) - (writer.size if writer else 0)
-            fitting = min(fitting, max(batch.fitting(first, room), 0 if writer else 1))
+            fitting = min(fitting, max(batch.count_fitting(first, room), 0 if writer else 1))
         count = limits.samples(self.shards)
         if count is not None:
             fitting = min(fitting, count - (writer.samples if writer else 0))

@@ -287,7 +287,7 @@ class _Gathering(Generic[Result]):
             self._kill_workers()
 
     def _start_ahead(self, plans: Iterator[TaskPlan]) -> Iterator[tuple[TaskPlan, Fork | None]]:
-        """Yield each of *plans* with its worker, None if this process has to do it, and start those of later ones."""
+        """Yield each of *plans* with its worker, None if this process has to do it; start later ones ahead."""
         while True:
             while len(self._started) <= self._max_workers and (plan := next(plans, None)):
                 self._started.append((plan, self._start(plan)))

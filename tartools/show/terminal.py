@@ -192,7 +192,7 @@ class Keyboard:
             data = data[os.write(self._fd, data) :]
 
     def key(self) -> str:
-        """Wait for a key; return its character or its name, `AGAIN` if the screen has to be drawn again.
+        """Wait for a key; return its character or its name, `REDRAW_KEY` if the screen has to be drawn again.
 
         Returns "escape" if the terminal no longer exists.
         """

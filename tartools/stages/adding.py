@@ -95,7 +95,7 @@ def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: Adding) -
     None if they can't be put together at once: if they are large, or have to be checked one by one.
     """
     field, keys = how.single(), batch.keys
-    if field is None or batch.weight(0, len(batch)) > MAX_JOINED_BATCH_BYTES * len(batch):
+    if field is None or batch.memory_size(0, len(batch)) > MAX_JOINED_BATCH_BYTES * len(batch):
         return None
     names = {name.encode("utf-8", "surrogateescape") for same in batch.combinations() for name in same.fields}
     view_and_bounds = None if {how.fold(field), b""} & set(map(how.fold, names)) else batch.data()

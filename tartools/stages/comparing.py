@@ -16,7 +16,7 @@ from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.samples.sample import text
 from tartools.samples.sortkeys import text_bytes
-from tartools.shards.delivery import Picked
+from tartools.shards.delivery import Selection
 from tartools.shards.passes import Pass
 from tartools.shards.reading import Reading, counted
 from tartools.shards.workers import ShardTask, gather, outputs
@@ -47,7 +47,7 @@ class DiffSide(NamedTuple):
         def work(task: ShardTask[int]) -> Iterator[bytes]:
             begin = task.number << POSITION_SHIFT
             positions = count(begin)
-            batches = counted(task.batches, account, done=True)
+            batches = counted(task.batches, account, written=True)
             yield from sorted_blocks(content_records(batch, positions) for batch in batches)
             task.result = next(positions) - begin
 
@@ -60,7 +60,7 @@ def digest(urls: Sequence[str], account: Account, reading: Reading, max_workers:
     """Return the digest of the data set *urls*: the sum of the digests of its samples, modulo 2**256."""
 
     def work(task: ShardTask[int]) -> Iterable[bytes]:
-        task.result = sum(map(digest_of_batch, counted(task.batches, account, done=True)))
+        task.result = sum(map(digest_of_batch, counted(task.batches, account, written=True)))
         return ()
 
     with closing(gather(urls, account, reading, work, max_workers=max_workers, remote=True)) as tasks:
@@ -77,11 +77,11 @@ def write_selected(run: Pass[Any], counts: Sequence[int], selected: Iterator[byt
     run.snapshot.samples = sum(counts)
     places, keys = tee(selected)
     numbers = (int.from_bytes(record[:POSITION_SIZE], "big") for record in places)
-    picked = Picked(positions_of(numbers, counts), True)
+    selection = Selection(positions_of(numbers, counts))
     selected_keys = (record[POSITION_SIZE:] for record in keys)
 
     def flags(batch_keys: Sequence[bytes]) -> list[bool]:
-        chosen = picked.of(batch_keys)
+        chosen = selection.flags(batch_keys)
         if list(compress(batch_keys, chosen)) != list(islice(selected_keys, sum(chosen))):
             raise changed_error(run.urls[0])
         return chosen
@@ -164,7 +164,7 @@ def _parse_records(
 def changes(records_a: Iterator[bytes], records_b: Iterator[bytes], counts: Counter[str]) -> Iterator[Change]:
     """Yield the changes and the equal samples of the sorted *records_a*, of A, and *records_b*, of B, by key.
 
-    Adds the numbers of REPEATED keys to *counts*.
+    Adds the numbers of keys that occur again to *counts*, under REPEATED_COUNTERS.
     """
     of_a, of_b = (
         _parse_records(side, counts, name) for side, name in zip((records_a, records_b), REPEATED_COUNTERS, strict=True)

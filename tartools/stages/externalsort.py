@@ -7,7 +7,7 @@
 A record is bytes that compare as the samples sort, with its payload (a position, a location) behind the sort key; so
 neither sorting nor merging calls a comparison of ours. Runs consist of blocks of 256 KiB: a merge holds one block of
 each. If there are more runs than one merge may hold, groups of adjacent runs are merged to longer ones first, which
-keeps the order of equal records. All runs of a pass share one unnamed file, so a sort needs one descriptor.
+keeps the order of equal records. Runs share an unnamed file: a sort needs one descriptor, two while it merges groups.
 """
 
 import io

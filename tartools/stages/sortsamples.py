@@ -127,9 +127,9 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
 
 
 def index_blocks(task: ShardTask[samplefiles.Identities], order: Order, files: SampleFiles) -> Iterator[bytes]:
-    """Yield the records of *task* in blocks; equal sort keys sort after those of all earlier tasks.
+    """Yield the records of *task* in blocks; they sort after records of earlier tasks with equal sort keys.
 
-    Its result are the identities of the files that hold the samples.
+    The result of the task: identities of the files that hold the samples.
     Raises: SampleError as `index_records` does; RestartError if a sample has to be copied in a worker, with which the
     scratch file would end.
     """

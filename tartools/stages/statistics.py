@@ -119,7 +119,7 @@ def summarize(batches: Iterable[Batch], kinds: FieldKinds, listed: int, fields: 
     Holds: the counts. Raises: the errors of *batches*; StorageError.
     """
     counts = Summary(listed)
-    for batch in counted(batches, account, done=True):
+    for batch in counted(batches, account, written=True):
         for part in batch.described():
             counts.add(count_batch(part, kinds, listed, fields), counts.samples)
     return counts

@@ -139,7 +139,7 @@ class DescribedColumn(FieldColumn):
         for row in self._rows:
             flags[row] = True
         members: list[Member] = []
-        for _, part, first, last in self._batch.apart(flags, False):
+        for _, part, first, last in self._batch.split(flags, False):
             for sample in islice(part, first, last):
                 member = sample.member(self.name, verbatim=True)
                 if member is None:

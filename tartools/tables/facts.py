@@ -44,7 +44,7 @@ class TableFacts(NamedTuple):
 
     @property
     def known(self) -> list[Fact]:
-        """The columns that are known before samples are read: all but those of pictures."""
+        """All columns but those of pictures, which are not known before samples are read."""
         return [
             *((column.name, "") for column in self.columns),
             *((f"{field}.blake2b", "digest") for field in self.hashed),

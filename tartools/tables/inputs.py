@@ -304,7 +304,8 @@ def rows_in_order(
 ) -> Iterator[Any]:
     """Yield the rows of *inputs* at *positions*, in that order, in record batches.
 
-    They have all columns, or *columns*, and then `ROW`: the position. All *positions* are read before this returns.
+    They have all columns, or *columns*, and then `ROW_COLUMN`: the position. All *positions* are read before this
+    returns.
 
     Holds: 8 bytes a position, and 65,536 rows, or 1/256 of all rows if that is more; the rows are in a temporary
     file in *tmpdir*.

@@ -227,7 +227,7 @@ class ListedBatch(Batch):
         samples = (sample for batch in self.batches(first) for sample in batch)
         return ((sample.raw_key, sample.shard, sample.members) for sample in samples)
 
-    def weight(self, first: int, last: int) -> int:
+    def memory_size(self, first: int, last: int) -> int:
         """Return the bytes that samples *first* to *last* (exclusive) take in their shards."""
         return self.columns.extents.part(first, last).size
 
@@ -235,15 +235,15 @@ class ListedBatch(Batch):
         """Yield samples number *first* to *last* (exclusive; None: to the end); each call reads them again."""
         return self._read(self.columns.extents.part(first, len(self) if last is None else last))
 
-    def apart(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
+    def split(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
         """Yield (label, batch, first, last) for each run of samples with one label; *skipped* samples are not read."""
         numbers = [number for number, label in enumerate(labels) if label != skipped]
         at = 0
         for batch in self._read(self.columns.extents.take(numbers)) if numbers else ():
-            yield from batch.apart([labels[number] for number in numbers[at : at + len(batch)]])
+            yield from batch.split([labels[number] for number in numbers[at : at + len(batch)]])
             at += len(batch)
 
-    def fitting(self, first: int, room: int) -> int:
+    def count_fitting(self, first: int, room: int) -> int:
         """Return how many samples, from number *first* on, fit into *room* bytes of an archive."""
         fitting = 0
         for sample in islice(self, first, None):
@@ -316,7 +316,7 @@ def _first_value(values: Iterable[object], nothing: object) -> object:
 def column_answers(column: Column, columns: SampleColumns, typed: bool, indexes: range) -> list[Answer]:
     """Return the answers for *column*, for samples with these *indexes*: the first one with a value applies.
 
-    Values are text, or None; if *typed*, they have their JSON types, and an absent value is ABSENT.
+    Values are text, or None; if *typed*, they have their JSON types, and an absent value is ABSENT_VALUE.
     """
     joined_values = (
         columns.values(_name_of_choice(column, ";".join(column.choices))) if len(column.choices) > 1 else None
@@ -339,7 +339,7 @@ def column_answers(column: Column, columns: SampleColumns, typed: bool, indexes:
 
 
 def json_getter(column: Column, *, verbatim: bool) -> Getter:
-    """Return a function (sample, index) -> value of *column* with its JSON type; ABSENT if the sample has no value."""
+    """Return a function (sample, index) -> value of *column* with its JSON type; ABSENT_VALUE if there is none."""
 
     def value(sample: Sample, index: int) -> object:
         match = lookup(sample, column, index, verbatim=verbatim)

@@ -42,11 +42,11 @@ class RowBatch:
         has_keys = schema.KEY_COLUMN in self.rows.schema.names
         return schema.as_bytes(self.rows.column(schema.KEY_COLUMN)).to_pylist() if has_keys else []
 
-    def weight(self, first: int, last: int) -> int:
+    def memory_size(self, first: int, last: int) -> int:
         """Return the bytes that rows *first* to *last* (exclusive) may take in memory."""
         return ROW_WEIGHT_BYTES * (last - first)
 
-    def apart(
+    def split(
         self, labels: Sequence[Label], skipped: Label | None = None
     ) -> Iterator[tuple[Label, RowBatch, int, int]]:
         """Yield (label, batch, first, last), one batch for each label: rows with one label need not be adjacent."""
@@ -65,7 +65,7 @@ class RowBatch:
                 )
                 yield label, part, 0, len(part)
 
-    def fitting(self, first: int, room: int) -> int:
+    def count_fitting(self, first: int, room: int) -> int:
         """Return how many samples, from number *first* on, fit into *room* bytes of an archive."""
         before = int(self._ends[first - 1]) if first else 0
         return int(self._ends[first:].searchsorted(before + room, "right"))

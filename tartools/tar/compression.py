@@ -287,7 +287,7 @@ class Decompressed(Stream):
         return count
 
     def _decompress(self) -> memoryview:
-        """Return the next bytes, at most STEP; none at the end."""
+        """Return the next bytes, at most MAX_DECOMPRESSED_STEP; none at the end."""
         while self._decompressor is not None:
             decompressor = self._decompressor
             if decompressor.eof:

@@ -32,7 +32,7 @@ from tartools.train.states import (
     make_state,
 )
 
-OWNER = "a WebDataset, or of a StatefulDataLoader over one"
+STATE_OWNER = "a WebDataset, or of a StatefulDataLoader over one"
 
 
 class ShardSlice(NamedTuple):
@@ -166,7 +166,7 @@ class Cursor(NamedTuple):
         checks["position"] = lambda value: value is None or is_position(value, shards)
         checks["shuffle"] = lambda value: value is None or is_shuffle(value, shards)
         checks["left"] = lambda value: value is None or is_remainder(value, shards)
-        check_state(state, OWNER, checks)
+        check_state(state, STATE_OWNER, checks)
         repetition, total, yielded = state["counts"]
         return cls(
             state["data"],
@@ -263,7 +263,7 @@ def _states_in(loaded: Any) -> Iterator[Any]:
         for entry in loaded:
             yield from _states_in(entry)
     elif not isinstance(loaded, dict) or (loaded and not {"reader", "_snapshot", "dataset_state"} & {*loaded}):
-        raise StateError(f"this is not a state of {OWNER}")
+        raise StateError(f"this is not a state of {STATE_OWNER}")
     elif "_snapshot" in loaded:
         if loaded.get("_steps_since_snapshot"):
             raise StateError(
@@ -272,7 +272,7 @@ def _states_in(loaded: Any) -> Iterator[Any]:
         try:
             workers = [worker["dataset_state"] for worker in loaded["_snapshot"]["_worker_snapshots"].values()]
         except (AttributeError, KeyError, TypeError):
-            raise StateError(f"this is not a state of {OWNER}") from None
+            raise StateError(f"this is not a state of {STATE_OWNER}") from None
         yield from _states_in(workers)
     elif "dataset_state" in loaded:
         yield from _states_in(loaded["dataset_state"])

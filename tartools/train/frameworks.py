@@ -7,9 +7,9 @@ accelerate asks nobody. It makes another DataLoader of the dataset and the sampl
     IterableDatasetShard(dataset)       a part of the samples that each rank's stream gives
     DataLoaderDispatcher(loader)        rank 0 reads for all
 
-`loader` avoids that by an attribute (`PREPARED`): it keeps its state, and no sample comes twice to fill a last batch.
-Streams and samplers in a DataLoader of the user's own find out that they are dealt (`is_dealt_by_framework`), and are
-those of one rank then.
+`loader` avoids that by an attribute (`PREPARED_ATTRIBUTE`): it keeps its state, and no sample comes twice to fill a
+last batch. Streams and samplers in a DataLoader of the user's own find out that they are dealt
+(`is_dealt_by_framework`), and are those of one rank then.
 """
 
 from __future__ import annotations

@@ -118,7 +118,9 @@ def resize_of(size: Any) -> Resize | None:
 
 
 class PictureDecoder:
-    """Decodes fields with one of *suffixes*, by default webdataset's, as *spec* says: a name of webdataset or `RAW`.
+    """Decodes fields with one of *suffixes*, by default webdataset's, as *spec* says.
+
+    *spec* is a name of webdataset, or one in `RAW_DECODERS`.
 
     With *resize*, pictures are resized, as `Resize` says; with a dict those of its fields. `by_pillow` is how many
     JPEGs simplejpeg has refused, and Pillow has decoded, here and in workers.

@@ -372,7 +372,7 @@ _names: dict[bytes, str] = {}  # fields that were seen, by their bytes
 
 
 def _name(field: bytes, member: Member) -> str:
-    """Return the name of *field* in a dict, and cache it; `KEY` for a name that a dict can't have."""
+    """Return the name of *field* in a dict, and cache it; `DICT_KEY` for a name that a dict can't have."""
     name = field_name(Member._make(member)).lower()
     if name.startswith(RESERVED_PREFIX):
         name = DICT_KEY

@@ -69,6 +69,17 @@ def test_check_names_what_is_stale(tmp_path: Path, capsys: pytest.CaptureFixture
     assert manual.stale(tmp_path, files) == [] and not (tmp_path / "completions/zsh/_tarold").exists()
 
 
+def test_the_lists_of_commands_are_written() -> None:
+    """In README, pyproject.toml and tartools(7); a file that has lost its list is an error."""
+    text = '[project.scripts]\ntartools = "x"\ntarold = "y"\n\n[tool]\n'
+    assert manual.with_commands(text, "pyproject.toml", {"tarmake": "Make."}) == (
+        '[project.scripts]\ntartools = "x"\ntarmake = "tartools.commands.tarmake:tarmake"\n\n[tool]\n'
+    )
+    for name in manual.COMMAND_LISTS:
+        with pytest.raises(ValueError, match=f"{name} has no list of commands"):
+            manual.with_commands("no list\n", name, {"tarmake": "Make."})
+
+
 def test_options_are_read_from_the_declaration() -> None:
     arguments, options = manual.options(made())
     assert [argument.metavar for argument in arguments] == ["[SHARD]..."]

@@ -170,7 +170,7 @@ def html_page(tiles: Sequence[PageTile], title: str, overview: Overview) -> str:
 
 
 def part_of_page(kind: str) -> str:
-    """Return the file `page.KIND` beside this module."""
+    """Return the text of the file page.*kind* beside this module."""
     return (pkgutil.get_data(__name__, f"page.{kind}") or b"").decode()
 
 

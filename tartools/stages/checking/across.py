@@ -2,10 +2,10 @@
 
 Keys are compared as records, which sort by key and place. A record is the key, as `sortkeys.text_bytes` encodes it,
 then 20 bytes: number of the input, byte, fields. A key that is not in Unicode form NFC has a second record: its NFC
-form, `OTHER_FORM`, and the key before the 20 bytes. It sorts directly after the records of the NFC form:
+form, `UNICODE_FORM_PREFIX`, and the key before the 20 bytes. It sorts directly after the records of the NFC form:
 
     NFC key | input byte fields
-    NFC key | OTHER_FORM | key | input byte fields
+    NFC key | UNICODE_FORM_PREFIX | key | input byte fields
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ class Checking:
         return shard
 
     def _held_blocks(self, tasks: Tasks[list[CheckedShard]]) -> Generator[bytes, None, None]:
-        """Yield the blocks of *tasks*, those of sound shards; add what was found in these.
+        """Yield the blocks of key records of the sound shards in *tasks*; add the findings about these shards.
 
         Only a task that is one part of a large shard ends inside a shard. The tasks that follow read its other parts.
         """

@@ -68,7 +68,7 @@ def rows_of_batch(batch: Batch, shard: int, row: int | None = None) -> Rows | No
     bounds = batch.bounds() if row is None else range(row, row + len(batch) + 1)
     if bounds is None:
         return None
-    return Rows(shard, batch.keys, bounds[:-1], batch.combinations(), batch.weight(0, len(batch)), batch)
+    return Rows(shard, batch.keys, bounds[:-1], batch.combinations(), batch.memory_size(0, len(batch)), batch)
 
 
 def rows_of_samples(samples: Sequence[Sample], shard: int, begins: Sequence[int]) -> Rows:

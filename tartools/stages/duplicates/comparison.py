@@ -200,7 +200,7 @@ class DedupSide:
 
 def _records(batches: Iterator[Batch], comparison: Comparison, account: Account, with_names: bool) -> Iterator[bytes]:
     """Yield a record of each sample: the length of its content, the content, and its name if *with_names*."""
-    for batch in counted(batches, account, done=True):
+    for batch in counted(batches, account, written=True):
         names = _names(batch) if with_names else repeat(b"")
         for content, name in zip(comparison.contents(batch), names, strict=False):
             yield bytes([len(content)]) + content + name

@@ -1,9 +1,9 @@
 """Pictures that look alike, by difference hashes of 64 bits and mean colours: found by bands, not by all pairs.
 
-Two pictures are near if their hashes differ in *distance* bits at most, the mean colours of their 16 parts, red, green
-and blue, by `COLOUR` at most and by `MEAN` on average, and the ratios of their sides by `MAX_RATIO` at most: hash and
-colours of a soft gradient are the same in any shape. Pictures come in order of preference, and one is left out
-if it is near a kept one.
+Two pictures are near if their hashes differ in *distance* bits at most; the mean colours of their 16 parts, red, green
+and blue, by `MAX_COLOUR_DISTANCE` at most and by `MAX_MEAN_DISTANCE` on average; and the ratios of their sides by
+`MAX_RATIO` at most, since hash and colours of a soft gradient are the same in any shape. Pictures come in order of
+preference, and one is left out if it is near a kept one.
 
 A hash is cut into four bands of 16 bits. If two hashes differ in 6 bits, one of the first three bands differs in 1 bit
 at most, or the fourth is the same (see `radius`): so pictures are grouped by each band, and one is only compared with

@@ -1,6 +1,6 @@
 """Evaluate expressions of unknown origin so that they do no harm: no code of theirs runs, and each has limits.
 
-Values are what JSON has. Nothing of an object can be reached but items and METHODS. What a step would make
+Values are what JSON has. Nothing of an object can be reached but items and ALLOWED_METHODS. What a step would make
 is measured before it is made; what it reads is measured too, since a list can have one long list many times.
 """
 

@@ -400,7 +400,7 @@ def _check_loop(loop: ast.comprehension) -> None:
 
 
 def _check_call(call: ast.Call, functions: tuple[str, ...], own: set[str]) -> None:
-    """Raise UsageError unless *call* is one of *functions* or METHODS; *own* are the names of loops."""
+    """Raise UsageError unless *call* is one of *functions* or ALLOWED_METHODS; *own* are the names of loops."""
     called, methods = call.func, [name for names in ALLOWED_METHODS.values() for name in names]
     if any(keyword.arg is None for keyword in call.keywords):
         raise UsageError(f"** is not allowed in an expression: {ast.unparse(call)}")

@@ -38,8 +38,8 @@ class Pace:
     # A range "was waited for" if two things hold. The reader spent more than half of the time between two ranges
     # waiting: else it is slower than the connection, and more ranges would only use memory. And receiving took more
     # than BUSY_RATIO times its processor time: else the processor is the bottleneck (decryption, checksums, a server on
-    # this machine), and a second thread would take from the reader. The window never shrinks: the network that was slow
-    # once stays slow, and a range that came quickly may have been read ahead.
+    # this machine), and a second thread would take from the reader. The window never shrinks: once ranges are read
+    # ahead, a reader that no longer waits says nothing about the network.
 
     def __init__(self, max_window: int, beginning: int = 1) -> None:
         self.window = min(beginning, max_window)

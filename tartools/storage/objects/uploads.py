@@ -5,8 +5,8 @@ drops them. No destructor completes an upload.
 
     write ─► [ part being filled ] ─full─► threads: [ part 3 ][ part 4 ] ─► store: parts 1, 2   commit ─► object
 
-`write` waits when the parts in memory reach the window; so a slow store slows the writer, and memory stays bounded. An
-output smaller than one part is sent by a single request at `commit`. Without --force a store that
+`write` waits while each worker sends a part: a slow store slows the writer, and memory stays bounded. An output of one
+part or less is sent by a single request at `commit`. Without --force a store that
 can makes the object only if none of this name exists: of two writers the second to commit fails.
 """
 
