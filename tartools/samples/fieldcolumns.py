@@ -6,18 +6,20 @@
 from __future__ import annotations
 
 import io
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, repeat
 from operator import add, itemgetter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tartools.samples.sample import Sample, text
 from tartools.tar import BLOCK, ContiguousGroups, Member, read_range
 from tartools.tar.keys import field_from_ending
 from tartools.tar.member import MIN_VIEW_BYTES, Chunk
+
+if TYPE_CHECKING:
+    from array import array
 
 Item = TypeVar("Item")
 

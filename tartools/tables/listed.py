@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -17,11 +16,11 @@ from tartools.samples.fieldcolumns import Combination, group_samples
 from tartools.samples.sample import Sample
 from tartools.samples.values import INDEX_NAME, PSEUDO_FIELDS, Column, as_text, getter, lookup
 from tartools.tables import schema
-from tartools.tables.described import ListedPlaces, group_described, places_of
 from tartools.tar import Member, Writer
 
 if TYPE_CHECKING:
     from tartools.tables.catalog import ShardCatalog
+    from tartools.tables.described import ListedPlaces
     from tartools.tables.extents import Extents
     from tartools.tables.source import ParquetSource
 
@@ -44,6 +43,7 @@ class TableColumns:
         self.fields: Sequence[str] | None = table.fields
         self._rows = rows
         self._catalog = catalog
+        self._table = table
         self._values_by_name: dict[str, Sequence[Any]] = {}
 
     def __len__(self) -> int:
@@ -101,9 +101,7 @@ class TableColumns:
 
     def part(self, low: int, high: int) -> TableColumns:
         """Return the columns of rows *low* to *high* (exclusive)."""
-        part = copy(self)
-        part.first += low
-        part._rows = self._rows.slice(low, high - low)
+        part = TableColumns(self._rows.slice(low, high - low), self.first + low, self._catalog, self._table)
         part._values_by_name = {name: values[low:high] for name, values in self._values_by_name.items()}
         part.extents = self.extents.part(low, high)
         return part
@@ -205,10 +203,13 @@ class ListedBatch(Batch):
         """Return the samples grouped by their fields, in order of appearance; read unless the table lists members."""
         if self._places is None:
             return group_samples(self)
+        from tartools.tables.described import group_described
+
         return group_described(self, self.columns, self._places)
 
     def described(self) -> Iterator[Batch]:
         """Yield the samples in batches that know their fields: rows that list them, and samples that were read."""
+        from tartools.tables.described import places_of
         from tartools.tables.extents import runs_of_equal
 
         extents = self.columns.extents

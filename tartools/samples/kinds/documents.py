@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 
 from tartools.errors import printable
@@ -24,6 +23,8 @@ def describe_document(member: Member, head: bytes, _decode: bool) -> Description
     """Return JSON with indentation, cut; as text if it is long. Holds: the value, and the lines that are shown."""
     if member.size > JSON_LIMIT:
         return describe_text(member, head)
+    import json
+
     payload = member.read()
     try:
         lines = first_lines(json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(parse_json(payload)))
@@ -58,7 +59,9 @@ def check_json_lines(member: Member) -> Iterator[Finding]:
 
 
 def _check_documents(documents: Iterable[bytes]) -> Iterator[Finding]:
-    """Yield what some readers of JSON refuse in *documents*. Raises: ValueError if one is not JSON."""
+    """Yield the findings about *documents*: parts that some readers refuse. Raises: ValueError if one is not JSON."""
+    import json
+
     constants: list[str] = []
     encoding = ""
     for document in documents:

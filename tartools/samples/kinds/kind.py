@@ -1,7 +1,5 @@
 """The record of a kind of payload, and the values that its functions return."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 

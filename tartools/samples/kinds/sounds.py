@@ -10,7 +10,6 @@ from tartools.errors import TarToolsError, printable
 from tartools.samples.filetypes import MAGIC_BYTES, SOUND, SOUNDS, suffix_of, type_of_file
 from tartools.samples.kinds.kind import BROKEN, MAX_TEXT_COLUMNS, Description, PayloadKind
 from tartools.samples.sample import field_name
-from tartools.samples.soundfiles import truncation
 from tartools.tar import Member
 
 if TYPE_CHECKING:
@@ -66,6 +65,8 @@ def describe_sound(member: Member, _head: bytes, _decode: bool) -> Description:
 def check_sound(member: Member) -> None:
     """Raise an exception if the sound *member* can't be decoded, or ends early."""
     import soundfile
+
+    from tartools.samples.soundfiles import truncation
 
     with member.open() as file:
         if reason := truncation(file, member.size):
