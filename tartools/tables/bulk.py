@@ -19,11 +19,13 @@ GetBuffer = Callable[[int], memoryview]
 
 @dataclass
 class Bulk:
-    """Samples with these *keys*, in the shards *urls*, and the payloads of *fields*, whose names are in lower case.
+    """Samples in columns, with the offsets of their payloads. f is the index of a field, n that of a sample.
 
-    In the archive the payload of *fields*[f] of sample n is at *offsets*[f, n]; -1 if it has none. If *uniform*, all
-    samples have all fields, in this order. A payload is *columns*[f][n], or *sizes*[f, n] bytes of *data* from offset
-    *places*[f, n] on.
+    `keys`: of the samples. `urls`: of their shards. `fields`: names, in lower case.
+    `offsets[f, n]`: of the payload, in bytes, in its file, or in the buffer that was parsed; -1 for an absent field.
+    `sizes[f, n]`: bytes of the payload; 0 for an absent field, and for one that was not asked for.
+    `uniform`: True if all samples have all fields, in this order.
+    `columns[f][n]`: the payload; if `columns` is None, it is in `data`, from `places[f, n]` on.
     """
 
     keys: list[bytes]
@@ -43,13 +45,13 @@ class Bulk:
         return self.__dict__ | ({"data": bytes(self.data)} if isinstance(self.data, memoryview) else {})
 
     def part(self, selection: slice) -> Bulk:
-        """Return a slice of these samples."""
+        """Return the samples at *selection*."""
         columns = self.columns and {n: column[selection] for n, column in self.columns.items()}
         arrays = {name: getattr(self, name)[:, selection] for name in ("offsets", "sizes", "places")}
         return replace(self, keys=self.keys[selection], urls=self.urls[selection], columns=columns, **arrays)
 
     def payloads(self, number: int) -> Iterable[bytes]:
-        """Return the payload of field *number* of each sample; empty for an absent field.
+        """Return the payload of the field with index *number* for each sample; empty for an absent field.
 
         Payloads are copied one by one: if the caller drops each one, the next takes the same memory.
         """
@@ -63,7 +65,10 @@ class Bulk:
 
 
 def bulk_from_buffer(data: Any, sizes: Any) -> Bulk | None:
-    """Return the adjacent samples in *data*, of *sizes* bytes; None if a header is unusual, for the full parser."""
+    """Return the samples that fill *data*, one after the other; *sizes*: an array of their sizes in bytes.
+
+    None if a header is unusual, or the sizes do not fit: then the full parser has to read them.
+    """
     import numpy as np
 
     bounds = np.concatenate(([0], np.cumsum(sizes)))
@@ -79,16 +84,21 @@ def bulk_from_buffer(data: Any, sizes: Any) -> Bulk | None:
 def bulk_from_files(
     files: list[io.FileIO], begins: Any, ends: Any, room_of: GetBuffer | None, fields: Collection[str] | None
 ) -> Bulk | None:
-    """Return the samples in bytes *begins* to *ends* of *files*; None if a header is unusual, for the full parser.
+    """Return the samples in bytes *begins* to *ends* of *files*, one of each: the n-th in the n-th file.
 
     Reads the headers, and the payloads of *fields*, None for all: into the buffer `room_of(size)` if it is given, else
-    into columns. Raises: StorageError if a file has changed.
+    into columns. None if a header is unusual: then the full parser has to read them. Raises: StorageError if a file has
+    changed.
     """
     import numpy as np
 
     descriptors = [file.fileno() for file in files]
 
     def headers_at(numbers: Any, at: Any) -> Any:
+        """Return the headers of the samples *numbers* at the offsets *at* of their files.
+
+        None if a file ends before.
+        """
         data = b"".join(map(os.pread, [descriptors[n] for n in numbers.tolist()], repeat(BLOCK), at.tolist()))
         return np.frombuffer(data, np.uint8).reshape(-1, BLOCK) if len(data) == BLOCK * len(numbers) else None
 
@@ -176,7 +186,10 @@ def _sizes_of(headers: Any) -> Any:
 
 
 def _distinct_texts(fields: Any) -> tuple[list[bytes], Any]:
-    """Return the distinct texts of *fields*, and for each field the index of its text; None for one text only."""
+    """Return the distinct texts of *fields*, an array of padded bytes, and for each row the index of its text.
+
+    The indexes are None if there is one text only.
+    """
     import numpy as np
 
     if (fields == fields[0]).all():

@@ -40,6 +40,7 @@ class ShardCatalog:
         self._set_table(table)
 
     def _set_table(self, table: str) -> None:
+        """Set the table whose rows `extents` takes: its URL, its folder, and no shards by the names in it."""
         self.table = table
         self._folder = schema.folder_of(table)
         self._numbers_in_table: dict[tuple[str, str | None], int] = {}  # by name and version as the table has them
@@ -51,7 +52,10 @@ class ShardCatalog:
         return catalog
 
     def number(self, name: str, version: str | None, relative: bool = False) -> int:
-        """Return the number of the shard with the URL *name* in this *version*; the next one if it is new."""
+        """Return the number of the shard with the URL *name* in this *version*; the next number if it is new.
+
+        *relative*: True if a table names it relative to its folder, for `named_relative`.
+        """
         number = self._numbers.setdefault((name, version), len(self.urls))
         if number == len(self.urls):
             url = Url(name)
@@ -68,9 +72,10 @@ class ShardCatalog:
         return self.urls[number], self.versions[number]
 
     def extents(self, rows: Any, first: int, keyed: bool = True) -> Extents:
-        """Return the extents of the record batch *rows*, which begins with row *first*; if *keyed*, with keys.
+        """Return the extents of the samples that *rows* list: a record batch that begins with row *first* of the table.
 
-        Raises: StorageError for invalid values.
+        With *keyed*, they have the keys too, if no key is null. Gives numbers to new shards.
+        Raises: StorageError, with the row, for a value that can't be true.
         """
         import numpy as np
 
@@ -109,7 +114,11 @@ class ShardCatalog:
                 raise self.failure(extents, wrong, f"not all members of the sample are in bytes {begin} to {end}")
 
     def _places(self, column: Any, name: str, first: int) -> Any:
-        """Return the column *name* of begins or ends as an array of int64."""
+        """Return *column*, of begins or ends, as an array of int64.
+
+        *name* of the column and row *first* are for messages.
+        Raises: StorageError, with the row, for null or a value that is no offset.
+        """
         pa = schema.arrow()
         if column.null_count:
             row = first + column.is_null().to_pylist().index(True)
@@ -125,7 +134,11 @@ class ShardCatalog:
                 raise
 
     def _shards(self, column: Any, version: Any, first: int) -> Any:
-        """Return the number of the shard, in its version, of each row."""
+        """Return for each row the number of its shard, an array of int32.
+
+        *column*: names of shards; *version*: the column of versions, None if there is none; *first*: the first row
+        number.
+        """
         import numpy as np
 
         with schema.value_errors(f"row {first}: this or a later one has no name of a shard", self.table):
@@ -145,6 +158,10 @@ class ShardCatalog:
         return numbers[inverse]
 
     def _number_in_table(self, name: object, version: object, row: int) -> int:
+        """Return the number of the shard that the table calls *name*, in this *version*.
+
+        Raises: StorageError with the *row*.
+        """
         if not isinstance(name, str) or not name or "\0" in name:
             raise StorageError(f"row {row}: {schema.SHARD_COLUMN} is not the name of a shard", url=self.table)
         if not isinstance(version, str | None):
@@ -159,7 +176,10 @@ class ShardCatalog:
         return number
 
     def failure(self, rows: Extents, index: int, cause: str | TarToolsError) -> RowError:
-        """Return the error for the sample of row *index* of *rows*: the message *cause*, or the error of its shard."""
+        """Return the error for the sample at *index* of *rows*, with row, shard, byte and advice.
+
+        *cause*: the message, or the error of reading the shard.
+        """
         number, begin, _ = rows.place(index)
         row = rows.first + index if rows.rows is None else rows.rows[index]
         message = cause if isinstance(cause, str) else cause.message
@@ -167,7 +187,7 @@ class ShardCatalog:
         return RowError(f"{message} ({place})", url=self.urls[number], offset=begin)
 
     def _advice(self, number: int, cause: str | TarToolsError) -> str:
-        """Return advice about an error of the shard *number*: "" if a new table would fail in the same way."""
+        """Return advice about the error *cause* of the shard *number*: "" if a new table would fail in the same way."""
         if isinstance(cause, StorageError) and is_missing(cause) and self.named_relative[number]:
             return f"; {MOVED_HINT}"
         changed = not isinstance(cause, StorageError) or isinstance(cause, ChangedError | NotFoundError)

@@ -25,10 +25,15 @@ NO_OFFSET = 1 << 62  # offset of a member that a sample lacks
 
 
 class ListedPlaces(NamedTuple):
-    """The members of samples as arrays, with a row for each sample.
+    """The members of samples, as a table lists them: numpy arrays with a row for each sample.
 
-    *order* has the numbers of the *fields* of each sample in the order of the archive, then -1; *offsets* and *sizes*
-    of their payloads have a column for each field. The offset of a field that a sample lacks is NO_OFFSET.
+    `fields`: names of all fields that the table lists; `offsets` and `sizes` have one column for each.
+    `offsets`: bytes from the begin of the shard to the payload; NO_OFFSET if the sample lacks the field, or has it
+    twice.
+    `sizes`: bytes of the payload.
+    `order`: indexes in `fields` of the fields that the sample has, in the order of the archive, then -1 to fill the
+    row.
+    `described`: True if these are all members of the sample, so that it need not be read to know them.
     """
 
     fields: Sequence[str]
@@ -38,14 +43,15 @@ class ListedPlaces(NamedTuple):
     described: Any  # True where these are all members of the sample
 
     def part(self, low: int, high: int) -> "ListedPlaces":
-        """Return rows *low* to *high*."""
+        """Return the places of samples *low* to *high* (exclusive)."""
         return self._replace(**{name: rows[low:high] for name, rows in self._asdict().items() if name != "fields"})
 
 
 def places_of(columns: SampleColumns, begins: Any, ends: Any) -> ListedPlaces | None:
-    """Return the places of the members of samples that fill bytes *begins* to *ends* of their shards.
+    """Return the places of the members of the samples that *columns* list; None if the table does not list them.
 
-    None if the table does not list members, or lacks a key. Raises: StorageError for columns that can't be true.
+    *begins*, *ends*: arrays of int64, the extent of each sample in its shard. Also None if the key of a sample is null.
+    Raises: StorageError if offsets and sizes in the table are not whole numbers, or keys are not text.
     """
     import numpy as np
 
@@ -68,13 +74,14 @@ def places_of(columns: SampleColumns, begins: Any, ends: Any) -> ListedPlaces | 
 
 
 def _padded(sizes: Any) -> Any:
+    """Return the array *sizes*, of bytes, rounded up to whole blocks of the archive."""
     return (sizes + (BLOCK - 1)) // BLOCK * BLOCK
 
 
 def group_described(batch: Batch, columns: SampleColumns, places: ListedPlaces) -> list[Combination]:
     """Return the samples of *batch* grouped by their fields, in order of appearance; no sample is read.
 
-    *places*: the members of all of them, from their *columns* of the table.
+    *columns*: their values in the table; *places*: their members, from `places_of`.
     """
     return [
         Combination(
@@ -87,7 +94,10 @@ def group_described(batch: Batch, columns: SampleColumns, places: ListedPlaces) 
 
 
 def _combinations(order: Any) -> list[tuple[list[int], Sequence[int]]]:
-    """Return (numbers of the fields, rows that have them) for each combination of fields, in order of appearance."""
+    """Return (indexes of the fields, rows that have them) for each combination of fields, in order of appearance.
+
+    *order*: that of `ListedPlaces`, with at least one row.
+    """
     import numpy as np
 
     if (order == order[0]).all():
@@ -103,7 +113,7 @@ def _combinations(order: Any) -> list[tuple[list[int], Sequence[int]]]:
 
 
 class DescribedKeys(Sequence[bytes]):
-    """The keys of *rows*, made when they are asked for."""
+    """The keys of the samples with indexes *rows* in *columns*, as bytes; each is encoded when it is asked for."""
 
     def __init__(self, columns: SampleColumns, rows: Sequence[int]) -> None:
         self._columns = columns
@@ -124,7 +134,10 @@ class DescribedKeys(Sequence[bytes]):
 
 
 class DescribedColumn(FieldColumn):
-    """Field *number* of *places*, of the samples *rows* of *batch*. They are read if members or payloads are needed."""
+    """The field with index *number* of *places*, for the samples with indexes *rows* in *batch*.
+
+    Sizes, offsets and values come from the table; samples are read only if members or payloads are asked for.
+    """
 
     def __init__(
         self, batch: Batch, columns: SampleColumns, places: ListedPlaces, number: int, rows: Sequence[int]
@@ -134,7 +147,10 @@ class DescribedColumn(FieldColumn):
 
     @property
     def members(self) -> Sequence[Member]:
-        """The members: the samples are read for them. Raises: SampleError if a sample lacks the field."""
+        """The member of each sample, for which all the samples are read.
+
+        Raises: SampleError if a sample lacks the field.
+        """
         flags = [False] * len(self._batch)
         for row in self._rows:
             flags[row] = True
@@ -153,11 +169,14 @@ class DescribedColumn(FieldColumn):
         return self._places.sizes[self._rows, self._number].tolist()  # type: ignore[no-any-return]
 
     def offsets(self) -> Sequence[int]:
-        """Return the offset in its shard of each payload."""
+        """Return for each sample the offset of the payload in its shard, in bytes."""
         return self._places.offsets[self._rows, self._number].tolist()  # type: ignore[no-any-return]
 
     def value_counts(self, max_bytes: int) -> dict[str, int] | None:
-        """Return the count of each value in the column of the field; None if the table has no such column."""
+        """Return how often each value occurs, as text, from the table's column of the field; None if there is none.
+
+        Values of payloads that are larger than *max_bytes*, and nulls, are not counted.
+        """
         values = self._columns.values(self.name)
         if values is None:
             return None
@@ -165,7 +184,11 @@ class DescribedColumn(FieldColumn):
         return dict(Counter(as_text(value) for value in short if value is not None))
 
     def picture_facts(self, measure: Callable[[Member], tuple[Any, ...]]) -> Sequence[tuple[Any, ...] | None] | None:
-        """Return the facts in the columns of the field for each picture; None if the table has no such columns."""
+        """Return (width, height, format, None, fault) of each picture from the table; None if it lacks such columns.
+
+        An item is None if the table has neither size nor fault of the picture. The fault is None for a picture that is
+        not broken. Nothing is measured: *measure* is for the other kinds of columns.
+        """
         columns = [self._columns.values(f"{self.name}.{column}") for column in PICTURE_COLUMNS]
         if any(values is None for values in columns):
             return None

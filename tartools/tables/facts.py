@@ -31,9 +31,12 @@ MAX_INTEGER_CHARS = 20  # characters of a whole number of 64 bits, at most
 
 
 class TableFacts(NamedTuple):
-    """The facts in a table: *columns* of values, digests of the fields *hashed*, hashes of the pictures *likened*.
+    """The facts about samples for columns of a table, and which ones to find.
 
-    With *pictures*, size, format and mode of all pictures. Only headers are checked, unless pictures are *decoded*.
+    `columns`: values of fields. `hashed`: fields of whose payloads a digest is made.
+    `likened`: fields of pictures, for a picture hash, colours, width and height.
+    `pictures`: True for size, format and mode of all pictures. `decoded`: True to decode these, so that broken ones are
+    found; otherwise only their headers are checked.
     """
 
     columns: Sequence[Column]
@@ -44,7 +47,7 @@ class TableFacts(NamedTuple):
 
     @property
     def known(self) -> list[Fact]:
-        """All columns but those of pictures, which are not known before samples are read."""
+        """The (name, type) of all columns but those of `pictures`, which are not known before samples are read."""
         return [
             *((column.name, "") for column in self.columns),
             *((f"{field}.blake2b", "digest") for field in self.hashed),
@@ -53,11 +56,11 @@ class TableFacts(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """True if there are facts to find."""
+        """True if at least one fact was asked for."""
         return bool(self.known or self.pictures)
 
     def of(self, batch: Batch) -> Iterable[Mapping[Fact, object]]:
-        """Return the facts of each sample of *batch*.
+        """Return for each sample of *batch* its facts by column, None for a value that it lacks.
 
         Payloads that are ranges of files are read only if they are needed, and large ones in parts, except values and
         decoded pictures. Raises: SampleError for a field that occurs twice, or is not UTF-8 or JSON as it should be.
@@ -65,6 +68,10 @@ class TableFacts(NamedTuple):
         return map(self._facts_of, batch)
 
     def _facts_of(self, sample: Sample) -> dict[Fact, object]:
+        """Return the facts of *sample* by column.
+
+        Raises: SampleError for a field that occurs twice, or can't be read as it should.
+        """
         facts: dict[Fact, object] = {}
         for column in self.columns:
             value = lookup(sample, column)
@@ -87,7 +94,10 @@ class TableFacts(NamedTuple):
         return facts
 
     def check_seen(self, fields: Iterable[str]) -> None:
-        """Raise SampleError if a field of these facts is in none of *fields*, the fields that samples had."""
+        """Raise SampleError if a column, or a field to hash, names only fields that are not in *fields*.
+
+        *fields*: the fields that samples had. Case is ignored; names such as `__key__` always pass.
+        """
         present = list(fields)
         lower_names = {field.lower() for field in present}
         field_choices = [(field,) for field in (*self.hashed, *self.likened)]
@@ -111,17 +121,19 @@ def parse_facts(specs: Iterable[str], hashed: Iterable[str] = (), likened: Itera
 
 
 def _words(options: Iterable[str]) -> Iterable[str]:
+    """Yield the blank-separated words of all *options*."""
     return (word for option in options for word in option.split())
 
 
 def _likeness_facts(field: str) -> list[Fact]:
+    """Return (name, type) of the four columns for a likened *field*: picture hash, colours, width, height."""
     sides = (f"{field}.width", "int64"), (f"{field}.height", "int64")
     return [(f"{field}.dhash", "uint64"), (f"{field}.colours", "colours"), *sides]
 
 
 @lru_cache(1000)
 def fact_columns(name: str) -> list[Fact]:
-    """Return the columns of facts about the payloads of the field *name*; none if its kind has no facts."""
+    """Return (name, type) of the columns of facts about payloads of the field *name*; [] if its kind has none."""
     kind, name = kind_of_field(name), name.encode("utf-8", "replace").decode()
     return [] if kind is None else [(f"{name}.{fact}", type_name) for fact, type_name in kind.facts]
 

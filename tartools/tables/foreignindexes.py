@@ -78,9 +78,9 @@ class IndexedMember(NamedTuple):
 
 
 class IndexedSample(NamedTuple):
-    """A sample: the URL of its *shard*, its *key*, its bytes *begin* to *end*, its *parts* in the order of the archive.
+    """A sample of the shard with the URL *shard*: its *key*, its bytes *begin* to *end*, its members *parts*.
 
-    A member without a field has no part.
+    *parts* are in the order of the archive. A member without a field is not among them.
     """
 
     shard: str
@@ -90,7 +90,7 @@ class IndexedSample(NamedTuple):
     parts: list[IndexedMember]
 
     def path(self, part: IndexedMember) -> bytes:
-        """Return the name of the member *part*."""
+        """Return the path of the member *part* in the archive: key, dot and field."""
         return join_path(self.key, part.field)
 
     def text(self, name: bytes) -> str:
@@ -101,7 +101,10 @@ class IndexedSample(NamedTuple):
             raise SampleError(f"the name {name!r} is not UTF-8, which this index needs", url=self.shard) from None
 
     def refusal(self, why: str, field: bytes = b"") -> SampleError:
-        """Return the error that the member *field* can't be in an index."""
+        """Return the error that the member *field* of this sample can't be in an index.
+
+        *why*: the end of the sentence.
+        """
         name = join_path(self.key, field).decode("utf-8", "surrogateescape")
         return SampleError(f"the member {name!r} {why}", url=self.shard)
 
@@ -110,9 +113,10 @@ IndexedShards = Iterable[tuple[str, int, Iterator[IndexedSample]]]  # URL, size 
 
 
 class IndexPlaces(NamedTuple):
-    """URLs of the files of an index: *beside* each shard, by the URL of the shard, or in the *folder* for all shards.
+    """The URLs of the files of an index, and how they are written.
 
-    With *force*, files that exist are replaced.
+    `beside`: URL of a shard: URL of the file for this shard. `folder`: prefix of the files for all shards.
+    `force`: replace files that exist. `tmpdir`: folder of scratch files; None: the default.
     """
 
     beside: Mapping[str, str]
@@ -130,14 +134,15 @@ class IndexPlaces(NamedTuple):
         self.write(self.folder + name, json.dumps(value, indent=2).encode() + b"\n")
 
     def name_of(self, url: str) -> str:
-        """Return the name of the shard *url*, relative to the folder where both can be moved together."""
+        """Return the name of the shard *url* in an index: relative to the folder, where both can be moved together."""
         return schema.relative_name(url, schema.folder_of(self.folder))
 
 
 class IndexFormat(NamedTuple):
-    """An index for one tool: files with this *suffix* beside each shard, others with these *names*, and how to *write*.
+    """An index for one tool, and how to write it.
 
-    *check* raises SampleError for a row that the tool would index in another way.
+    `suffix`: of the file beside each shard; "": none. `names`: of the files for all shards.
+    `write`: writes all files. `check`: raises SampleError for a row that the tool would index in another way.
     """
 
     suffix: str
@@ -214,7 +219,12 @@ def write_index(
 def _shards(
     blocks: Iterable[bytes], versions: Mapping[str, str], account: Account, check: Callable[[IndexedSample], None]
 ) -> IndexedShards:
-    """Yield each shard with its rows; read all its rows before you ask for the next shard. Holds: one block."""
+    """Yield (URL, size in bytes, rows) of each shard of *versions*, in order, from adjacent *blocks* of its rows.
+
+    Read all rows of a shard before the next shard: only then the samples are in *account*. *check*: called with each
+    row.
+    Holds: one block.
+    """
     grouped = groupby(map(marshal.loads, blocks), itemgetter(0))
     name, shard_blocks = next(grouped, ("", iter(())))
     for url, version in versions.items():
@@ -227,7 +237,10 @@ def _shards(
 def _rows(
     block: tuple[str, list[bytes], bytes, bytes, dict[bytes, tuple[bytes, bytes]], Any],
 ) -> Iterator[IndexedSample]:
-    """Yield the rows of an unpacked *block*. Raises: SampleError for a sample that has a field twice."""
+    """Yield the rows of *block*, a `RowBlock.packed()` that was loaded.
+
+    Raises: SampleError if a sample has a field twice.
+    """
     url, keys, begins, ends, extents_by_field, _ = block
     columns = [(field, array("q", offsets), array("q", sizes)) for field, (offsets, sizes) in extents_by_field.items()]
     for number, (key, begin, end) in enumerate(zip(keys, array("q", begins), array("q", ends), strict=True)):
@@ -247,7 +260,10 @@ def _report_rows_without_field(
     account: Account,
     check: Callable[[IndexedSample], None],
 ) -> Iterator[IndexedSample]:
-    """Yield rows with a field; report rows without one. Raises: StorageError if the shard has changed."""
+    """Yield the *rows* of the shard *url* with a field; report and count the other ones in *account* after the last.
+
+    *check*: called with each row. Raises: StorageError if the shard has no longer this *version* at the end.
+    """
     without_field, first_key = 0, b""
     for row in rows:
         check(row)
@@ -269,6 +285,10 @@ def _report_rows_without_field(
 
 
 def _dali_words(row: IndexedSample) -> Iterator[bytes]:
+    """Yield the words for each member of *row* in its line of DALI's index.
+
+    Raises: SampleError for a name with a blank.
+    """
     for part in row.parts:
         path = row.path(part)
         if len(path.split()) != 1:  # blanks separate words
@@ -277,6 +297,7 @@ def _dali_words(row: IndexedSample) -> Iterator[bytes]:
 
 
 def _write_dali(shards: IndexedShards, places: IndexPlaces) -> None:
+    """Write DALI's index of each shard beside it. Raises: SampleError for a shard without samples, StorageError."""
     for url, _, rows in shards:
         lines = [b" ".join(_dali_words(row)) for row in rows]
         if not lines:
@@ -285,6 +306,7 @@ def _write_dali(shards: IndexedShards, places: IndexPlaces) -> None:
 
 
 def _check_wids(row: IndexedSample) -> None:
+    """Raise SampleError if wids would read another key, size or number of samples than *row* has."""
     end = row.begin
     for part in row.parts:
         header, end = part.offset - end, part.offset + padded(part.size)
@@ -298,6 +320,7 @@ def _check_wids(row: IndexedSample) -> None:
 
 
 def _write_wids(shards: IndexedShards, places: IndexPlaces) -> None:
+    """Write the file with URL, count of samples and size of each shard, for wids. Raises: StorageError."""
     shard_list = [
         {"url": places.name_of(url), "nsamples": sum(1 for _ in rows), "filesize": size} for url, size, rows in shards
     ]
@@ -305,6 +328,10 @@ def _write_wids(shards: IndexedShards, places: IndexPlaces) -> None:
 
 
 def _write_webshart(shards: IndexedShards, places: IndexPlaces) -> None:
+    """Write webshart's index of each shard beside it.
+
+    Raises: SampleError for a name that is not UTF-8, StorageError.
+    """
     for url, size, rows in shards:
         name = json.dumps(Url(url).name.rpartition("/")[2])
         files = [
@@ -327,6 +354,7 @@ def _check_energon_names(places: IndexPlaces) -> None:
 
 
 def _check_energon(row: IndexedSample) -> None:
+    """Raise SampleError if Energon would skip the sample of *row*, or read one where *row* has no field."""
     first, slash, _ = row.key.partition(b"/")
     if row.parts and slash and first.startswith(b"__") and first.endswith(b"__") and len(first) >= len(b"____"):
         raise row.refusal("has a name that Energon passes over", row.parts[0].field)
@@ -335,7 +363,12 @@ def _check_energon(row: IndexedSample) -> None:
 
 
 def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
-    """Write the index of *shards*. Disk: its size. Raises: SampleError for a key that comes twice, StorageError."""
+    """Write all files of Energon's index of *shards*.
+
+    The database grows in a private scratch directory, and is copied to its URL once complete; the files of all shards
+    are written after those of each shard. Disk: the size of the index.
+    Raises: SampleError for a key that comes twice or a shard without samples, StorageError.
+    """
     import sqlite3
 
     scratch = private_directory(places.tmpdir)
@@ -368,9 +401,9 @@ def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
 
 
 def _store(number: int, rows: Iterable[IndexedSample], base: sqlite3.Connection) -> array[int]:
-    """Add *rows*, of shard *number*, to *base*; return the offsets of their begins, then the end of the last one, or 0.
+    """Add *rows*, of shard *number*, to the database *base*; return the offset at which each begins, then the last end.
 
-    Raises: SampleError for a key that is in *base* already.
+    Without rows the array is [0]. Raises: SampleError for a key that is in *base* already.
     """
     import sqlite3
 

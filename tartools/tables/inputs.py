@@ -33,7 +33,7 @@ Stored = tuple[int, int]  # begin and end of a record batch in the temporary fil
 
 
 class TablePart:
-    """The rows of the table *url*. `schema` is their unified schema."""
+    """The rows of the table *url*, as a part of `RowInputs`. `rows`: their number. `schema`: their unified schema."""
 
     def __init__(self, url: str, catalog: ShardCatalog) -> None:
         self.url = url
@@ -79,7 +79,11 @@ class RowStream(Protocol):
 
 
 class RowInputs:
-    """The rows of *parts*, whose shards have numbers in *catalog*."""
+    """The rows of several *parts*, one part after the other, in one schema.
+
+    `parts`: tables, and spools of indexed shards. `catalog`: has the shards that all of them name, by number.
+    `schema`: the joined unified schema. `rows`: the number of all rows.
+    """
 
     def __init__(self, parts: Sequence[RowStream], catalog: ShardCatalog) -> None:
         self.parts = parts
@@ -103,7 +107,10 @@ class RowInputs:
         return all(part.have_keys for part in self.parts if isinstance(part, TablePart))
 
     def spans(self, apart: bool) -> Iterator[range]:
-        """Yield the range of row numbers of each part, or, if *apart*, of each table and each indexed shard."""
+        """Yield the range of row numbers of each part, in order.
+
+        With *apart*, a part of indexed shards gives a range for each shard; a table is always one range.
+        """
         first = 0
         for part in self.parts:
             cuts = [first, first + part.rows]
@@ -229,7 +236,10 @@ def unify(rows: Any, first: int, catalog: ShardCatalog, columns: Any) -> Any:
 
 
 def _convert_column(rows: Any, field: Any, first: int, url: str) -> Any:
-    """Return the column *field* of *rows*, converted to the type of *field*."""
+    """Return the column *field* of *rows*, converted to the type of *field*.
+
+    *rows* begins with row *first* of the table *url*, for messages. Raises: StorageError for a value that does not fit.
+    """
     pa, column = schema.arrow(), rows.column(field.name)
     try:
         if field.name == schema.KEY_COLUMN:
@@ -263,7 +273,7 @@ def extents_of_unified(rows: Any, first: int, numbers: Any) -> Extents:
 
 
 def table_schema(rows: Any) -> Any:
-    """Return the schema of a table with the unified schema *rows*: shards by name and version, not by number."""
+    """Return the schema to write for rows of the unified schema *rows*: shards by name and version, not by number."""
     pa = schema.arrow()
     name = pa.dictionary(pa.int32(), pa.string())
     return pa.schema(
@@ -276,7 +286,10 @@ def table_schema(rows: Any) -> Any:
 
 
 def table_rows(rows: Any, shard: Callable[[int], tuple[str, str | None]]) -> Any:
-    """Return unified *rows*, a record batch or table, as rows for a table; `shard(number)` gives name and version."""
+    """Return unified *rows*, a record batch or table, as a `pyarrow.Table` to write.
+
+    `shard(number)` returns name and version of a shard for the table.
+    """
     import numpy as np
 
     pa = schema.arrow()
@@ -315,7 +328,7 @@ def rows_in_order(
 
 
 def _rows_in_places(inputs: RowInputs, places: Any, tmpdir: str | None, columns: Sequence[str] | None) -> Iterator[Any]:
-    """Yield the rows of *inputs* in the order of *places*, from `places_by_row`, in record batches."""
+    """Yield the rows of *inputs* in the order that *places*, from `places_by_row`, give, in record batches."""
     size = max(MIN_SORTED_ROWS, -(-len(places) // MAX_SORTED_PARTS))
     with closing(scratch_file(tmpdir)) as file:
         stored: list[list[Stored]] = [[] for _ in range(0, len(places), size)]
@@ -325,9 +338,10 @@ def _rows_in_places(inputs: RowInputs, places: Any, tmpdir: str | None, columns:
 
 
 def places_by_row(positions: Iterable[int]) -> Any:
-    """Return one uint64 for each of *positions*: the row number in the high half, its output place in the low one.
+    """Return a sorted array of uint64: for each of *positions* its row number, and its place in the output.
 
-    They ascend. Raises: StorageError for more than 2**32 rows.
+    The row number is in the high 32 bits; the place in the output, the index in *positions*, in the low ones.
+    Raises: StorageError for more than 2**32 rows.
     """
     import numpy as np
 

@@ -33,7 +33,8 @@ Answer = Sequence[object] | Getter  # a value for each sample, or what reads the
 class TableColumns:
     """The columns of *rows*, a record batch that begins with row *first* of the table of *catalog*.
 
-    *rows* has some of the columns of *table*. *names*: all columns; *fields*: of its samples, None if unknown.
+    `url`: of the table. `first`: number of the first row. `names`: of all columns of *table*, of which *rows* has some.
+    `fields`: those that its samples may have; None if unknown.
     """
 
     def __init__(self, rows: Any, first: int, catalog: ShardCatalog, table: ParquetSource) -> None:
@@ -50,14 +51,14 @@ class TableColumns:
         return len(self._rows)
 
     def column(self, name: str) -> Any | None:
-        """Return the column *name*, an array of Arrow; None if the table has none."""
+        """Return the column *name*, an Arrow array; None if *rows* do not have it."""
         return self._rows.column(name) if name in self._rows.schema.names else None
 
     def values(self, name: str) -> Sequence[Any] | None:
-        """Return a value for each row: str, int, float, bool, list or dict, or None if there is none.
+        """Return the value of the column *name* for each row: str, int, float, bool, list or dict; None for null.
 
-        Of `__key__`, `__shard__` and `__size__` these are the values of the samples. None if the table has no such
-        column, or no key for some sample.
+        `__key__`, `__shard__` and `__size__` are those of the samples: text, the URL to show, bytes. The result is None
+        if the rows do not have the column, or if the key of some sample is null.
         """
         if name not in self._values_by_name:
             column = self.column(schema.BEGIN_COLUMN if name == "__size__" else name)
@@ -67,10 +68,10 @@ class TableColumns:
         return self._values_by_name[name]
 
     def members(self) -> tuple[list[str], Any, Any] | None:
-        """Return the fields of the samples, and two arrays with a column a field: offsets of payloads, and sizes.
+        """Return (fields, offsets, sizes): two arrays with a row for each sample and a column for each field, in bytes.
 
-        An offset is -1 where the sample lacks the field, and -2 where it is unknown. None if the table does not list
-        fields.
+        An offset is -1 where the sample lacks the field, and -2 where it has it twice, so that it is unknown. None if
+        the table does not list fields.
         """
         import numpy as np
 
@@ -100,7 +101,7 @@ class TableColumns:
         return self._catalog.extents(self._rows, self.first)
 
     def part(self, low: int, high: int) -> TableColumns:
-        """Return the columns of rows *low* to *high* (exclusive)."""
+        """Return the columns of rows *low* to *high* (exclusive). Raises: StorageError if the extents are invalid."""
         part = TableColumns(self._rows.slice(low, high - low), self.first + low, self._catalog, self._table)
         part._values_by_name = {name: values[low:high] for name, values in self._values_by_name.items()}
         part.extents = self.extents.part(low, high)
@@ -114,6 +115,7 @@ class TableColumns:
         return self._catalog.urls, self.extents.numbers
 
     def _values(self, name: str, column: Any) -> Sequence[Any]:
+        """Return the items of *column*, the Arrow array of `values(name)`, as values of Python."""
         if name == "__size__":
             return (self.extents.ends - self.extents.begins).tolist()  # type: ignore[no-any-return]
         if name == schema.SHARD_COLUMN:
@@ -127,9 +129,10 @@ class TableColumns:
 
 
 class ListedBatch(Batch):
-    """Samples with their values in *columns*; `read(extents)` yields the samples of some rows, in batches.
+    """Samples with their values in *columns*, the rows that list them; samples are read only when they are asked for.
 
-    *places*: their members, if *columns* list all members of all of them; if not, they are read to group them.
+    `read(extents)` yields the samples of some rows, in batches. *places*: the members of all samples, if the table
+    lists each one; if None, the samples are read to know their fields.
     """
 
     __slots__ = ("_places", "_read", "columns")
@@ -186,7 +189,7 @@ class ListedBatch(Batch):
         return int((self.columns.extents.ends - self.columns.extents.begins).sum())
 
     def stored_by_shard(self) -> dict[str, list[int]]:
-        """Return [samples, bytes] of each shard, in order of appearance."""
+        """Return [number of samples, bytes] by the URL of each shard, in order of appearance."""
         import numpy as np
 
         urls, numbers = self.columns.shards()
@@ -200,7 +203,10 @@ class ListedBatch(Batch):
         return totals
 
     def combinations(self) -> list[Combination]:
-        """Return the samples grouped by their fields, in order of appearance; read unless the table lists members."""
+        """Return the samples grouped by their fields, in order of appearance of the groups.
+
+        The samples are read for this, unless the batch has the *places* of their members.
+        """
         if self._places is None:
             return group_samples(self)
         from tartools.tables.described import group_described
@@ -208,7 +214,10 @@ class ListedBatch(Batch):
         return group_described(self, self.columns, self._places)
 
     def described(self) -> Iterator[Batch]:
-        """Yield the samples in batches that know their fields: rows that list them, and samples that were read."""
+        """Yield the samples in batches whose fields are known: `ListedBatch`es with places, and samples that were read.
+
+        Only samples whose members the table does not list in full are read.
+        """
         from tartools.tables.described import places_of
         from tartools.tables.extents import runs_of_equal
 
@@ -224,7 +233,7 @@ class ListedBatch(Batch):
                 yield from self.batches(low, high)
 
     def member_lists(self, first: int) -> Iterator[tuple[bytes, str, Sequence[Member]]]:
-        """Return key, shard and members of each sample from number *first* on, which are read."""
+        """Yield (key, shard, members) of each sample from number *first* on; the samples are read."""
         samples = (sample for batch in self.batches(first) for sample in batch)
         return ((sample.raw_key, sample.shard, sample.members) for sample in samples)
 
@@ -237,7 +246,10 @@ class ListedBatch(Batch):
         return self._read(self.columns.extents.part(first, len(self) if last is None else last))
 
     def split(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
-        """Yield (label, batch, first, last) for each run of samples with one label; *skipped* samples are not read."""
+        """Yield (label, batch, first, last) for each run of samples with one label; *skipped* samples are not read.
+
+        *labels*: one for each sample. The run is samples *first* to *last* (exclusive) of the batch.
+        """
         numbers = [number for number, label in enumerate(labels) if label != skipped]
         at = 0
         for batch in self._read(self.columns.extents.take(numbers)) if numbers else ():
@@ -245,7 +257,7 @@ class ListedBatch(Batch):
             at += len(batch)
 
     def count_fitting(self, first: int, room: int) -> int:
-        """Return how many samples, from number *first* on, fit into *room* bytes of an archive."""
+        """Return how many samples, from number *first* on, fit into *room* bytes of an archive. They are read."""
         fitting = 0
         for sample in islice(self, first, None):
             room -= sample.size
@@ -261,7 +273,7 @@ class ListedBatch(Batch):
 
 
 def column_names(columns: Iterable[Column]) -> list[str]:
-    """Return the names of the table columns that may have the values of *columns*."""
+    """Return the names of the table columns that may have the values of *columns*, each once."""
     names = [
         _name_of_choice(column, choice) for column in columns for choice in (";".join(column.choices), *column.choices)
     ]
@@ -269,9 +281,10 @@ def column_names(columns: Iterable[Column]) -> list[str]:
 
 
 def known(columns: SampleColumns, name: str) -> Sequence[Any] | None:
-    """Return the values of the column *name*, None for an absent value; None if the samples have to be read for them.
+    """Return the value of the column *name* for each sample, None for an absent one, without reading samples.
 
-    If the table says that no sample has the field, all values are None.
+    If the table says that no sample has the field, all values are None. The result is None if the samples have to be
+    read.
     """
     values = columns.values(name)
     if values is None and name not in PSEUDO_FIELDS and columns.lacks(name.partition(":")[0]):
@@ -282,7 +295,8 @@ def known(columns: SampleColumns, name: str) -> Sequence[Any] | None:
 def texts_of_column(batch: Batch, column: Column) -> list[str | None]:
     """Return the value of *column* for each sample of *batch* as text, None for an absent value; not for INDEX.
 
-    Raises: SampleError if the field occurs twice, is not UTF-8, or is not JSON but should be.
+    Reads the samples only if the table does not have the values. Raises: SampleError if the field occurs twice, is not
+    UTF-8, or is not JSON but should be.
     """
     read = getter(column)
     if batch.columns is None:
@@ -295,7 +309,10 @@ def texts_of_column(batch: Batch, column: Column) -> list[str | None]:
 
 
 def values_in_columns(answers: Sequence[Answer], nothing: object) -> Sequence[object] | None:
-    """Return the values in *answers*, *nothing* for an absent one; None if samples have to be read for some."""
+    """Return for each sample the first value in *answers*, from `column_answers`; None if one has to be read.
+
+    *nothing*: the object that stands for an absent value, in *answers* and in the result.
+    """
     lists = [answer for answer in answers if not callable(answer)]
     if len(lists) < len(answers):
         return None
@@ -305,7 +322,10 @@ def values_in_columns(answers: Sequence[Answer], nothing: object) -> Sequence[ob
 
 
 def first_answer(answers: Iterable[Answer], number: int, sample: Sample, index: int, nothing: object) -> object:
-    """Return the first value of *answers* for *sample*, *number* in its batch, *index* of all; else *nothing*."""
+    """Return the first value that *answers*, from `column_answers`, have for *sample*; *nothing* if they have none.
+
+    *number*: index of the sample in its batch; *index*: its index in all samples.
+    """
     return _first_value((answer(sample, index) if callable(answer) else answer[number] for answer in answers), nothing)
 
 
@@ -315,9 +335,12 @@ def _first_value(values: Iterable[object], nothing: object) -> object:
 
 
 def column_answers(column: Column, columns: SampleColumns, typed: bool, indexes: range) -> list[Answer]:
-    """Return the answers for *column*, for samples with these *indexes*: the first one with a value applies.
+    """Return the answers for *column*, one for each of its choices of fields: the first one with a value applies.
 
-    Values are text, or None; if *typed*, they have their JSON types, and an absent value is ABSENT_VALUE.
+    An answer is a list with a value for each sample, from the table, or a function (sample, index) -> value, which
+    reads the sample. Values are text, or None; if *typed*, they have their JSON types, and an absent value is
+    ABSENT_VALUE.
+    *columns*: the samples' values in the table. *indexes*: the samples' indexes in all samples, for INDEX.
     """
     joined_values = (
         columns.values(_name_of_choice(column, ";".join(column.choices))) if len(column.choices) > 1 else None
@@ -340,9 +363,13 @@ def column_answers(column: Column, columns: SampleColumns, typed: bool, indexes:
 
 
 def json_getter(column: Column, *, verbatim: bool) -> Getter:
-    """Return a function (sample, index) -> value of *column* with its JSON type; ABSENT_VALUE if there is none."""
+    """Return a function (sample, index) -> value of *column* with its JSON type; ABSENT_VALUE if there is none.
+
+    *verbatim*: True if names of fields are compared with case, and a final newline of text is kept.
+    """
 
     def value(sample: Sample, index: int) -> object:
+        """Return the value for *sample*, with *index* for INDEX; ABSENT_VALUE if there is none."""
         match = lookup(sample, column, index, verbatim=verbatim)
         return ABSENT_VALUE if match is None else match[0]
 
@@ -355,7 +382,7 @@ def _name_of_choice(column: Column, name: str) -> str:
 
 
 def _convert_cells(values: Sequence[Any], typed: bool) -> Sequence[object]:
-    """Return the *values* of a table column, converted for `column_answers`."""
+    """Return *values*, with None for null, as text, or if *typed* as they are with ABSENT_VALUE in place of None."""
     if typed:
         return [ABSENT_VALUE if value is None else value for value in values]
     return [value if value is None or isinstance(value, str) else as_text(value) for value in values]

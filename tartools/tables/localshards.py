@@ -23,7 +23,8 @@ MAX_WALKED_BYTES = 1 << 16  # bytes; of a larger sample that lies alone only the
 class LocalShards:
     """Reads samples of the local shards of *catalog*. With *ranges*, payloads may stay unread ranges of files.
 
-    Several threads may read. Holds: 128 open files, fewer if it is one of several *sources*, or under a low limit.
+    `open_files`: cache of the open shards. `max_shards`: how many shards one read may use at once. Several threads may
+    read. Holds: 128 open files, fewer if it is one of several *sources*, or under a low limit of the system.
     """
 
     def __init__(self, catalog: ShardCatalog, ranges: bool, sources: int) -> None:
@@ -34,7 +35,11 @@ class LocalShards:
         self._ranges = ranges
 
     def read(self, rows: Extents) -> Generator[SampleBytes, None, None]:
-        """Yield the bytes of the samples of *rows*, in order."""
+        """Yield the bytes of the samples of *rows*, in order, in parts.
+
+        Runs of small samples come in memory, large samples and runs as streams of the file.
+        Raises: StorageError, with the row, if a shard has changed or is truncated.
+        """
         import numpy as np
 
         edges = np.append(rows.runs(), len(rows))
@@ -53,7 +58,10 @@ class LocalShards:
             yield from self._read_small(rows.part(low, len(rows)))
 
     def _adjacent(self, rows: Extents) -> SampleBytes:
-        """Return the samples of *rows*, which are adjacent in one file, for the parser to read from there."""
+        """Return the samples of *rows*, which are adjacent in one file, as streams of that file.
+
+        Raises: RowError if the file ends before they do.
+        """
         file = self.file(rows, 0)
         bounds = [*rows.begins.tolist(), int(rows.ends[-1])]
         if size_of(file) < bounds[-1]:
@@ -61,7 +69,10 @@ class LocalShards:
         return SampleBytes(rows, bounds, lambda index: FileSpan(file, bounds[index]))
 
     def _read_small(self, rows: Extents) -> Iterator[SampleBytes]:
-        """Yield the samples of *rows*, which are small, in memory."""
+        """Yield the samples of *rows*, which are small, in memory, 4 MiB at a time.
+
+        The next part overwrites the memory.
+        """
         room = memoryview(bytearray(min(rows.size, SMALL_SAMPLES_BYTES)))  # for all of them, since the reader copies
         for part in rows.windows(SMALL_SAMPLES_BYTES):
             data = self.read_all(part, room)
@@ -106,6 +117,10 @@ class LocalShards:
         return self.open_files.file(int(rows.numbers[index]), partial(self._open, rows, index))
 
     def _open(self, rows: Extents, index: int) -> io.FileIO:
+        """Open the shard of row *index* of *rows*.
+
+        Raises: RowError if it can't be read in parts, or has another version than in the table.
+        """
         number = int(rows.numbers[index])
         url = self._catalog.urls[number]
         try:
@@ -122,7 +137,7 @@ class LocalShards:
         return file
 
     def truncated_error(self, rows: Extents) -> StorageError:
-        """Return the error for *rows*: a shard of theirs is truncated."""
+        """Return the error that a shard ends before the sample does, for the first of *rows* for which that is so."""
         short = (n for n, end in enumerate(rows.ends.tolist()) if end > size_of(self.file(rows, n)))
         return self._catalog.failure(rows, next(short, 0), "the shard ends before this sample does")
 
@@ -145,5 +160,5 @@ class FileSpan:
         return count
 
     def skip(self, count: int, /) -> None:
-        """Skip *count* bytes."""
+        """Move *count* bytes on, without reading them."""
         self._position += count

@@ -30,7 +30,7 @@ MAX_WASTED_SHARE = 0.1  # of the bytes of a request
 
 
 class Span(NamedTuple):
-    """One request: bytes *begin* to *end* of the shard *number*, for the rows with these *indexes*."""
+    """One request: bytes *begin* to *end* of the shard *number*, for the rows at *indexes* of the `Extents`."""
 
     number: int
     begin: int
@@ -39,9 +39,10 @@ class Span(NamedTuple):
 
 
 def spans(rows: Extents, max_requests: int) -> list[Span]:
-    """Return the requests for the samples of *rows*; one request gets samples that are near each other in one shard.
+    """Return the requests for the samples of *rows*, ordered by shard and offset, not by row.
 
-    Makes up to *max_requests* parallel requests of at least 1 MiB, because each connection has its own limit.
+    One request gets samples that are near each other in one shard. Up to *max_requests* of at least 1 MiB are made of
+    what one could get, because each connection has its own limit of speed.
     """
     import numpy as np
 
@@ -65,9 +66,12 @@ def spans(rows: Extents, max_requests: int) -> list[Span]:
 
 
 class _Transfer:
-    """Requests, *spans*, for the bytes of *rows*, which go to *data*: row n begins at `bounds[n]`.
+    """The requests for the bytes of *rows*, and the buffer that they fill.
 
-    *data* is the buffer *room*, if given. Up to *max_requests* requests run in parallel.
+    `data`: the buffer, *room* if given; the sample at index n begins at `bounds[n]`.
+    `spans`: the requests, split so that *max_requests* can run in parallel.
+    `answers`: a function for each request that waits for it. `is_cancelled`: True if requests that wait shall do
+    nothing.
     """
 
     def __init__(self, rows: Extents, room: memoryview | None, max_requests: int) -> None:
@@ -97,11 +101,15 @@ class RemoteShards:
         self._locks: dict[int, threading.Lock] = {}  # of shards whose versions are being asked for
 
     def close(self) -> None:
-        """Stop all requests."""
+        """Stop the threads that make requests."""
         self._requests.close()
 
     def read(self, rows: Extents) -> Generator[SampleBytes, None, None]:
-        """Yield the bytes of the samples of *rows*, in order."""
+        """Yield the bytes of the samples of *rows*, in order, in memory, window by window.
+
+        Up to three are requested ahead. A window has up to 32 MiB; a sample above 16 MiB that has one to itself is a
+        stream. Raises: StorageError, with the row.
+        """
         waiting: deque[_Transfer] = deque()
         for part in rows.windows(self._window):
             large = len(part) == 1 and int(part.ends[0] - part.begins[0]) > MAX_SAMPLE_IN_WINDOW
@@ -118,7 +126,8 @@ class RemoteShards:
     def read_all(self, rows: Extents, room: memoryview | None) -> Any:
         """Return the bytes of *rows*, joined, in the buffer *room* if given; None if they are more than four windows.
 
-        Threads receive into the buffer; they have ended when this returns or raises.
+        Threads receive into the buffer; they have ended when this returns or raises. Raises: StorageError, with the
+        row.
         """
         if rows.size > MAX_BUFFER_WINDOWS * self._window:
             return None
@@ -138,7 +147,7 @@ class RemoteShards:
         transfer.answers.extend(self._requests.submit(partial(self._fill, transfer, span)) for span in transfer.spans)
 
     def _wait(self, transfer: _Transfer) -> Any:
-        """Wait for the requests of *transfer*; return its bytes. Raises: StorageError with the row."""
+        """Wait for the requests of *transfer*; return its buffer. Raises: StorageError with the row."""
         for span, answer in zip(transfer.spans, transfer.answers, strict=True):
             try:
                 answer()
@@ -147,7 +156,10 @@ class RemoteShards:
         return transfer.data
 
     def _fill(self, transfer: _Transfer, span: Span) -> None:
-        """Receive the bytes of *span*, in a thread, so that the versions of many shards are requested in parallel."""
+        """Receive the bytes of *span*, and copy them to their places in the buffer of *transfer*. Runs in a thread.
+
+        The version of a shard is asked for here too, so that those of many shards are requested in parallel.
+        """
         if transfer.is_cancelled:
             return
         rows, bounds, room = transfer.rows, transfer.bounds, memoryview(transfer.data)
@@ -171,6 +183,7 @@ class RemoteShards:
         streams = ExitStack()
 
         def stream_of(_index: int) -> RangedInput:
+            """Open a stream of the bytes of the sample, in ranges; the index is not used, since there is one sample."""
             version = self._version(number)
             size, tag = size_in_version(version), version.partition(" ")[2]
             source, first = object_at(self._catalog.urls[number]), min(RANGE_BYTES, end - begin)

@@ -26,7 +26,13 @@ Facts = Callable[[Batch], Iterable[Mapping[Fact, object]]]
 
 
 class RowBlock:
-    """Rows of adjacent samples of one *shard*: keys, bytes *begins* to *ends*, and members by field."""
+    """Rows of adjacent samples of one *shard*, in columns.
+
+    `keys`: of the samples. `begins`, `ends`: their extents in the shard.
+    `offsets`, `sizes`: of payloads, an array for each field; see `schema` for the offsets of absent and repeated
+    fields.
+    `facts`: further columns of values; a column may be shorter than the block until it is packed.
+    """
 
     def __init__(self, shard: str) -> None:
         self.shard = shard
@@ -41,7 +47,7 @@ class RowBlock:
         return len(self.keys)
 
     def packed(self) -> bytes:
-        """Return the block as bytes, for `marshal.loads`."""
+        """Return the block as bytes; `marshal.loads` returns (shard, keys, begins, ends, members by field, facts)."""
         self._fill()
         for values in self.facts.values():
             values.extend([None] * (len(self) - len(values)))
@@ -51,7 +57,7 @@ class RowBlock:
         )
 
     def columns(self) -> Iterator[tuple[bytes, Any, Any]]:
-        """Yield each field with the offsets and the sizes of its payloads: numpy arrays, with an item for each row."""
+        """Yield (field, offsets, sizes) for each field: two numpy arrays with an item for each row."""
         import numpy as np
 
         self._fill()
@@ -59,12 +65,12 @@ class RowBlock:
             yield field, np.frombuffer(offsets, np.int64), np.frombuffer(self.sizes[field], np.int64)
 
     def _fill(self) -> None:
-        """Mark fields that were not added to the last rows as absent."""
+        """Extend the columns of each field to all rows: rows that were added without the field lack it."""
         for field in self.offsets:
             self._columns(field, len(self))
 
     def add(self, batch: Batch) -> None:
-        """Add the samples of *batch*. Raises: SampleError if a sample has no extent of its own."""
+        """Add a row for each sample of *batch*. Raises: SampleError if a sample has no extent of its own."""
         bounds = batch.bounds()
         if bounds is None:
             raise _not_in_one_piece(batch[0])
@@ -82,7 +88,10 @@ class RowBlock:
         self.ends.extend(bounds[1:])
 
     def _add_column(self, first: int, count: int, same: Combination, column: FieldColumn, repeated: bool) -> None:
-        """Add *column* of the samples *same*, which are some or all of the *count* rows from row *first* on."""
+        """Add *column* of the samples *same*, which are some or all of the *count* rows from row *first* on.
+
+        *repeated*: these samples have the field twice, so its place is not known.
+        """
         offsets, sizes = self._columns(column.name.encode("utf-8", "surrogateescape"), first)
         if len(same) == count and not repeated:
             column.append_to(offsets, sizes)
@@ -94,7 +103,10 @@ class RowBlock:
             offsets[first + number], sizes[first + number] = offset, size
 
     def add_facts(self, facts: Iterable[Mapping[Fact, object]], first: int) -> None:
-        """Add facts about samples from number *first* on; a missing fact is null."""
+        """Add to row *first* and each one after it the next item of *facts*: values by column.
+
+        A missing value is null.
+        """
         for number, values in enumerate(facts, first):
             for fact, value in values.items():
                 column = self.facts.setdefault(fact, [])
@@ -102,7 +114,7 @@ class RowBlock:
                 column.append(value)
 
     def _columns(self, field: bytes, count: int) -> tuple[array[int], array[int]]:
-        """Return offsets and sizes of *field* of the first *count* rows."""
+        """Return the arrays of offsets and sizes of *field*; new or short ones get rows that lack it, up to *count*."""
         offsets, sizes = self.offsets.setdefault(field, array("q")), self.sizes.setdefault(field, array("q"))
         _fill(offsets, count, schema.ABSENT_OFFSET)
         _fill(sizes, count, 0)
@@ -136,6 +148,7 @@ def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[byt
 
 
 def _not_in_one_piece(sample: Sample) -> SampleError:
+    """Return the error that *sample* has no extent of its own, which a table would need."""
     return SampleError(
         f"sample {sample.key!r}, with {sample.fields[0]!r}, is not in one piece with its own headers, so a "
         "table can't say where it is; tarcat makes a copy that a table can list",
@@ -144,9 +157,11 @@ def _not_in_one_piece(sample: Sample) -> SampleError:
 
 
 class RowSpool:
-    """The rows of shards in a temporary file. *versions*: of the shards, by URL.
+    """The rows of shards in a temporary file: `add` blocks of them, then read `batches`.
 
-    *facts*: columns of values that do not depend on blocks, before columns that blocks add.
+    *facts*: columns that the table has in any case, before those that blocks bring.
+    *versions*: of the shards, by URL; they get numbers in *catalog*, in this order. *tmpdir*: folder of the file.
+    `rows`: the number of rows so far. `counts`: that of each shard, by URL.
     Holds: one block; disk: about 60 bytes a sample.
     """
 
@@ -170,7 +185,7 @@ class RowSpool:
         self._numbers[url] = self._catalog.number(url, version)
 
     def add(self, block: bytes) -> None:
-        """Add the rows of *block*: see `rows.blocks`. Raises: SampleError for a key that is not UTF-8."""
+        """Add the rows of *block*, which `rows.blocks` packed. Raises: SampleError for a key that is not UTF-8."""
         shard, keys, _, _, columns, facts = marshal.loads(block)  # noqa: S302  # from our own process
         for key in keys:
             try:
@@ -196,7 +211,10 @@ class RowSpool:
         return schema.arrow().schema([*schema.own_types().items(), *schema.members_column(fields), *values])
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Yield the rows in unified record batches, in the order of `add`. *columns*: names; None: all."""
+        """Yield the rows in unified record batches, in the order of `add`.
+
+        *columns*: names to include, if they exist; None: all. Raises: SampleError if two columns would have one name.
+        """
         import numpy as np
 
         pa = schema.arrow()
@@ -231,19 +249,22 @@ class RowSpool:
             index, end, previous_shard = int(numbered[-1]) + 1, int(stop[-1]), shard
 
     def _blocks(self) -> Iterator[bytes]:
+        """Yield the packed blocks, from the file, in the order of `add`."""
         with reread(self._file) as file:
             while length := file.read(8):
                 yield file.read(int.from_bytes(length, "big"))
 
 
 def _type_of(fact: Fact, values: Sequence[object]) -> Any:
+    """Return the Arrow type of the column of *fact*: the one that it names, else the one that its *values* show."""
     return schema.named_type(fact[1]) if fact[1] else schema.json_type(values)
 
 
 def _numbered(begins: Any, ends: Any, first: int, end: int) -> Any:
-    """Return the numbers of samples in their shard; the next one is *first*, if it begins at or after byte *end*.
+    """Return the number of each sample in its shard: from *first* on, an array of uint64.
 
-    They start from 0 again at a sample that begins before the end of the one before: there the shard is read again.
+    *begins*, *ends*: extents of adjacent samples; *end*: the end of the sample before them. Numbers start from 0 again
+    at a sample that begins before the one before it ends: there the shard is read again.
     """
     import numpy as np
 
@@ -254,8 +275,9 @@ def _numbered(begins: Any, ends: Any, first: int, end: int) -> Any:
 
 
 def _places(packed: tuple[bytes, bytes] | None, count: int) -> Any:
-    """Return the column of offsets and sizes of one field; null where a sample lacks it.
+    """Return the Arrow column of offset and size of one field for *count* rows; null where a sample lacks it.
 
+    *packed*: bytes of the offsets and of the sizes, as int64; None if no sample of the block has the field.
     Where a sample has the field twice, offset and size are null.
     """
     import numpy as np

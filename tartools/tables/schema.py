@@ -77,6 +77,7 @@ def arrow() -> Any:
 
 
 def _missing() -> StorageError:
+    """Return the error that pyarrow is not installed, with the command that installs it."""
     return StorageError(f"Parquet files need pyarrow: {how_to_install('pyarrow')}")
 
 
@@ -157,6 +158,7 @@ def _refusal(name: str, folder: str) -> str:
 
 
 def _shard_url(name: str, folder: str) -> str:
+    """Return the URL of the shard *name*: as it is if absolute or with a scheme, else below *folder*."""
     return name if Url(name).scheme or os.path.isabs(name) else folder + name
 
 
@@ -164,7 +166,7 @@ def _shard_url(name: str, folder: str) -> str:
 
 
 def own_types() -> dict[str, Any]:
-    """Return the types of columns of unified rows, in order, without members and values: see `inputs`."""
+    """Return name and Arrow type of the columns that all unified rows have, in order: shard, index, key, begin, end."""
     pa = arrow()
     return {
         SHARD_COLUMN: pa.int32(),
@@ -187,12 +189,15 @@ def is_place(kind: Any) -> bool:
 
 
 def members_column(fields: Sequence[str]) -> list[tuple[str, Any]]:
-    """Return name and type of the column of extents of *fields*; [] without fields: Parquet has no empty structs."""
+    """Return [(name, Arrow type)] of the column of the extents of *fields*.
+
+    [] without fields: Parquet has no empty structs.
+    """
     return [(MEMBERS_COLUMN, arrow().struct([(field, place_type()) for field in fields]))] if fields else []
 
 
 def fields_of(unified_schema: Any) -> list[str]:
-    """Return the fields of samples in the unified schema *unified_schema*."""
+    """Return the fields that the column of members in *unified_schema* lists; [] without this column."""
     return (
         [field.name for field in unified_schema.field(MEMBERS_COLUMN).type]
         if MEMBERS_COLUMN in unified_schema.names
@@ -204,7 +209,10 @@ def fields_of(unified_schema: Any) -> list[str]:
 
 
 def named_type(name: str) -> Any:
-    """Return the type of a column of facts for *name*: an alias of Arrow, "digest" or "colours"."""
+    """Return the Arrow type that *name* stands for in a `rows.Fact`: an alias of Arrow, "digest" or "colours".
+
+    "digest" and "colours" are bytes of a fixed size.
+    """
     pa = arrow()
     sizes = {"digest": 16, "colours": 48}
     return pa.binary(sizes[name]) if name in sizes else pa.type_for_alias(name)
@@ -229,6 +237,7 @@ def json_type(values: Sequence[Any]) -> Any:
 
 
 def _type_of(values: Sequence[Any], depth: int) -> Any:
+    """Return the Arrow type of JSON *values* that are *depth* lists or objects deep. Raises: _MixedError."""
     joined = arrow().null()
     types = set(map(type, values))
     for python_type in types - {type(None)}:
@@ -238,7 +247,10 @@ def _type_of(values: Sequence[Any], depth: int) -> Any:
 
 
 def _type_of_one_kind(values: Sequence[Any], python_type: type, depth: int) -> Any:
-    """Return the Arrow type of *values*, which all have the Python type *python_type*."""
+    """Return the Arrow type of *values*, which all have the Python type *python_type*, *depth* lists or objects deep.
+
+    Raises: _MixedError for a whole number above 64 bits, too deep nesting, or an object that Parquet can't hold.
+    """
     pa = arrow()
     if python_type not in (list, dict):
         if python_type is int and (min(values) < MIN_INT64 or max(values) > MAX_INT64):
@@ -272,6 +284,10 @@ def join_types(first: Any, second: Any) -> Any:
 
 
 def _join_types(first: Any, second: Any) -> Any:
+    """Return the Arrow type for the values of both types, as `join_types` does.
+
+    Raises: _MixedError if only text can.
+    """
     pa = arrow()
     is_a, both = pa.types, (first, second)
     if first == second or is_a.is_null(second):
@@ -303,6 +319,7 @@ def stored_type(kind: Any) -> Any:
 
 
 def _stored_or_raise(kind: Any) -> Any:
+    """Return *kind* with text in place of null, in lists and objects too. Raises: _MixedError for an empty object."""
     pa = arrow()
     if pa.types.is_list(kind):
         return pa.list_(_stored_or_raise(kind.value_type))
@@ -384,7 +401,7 @@ def _times_as_text(kind: Any) -> Any:
 
 
 def _json_value(value: Any) -> Any:
-    """Return *value* as a value of JSON."""
+    """Return *value* as JSON has it: bytes in hex, and text for anything that JSON lacks; in lists and objects too."""
     if isinstance(value, dict):
         return {name: _json_value(element) for name, element in value.items()}
     if isinstance(value, (list, tuple)):

@@ -20,9 +20,9 @@ TABLE_READ_ROWS = 1 << 13  # read from a table at a time
 
 
 class ParquetSource:
-    """The table *url*, opened. Attributes: `names` of columns; `rows`, their number; `parquet`, a ParquetFile.
+    """The Parquet file *url*, opened. *noun*: "table", or another noun for messages.
 
-    *what*: "table", or another noun for messages.
+    `file`: the open file. `parquet`: its `ParquetFile`. `names`: of the columns. `rows`: how many it has.
     """
 
     def __init__(self, url: str, file: io.BufferedReader, parquet: Any, noun: str) -> None:
@@ -49,12 +49,12 @@ class ParquetSource:
             raise self.failure("it has two names for one column")
 
     def failure(self, reason: str) -> TarFormatError:
-        """Return the error that the metadata are damaged; *reason* is the reason."""
+        """Return the error that the metadata are damaged, for this *reason*, with the offset of the metadata."""
         return TarFormatError(f"this {self._noun} is damaged: {reason}", url=self.url, offset=metadata_begin(self.file))
 
     @cached_property
     def fields(self) -> list[str] | None:
-        """The fields that samples may have; None if unknown."""
+        """The fields that samples may have; None if the table does not list them all."""
         arrow_schema = self.parquet.schema_arrow
         if schema.MEMBERS_COLUMN not in arrow_schema.names:
             return None
@@ -67,7 +67,7 @@ class ParquetSource:
     def batches(
         self, columns: Sequence[str], max_rows: int = TABLE_READ_ROWS, groups: Sequence[int] | None = None
     ) -> Generator[Any, None, None]:
-        """Yield record batches of up to *max_rows* rows, in order, with the existing columns of *columns*.
+        """Yield record batches of up to *max_rows* rows, in order, with those of *columns* that the file has.
 
         *groups*: numbers of the row groups to read; None: all.
 
@@ -88,9 +88,9 @@ class ParquetSource:
             raise TarFormatError(f"this {self._noun} is damaged: it has {count} of {expected} rows", url=self.url)
 
     def slices(self, columns: Sequence[str], rows: range) -> Iterator[tuple[int, Any]]:
-        """Yield (row number, record batch) with *columns* of the *rows*; the number is of the first row of the batch.
+        """Yield (row number, record batch) with *columns* of the rows with numbers *rows*, a range without a step.
 
-        Other row groups are not read. Raises: TarFormatError.
+        The row number is that of the first row of the batch. Other row groups are not read. Raises: TarFormatError.
         """
         for group, first, count in self.groups():
             if first < rows.stop and first + count > rows.start:
@@ -101,7 +101,7 @@ class ParquetSource:
                     first += len(batch)
 
     def groups(self) -> Iterator[tuple[int, int, int]]:
-        """Yield number, first row and number of rows of each row group."""
+        """Yield (number of the row group, number of its first row, count of its rows), in order."""
         first = 0
         metadata = self.parquet.metadata
         for group in range(metadata.num_row_groups):
@@ -125,7 +125,7 @@ def _column_names(fields: Any) -> list[Any]:
 
 @contextmanager
 def open_table(url: str, file: io.BufferedReader | None = None) -> Iterator[ParquetSource]:
-    """Open the table *url*, or its open *file*, which is closed at the end.
+    """Open the table *url*, or its open *file*, for the body of `with`; the file is closed at its end.
 
     Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is damaged or not a table.
     """
@@ -146,9 +146,9 @@ def open_table(url: str, file: io.BufferedReader | None = None) -> Iterator[Parq
 def open_parquet(
     url: str, file: io.BufferedReader | None = None, what: str = "table", buffer: int = 0
 ) -> Iterator[ParquetSource]:
-    """Open the Parquet file *url*, a table of samples or not, or its open *file*. *what*: a noun for it in messages.
+    """Open the Parquet file *url*, a table of samples or not, or its open *file*, for the body of `with`.
 
-    *buffer*: bytes of a column to read at once; 0: all of a row group.
+    *what*: a noun for the file in messages. *buffer*: bytes of a column to read at once; 0: all of a row group.
     """
     from tartools.storage import seekable  # and what servers need
 
@@ -169,7 +169,10 @@ def open_parquet(
 
 
 def _open_error(file: io.BufferedReader, url: str, noun: str, error: TarFormatError) -> TarFormatError:
-    """Return the error, with its offset, for a *file* that pyarrow can't open because of *error*. *noun*: for it."""
+    """Return the error for the *file* that pyarrow can't open because of *error*: no Parquet, truncated, or damaged.
+
+    *noun*: the noun for the file in messages.
+    """
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     if file.read(len(schema.PARQUET_MAGIC)) not in (schema.PARQUET_MAGIC, ENCRYPTED_MAGIC):

@@ -42,7 +42,7 @@ class RowLocations:
     """The extents of the samples of some rows, from row *first* of the file on. Opens shards when needed.
 
     *key_checksums*, from `extents.key_checksums`: compared with the keys of samples read; UNKNOWN_KEY equals any.
-    Threads, and forks, may use it.
+    Threads, and forks, may use it. The shards of *extents* have numbers in *catalog*.
     """
 
     def __init__(self, catalog: ShardCatalog, extents: Extents, key_checksums: Any, first: int = 0) -> None:
@@ -68,7 +68,7 @@ class RowLocations:
         return cls(catalog, Extents(first, *columns[:3]), columns[3], first)
 
     def take(self, rows: Any) -> RowLocations:
-        """Return the locations of *rows*, indexes."""
+        """Return the locations at the indexes *rows*, in that order."""
         extents = self.extents
         return RowLocations(
             self.catalog,
@@ -77,11 +77,9 @@ class RowLocations:
         )
 
     def samples(self, at: Any, rows: Any, keys: list[bytes] | None) -> list[Sample]:
-        """Return the samples at the indexes *at* of these locations.
+        """Return the samples at the indexes *at* of these locations. Raises: StorageError if one differs from its row.
 
         *rows*: their row numbers in the file, for messages. *keys*: their keys, if known, to be compared.
-
-        Raises: StorageError if a sample differs from its row.
         """
         extents = self.extents
         chosen = Extents(0, extents.numbers[at], extents.begins[at], extents.ends[at], keys, rows)
@@ -98,7 +96,7 @@ class RowLocations:
         return ((expected != key_checksums(keys)) & (expected != UNKNOWN_KEY)).nonzero()[0]
 
     def bulk(self, at: Any, rows: Any, room_of: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
-        """Return the samples at the indexes *at* as a `Bulk`; None if `samples` has to read them. See `Table.bulk`."""
+        """Return the samples at the indexes *at*, with row numbers *rows*, as `Table.bulk` does; None as there."""
         extents = self.extents
         chosen = Extents(0, extents.numbers[at], extents.begins[at], extents.ends[at], None, rows)
         bulk = self._open_reader().bulk(chosen, room_of, fields)
@@ -188,6 +186,7 @@ class Table:
         return table
 
     def _set(self, url: str, arrow_table: Any, rows: Any, version: str, total: int) -> None:
+        """Set all attributes: see the comments."""
         self._url = url
         self._arrow_table = arrow_table  # a pyarrow.Table, if it is not a file
         self._rows = rows  # numbers of rows of the file, in the order of this table; None: all
@@ -223,7 +222,7 @@ class Table:
             yield from self[first : first + (1 << 10)]
 
     def find(self, key: str) -> Sample:
-        """Return the first sample with *key*. Reads the column of keys up to it; after `take`, all keys."""
+        """Return the first sample with *key*. Reads keys up to it; after `take`, all keys. Raises: KeyError."""
         raw, first = key.encode("utf-8", "surrogateescape"), 0
         columns = (
             (batch.column(0) for batch in self._batches((schema.KEY_COLUMN,)))
@@ -238,6 +237,7 @@ class Table:
         raise KeyError(key)
 
     def _checked(self, row: int) -> int:
+        """Return *row*, with a negative number counted from the end. Raises: IndexError."""
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of a table of {len(self)} rows")
         return row % len(self)
@@ -258,6 +258,7 @@ class Table:
         return np.where(numbers < 0, numbers + len(self), numbers).astype(np.int64)
 
     def _samples(self, rows: Any, keys: list[bytes] | None = None) -> list[Sample]:
+        """Return the samples of *rows*, numbers from 0 on, in order; *keys*, if given, are compared with theirs."""
         if not len(rows):
             return []
         locations, at, row_numbers = self._locate(rows)
@@ -277,7 +278,7 @@ class Table:
         return locations.bulk(at, row_numbers, room_of, fields)
 
     def _locate(self, rows: Any) -> tuple[RowLocations, Any, Any]:
-        """Return locations that include *rows*, the indexes of *rows* in them, and the row numbers in the file."""
+        """Return (locations, indexes, row numbers in the file): the locations include *rows*, at the indexes."""
         import numpy as np
 
         rows = np.asarray(rows, np.int64)
@@ -343,7 +344,7 @@ class Table:
     def column(self, name: str, nulls: bool = False) -> np.ndarray[Any, Any]:
         """Return the values of the column *name*, in the order of the rows.
 
-        Numbers with nulls become floats with NaN; with *nulls*, objects, and None for each null.
+        Numbers with nulls become floats with NaN; with *nulls*, an array of objects, with None for each null.
         Raises: KeyError if there is no such column.
         """
         column = self._read([name]).column(0)

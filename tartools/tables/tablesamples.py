@@ -42,7 +42,10 @@ def table_batches(
 ) -> Iterator[Batch]:
     """Yield the samples of the table *url*, opened as *file*, in batches, in the order of its rows.
 
-    *need*, *tmpdir*, *columns* and *sources*: see `shards.reading.Reading`.
+    *account*: counts bytes read. *need*: the parts of a sample that the caller uses.
+    *tmpdir*: folder of scratch files for large members (default `$TMPDIR`, else /tmp).
+    *columns*: if not empty, batches are `ListedBatch`es with these columns, and samples are read only when asked for.
+    *sources*: data sets that are read at once; each keeps so many times fewer files open, and reads less ahead.
 
     Holds: a row group of the columns that are needed; 1 MiB of samples, from servers up to 256 MiB.
     Raises: StorageError if a shard has another version than in the table; TarFormatError if *url* is not a table.
@@ -60,7 +63,11 @@ def table_batches(
 
 
 def row_batches(url: str, rows: range, account: Account) -> Iterator[Batch]:
-    """Yield the samples of *rows* of the table *url* in batches, in order. Other row groups are not read."""
+    """Yield the samples of the table *url* with row numbers *rows*, in batches, in order.
+
+    Other row groups are not read. *account*: counts bytes read.
+    Raises: TarFormatError if the table has fewer rows; StorageError if a sample differs from its row.
+    """
     count = 0
     with source.open_table(url) as table, closing(VerifiedReader(ShardCatalog(url), account)) as reader:
         for first, batch in table.slices(READ_COLUMNS, rows):
@@ -74,10 +81,11 @@ def row_batches(url: str, rows: range, account: Account) -> Iterator[Batch]:
 def find_samples(
     urls: Sequence[str], account: Account, place: int | None, key: str | None
 ) -> Iterator[tuple[int, Sample]]:
-    """Yield (row number, sample) of the rows of the tables *urls* with number *place* and with *key*, if given.
+    """Yield (row number, sample) for the rows of the tables *urls* that match *place* and *key*; None matches any row.
 
-    Rows are counted through all tables. Rows without a key in the table are included. Each sample is read
-    in its turn, from a server by one request. *account* counts the rows that were examined.
+    *place*: a row number, counted from 0 through all tables. *key*: the key of the sample; a row whose key is null
+    matches too, so the caller compares. Each sample is read in its turn, from a server by one request. *account* counts
+    the rows that were examined.
 
     Holds: a row group of keys and places.
     Raises: StorageError if a sample differs from its row; TarFormatError for a damaged table.
@@ -99,7 +107,10 @@ def find_samples(
 
 
 def _matching_rows(table: source.ParquetSource, place: int | None, key: str | None) -> Iterator[int]:
-    """Yield the numbers of the rows of *table* with number *place* and with *key* or none, if given, in order."""
+    """Yield, in order, the row numbers of *table* that match *place* and *key*; None matches any row.
+
+    A row without a key in the table matches any *key*.
+    """
     rows = range(table.rows) if place is None else range(table.rows)[place : place + 1]
     if key is None or schema.KEY_COLUMN not in table.names:
         yield from rows

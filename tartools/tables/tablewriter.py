@@ -16,9 +16,9 @@ SMALL_BATCHES = 256  # record batches that are held before they are joined
 
 
 class RowBatch:
-    """Some *rows* of the unified schema, with the interface of `samples.batch.Batch`.
+    """Some *rows*, a record batch of the unified schema, with the interface of `samples.batch.Batch`.
 
-    *numbers*: of the rows, for messages.
+    *numbers*: the row number of each, for messages; None if they have none.
     """
 
     def __init__(self, rows: Any, numbers: Any = None) -> None:
@@ -33,7 +33,7 @@ class RowBatch:
         return len(self.rows)
 
     def size(self, first: int, last: int) -> int:
-        """Return the size in an archive of samples *first* to *last* (exclusive), in bytes."""
+        """Return the bytes that samples *first* to *last* (exclusive) take in an archive."""
         return int(self._ends[last - 1]) - (int(self._ends[first - 1]) if first else 0)
 
     @property
@@ -49,7 +49,10 @@ class RowBatch:
     def split(
         self, labels: Sequence[Label], skipped: Label | None = None
     ) -> Iterator[tuple[Label, RowBatch, int, int]]:
-        """Yield (label, batch, first, last), one batch for each label: rows with one label need not be adjacent."""
+        """Yield (label, batch, 0, number of its rows), one new batch for each label.
+
+        *labels*: one for each row; rows with one label need not be adjacent. *skipped*: label of rows to leave out.
+        """
         import numpy as np
 
         codes: dict[Label, int] = {}
@@ -72,7 +75,7 @@ class RowBatch:
 
 
 class SinkFile:
-    """A file object for pyarrow, which writes to *sink* until it is `closed`, and counts the bytes `written`.
+    """A file object for pyarrow that writes to *sink*. `written`: bytes so far. `closed`: True if writes are discarded.
 
     It is closed after an error: pyarrow writes the end of the file whenever its writer is deleted.
     """
@@ -83,7 +86,7 @@ class SinkFile:
         self.written = 0
 
     def write(self, data: bytes) -> int:
-        """Add *data*."""
+        """Write *data* to the sink, unless closed; return its length in any case."""
         if not self.closed:
             self._sink.write(data)
             self.written += len(data)
@@ -100,6 +103,8 @@ class SinkFile:
 class TableWriter:
     """Writes the table *url* from rows of the inputs *rows*: some of them or all, in any order.
 
+    `samples`: rows added so far. `size`: bytes that these samples take in an archive, without its end.
+    `output`: the open output, for `storage.sync`.
     Names of shards are relative to the table if both can be moved together. Holds: a row group of 65,536 rows.
     Raises: StorageError if *url* exists, unless *force*, or can't be written.
     """
@@ -149,7 +154,7 @@ class TableWriter:
             self._join_batches()
 
     def _join_batches(self) -> None:
-        """Join the small record batches, one for each shard, since each takes 9 KB."""
+        """Join the record batches that were added last, which are small, into one, since each takes 9 KB."""
         joined = schema.arrow().Table.from_batches(self._waiting[self._joined :], self._columns).combine_chunks()
         self._waiting[self._joined :] = joined.to_batches()
         self._joined = len(self._waiting)
@@ -163,7 +168,10 @@ class TableWriter:
         self._count -= count
 
     def _shard(self, number: int) -> tuple[str, str | None]:
-        """Return name and version of the shard *number*. Raises: StorageError if the table can't list it."""
+        """Return the name in the table, and the version, of the shard *number*.
+
+        Raises: StorageError if it can't be listed.
+        """
         url, version = self._shards.shard(number)
         name = schema.relative_name(url, self._folder)
         schema.check_names([name], self._folder)
@@ -187,6 +195,6 @@ class TableWriter:
         self.output.commit()
 
     def abort(self, *, flush: bool = True) -> None:
-        """Drop the table: no file appears."""
+        """Drop the table: no file appears. *flush* has no effect: it is for writers of shards."""
         self._file.close()
         self.output.abort()

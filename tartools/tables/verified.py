@@ -37,7 +37,9 @@ ROWS_ONE_BY_ONE = 64  # rows that are read one by one behind damage, before the 
 class VerifiedReader:
     """Reads the samples of rows from the shards of *catalog*, and compares them with the rows.
 
-    *need*, *tmpdir*, *sources*: see `tablesamples.table_batches`. Several threads may read.
+    *account*: counts bytes read. *need*: the parts of a sample that the caller uses.
+    *tmpdir*: folder of scratch files for large members. *sources*: readers at work at once, which share limits.
+    Several threads may read.
     """
 
     def __init__(
@@ -59,16 +61,16 @@ class VerifiedReader:
         self._remote: RemoteShards | None = None
 
     def close(self) -> None:
-        """Stop all requests."""
+        """Stop all requests to servers; local files stay open."""
         if self._remote is not None:
             self._remote.close()
 
     def check(self) -> None:
-        """Raise StorageError if a file has changed since it was opened."""
+        """Raise StorageError if a local shard has changed since it was opened."""
         self._local.open_files.check()
 
     def samples(self, rows: Extents) -> Iterator[Batch]:
-        """Yield the samples of *rows*, in batches. Raises: StorageError if a sample differs from its row."""
+        """Yield the samples of *rows*, in batches, in order. Raises: StorageError if a sample differs from its row."""
         import numpy as np
 
         is_remote = np.array(self.catalog.is_remote)[rows.numbers]
@@ -79,8 +81,10 @@ class VerifiedReader:
                     yield from self._verified(read)
 
     def bulk(self, rows: Extents, room_of: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
-        """Return the samples of *rows* as a `Bulk`; None if `samples` has to read them. See `Table.bulk`.
+        """Return the samples of *rows* as a `Bulk`, whose keys are not compared; None if only `samples` can read them.
 
+        *room_of*: returns the buffer for payloads, given its size; None: into columns or new memory. *fields*: the ones
+        to read, in lower case, if samples are large and local; None: all.
         Raises: StorageError if a shard has changed, or can't be read.
         """
         import numpy as np
@@ -100,6 +104,7 @@ class VerifiedReader:
         return None if data is None else bulk_from_buffer(data, sizes)
 
     def _servers(self) -> RemoteShards:
+        """Return the reader of remote shards, which is made at the first use."""
         if self._remote is None:
             from tartools.tables.remote import RemoteShards
 
@@ -107,7 +112,7 @@ class VerifiedReader:
         return self._remote
 
     def _verified(self, read: SampleBytes) -> Iterator[Batch]:
-        """Yield the samples of *read*. Raises: StorageError for a sample that differs from its row."""
+        """Yield the samples of *read*, in batches. Raises: StorageError for a sample that differs from its row."""
         at = 0
         try:
             while at < len(read.rows):
@@ -120,7 +125,10 @@ class VerifiedReader:
             raise self.catalog.failure(read.rows, 0, error) from error
 
     def _many_at_once(self, read: SampleBytes, at: int) -> Generator[Batch, None, int]:
-        """Yield the samples of *read* from *at* on, up to the first that differs from its row; return its index."""
+        """Yield the samples of *read* from index *at* on, in batches, up to the first that differs from its row.
+
+        Returns the index of that row, or the number of rows. A difference is no error here.
+        """
         rows, bounds = read.rows, read.bounds
         with suppress(TarFormatError):  # who reads this sample alone finds out what is wrong
             for part in self._parse(read.stream(at), url=self.catalog.table, begin=bounds[at], until=bounds[-1]):
@@ -133,7 +141,10 @@ class VerifiedReader:
         return at
 
     def _one_by_one(self, read: SampleBytes, indexes: range) -> Iterator[Batch]:
-        """Yield the samples *indexes* of *read*. Raises: StorageError for a sample that differs from its row."""
+        """Yield the samples at *indexes* of *read*, each as a batch.
+
+        Raises: StorageError for one that differs from its row.
+        """
         rows = read.rows
         for index in indexes:
             begin, end = read.bounds[index : index + 2]
@@ -169,6 +180,7 @@ class VerifiedReader:
         return [self.catalog.urls[number] for number in numbers]
 
     def _count(self, size: int) -> None:
+        """Count *size* bytes of samples that were read."""
         self._account.bytes_in += size
         self._account.unpacked += size
 
