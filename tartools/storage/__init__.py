@@ -65,10 +65,12 @@ __all__ = [
 
 
 def open_read(url: str) -> Input:
-    """Return the bytes of *url* as a stream. A command in `GOPEN_<SCHEME>` reads the URLs of that scheme.
+    """Open *url* for reading; return a stream of its raw bytes, which the caller closes.
 
-    Raises: StorageError if it can't be opened or read, or if a command ends with a status other than 0. An object of a
-    store is requested at the first read.
+    A command in the environment variable `GOPEN_<SCHEME>` reads the URLs of that scheme. An object of a store is
+    requested at the first read.
+
+    Raises: StorageError if it can't be opened or read, or if a command ends with a status other than 0.
     """
     url = Url(url)
     with naming(url):
@@ -81,7 +83,9 @@ def open_read(url: str) -> Input:
 
 
 def open_write(url: str, force: bool = False) -> OutputStream:
-    """Return an output for *url*: it takes its name at `commit`, and leaves nothing behind at `abort`.
+    """Open *url* for writing; return an output, whose `sink` takes the bytes.
+
+    The URL takes its name at `commit`; `abort` leaves nothing behind. Stdout, fifos and devices get the bytes at once.
 
     Raises: StorageError if *url* exists (unless *force*) or can't be written.
     """
@@ -101,13 +105,19 @@ def sync(output: OutputStream) -> None:
 
 
 def _opener(url: Url, verb: str) -> Any:
-    """Return the module that opens *url*, by the table of schemes; for all stores that is `objects`."""
+    """Return the module of `storage` that can *verb* ("read" or "write") *url*, by the table of schemes.
+
+    For all object stores that is `objects`. Raises: StorageError if URLs of this scheme can't be read or written.
+    """
     return loaded_module(url.module(verb).partition(".")[0])
 
 
 @contextmanager
 def writing(url: str, force: bool = False) -> Iterator[Sink]:
-    """Give a sink for data other than tar archives: committed if the block ends normally, else aborted."""
+    """Yield a sink for *url*, for data other than tar archives: committed if the block ends normally, else aborted.
+
+    "-" is stdout, which may be a terminal. Raises: StorageError if *url* exists (unless *force*) or can't be written.
+    """
     output: OutputStream | None = None
     try:
         with deferred_signals():
@@ -121,9 +131,10 @@ def writing(url: str, force: bool = False) -> Iterator[Sink]:
 
 
 def open_append(url: str | None) -> FileSink:
-    """Return the local file *url*, opened for appending; for None a sink that drops everything. A new file is private.
+    """Open the local file *url* for appending; for None return a sink that drops everything.
 
-    Raises: StorageError if it can't be written; UsageError if it is not a local file.
+    A new file is made with permissions for this user alone. Raises: StorageError if it can't be written; UsageError if
+    it is not a local file.
     """
     if url is not None and not Url(url).is_local:
         raise UsageError("must be a local file, since lines are appended to it", url=url)
@@ -138,7 +149,11 @@ def content(url: str) -> bytes:
 
 @contextmanager
 def folder_lock(url: str) -> Iterator[None]:
-    """Lock the folder of *url*, if it is local, during the block: only one process of this machine has the lock."""
+    """Hold an exclusive lock on the folder that contains *url* during the block.
+
+    Waits while another process has it. Locks only against processes of this machine. There is no lock if *url* is not
+    local, or if the folder does not exist or can't be locked.
+    """
     import fcntl
 
     lock = -1
@@ -156,7 +171,7 @@ def folder_lock(url: str) -> Iterator[None]:
 def remove(url: str) -> None:
     """Remove the file or object *url*; it is no failure if it does not exist.
 
-    Raises: StorageError, also if nothing can be removed where it is.
+    Raises: StorageError, also for URLs that can't be removed, such as stdin, commands and web servers.
     """
     if Url(url).is_local:
         local.remove(url)
@@ -169,9 +184,11 @@ def remove(url: str) -> None:
 
 
 def one_commit(url: str) -> AbstractContextManager[None]:
-    """Return a block at whose normal end all outputs beside *url* appear in one commit, if their store has commits.
+    """Return a context manager: outputs on Hugging Face's hub that are committed in its block appear in one commit.
 
-    Else none of them appears. In other stores each appears when it is complete.
+    *url*: an output, whose scheme tells the store. The commit is made at the normal end of the block; after an error
+    none of the outputs appears. In stores without commits the block does nothing: each output appears when it is
+    complete.
     """
     if Url(url).scheme != "hf":
         return nullcontext()
@@ -181,7 +198,10 @@ def one_commit(url: str) -> AbstractContextManager[None]:
 
 
 def cache_report() -> str:
-    """Return a line with the bytes read from the cache, fetched and stored; "" without a cache or remote reads."""
+    """Return a line for users: bytes read from the cache, fetched from servers, and stored; "" if nothing was read.
+
+    Also "" if `TARTOOLS_CACHE` is not set.
+    """
     if not os.environ.get("TARTOOLS_CACHE"):
         return ""
     from tartools.storage.objects import cache
@@ -192,7 +212,10 @@ def cache_report() -> str:
 
 
 def share_memory(count: int) -> None:
-    """Limit this process, which reads nothing yet, to one of *count* shares of the memory for ranges read ahead."""
+    """Limit the memory for ranges read ahead in this process to 1 / *count* of the usual.
+
+    To be called before anything is read.
+    """
     import threading
 
     from tartools.storage.objects import ranges

@@ -18,7 +18,9 @@ PROBE_BYTES = 4  # bytes
 
 
 def check_inputs(urls: Sequence[str]) -> int | None:
-    """Check every input as far as that is possible without reading it; return their bytes in all, None if unknown.
+    """Check every input as far as that is possible without reading it; return their total size in bytes.
+
+    None if one of *urls* is not a regular local file, so that its size is not known.
 
     Raises: StorageError for a local file that does not exist or can't be read; UsageError for a URL that holds a
     password, names no object or is empty, for stdin named twice, or stdin that is a terminal.
@@ -39,7 +41,11 @@ def check_inputs(urls: Sequence[str]) -> int | None:
 
 
 def _check_unread(url: Url) -> None:
-    """Check an input that is not a local file. Raises: StorageError, UsageError."""
+    """Check an input that is not a local file, without a request to a server.
+
+    Raises: StorageError for a scheme that can't be read; UsageError for stdin that is a terminal, or a URL of a store
+    that names no object.
+    """
     if url.scheme == "-" and os.isatty(0):
         raise UsageError("stdin is a terminal: name a shard, or pipe one in (see --help)")
     if url.read_command:
@@ -54,10 +60,13 @@ def _check_unread(url: Url) -> None:
 def check_output(
     url: str, force: bool, inputs: Sequence[str], *, single: bool = True, form: OutputFormat | None = SHARD_FORMAT
 ) -> None:
-    """Check an output in the format *form* (None: any) before anything is read.
+    """Check the output *url* before anything is read.
 
-    Without *single*, its name was made of a pattern. Raises: StorageError if it exists (unless *force*), or is one of
-    the *inputs*; UsageError if its name is empty, a pattern, or that of another format.
+    *inputs*: URLs of the inputs. *single*: False if the name was made from a pattern for many outputs, so that it may
+    look like one itself. *form*: the format that is written; None skips the check of the suffix.
+
+    Raises: StorageError if *url* exists (unless *force*), or is one of the *inputs*; UsageError if its name is empty, a
+    pattern with a number (if *single*), or has the suffix of another format.
     """
     if not url:
         raise UsageError(NO_NAME)
@@ -77,7 +86,7 @@ def check_output(
 
 
 def exists(url: str) -> bool:
-    """True if *url*, local or remote, exists. Raises: StorageError if the server does not tell."""
+    """True if *url*, local or remote, exists. Raises: StorageError if the server's response does not say it."""
     url = Url(url)
     if url.is_local:
         return local.exists(url)
@@ -92,7 +101,7 @@ def is_directory(url: str) -> bool:
 
 
 def is_repeatable(url: str) -> bool:
-    """True if *url* can be read twice: stdin, commands and fifos can't.
+    """True if *url* can be read more than once; False for stdin, commands and fifos.
 
     Raises: StorageError if it is a local file that does not exist.
     """
@@ -101,7 +110,7 @@ def is_repeatable(url: str) -> bool:
 
 
 def is_far(url: str) -> bool:
-    """True if *url* is on a server that this process connects to; each process has connections of its own."""
+    """True if this process itself requests *url* from a server: an object that no `GOPEN_<SCHEME>` command reads."""
     url = Url(url)
     return url.is_stored and not url.read_command
 
@@ -116,19 +125,25 @@ def is_seekable(url: str) -> bool:
 
 
 def is_missing(error: StorageError) -> bool:
-    """True if only this input is missing or unreadable, and not its server."""
+    """True if *error* is about its URL alone: a local file, or an object that the server says does not exist.
+
+    False for failures that other URLs of the same server would have, too.
+    """
     return isinstance(error, NotFoundError) or (Url(error.url).is_local and not Url(error.url).read_command)
 
 
 def check_regular(url: str) -> None:
-    """Raise StorageError if *url* is a local file that can't be read, or no regular one: a fifo would wait."""
+    """Raise StorageError if *url* is a local file that can't be read or is not a regular file, such as a fifo.
+
+    Remote URLs, and those that a `GOPEN_<SCHEME>` command reads, are not checked.
+    """
     url = Url(url)
     if url.is_local and not url.read_command and local.check_readable(url) is None:
         raise StorageError("this is not a regular file, but a fifo or a device", url=url)
 
 
 def plain_size(url: str) -> int | None:
-    """Return the bytes of *url* if it is a regular local file, which can be read any number of times; else None."""
+    """Return the size in bytes of the regular local file *url*; None for any other URL, or if it can't be read."""
     url = Url(url)
     if not url.is_local or url.read_command:
         return None
@@ -139,7 +154,7 @@ def plain_size(url: str) -> int | None:
 
 
 def check_connection(host: str, port: int, url: str) -> None:
-    """Raise StorageError unless *port* of *host*, the server of *url*, accepts connections."""
+    """Raise StorageError unless *port* of *host*, the server of *url*, accepts a connection within 5 seconds."""
     import socket
 
     try:
@@ -152,13 +167,18 @@ def check_connection(host: str, port: int, url: str) -> None:
 
 
 class Probe(NamedTuple):
-    """A look at a file or object: its *version*, None if it has none, and its *first* four bytes."""
+    """The version and the first bytes of a file or object.
+
+    *version*: its size in bytes, a blank, and the mtime in ns of a file or the ETag of an object; None if the server
+    has no ranges or no ETag.
+    *first*: its first four bytes, fewer if it is shorter.
+    """
 
     version: str | None
     first: bytes
 
     def require_version(self, url: str) -> str:
-        """Return the version of *url*. Raises: StorageError if it has none."""
+        """Return the version. Raises: StorageError, with *url* in its message, if there is none."""
         if self.version is None:
             raise StorageError(
                 "this server has no ranges or no versions (ETag), so this can't be read in parts", url=url
@@ -169,7 +189,7 @@ class Probe(NamedTuple):
 def version_of(url: str) -> str:
     """Return the version of *url*: its size in bytes, a blank, and the mtime in ns of a file or the ETag of an object.
 
-    Raises: StorageError if it does not exist, or if no part of it can be read alone.
+    Raises: StorageError if it does not exist, or if ranges of its bytes can't be read.
     """
     return probe(url).require_version(url)
 
@@ -193,6 +213,7 @@ def probe(url: str) -> Probe:
     source = object_at(url)
 
     def attempt() -> Probe:
+        """Make one attempt of the request for the first bytes. Raises: TransientError; StorageError."""
         reply = source.get(0, PROBE_BYTES, "")
         try:
             first = b""
@@ -207,7 +228,7 @@ def probe(url: str) -> Probe:
 
 
 def probe_all(urls: Sequence[str]) -> dict[str, Probe]:
-    """Return the probe of each of *urls*; requests to servers are concurrent."""
+    """Return the probes of *urls*, by URL, in their order; requests to servers are concurrent. Raises: StorageError."""
     if all(Url(url).is_local for url in urls):
         return {url: probe(url) for url in urls}
     from tartools.storage.objects import requests_at_once
@@ -219,7 +240,10 @@ def probe_all(urls: Sequence[str]) -> dict[str, Probe]:
 
 
 def check_unchanged(versions: Mapping[str, str | None]) -> None:
-    """Raise StorageError if a URL has another version than in *versions*, which has versions by URL."""
+    """Raise ChangedError, a StorageError, if one of the URLs has another version now than the one in *versions*.
+
+    *versions*: URL to version, as `Probe` has it.
+    """
     for url, current in probe_all([*versions]).items():
         if current.version != versions[url]:
             raise changed_error(url)

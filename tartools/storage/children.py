@@ -25,7 +25,7 @@ CHILD_POLL_SECONDS = 0.02  # seconds between two looks at what is left
 
 
 class Process(NamedTuple):
-    """A process that has not ended, its *parent*, and its process *group* and *session*."""
+    """A running process: its pid (*number*), and the pids of its *parent*, process *group* and *session*."""
 
     number: int
     parent: int
@@ -48,7 +48,10 @@ def processes() -> list[Process]:
 
 
 def environment(number: int) -> list[bytes]:
-    """Return the variables that the process *number* began with; none if it has ended or belongs to another user."""
+    """Return the environment at the start of the process with pid *number*, as a list of b"NAME=VALUE".
+
+    Empty if it has ended or belongs to another user.
+    """
     try:
         with open(f"/proc/{number}/environ", "rb", buffering=0) as file:
             return file.readall().split(b"\0")
@@ -57,7 +60,10 @@ def environment(number: int) -> list[bytes]:
 
 
 def subreaper_hook() -> Callable[[], object] | None:
-    """Return a preexec function by which a child adopts orphaned descendants (PR_SET_CHILD_SUBREAPER), or None."""
+    """Return a function for `preexec_fn` by which a child adopts orphaned descendants (PR_SET_CHILD_SUBREAPER).
+
+    None if the system has no prctl.
+    """
     import ctypes  # 5 ms
 
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
@@ -65,7 +71,7 @@ def subreaper_hook() -> Callable[[], object] | None:
 
 
 def has_children(number: int) -> bool:
-    """True if the process *number* has children, alive or not reaped, and where the system can't tell."""
+    """True if the process with pid *number* has children, running or not reaped; also if the system can't tell."""
     try:
         with open(f"/proc/{number}/task/{number}/children", "rb", buffering=0) as file:
             return bool(file.read(1))
@@ -95,6 +101,7 @@ class Child:
     session, because a background group that reads a password from the terminal would be stopped for ever; without a
     terminal it fails at once. A signal that comes while it starts is handled after the start.
 
+    *arguments*, *options*: as for `subprocess.Popen`.
     *pid* is the number of the process, its group and its session; *stdin* and *stdout* are our ends, if they are pipes.
     """
 
@@ -114,17 +121,21 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """True until it has been reaped; always False in a fork of the process that started it."""
+        """True until this process has reaped the program; always False in a fork of the process that started it."""
         return self._process is not None and self._process.returncode is None and os.getpid() == self._owner
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal to its process group, if the program has not been reaped yet."""
+        """Send the signal *number* to the process group of the program, unless it has been reaped."""
         with self._lock:
             if self.running:
                 _signal(-self.pid, number)
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Wait up to *seconds* for the end, kill the process group; return the exit status, None if it still runs."""
+        """Wait up to *seconds* for the end, then kill the process group and reap; None: without limit.
+
+        Returns the exit status, -N if signal N ended it; None if it still runs; 0 in a fork of the process that started
+        it.
+        """
         if not self.has_ended(seconds):
             return None
         self.kill()
@@ -132,14 +143,18 @@ class Child:
             return self._process.wait() if self._process is not None and os.getpid() == self._owner else 0
 
     def end(self, first: int = signal.SIGTERM) -> int:
-        """End it as `end_all` does, and return its status."""
+        """End the program and all processes of its session; return its exit status, -N if signal N ended it.
+
+        They get the signal *first*, and SIGKILL if they run two seconds later; see `end_all`.
+        """
         end_all([self], first)
         return self.wait() or 0
 
     def has_ended(self, seconds: float | None) -> bool:
-        """Wait up to *seconds* for the end, without reaping if the system can do that; return True if it has ended.
+        """Wait up to *seconds* (None: without limit) for the end of the program; return True if it has ended.
 
-        Processes that it left run until `wait`, `kill` or `end` is called.
+        The program is not reaped if the system can do that, and processes that it left run until `wait`, `kill` or
+        `end` is called. Elsewhere it is reaped, and its process group killed.
         """
         if self._seen or not self.running:
             return True
@@ -171,11 +186,12 @@ def end_all(
     patience: float = TERM_SECONDS,
     others: Callable[[], set[int]] | None = None,
 ) -> None:
-    """End *children*, all processes of their sessions and the descendants of these, and wait.
+    """End *children*, all processes of their sessions and the descendants of these, and wait until they have ended.
 
-    First their sessions get the signal *first*. When they have ended, or after *patience* seconds, all others are
-    stopped, and then killed: a stopped process can't see that another one has ended, and starts nothing new. *others*
-    returns the numbers of more processes to be killed then. With SIGKILL as *first* nothing is waited for before.
+    First the processes of these sessions get the signal *first*; with SIGKILL this step is left out. When they have
+    ended, or after *patience* seconds, all processes that are left are stopped, and then killed: a stopped process
+    can't see that another one has ended, and starts nothing new. *others* returns the pids of more processes to be
+    killed then.
 
     Sessions of descendants do not get the signal *first*: tartools among them end what they have started.
     """
@@ -203,7 +219,7 @@ def end_all(
 
 
 def _wait_for(children: Collection[Child], sessions: Collection[int], seconds: float) -> None:
-    """Wait up to *seconds* until *children* have ended, and their *sessions* are empty."""
+    """Wait until *children* have ended and no process is left in *sessions* (their ids), but at most *seconds*."""
     until = time.monotonic() + seconds
     for child in children:
         child.has_ended(max(0.0, until - time.monotonic()))
@@ -212,7 +228,10 @@ def _wait_for(children: Collection[Child], sessions: Collection[int], seconds: f
 
 
 def _kill(children: Collection[Child], family: set[int], others: Callable[[], set[int]]) -> set[int]:
-    """Kill *children*, the sessions *family*, their descendants, and *others*; return the pids."""
+    """Kill *children*, the processes of the sessions *family*, their descendants, and the pids that *others* returns.
+
+    Each new process is stopped first, until no new one is found. Returns the pids of all that were stopped and killed.
+    """
     stopped: set[int] = set()
     with deferred_signals():  # so that nothing stays stopped
         try:
@@ -235,7 +254,10 @@ def _kill(children: Collection[Child], family: set[int], others: Callable[[], se
 def _descending(
     running: Collection[Process], sessions: Collection[int], roots: Collection[int] = ()
 ) -> tuple[set[int], set[int]]:
-    """Return the pids in *sessions*, descendants of these and of *roots*, and the sessions of all of them."""
+    """Return (pids, sessions): the processes of *sessions* and *roots*, and all their descendants, with their sessions.
+
+    *running*: all processes. *sessions*: session ids; *roots*: pids, part of the result.
+    """
     family = set(sessions)
     members = set(roots)
     while new := [p for p in running if p.number not in members and (p.parent in members or p.session in family)]:
@@ -245,13 +267,16 @@ def _descending(
 
 
 def _signal(number: int, signum: int) -> None:
-    """Send the signal *signum* to the process *number*, or the group -*number*, if it still exists and is ours."""
+    """Send *signum* to the process with pid *number*, or to the group -*number*; ignore one gone or not ours."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(number, signum)
 
 
 def how_it_ended(status: int) -> str:
-    """Return in words how a command ended; a negative *status* is a signal, and a shell's may be 128 and a signal."""
+    """Return in words how a command ended, such as "was ended by SIGTERM" or "ended with status 1".
+
+    *status*: -N if signal N ended it; 128 + N may be the status of a shell whose command signal N has ended.
+    """
     names = {number.value: number.name for number in signal.Signals}
     if status < 0:
         return f"was ended by {names.get(-status, f'signal {-status}')}"

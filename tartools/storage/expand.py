@@ -15,12 +15,13 @@ def expand(
 ) -> list[Url]:
     """Return the URLs that *patterns*, and then the lines of the files *lists*, stand for.
 
-    Without patterns and lists: stdin. Braces expand everywhere; wildcards expand in local names and in stores that have
-    listings, unless a file or an object has literally this name. Order: as given; the matches of one wildcard pattern
-    are sorted by bytes.
+    Without patterns and lists: stdin. *separator*: the text between the names in a list. Braces expand everywhere;
+    wildcards expand in local names and in stores that have listings, unless a file or an object has literally this
+    name. Order: as given; the matches of one wildcard pattern are sorted by bytes.
 
     Raises: StorageError for a wildcard without a match, a list without a URL, a list that can't be read, a name that a
-    list may not have (unless *trusted*); UsageError if stdin is named twice, or a URL holds credentials.
+    list on a server may not have (unless *trusted*; see `origins`); UsageError if stdin is named twice, or a URL holds
+    credentials.
     """
     if not patterns and not lists:
         return [Url("-")]
@@ -37,10 +38,13 @@ def with_lists(
     trusted: bool = False,
     is_name: Callable[[str], bool] = lambda line: True,
 ) -> list[str]:
-    """Return *patterns*, and then the lines of the files *lists*.
+    """Return *patterns*, and then the names in the files *lists*; braces and wildcards are not expanded.
 
-    Lines for which *is_name* is false name no input. Raises: StorageError for a list without a line, one that can't be
-    read, and, unless it is *trusted*, a name that it may not have; UsageError if stdin is named twice.
+    *separator*: the text between the names in a list; empty names are dropped. *is_name*: False for a line that names
+    no input, so that it is not checked; it is returned all the same.
+
+    Raises: StorageError for a list without a name, one that can't be read, and, unless *trusted*, a name that a list on
+    a server may not have (see `origins`); UsageError if stdin is named twice.
     """
     if (*patterns, *lists).count("-") > 1:
         raise UsageError("stdin can be read only once")
@@ -60,7 +64,10 @@ def with_lists(
 
 
 def _check_lines(lines: Sequence[str], name: str, is_name: Callable[[str], bool]) -> None:
-    """Raise StorageError for the first of *lines* that the list *name* on a server may not have."""
+    """Raise StorageError for the first of *lines* that may not be in the list *name*, because that is on a server.
+
+    Lines for which *is_name* is False are not checked. Raises: also UsageError for a URL that holds credentials.
+    """
     from tartools.storage import origins
 
     for number, line in enumerate(lines, 1):
@@ -75,12 +82,16 @@ def _check_lines(lines: Sequence[str], name: str, is_name: Callable[[str], bool]
 
 
 def read_list(name: str) -> str:
-    """Return the text of *name*, or of stdin for -."""
+    """Return the text of the file or object *name*, or of stdin for "-"; bytes that are not UTF-8 become surrogates."""
     return storage.content(name).decode("utf-8", "surrogateescape")
 
 
 def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
-    """Yield the URLs that the braces and wildcards of each of *patterns* stand for."""
+    """Yield the URLs that the braces and wildcards of each of *patterns* stand for.
+
+    A pattern that literally names a file or an object is yielded as it is. Raises: StorageError for a wildcard without
+    a match; UsageError if a URL holds credentials.
+    """
     for pattern in map(Url, patterns):
         literal = is_literal(pattern) or not any(c in pattern for c in "{*?[") or _is_object_with_braces(pattern)
         for url in map(_settled, [pattern] if literal else map(Url, unfolded(pattern))):
@@ -108,7 +119,7 @@ def _is_object_with_braces(pattern: Url) -> bool:
 
 
 def _settled(url: Url) -> Url:
-    """Return *url*; if its store has revisions, which may change, with the revision that this run reads."""
+    """Return *url*; on Hugging Face's hub with a commit in place of its revision, which may change."""
     if url.scheme != "hf" or url.read_command:
         return url
     from tartools.storage.objects import hf

@@ -28,7 +28,7 @@ MISSING_FILE = "550"  # the reply of FTP (RFC 959, 4.2)
 
 @contextmanager
 def _translated_errors(url: str, verb: str = "read") -> Iterator[None]:
-    """Turn errors of smart_open and its libraries into StorageError; *verb*: the verb of the request."""
+    """Turn errors of smart_open and its libraries into StorageError; *verb*: "read" or "write", for the message."""
     scheme = url.partition(":")[0]
     try:
         yield
@@ -53,13 +53,13 @@ def _translated_errors(url: str, verb: str = "read") -> Iterator[None]:
 
 
 def _is_not_found(error: Exception) -> bool:
-    """True if *error*, of one of the libraries, means that the URL does not exist."""
+    """True if *error*, of one of smart_open's libraries, means that the URL does not exist."""
     status = getattr(error, "status_code", None)
     return status == 404 or type(error).__name__ in ("ResourceNotFoundError", "NoSuchFile")
 
 
 def _reason(error: Exception) -> str:
-    """Return the text of *error*, unless it may quote a URL, and with that a signature."""
+    """Return the text of *error* if it can't quote a URL, which may be signed; else its class, and the HTTP status."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if type(error) is OSError and "://" not in str(error):  # of smart_open; those of requests are subclasses
@@ -69,6 +69,7 @@ def _reason(error: Exception) -> str:
 
 
 def _open(url: str, mode: str) -> Any:
+    """Open *url* by smart_open in *mode*, "rb" or "wb", without its decompression; with the login for FTP."""
     from smart_open import open as smart_open
 
     if not url.startswith(("ftp:", "ftps:")):
@@ -99,6 +100,8 @@ def _with_login(url: str) -> str:
 
 
 class _SmartInput(Input):
+    """The bytes of *url*, read by smart_open. On FTP the end counts only if the server confirms it."""
+
     def __init__(self, url: str) -> None:
         self._url = url
         with _translated_errors(url):
@@ -106,6 +109,7 @@ class _SmartInput(Input):
         self._connection = getattr(self._stream, "conn", None)  # of FTP
 
     def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; return how many, 0 at the end. Raises: StorageError."""
         with _translated_errors(self._url):
             data = self._stream.read(len(view))
             if not data and self._connection is not None:
@@ -117,15 +121,17 @@ class _SmartInput(Input):
         return len(data)
 
     def cancel(self) -> bool:
+        """Return False: a `readinto` in another thread can't be made to return."""
         return False  # a `readinto` of smart_open can't be ended
 
     def close(self) -> None:
+        """Close the file of smart_open; errors are ignored."""
         with suppress(Exception):  # all bytes that were wanted have been read
             self._stream.close()
 
 
 def _drop(target: Any) -> None:
-    """Drop the incomplete *target*: else its destructor might send the data that it still holds."""
+    """Close the incomplete *target*, a file of smart_open, without sending the data that it still holds."""
     if hasattr(target, "lines"):  # of WebHDFS
         target.lines = []
     with suppress(Exception):
@@ -138,12 +144,16 @@ def open_read(url: str) -> _SmartInput:
 
 
 def open_write(url: str, force: bool) -> SentOutput:
-    """Return an output that smart_open sends to *url* at `commit`."""
+    """Return an output that smart_open sends to *url* at `commit`, which fails if *url* exists (unless *force*)."""
     return SentOutput(partial(_send, url, force))
 
 
 def _send(url: str, force: bool, sink: io.FileIO) -> None:
-    """Send the content of *sink*. Raises: StorageError; a store that writes in place may then have a part of it."""
+    """Send the content of *sink* to *url*.
+
+    Raises: StorageError if *url* exists (unless *force*) or on failure; a store that writes in place may then have a
+    part.
+    """
     if not force and exists(url):
         raise ExistsError(url)
     with reread(sink) as file, _translated_errors(url, "write"):
@@ -157,7 +167,7 @@ def _send(url: str, force: bool, sink: io.FileIO) -> None:
 
 
 def exists(url: str) -> bool:
-    """True if *url* exists: a byte is read. Raises: StorageError if the server does not tell."""
+    """True if *url* exists: one byte of it is read. Raises: StorageError if the server's response does not say it."""
     try:
         with _translated_errors(url):
             stream = _open(url, "rb")

@@ -17,7 +17,8 @@ _deferring: list[tuple[list[int], dict[int, Any]]] = []  # blocks under way: sig
 def deferred_signals() -> Iterator[None]:
     """Run Python handlers of SIGINT, SIGTERM and SIGHUP not during the block, but at its end.
 
-    For blocks that make a file or start a process and register it for cleanup.
+    For blocks that make a file or start a process and register it for cleanup. If several signals come, the first is
+    handled. In other threads than the main one, where no handler runs, the block does nothing.
     """
     if not _in_main_thread():
         yield  # handlers run in the main thread only
@@ -62,5 +63,6 @@ def handled_signals() -> Iterator[None]:
 
 
 def _in_main_thread() -> bool:
+    """True if the current thread is the main thread."""
     threading = sys.modules.get("threading")  # not imported: there is only one
     return threading is None or threading.current_thread() is threading.main_thread()

@@ -54,9 +54,11 @@ def ls(name: str) -> Iterator[ListedObject]:
 
 
 def listed(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
-    """Yield the objects whose URLs begin with *prefix*; with *flat*, only objects without a slash behind it.
+    """Yield the objects whose URLs begin with *prefix*, sorted by the bytes of their names.
 
-    Holds: a page; all of them if the store does not sort. Raises: StorageError.
+    *flat*: only objects without a slash behind *prefix*. Holds: a page; all objects if the store does not sort.
+
+    Raises: StorageError if the store can't be listed; UsageError if *prefix* names no bucket.
     """
     store = store_of(prefix)
     name, query = Url(prefix).name, Url(prefix).query
@@ -67,6 +69,7 @@ def listed(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
     prefix = name + query
 
     def name_of(entry: ListedObject) -> str:
+        """Return the URL of *entry* without the prefix and the query: a text to sort by."""
         return entry.url[len(name) : len(entry.url) - len(query)]
 
     pages = _pages(store, prefix, flat)
@@ -85,7 +88,7 @@ def listed(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
 
 
 def _pages(store: Store, prefix: str, flat: bool) -> Iterator[Page]:
-    """Yield the pages of a listing, at least one."""
+    """Yield the pages of the listing of *prefix*, at least one; each request is retried. *flat*: see `listed`."""
     page = with_retries(lambda: store.page(prefix, "", flat), prefix)
     yield page
     while token := page.next:
@@ -94,12 +97,12 @@ def _pages(store: Store, prefix: str, flat: bool) -> Iterator[Page]:
 
 
 def _in_order(names: Sequence[str]) -> bool:
-    """True if *names* ascend."""
+    """True if *names* ascend strictly, by code points."""
     return not any(map(ge, names, names[1:]))
 
 
 def matching_objects(url: str) -> Iterator[ListedObject]:
-    """Yield the objects that match the wildcards of *url*; only the object *url*, if there is one.
+    """Yield the objects that match the wildcards of *url*, sorted; if an object is literally named *url*, only that.
 
     Raises: StorageError if none matches.
     """
@@ -118,6 +121,10 @@ def matching_objects(url: str) -> Iterator[ListedObject]:
 
 
 def _one_object(url: str) -> Iterator[ListedObject]:
+    """Yield the object *url* of a store without listings.
+
+    Raises: StorageError if it does not exist or ends in a slash.
+    """
     prefix = Url(url).name.endswith("/")
     entry = None if prefix else with_retries(object_at(url).head, url)
     if entry is not None:
@@ -129,6 +136,10 @@ def _one_object(url: str) -> Iterator[ListedObject]:
 
 
 def _files(url: str) -> Iterator[ListedObject]:
+    """Yield the files that the local name *url* stands for: a directory, a file, wildcards, or else a prefix.
+
+    Raises: StorageError if wildcards or a prefix match nothing.
+    """
     path = path_of(url)
     if not path or os.path.isdir(path):
         yield from _below(os.path.join(path, ""))
@@ -147,9 +158,10 @@ def _files(url: str) -> Iterator[ListedObject]:
 
 
 def _below(folder: str, start: str = "", above: tuple[os.stat_result, ...] = ()) -> Iterator[ListedObject]:
-    """Yield the files in *folder* (which ends in a slash) that begin with *start*, and files below such folders.
+    """Yield the files in *folder* whose names begin with *start*, and all files below subfolders with such names.
 
-    Links are followed, except to a directory that contains them.
+    *folder* ends in a slash, or is "". *above*: the status of each folder on the way here, from the top. Links are
+    followed, except to a directory that contains them. Order: by the bytes of the names.
     """
     with naming(local_url(folder)):
         this = os.stat(folder or ".")
@@ -165,7 +177,7 @@ def _below(folder: str, start: str = "", above: tuple[os.stat_result, ...] = ())
 
 
 def _file(path: str) -> ListedObject:
-    """Return name, size and time of a file; only the name of a broken link."""
+    """Return the URL, size, time and version of the local file *path*; only the URL of a broken link."""
     try:
         status = os.stat(path)
     except OSError:
@@ -175,9 +187,9 @@ def _file(path: str) -> ListedObject:
 
 
 def between(prefix: str, suffix: str) -> list[str]:
-    """Return the existing URLs that begin with *prefix*, go on without a slash, and end in *suffix*.
+    """Return the existing URLs that begin with *prefix*, end in *suffix*, and have a text without a slash between them.
 
-    Empty for commands, and for stores that have no listings.
+    Order: sorted. Empty for commands, and for stores that have no listings.
     """
     start = Url(prefix)
     candidates: Iterable[str] = ()
@@ -195,7 +207,11 @@ def between(prefix: str, suffix: str) -> list[str]:
 
 
 def _files_with_prefix(prefix: str, suffix: str) -> list[str]:
-    """Return the regular files that begin with *prefix*; if *suffix* has a slash, existing `PREFIX*/SUFFIX`."""
+    """Return the regular files whose paths begin with *prefix*, sorted.
+
+    If *suffix* contains a slash: instead, for each such name, that name followed by *suffix* from its first slash on,
+    if this is a file.
+    """
     folder, start = os.path.split(path_of(prefix))
     below = "".join(suffix.partition("/")[1:])
     try:
@@ -206,9 +222,9 @@ def _files_with_prefix(prefix: str, suffix: str) -> list[str]:
 
 
 def existing(urls: Sequence[str]) -> set[str]:
-    """Return the existing ones of *urls*. Many in one store are looked up by a listing of their common prefix.
+    """Return the URLs among *urls* that exist. Many in one store are looked up by one listing of their common prefix.
 
-    Raises: StorageError if a server does not tell.
+    Raises: StorageError if a server's response does not say it.
     """
     prefix = os.path.commonprefix([Url(url).name for url in urls])  # noqa: RUF071  # by letters
     queries = {Url(url).query for url in urls}
@@ -247,7 +263,7 @@ def contents(entries: Iterable[ListedObject]) -> Iterator[bytes]:
 
 
 def content_of(entry: ListedObject) -> bytes:
-    """Return all bytes of *entry*. Raises: as `contents`."""
+    """Return all bytes of *entry*. Raises: StorageError if it can't be read, or has another version than was listed."""
     version = f"{entry.size} {entry.version}"
     if not Url(entry.url).is_local:
         if (entry.size or 0) > MAX_WHOLE_OBJECT_BYTES and probe(entry.url).version == version:
@@ -263,7 +279,11 @@ def content_of(entry: ListedObject) -> bytes:
 
 
 def _in_ranges(url: str, size: int, version: str) -> bytes:
-    """Return all bytes of a large object, whose server has ranges and versions. Raises: as `contents`."""
+    """Return all bytes of a large object, received in ranges of 8 MiB side by side.
+
+    *size* in bytes and *version* are those of the listing. Raises: StorageError if it can't be read, or was replaced
+    since.
+    """
     data = io.BytesIO()  # gives its bytes without a copy
     waiting: deque[Callable[[], bytes]] = deque()
     for begin in range(0, size, OBJECT_RANGE_BYTES):

@@ -22,12 +22,14 @@ _made: set[str] = set()  # folders of outputs
 
 
 def identity(url: str) -> str:
-    """Return a key that is equal for all names of one file: its real path; of an object the URL."""
+    """Return a text that is equal for all names of one local file: its real path; for other URLs the URL itself."""
     return os.path.realpath(path_of(url)) if Url(url).is_local else str(url)
 
 
 def path_of(url: str) -> str:
     """Return the path that *url* names; `file://` URLs are percent-decoded (RFC 8089).
+
+    Raises: UsageError for a `file://` URL of another host.
 
     >>> path_of("file:a%20b.tar"), path_of("file:///tmp/a%20b.tar")
     ('a%20b.tar', '/tmp/a b.tar')
@@ -49,7 +51,11 @@ def path_of(url: str) -> str:
 
 
 class FileInput:
-    """An open file as input. If it is a regular file, *file* has its bytes, from *start* on."""
+    """An open file as input; it reads from the current position of *file* on.
+
+    *file*: the open file if it is a regular one, from which others may read; None for fifos, devices and after `close`.
+    *start*: the byte of that file where this input begins; 0 if it is not a regular file.
+    """
 
     def __init__(self, file: InputFile) -> None:
         self._file = file
@@ -75,29 +81,32 @@ class FileInput:
         return self._file.fileno()
 
     def skip(self, count: int, /) -> None:
-        """Skip *count* bytes of a regular file."""
+        """Move *count* bytes forward in a regular file, without reading them."""
         os.lseek(self._file.fileno(), count, os.SEEK_CUR)
 
     def cancel(self) -> bool:
-        """Do nothing: a regular file does not keep its reader waiting, and reading another one can't be ended."""
+        """Return True for a regular file, whose reads do not wait; False for others, whose reads can't be ended."""
         return self.file is not None
 
     def close(self) -> None:
-        """Release the file. It is closed when the last member in it is garbage-collected."""
+        """Let go of the file.
+
+        A regular file is closed when the last member in it is garbage-collected, others now, stdin never.
+        """
         if self._file.closefd and self.file is None:
             self._file.close()
         self.file = None
 
 
 def open_read(url: str) -> FileInput:
-    """Return a local file, fifo or device, or stdin, as input. Raises: OSError."""
+    """Open a local file, fifo or device for reading, or stdin for "-". Raises: OSError."""
     return FileInput(InputFile(0 if url == "-" else path_of(url), url))
 
 
 def read_small(url: str, max_bytes: int) -> bytes | None:
     """Return the bytes of *url* if it is the path of a regular file of up to *max_bytes*, else None.
 
-    It takes a third of the system calls of `open_read`, which count for a folder of small files.
+    It takes a third of the system calls of `open_read`, which matters for a folder of small files.
 
     Raises: StorageError, also if the size changes while the file is read.
     """
@@ -149,9 +158,10 @@ def check_listed(urls: Iterable[str]) -> None:
 
 
 def check_writable(url: str, force: bool, inputs: Sequence[str]) -> None:
-    """Check an output before anything is read.
+    """Check a local output, or stdout for "-", before anything is read.
 
-    Raises: StorageError if *url* exists (unless *force*), is the same file as one of *inputs*, or names a directory.
+    *inputs*: local URLs, and "-" for stdin. Raises: StorageError if *url* exists as a regular file (unless *force*), is
+    the same file as one of *inputs*, or ends with a slash.
     """
     if url != "-":
         _file_path(url)
@@ -175,11 +185,12 @@ def _file_path(url: str) -> str:
 
 
 def exists(url: str) -> bool:
-    """True if the file *url* exists; False for a broken link."""
+    """True if the local file *url* exists, of whatever kind; False for a broken link."""
     return _stat(url, 1) is not None
 
 
 def _stat(url: str, fd: int) -> os.stat_result | None:
+    """Return the status of the local file *url*, for "-" that of the descriptor *fd*; None if it does not exist."""
     try:
         return os.fstat(fd) if url == "-" else os.stat(path_of(url))
     except (OSError, ValueError):
@@ -187,7 +198,10 @@ def _stat(url: str, fd: int) -> os.stat_result | None:
 
 
 def open_append(url: str) -> FileSink:
-    """Return the local file *url*, opened for appending; if it does not exist it is made, for this user alone."""
+    """Open the local file *url* for appending; a missing file is made for this user alone, a missing folder too.
+
+    Raises: StorageError.
+    """
     path = path_of(url)
     with naming(url):
         if not os.path.lexists(os.path.dirname(path) or "."):
@@ -198,19 +212,22 @@ def open_append(url: str) -> FileSink:
 
 
 class OpenOutput:
-    """Stdout, or an existing file that is not a regular one: written in place, where it is visible before `commit`."""
+    """Stdout, or an existing file that is not a regular one: written in place, where it is visible before `commit`.
+
+    *sink* takes the bytes.
+    """
 
     def __init__(self, sink: FileSink) -> None:
         self.sink = sink
         enlarge(sink.fileno())
 
     def commit(self) -> None:
-        """Close. Raises: StorageError if that fails."""
+        """Close the file. Raises: StorageError if that fails."""
         with naming(self.sink.url):
             self.sink.close()
 
     def abort(self) -> None:
-        """Close."""
+        """Close the file. The bytes that were written stay."""
         self.sink.close()
 
 
@@ -220,7 +237,10 @@ def open_text() -> OpenOutput:
 
 
 def sync_folder(url: str) -> None:
-    """Flush the names in the folder of *url*, if it is a local file, to the disk. Raises: StorageError."""
+    """Flush the folder that contains the local file *url* to the disk: new and removed names. Nothing for other URLs.
+
+    Raises: StorageError.
+    """
     if Url(url).is_local:
         with naming(url):
             sync_file(os.path.dirname(os.path.realpath(path_of(url))))
@@ -234,11 +254,12 @@ def remove(url: str) -> None:
 
 
 def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
-    """Return a regular file as output, which appears when it is complete. Other files are written in place.
+    """Open a local file for writing, or stdout for "-"; a regular file appears when it is complete.
 
-    A folder that does not exist is made; if the output is dropped, it is removed again unless it holds something.
+    Existing files of other kinds are written in place. A folder that does not exist is made; if the output is dropped,
+    it is removed again unless it holds something.
 
-    Raises: StorageError; OSError; UsageError for a terminal.
+    Raises: StorageError, also if *url* exists (unless *force*); OSError; UsageError for a terminal.
     """
     if url == "-":
         if os.isatty(1):
@@ -263,7 +284,8 @@ def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
 def make_directory(url: str) -> list[str]:
     """Make the local directory *url* and its missing parents; does nothing on servers.
 
-    Returns the paths of the directories that it made, which are on the disk then. Raises: StorageError.
+    Returns the paths of the directories that it made, outermost first; their names are flushed to the disk. Raises:
+    StorageError.
     """
     if not Url(url).is_local:
         return []
@@ -280,7 +302,7 @@ def make_directory(url: str) -> list[str]:
 
 
 def _remove_made(path: str) -> None:
-    """Remove the folders of *path* that were made for outputs, and are empty."""
+    """Remove the folders above *path* that `open_write` has made in this process, as far as they are empty."""
     with suppress(OSError):
         while (path := os.path.dirname(path)) in _made:
             os.rmdir(path)
@@ -293,7 +315,10 @@ def open_terminal() -> int:
 
 
 def open_in_place(path: str, url: str) -> OpenOutput:
-    """Return a file that is not a regular one as output. Raises: UsageError for a terminal."""
+    """Open the existing file *path*, which is not a regular one, for writing; waits for the reader of a fifo.
+
+    *url*: its name for messages. Raises: UsageError for a terminal; OSError.
+    """
     with handled_signals():  # a fifo waits for its reader
         sink = FileSink(path, url)
     if os.isatty(sink.fileno()):
@@ -303,9 +328,12 @@ def open_in_place(path: str, url: str) -> OpenOutput:
 
 
 class FileOutput:
-    """A file that is written under a temporary name beside its own, which it takes at `commit`.
+    """A regular file that is written under a temporary name beside its own, which it takes at `commit`.
 
     Its bytes are on the disk before its name is; see `streams.sync_file`.
+
+    *path*: the file. *url*: its name for messages. *force*: replace an existing file. *mode*: its permissions, None for
+    the default. *sink* takes the bytes.
     """
 
     def __init__(self, path: str, url: str, force: bool, mode: int | None) -> None:
@@ -327,9 +355,10 @@ class FileOutput:
         self._synced = True
 
     def commit(self) -> None:
-        """Close, and take the name of the output. Both are on the disk then; the name is not if `sync` was called.
+        """Close the file, and let it take the name of the output. Data and name are flushed to the disk.
 
-        Raises: StorageError if the name exists by now.
+        After `sync` the name is not flushed: the caller does that by `sync_folder`. Raises: StorageError, also if the
+        name exists by now (unless *force*).
         """
         synced = self._synced
         if not synced:
@@ -349,7 +378,10 @@ class FileOutput:
             sync_folder(self.sink.url)
 
     def _link(self) -> None:
-        """Take the name only if it is free, which a rename can't do."""
+        """Give the temporary file the name of the output if that is free; a rename would replace a file.
+
+        Raises: ExistsError if it is taken.
+        """
         try:
             os.link(self._temporary, self._path)
         except FileExistsError:
@@ -362,7 +394,7 @@ class FileOutput:
             os.unlink(self._temporary)
 
     def abort(self) -> None:
-        """Remove the temporary file."""
+        """Close and remove the temporary file, and folders that were made for it. Does nothing after `commit`."""
         if self._open:
             self._open = False
             with suppress(OSError):  # it would hide the reason of the abort
@@ -374,11 +406,12 @@ class FileOutput:
 
 
 def _temporary_file(path: str, url: str) -> tuple[str, FileSink]:
-    """Return name and file of a new file beside *path*, after removing files that killed runs left for *path*.
+    """Return the path and the open file of a new temporary file for the output *path*, in the same folder.
 
-    A lock tells whether a file's process lives: it ends with the process, whatever ends that, and no other process can
-    be taken for it, as by a number that is used again. Only files of this host are looked at, because not every shared
-    directory tells one host of another's locks. Raises: OSError.
+    First it removes temporary files that killed runs left for *path*. A lock tells whether a file's process lives: it
+    ends with the process, whatever ends that, and no other process can be taken for it, as by a number that is used
+    again. Only files of this host are looked at, because not every shared directory tells one host of another's locks.
+    *url*: the name for messages. Raises: OSError.
     """
     folder, name = os.path.split(path)
     begin = f".{os.fsdecode(os.fsencode(name)[:MAX_TEMPORARY_NAME_BYTES])}.{os.uname().nodename}."

@@ -26,7 +26,10 @@ def login_of(host: str) -> Login | None:
 
 @functools.cache
 def _parsed(path: str, modified: int, host: str) -> Login | None:
-    """Return the login for *host* in the file *path*, last *modified* then, in ns."""
+    """Return the login for *host* in the file *path*; None if it has none or can't be parsed.
+
+    *modified*: the file's mtime in ns, which makes the cached result of an older version unused.
+    """
     from netrc import NetrcParseError, netrc
 
     try:

@@ -29,7 +29,7 @@ _NO_PARTS = frozenset(("br", "gz", "lz", "md", "xz"))  # two letters that are a 
 
 
 def unfolded(pattern: str) -> list[str]:
-    """Return *pattern* with its braces expanded; unbalanced braces are taken literally."""
+    """Return the texts that the braces of *pattern* expand to; unbalanced braces are taken literally."""
     if "{" not in pattern:
         return [pattern]
     from braceexpand import braceexpand
@@ -79,7 +79,10 @@ def folded(urls: Iterable[str], is_taken: Callable[[str], bool] = lambda text: F
 
 
 def _around(first_url: str, second_url: str) -> tuple[str, str] | None:
-    """Return the texts around the one number that is higher by 1 in the second URL; None if they differ otherwise."""
+    """Return the texts before and behind the number that is higher by 1 in the second URL than in the first.
+
+    None if they differ in anything else, or contain braces.
+    """
     if "{" in first_url + second_url or "}" in first_url + second_url:
         return None
     first_parts, second_parts = re.split(_RANGE_NUMBER, first_url), re.split(_RANGE_NUMBER, second_url)
@@ -93,7 +96,11 @@ def _around(first_url: str, second_url: str) -> tuple[str, str] | None:
 
 
 def _pattern(first: str, last: str, around: tuple[str, str] | None, is_taken: Callable[[str], bool]) -> list[str]:
-    """Return the pattern for *first* to *last*, or the only one of them."""
+    """Return one pattern with braces for the URLs from *first* to *last*, whose number is between the texts *around*.
+
+    Only [*first*] if *around* is None: then there is one URL. All of the URLs if *is_taken* says that the pattern is
+    the name of a file or an object.
+    """
     if around is None:
         return [first]
     head, tail = around
@@ -106,14 +113,17 @@ def _pattern(first: str, last: str, around: tuple[str, str] | None, is_taken: Ca
 
 
 def has_wildcards(url: str) -> bool:
-    """True if *url*, whose scheme has wildcards, contains one."""
+    """True if *url* contains a wildcard: `*`, `?` or `[`.
+
+    The scheme is not looked at; the host of an SSH server is left out.
+    """
     name = Url(url).name
     path = name[_host_end(name) :]
     return any(character in path for character in _WILDCARDS)
 
 
 def _host_end(name: str) -> int:
-    """Return where the host of an SSH server ends in *name*, 0 for other schemes: [::1] is no wildcard."""
+    """Return the index at which the host of an SSH server ends in *name*, 0 for other schemes: [::1] is no wildcard."""
     host = re.match(r"(?:sftp|scp|ssh)://[^/]*", name)
     return host.end() if host else 0
 
@@ -122,7 +132,7 @@ class Pattern:
     """A URL with wildcards: `*`, `?` and `[...]`, which match no slash, and `**`, which matches any directories.
 
     Names that begin with a dot are only matched by patterns that do. *prefix* is how all matches begin (followed by the
-    provider, if there is one); if *flat*, none has a slash behind that.
+    provider, if there is one); *flat*: True if no match has a slash behind the prefix.
 
     Raises: StorageError for wildcards in the name of the bucket.
     """
@@ -140,12 +150,13 @@ class Pattern:
         self._parts = [_part(text) for text in parts]
 
     def matches(self, url: str) -> bool:
-        """True if *url*, which begins with *prefix*, matches; no name that ends in a slash does."""
+        """True if *url*, which begins with *prefix*, matches the pattern; never for a name that ends in a slash."""
         names = url[self._begin : len(url) - len(self._query)].split("/")
         return bool(names[-1]) and _fits(self._parts, names)
 
 
 def _part(text: str) -> Part:
+    """Return a predicate for one name between slashes, by its pattern *text*; None for `**`."""
     if text == "**":
         return None
     if not any(character in text for character in _WILDCARDS):
@@ -157,8 +168,11 @@ def _part(text: str) -> Part:
 
 
 def _fits(parts: Sequence[Part], names: Sequence[str]) -> bool:
+    """True if *names*, a path split at slashes, match *parts*, the pattern split so; `**` (None) matches any number."""
     for place, part in enumerate(parts):
         if part is None:
+            # Try what follows behind each number of directories, the fewest first; `**` passes no hidden one. Recursion
+            # is as deep as the pattern has `**`.
             remaining_parts = parts[place + 1 :]
             for passed in range(place, len(names)):
                 if remaining_parts and _fits(remaining_parts, names[passed:]):
@@ -175,7 +189,11 @@ def _fits(parts: Sequence[Part], names: Sequence[str]) -> bool:
 
 
 def numbers_in(text: str) -> list[re.Match[str]]:
-    """Return the matches of number placeholders in the pattern *text*, which has no query."""
+    """Return the matches of number placeholders in the pattern *text*, a URL without its query.
+
+    Placeholders are `%d`, `%06d`, `{shard}` and `{shard:06d}`; in http(s) and file:// URLs, where %20 is a blank, of
+    the first two only `%01d` to `%09d`. Order: those with %, then those with braces.
+    """
     encoded = text.startswith(("http://", "https://", "file://"))  # there %20 is a blank
     if "%" in text or "{" in text:
         return [*re.finditer(_PADDED_FORMAT if encoded else PERCENT_PATTERN, text), *re.finditer(_BRACES, text)]
@@ -183,7 +201,7 @@ def numbers_in(text: str) -> list[re.Match[str]]:
 
 
 def has_number(url: str) -> bool:
-    """True if *url* is a pattern with a number.
+    """True if *url* contains a placeholder for a number; see `numbers_in`.
 
     >>> has_number("a-%06d.tar"), has_number("a.tar")
     (True, False)
@@ -200,7 +218,10 @@ def is_literal(url: str) -> bool:
 
 
 def matches(url: str) -> list[str]:
-    """Return the URLs that the local pattern *url* matches, sorted by bytes. Raises: StorageError if there are none."""
+    """Return the URLs of the local files that match the wildcards of *url*, sorted by bytes.
+
+    Raises: StorageError if there are none.
+    """
     from glob import glob
 
     paths = sorted(glob(path_of(url), recursive=True), key=os.fsencode)
@@ -210,7 +231,7 @@ def matches(url: str) -> list[str]:
 
 
 def local_url(path: str) -> str:
-    """Return *path* as a URL: with ./ before the name of a file that is called - or pipe:x.
+    """Return a URL for the local file *path*: the path, with ./ before it if it would be read as another scheme.
 
     >>> local_url("data/a.jpg"), local_url("pipe:rm a")
     ('data/a.jpg', './pipe:rm a')
@@ -222,7 +243,7 @@ def local_url(path: str) -> str:
 
 
 def split_part_advice(url: str) -> str:
-    """Return advice how to read a split archive if *url* names a part of one, else "".
+    """Return advice on how to read a split archive if *url* is named like one part of it, else "".
 
     >>> split_part_advice("https://host/x.tar.gz.partab?sig=1")
     "this is part 'ab' of an archive that was split: cat x.tar.gz.part* | tarcat"

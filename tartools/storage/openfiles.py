@@ -17,7 +17,7 @@ READS_BEFORE_ADVICE = 64  # reads before which the kernel is asked for all place
 
 
 class OpenFileCache:
-    """A thread-safe LRU cache of up to *max_files* open files by number.
+    """A thread-safe LRU cache of up to *max_files* open local files, by a number that the caller gives each.
 
     Once reads have had to wait for the disk, the kernel is asked for all places before the first of them is read.
     """
@@ -29,9 +29,9 @@ class OpenFileCache:
         self._cold_reads = 0  # reads to come of places that are taken not to be in the page cache
 
     def file(self, number: int, opened: Callable[[], io.FileIO]) -> io.FileIO:
-        """Return the file *number*, which `opened()` opens if it is not open.
+        """Return the open file for *number*; `opened()` opens it if it is not in the cache.
 
-        Raises: StorageError if the file that is forgotten for it has changed since it was opened.
+        Raises: StorageError if the file that is dropped from the full cache has changed since it was opened.
         """
         with self._opening:
             file = self._open.pop(number, None)
@@ -46,7 +46,10 @@ class OpenFileCache:
             check_input_file(file)
 
     def read(self, files: Sequence[io.FileIO], begins: Sequence[int], sizes: Sequence[int]) -> bytes:
-        """Return *sizes* bytes of each of *files* from *begins* on, joined; less if a file ends earlier."""
+        """Return the bytes of many places, joined: `sizes[i]` bytes of `files[i]` from byte `begins[i]` on.
+
+        There are fewer if a file ends earlier.
+        """
         started = self._started(files, begins, sizes)
         data = b"".join(map(os.pread, [file.fileno() for file in files], sizes, begins))
         self._note(started, len(files))
@@ -55,7 +58,10 @@ class OpenFileCache:
     def read_into(
         self, files: Sequence[io.FileIO], begins: Sequence[int], sizes: Sequence[int], buffer: memoryview
     ) -> int:
-        """Read the bytes of `read` into *buffer*; return their count. A short read leaves a gap behind its bytes."""
+        """Read many places into *buffer*, one behind the other: `sizes[i]` bytes of `files[i]` from `begins[i]` on.
+
+        Returns the number of bytes that were read. If a file ends earlier, there is a gap behind its bytes.
+        """
         started = self._started(files, begins, sizes)
         offset = count = 0
         for file, begin, size in zip(files, begins, sizes, strict=True):
@@ -65,14 +71,17 @@ class OpenFileCache:
         return count
 
     def _started(self, files: Sequence[io.FileIO], begins: Sequence[int], sizes: Sequence[int]) -> float:
-        """Ask the kernel for all places in advance, if the files are cold; return the start time."""
+        """Return the time before a read; ask the kernel for all places first if recent reads were slow."""
         if self._cold_reads and hasattr(os, "posix_fadvise"):
             for file, begin, size in zip(files, begins, sizes, strict=True):
                 os.posix_fadvise(file.fileno(), begin, size, os.POSIX_FADV_WILLNEED)
         return perf_counter()
 
     def _note(self, started: float, count: int) -> None:
-        """Count the reads to come as cold if *count* reads since *started* had to wait for the disk."""
+        """Note that *count* reads began at *started* and ended now.
+
+        If they had to wait for the disk, `_started` asks the kernel first for the next 64 calls.
+        """
         if self._cold_reads:
             self._cold_reads -= 1
         else:
@@ -80,7 +89,7 @@ class OpenFileCache:
 
 
 def drop(paths: Iterable[str]) -> None:
-    """Ask the system to drop the files *paths* from the page cache. It may not do that: see `share_cached`.
+    """Ask the system to drop the files *paths* from the page cache, which it need not do; see `share_cached`.
 
     Bytes that are not on the disk yet are written first, because they can't be dropped before. Raises: OSError.
     """
@@ -93,9 +102,9 @@ def drop(paths: Iterable[str]) -> None:
 
 
 def share_cached(paths: Iterable[str]) -> float:
-    """Return the share of the pages of the files *paths* in the page cache, 0 to 1; 0 without any bytes.
+    """Return the share of the files' pages that are in the page cache, from 0 to 1; 0.0 if all files are empty.
 
-    Where the system does not tell, as of files of other users, all count as cached. Raises: OSError.
+    *paths*: files of any size. A file whose pages the system does not tell counts as cached. Raises: OSError.
     """
     pages = cached = 0
     mincore = ctypes.CDLL(None).mincore

@@ -19,7 +19,7 @@ from tartools.storage.url import Url
 
 
 def is_from_server(url: str) -> bool:
-    """Return whether the file *url* comes from a server, so that strangers may have written it.
+    """True if the file *url* comes from a server, so that strangers may have written it.
 
     >>> [is_from_server(url) for url in ("https://h/list", "list.txt", "-", "pipe:ls")]
     [True, False, False, False]
@@ -28,7 +28,7 @@ def is_from_server(url: str) -> bool:
 
 
 def server_of(url: str) -> str:
-    """Return the server that requests for *url* go to: its store, or scheme and host.
+    """Return a text for the server that requests for *url* go to: its store, or scheme and host; "" for local files.
 
     >>> server_of("s3://b/a.tar") == server_of("s3://c/a.tar"), server_of("https://h:80/a?x"), server_of("a.tar")
     (True, 'https://h:80', '')
@@ -43,9 +43,10 @@ def server_of(url: str) -> str:
 
 
 def naming_error(name: str, file: str, kind: str, *, may_act: bool) -> str:
-    """Return why *file*, a "list" or another *kind*, may not name the input *name*; "" if it may.
+    """Return the reason why *file* may not name the input *name*, as a phrase for a message; "" if it may.
 
-    may_act: True if one on this machine may name commands and stdin. Raises: UsageError for a URL with credentials.
+    *kind*: the word for *file* in the message, such as "list". *may_act*: True if a file of this kind on this machine
+    may name commands and stdin. Raises: UsageError for a URL with credentials.
 
     >>> naming_error("pipe:cat a", "s3://b/list", "list", may_act=True)
     'a list on a server may not name a command: pipe:cat …'

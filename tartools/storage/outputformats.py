@@ -10,8 +10,11 @@ from tartools.storage.url import Url
 
 
 class OutputFormat(NamedTuple):
-    """A format of outputs: its *name*, its *suffixes* (the first is the usual one), and the command that *writes* it.
+    """A format of outputs.
 
+    *name*: the word for messages.
+    *suffixes*: suffixes that mean this format; the first is the usual one.
+    *writes*: the command that writes it; "" if none of tartools does.
     *other_suffixes*: suffixes of other formats that a user may choose for it.
     """
 
@@ -22,7 +25,7 @@ class OutputFormat(NamedTuple):
 
     @property
     def is_packed(self) -> bool:
-        """True if a suffix of a codec may follow, by which the output is compressed."""
+        """True if the suffix of a codec may follow that of the format; then the output is compressed."""
         return self.name in ("tar", "TSV", "CSV", "JSON lines", "TFRecord")
 
 
@@ -51,7 +54,9 @@ OUTPUT_FORMATS = {
 
 
 def check_format(url: str, form: OutputFormat) -> None:
-    """Raise UsageError if the suffix of the output *url* says another format than *form*.
+    """Raise UsageError if the output *url* has a suffix that means another format than *form*.
+
+    Unknown suffixes, none, stdout and commands are fine.
 
     >>> check_format("a.tsv.gz", TSV), check_format("a.v2", SHARD_FORMAT), check_format("pipe:cat", SHARD_FORMAT)
     (None, None, None)

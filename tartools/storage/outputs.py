@@ -15,9 +15,10 @@ Writer = TypeVar("Writer", bound=Completable)
 
 
 class Pending(Generic[Writer]):
-    """The *writer* that *begin* returns: aborted unless it is committed before its *owner* is garbage-collected.
+    """Holds an open writer that is aborted unless it is committed before its *owner* is garbage-collected.
 
-    Also at the end of the program. A signal that comes while *begin* runs is handled after it.
+    *begin* returns the writer; a signal that comes while it runs is handled after it. The writer is also aborted at the
+    end of the program.
 
     It belongs to the process that made it. In a fork of that process it is never written, flushed or committed.
     """
@@ -30,12 +31,12 @@ class Pending(Generic[Writer]):
 
     @property
     def is_open(self) -> bool:
-        """True until it is committed or aborted."""
+        """True until the writer is committed or aborted."""
         return self._finalizer.alive
 
     @property
     def is_ours(self) -> bool:
-        """True if this process made it."""
+        """True in the process that made the writer; False in its forks."""
         return os.getpid() == self._process
 
     @property
@@ -47,7 +48,7 @@ class Pending(Generic[Writer]):
         return self._writer
 
     def check_process(self) -> None:
-        """Raise RuntimeError if it is open, and was made by another process."""
+        """Raise RuntimeError if the writer is open, and was made by another process."""
         if self.is_open and not self.is_ours:
             raise RuntimeError(
                 "this output belongs to the process that opened it: another one, such as a fork of it, "
@@ -57,7 +58,7 @@ class Pending(Generic[Writer]):
     def commit(self) -> None:
         """Commit the writer, or abort it if that fails. Does nothing the second time, or after `abort`.
 
-        Raises: what the writer raises; RuntimeError in another process.
+        Raises: the errors of the writer's `commit`; RuntimeError in another process.
         """
         if not self.is_open:
             return
@@ -79,7 +80,7 @@ class Pending(Generic[Writer]):
 
 
 def _abort(writer: Completable, process: int) -> None:
-    """Abort *writer* if this is *process*: in a fork of it, that would flush the buffers of the parent again."""
+    """Abort *writer* if this is the process with pid *process*: a fork would flush the parent's buffers again."""
     if os.getpid() == process:
         writer.abort()
 
@@ -88,13 +89,13 @@ class ClosedByBlock:
     """A context manager for a class with `close` and `abort`: `close` after a normal end of the block, else `abort`."""
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Return this object."""
         return self
 
     def __exit__(
         self: Any, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close after a normal end of the block, else abort."""
+        """Call `close` after a normal end of the block, `abort` after an exception."""
         if kind is None:
             self.close()
         else:

@@ -39,7 +39,7 @@ def fill_template(template: str, word: str) -> str:
     >>> fill_template("gsutil cat '{}'", "gs://b/it's.tar")
     'gsutil cat \'gs://b/it\'"\'"\'s.tar\''
 
-    Raises: UsageError for such a word inside a quoted string.
+    Raises: UsageError for a word that the shell might not read as one word there.
     """
     placeholder = re.compile(r"""'{}'|"{}"|{}""")
     if re.search(rf"\$(?:{placeholder.pattern})", template):  # $"text" and $'text' are other kinds of quotes
@@ -49,6 +49,10 @@ def fill_template(template: str, word: str) -> str:
     quoted = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|{}|['"]""", re.DOTALL)
 
     def put(match: re.Match[str]) -> str:
+        """Return the replacement for one token of the template: a `{}`, a quoted string, or an escaped character.
+
+        Raises: UsageError where the word might not be read as one word.
+        """
         part = match[0]
         if placeholder.fullmatch(part) and not _NESTED_PIPE.search(template):
             return shlex.quote(word)
@@ -61,7 +65,7 @@ def fill_template(template: str, word: str) -> str:
 
 
 def _refused(template: str, word: str) -> UsageError:
-    """Return the error for *word*, which a shell would not take for one word in *template*."""
+    """Return the error that the shell might not read *word*, in place of {} in *template*, as one word."""
     return UsageError(
         f'a shell might not read this name as one word here: write "${SHARD_VARIABLE}" instead of {{}}, '
         f"or have {{}} stand alone, or alone in quotes: {concealed(template)}",
@@ -70,9 +74,9 @@ def _refused(template: str, word: str) -> UsageError:
 
 
 def run_template(template: str, word: str) -> None:
-    """Run *template*, with *word* for its `{}` and in `$TAR_SHARD`; its stdout goes to stderr.
+    """Run the command *template* for the shard *word*, which replaces `{}` and is in `$TAR_SHARD`, and wait for it.
 
-    Raises: StorageError if it fails.
+    Its stdout goes to stderr. Raises: StorageError if it ends with a status other than 0.
     """
     command = ["sh", "-c", fill_template(template, word)]
     child = Child(command, stdin=subprocess.DEVNULL, stdout=2, env={**os.environ, SHARD_VARIABLE: word})
@@ -86,7 +90,10 @@ def run_template(template: str, word: str) -> None:
 
 
 class CommandInput(Input):
-    """The stdout of a command. At its end, a status other than 0 is a failure."""
+    """The stdout of the shell command *command*. At its end, a status other than 0 is a failure.
+
+    *url*: the name for messages. *env*: the environment of the command; None for that of this process.
+    """
 
     def __init__(self, command: str, url: str, env: Mapping[str, str] | None = None) -> None:
         self._url = url
@@ -96,7 +103,7 @@ class CommandInput(Input):
         enlarge(self._output.fileno())
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if the command failed."""
+        """Read up to `len(view)` bytes; return how many, 0 at the end. Raises: StorageError if the command failed."""
         count = self._output.readinto(view) or 0
         if not count and (status := self._child.wait()):
             raise StorageError(f"the command {how_it_ended(status)}", url=self._url)
@@ -107,7 +114,7 @@ class CommandInput(Input):
         return self._output.fileno()
 
     def cancel(self) -> bool:
-        """End the command, which ends a `readinto` in another thread."""
+        """End the command, so that a `readinto` in another thread returns; return True."""
         self._child.end()
         return True
 
@@ -124,12 +131,15 @@ class CommandInput(Input):
 
 
 def open_read(url: str) -> CommandInput:
-    """Return the stdout of the command of a `pipe:` URL."""
+    """Run the command of the `pipe:` URL; return its stdout as input."""
     return CommandInput(url.removeprefix(PIPE_PREFIX), url)
 
 
 class CommandOutput:
-    """The stdin of a command. It ends at `commit` only."""
+    """The stdin of the shell command *command*, which gets an end of file at `commit` only.
+
+    *url*: the name for messages. *sink* takes the bytes.
+    """
 
     def __init__(self, command: str, url: str) -> None:
         self._child = Child(["sh", "-c", command], stdin=subprocess.PIPE)
@@ -140,7 +150,7 @@ class CommandOutput:
         self._open = True
 
     def commit(self) -> None:
-        """Close the pipe and wait. Raises: StorageError if the command failed."""
+        """Close the pipe and wait for the command. Raises: StorageError if it ends with a status other than 0."""
         self.sink.close()
         if status := self._child.wait():
             raise StorageError(f"the command {how_it_ended(status)}", url=self.sink.url)
@@ -159,5 +169,5 @@ class CommandOutput:
 
 
 def open_write(url: str, force: bool) -> CommandOutput:
-    """Return the stdin of the command of a `pipe:` URL."""
+    """Run the command of the `pipe:` URL; return its stdin as output. *force* has no effect."""
     return CommandOutput(url.removeprefix(PIPE_PREFIX), url)

@@ -20,22 +20,28 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Engine(Protocol[Item_contra, Result_co]):
-    """Calls one function for items, several at a time."""
+    """Calls one function for items, several at a time. `Threads` is one; others are in `run`."""
 
     def submit(self, item: Item_contra, ended: Callable[[], object], /) -> Callable[[], Result_co]:
         """Have the function called for *item*; return a function that waits for its result, or raises its error.
 
-        *ended* is called, in whatever thread, when there is one.
+        *ended* is called without arguments, in whatever thread, when the result or the error is there.
         """
         ...
 
     def stop(self) -> None:
-        """Drop the calls that have not begun, have the others end soon, and wait for them. None is submitted then."""
+        """Drop the calls that have not begun, make those under way end soon, and wait for them.
+
+        Nothing is submitted later.
+        """
         ...
 
 
 class _Answer(Generic[Result]):
-    """The future result of *task*: its return value or its error."""
+    """The future result of *task*: its return value or its error.
+
+    *ended* is called, in the thread of the task, when there is one. Calling this object waits for the result.
+    """
 
     def __init__(self, task: Callable[[], Result], ended: Callable[[], object] | None) -> None:
         self._task = task
@@ -46,6 +52,7 @@ class _Answer(Generic[Result]):
         self._error: BaseException | None = None
 
     def run(self) -> None:
+        """Call the task, keep its result or error, and wake whoever waits for it."""
         try:
             self._result = self._task()
         except BaseException as error:  # raised where the answer is wanted
@@ -64,10 +71,10 @@ class _Answer(Generic[Result]):
 
 
 class Threads(Generic[Item, Result]):
-    """Calls *work* in up to *most* daemon threads, in the order in which it is asked to; by default items are called.
+    """Calls *work* for each submitted item in up to *max_threads* daemon threads, in the order of `submit`.
 
-    *cancel* makes the calls under way end soon. Only simple queues connect the threads to the caller's: a signal can
-    interrupt waiting for these at any time.
+    By default the items are functions, which are called. *cancel* makes the calls under way end soon. Only simple
+    queues connect the threads to the caller's: a signal can interrupt waiting for these at any time.
     """
 
     def __init__(
@@ -83,7 +90,11 @@ class Threads(Generic[Item, Result]):
         self._threads: list[threading.Thread] = []
 
     def submit(self, item: Item, ended: Callable[[], object] | None = None, /) -> Callable[[], Result]:
-        """Queue *item*; return a function that waits for its result; see `Engine.submit`."""
+        """Queue *item*; return a function that waits for its result and returns it, or raises its error.
+
+        *ended*, if any, is called in the worker's thread when there is one. Starts a thread if there are fewer than
+        allowed.
+        """
         answer = _Answer(partial(self._work, item), ended)
         self._tasks.put(answer)
         if len(self._threads) < self._max_threads:
@@ -92,12 +103,13 @@ class Threads(Generic[Item, Result]):
         return answer
 
     def _run(self) -> None:
+        """Run queued tasks in this thread until `close` has queued an end (None)."""
         while (answer := self._tasks.get()) is not None:
             answer.run()
             del answer  # it holds the item
 
     def close(self) -> None:
-        """Drop the queued items, and let the threads end after their current one."""
+        """Drop the queued items, and let the threads end after the call under way. Waits for nothing."""
         while True:
             try:
                 self._tasks.get_nowait()
@@ -122,13 +134,13 @@ def windowed(
 ) -> Generator[tuple[Item, Callable[[], Result]], None, None]:
     """Yield each of *items* with a function that returns the result of *engine* for it, or raises its error.
 
-    Order: that of *items*, or that in which calls end. *items* are read in the caller's thread, and as many submitted
-    as there is room for before one is yielded. But with *busy*, no more than *busy* calls run at a time, and a result
-    is yielded before another item is read: for items that may be long in coming, or that take up disk until
-    they are done. An item that takes long delays the results behind it, but not the work on them.
+    Order: that of *items*, or, unless *ordered*, that in which calls end. *items* are read in the caller's thread, and
+    as many submitted as there is room for before one is yielded. But with *busy*, no more than *busy* calls run at a
+    time, and a result is yielded before another item is read: for items that may be long in coming, or that take up
+    disk until they are done. An item that takes long delays the results behind it, but not the work on them.
 
-    Holds: up to *window* items, the one that was yielded last included. Raises: what *items* raise, after those before.
-    At the end, in whatever way it comes, *engine* is stopped.
+    Holds: up to *window* items, the one that was yielded last included. Raises: the errors of reading *items*, after
+    the results of the items before. At the end, in whatever way it comes, *engine* is stopped.
     """
     ended: SimpleQueue[int] = SimpleQueue()
     waiting: dict[int, tuple[Item, Callable[[], Result]]] = {}  # not yet yielded

@@ -26,7 +26,10 @@ def scratch_file(folder: str | None = None) -> io.FileIO:
 
 
 def _nameless(where: str) -> int:
-    """Return the descriptor of a new file without a name in the folder *where*. Raises: StorageError."""
+    """Return the descriptor, for reading and writing, of a new file without a name in the folder *where*.
+
+    Raises: StorageError.
+    """
     import tempfile
 
     if hasattr(os, "O_TMPFILE"):
@@ -42,7 +45,7 @@ def _nameless(where: str) -> int:
 
 
 def _place(folder: str | None) -> str:
-    """Return *folder*, or else the default folder of temporary files."""
+    """Return *folder*, or the default folder of temporary files (`$TMPDIR`, else /tmp) if it is None or ""."""
     import tempfile
 
     with deferred_signals():  # it tries the folder with a file of its own, once
@@ -50,14 +53,17 @@ def _place(folder: str | None) -> str:
 
 
 def reread(file: io.FileIO) -> io.BufferedReader:
-    """Return the temporary *file* for reading, from its first byte on. It has to be closed, and *file* too."""
+    """Return a new reader of the open temporary *file*, from its first byte on. The caller closes both."""
     reader = open(os.dup(file.fileno()), "rb")  # noqa: SIM115  # the caller closes it
     reader.seek(0)
     return reader
 
 
 def spool(stream: Stream, folder: str | None = None, note: Callable[[int], object] = lambda count: None) -> io.FileIO:
-    """Spool the rest of *stream* to a new unnamed scratch file; *note* is called with the size of each chunk."""
+    """Read *stream* to its end into a new unnamed scratch file; return that, open at its end.
+
+    *note* is called with the size in bytes of each chunk. The stream is not closed.
+    """
     scratch = scratch_file(folder)
     for chunk in chunks(stream):
         scratch.write(chunk)
@@ -66,14 +72,16 @@ def spool(stream: Stream, folder: str | None = None, note: Callable[[int], objec
 
 
 def copied(stream: Stream) -> io.BufferedReader:
-    """Spool the rest of *stream* to an unnamed scratch file; return that for reading."""
+    """Read *stream* to its end into an unnamed scratch file; return a reader of that from its first byte on."""
     return reread(spool(stream))
 
 
 class Copy:
-    """The bytes of *stream*, the input *url*: read to their end now, and kept for `open` as long as this object lives.
+    """A copy of all bytes of the input *stream*, made now, from which `open` gives a new input any number of times.
 
-    They are spooled to a scratch file. If stdin is a regular file, nothing is copied. *stream* is closed.
+    The bytes are in a scratch file in *folder* (None: the default) as long as this object lives; *note* is called with
+    the size of each chunk that is copied. If the stream is a regular file, nothing is copied. *url*: the name for
+    messages. The stream is closed.
 
     Raises: StorageError, also if there is no room for the copy.
     """
@@ -90,25 +98,25 @@ class Copy:
             stream.close()
 
     def open(self) -> FileInput:
-        """Return the bytes from the first on. Inputs that it returned before may not be read any more."""
+        """Return a new input with all the bytes. Inputs that it returned before may not be read any more."""
         os.lseek(self._file.fileno(), self._start, os.SEEK_SET)
         return FileInput(self._file)
 
 
 class SentOutput:
-    """An output that is collected in a file without a name, its *sink*, and sent by *send* once it is complete."""
+    """An output that is collected in an unnamed scratch file, its *sink*, and given to *send* at `commit`."""
 
     def __init__(self, send: Callable[[io.FileIO], object]) -> None:
         self._send = send
         self.sink = scratch_file()
 
     def commit(self) -> None:
-        """Send everything. Raises: the errors of *send*."""
+        """Call *send* with the scratch file, and close it. Raises: the errors of *send*."""
         self._send(self.sink)
         self.sink.close()
 
     def abort(self) -> None:
-        """Drop everything."""
+        """Drop all that was written; *send* is not called."""
         self.sink.close()
 
 
@@ -127,7 +135,7 @@ def private_directory(folder: str | None = None) -> str:
 
 
 def create_file(path: bytes) -> FileSink:
-    """Return a new file for writing; its `write` writes everything.
+    """Create the file *path*, which must not exist, and open it for writing; its `write` writes everything.
 
     Raises: FileExistsError if the name exists, also as a link; OSError.
     """
@@ -136,9 +144,10 @@ def create_file(path: bytes) -> FileSink:
 
 
 def identity_of_file(path: bytes) -> Identity:
-    """Return the identity of *path*: permissions, inode, links, owner, names of its extended attributes.
+    """Return a tuple that changes if *path* is replaced or its status changes; links are not followed.
 
-    Raises: OSError.
+    It has the mode, inode, device, number of links, owner, group, and the names of the extended attributes; not size or
+    times. Raises: OSError.
     """
     attributes: list[str] = []
     with contextlib.suppress(OSError, AttributeError):  # a file system without them; not Linux
@@ -159,7 +168,7 @@ def read_file(path: bytes, max_bytes: int) -> bytes | io.FileIO | None:
 
 
 def open_file(path: bytes) -> io.FileIO | None:
-    """Return the regular file *path* for reading; None if it is not a regular file. Links are not followed.
+    """Open the regular file *path* for reading; None if it is not a regular file. Links are not followed.
 
     Raises: OSError.
     """
@@ -171,7 +180,7 @@ def open_file(path: bytes) -> io.FileIO | None:
 
 
 def remove_files(paths: Iterable[bytes]) -> bool:
-    """Remove files; return False if any could not be removed."""
+    """Remove the files *paths*; return False if any could not be removed, also because it does not exist."""
     all_removed = True
     for path in paths:
         try:
@@ -182,7 +191,10 @@ def remove_files(paths: Iterable[bytes]) -> bool:
 
 
 def remove_tree(path: bytes) -> None:
-    """Remove a file, or a directory with its content, also without write permission. A missing *path* is no failure."""
+    """Remove a file, or a directory with its content, also without write permission; a missing *path* is no failure.
+
+    Files that can't be removed, such as those of other users, stay without an error.
+    """
     import shutil
 
     try:

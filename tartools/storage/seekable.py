@@ -60,7 +60,10 @@ def seekable(url: str) -> io.BufferedReader:
 
 
 def version(file: io.BufferedReader) -> str:
-    """Return the version of *file*, which `open_file` opened, as `checks.version_of` does; of a copy only the size."""
+    """Return the version of *file*, which `reading` or `seekable` returned, in the form of `checks.version_of`.
+
+    That is the size in bytes, a blank, and the mtime in ns or the ETag; of a temporary copy only the size.
+    """
     raw: object = file.raw
     if isinstance(raw, _RangedFile):
         return raw.version
@@ -69,7 +72,10 @@ def version(file: io.BufferedReader) -> str:
 
 
 def _copy(stream: Input, url: str) -> io.BufferedReader:
-    """Return a temporary file without a name that holds all of *stream*."""
+    """Return a temporary file without a name that holds all of *stream*, the bytes of *url*; the stream is closed.
+
+    Raises: StorageError, also if the server did not state the length, so that the copy may be truncated.
+    """
     try:
         file = copied(stream)
     finally:
@@ -83,7 +89,10 @@ def _copy(stream: Input, url: str) -> io.BufferedReader:
 
 
 class _RangedFile(SeekableFile):
-    """An object of *size* bytes as a raw file that can seek; all its ranges are of one *version*."""
+    """An object of *size* bytes as a raw file that can seek; all its ranges are of one *version*, an ETag.
+
+    It keeps one request open that reads on, and makes a new one after a seek; the last 64 KiB are read once.
+    """
 
     def __init__(self, source: Object, size: int, version: str) -> None:
         super().__init__(size)
@@ -101,6 +110,10 @@ class _RangedFile(SeekableFile):
         return f"{self._size} {self._version}"
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Read up to `len(buffer)` bytes at the position; return how many, 0 at the end.
+
+        Raises: StorageError, which is also kept in `failure`.
+        """
         try:
             return self._readinto(buffer)
         except Exception as error:
@@ -108,6 +121,10 @@ class _RangedFile(SeekableFile):
             raise
 
     def _readinto(self, buffer: memoryview) -> int:
+        """Read bytes at the position, by the open request if it is not far behind, else by a new one; return how many.
+
+        Raises: StorageError.
+        """
         if self._position >= self._size:
             return 0
         if self._position >= self._size - TAIL_BYTES and (self._tail or self._at != self._position):
@@ -132,7 +149,7 @@ class _RangedFile(SeekableFile):
         return count
 
     def _from_tail(self, buffer: memoryview) -> int:
-        """Read from the last bytes of the object, which are requested once."""
+        """Copy bytes at the position from the last 64 KiB, which are requested once and kept; return how many."""
         begin = max(self._size - TAIL_BYTES, 0)
         self._tail = self._tail or fetched(
             self._source.url, begin, self._size, self.version, "was replaced while it was being read"
@@ -143,10 +160,12 @@ class _RangedFile(SeekableFile):
         return len(data)
 
     def close(self) -> None:
+        """Close the file and the connection."""
         self._stop()
         super().close()
 
     def _stop(self) -> None:
+        """Close the open request, if there is one."""
         if self._input is not None:
             self._input.close()
         self._input = None
@@ -155,10 +174,11 @@ class _RangedFile(SeekableFile):
 class WritableFile(ClosedByBlock, io.BufferedIOBase):
     """A file that is written to *url*, which appears whole at `close`, or when a `with` block ends normally.
 
-    Anything else (an exception, `abort`, garbage collection, the end of the program) leaves nothing behind.
-    It belongs to the process that opened it: in a fork, `write` and `close` raise RuntimeError.
+    Anything else (an exception, `abort`, garbage collection, the end of the program) leaves nothing behind. It belongs
+    to the process that opened it: in a fork, `write` and `close` raise RuntimeError. *force*: replace an existing file
+    or object.
 
-    Holds: 128 KiB, and what the store's upload holds. Raises: StorageError.
+    Holds: 128 KiB, and what the store's upload holds. Raises: StorageError, also if *url* exists (unless *force*).
     """
 
     def __init__(self, url: str, *, force: bool = False) -> None:
@@ -171,15 +191,15 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
         self.failure: Exception | None = None  # the last one, which a library may have replaced by its own
 
     def writable(self) -> bool:
-        """True: it can be written."""
+        """Return True: the file is for writing."""
         return True
 
     def tell(self) -> int:
-        """Return how many bytes were written."""
+        """Return the number of bytes written so far."""
         return self._position
 
     def write(self, data: bytes | bytearray | memoryview, /) -> int:  # type: ignore[override]
-        """Add *data*; return its bytes. Raises: ValueError after `close`."""
+        """Write all of *data*; return its length in bytes. Raises: ValueError after `close`; StorageError."""
         view = memoryview(data).cast("B")
         try:
             sink = self._pending.writer.sink
@@ -198,14 +218,16 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
         return view.nbytes
 
     def _flush(self, sink: Sink) -> None:
+        """Write the buffered bytes to *sink*, and empty the buffer."""
         if self._buffer:
             sink.write(self._buffer)
             self._buffer = bytearray()
 
     def close(self) -> None:
-        """Write the rest, and let the object appear. Does nothing the second time, or after `abort`.
+        """Write the buffered bytes, and let the file or object appear. Does nothing the second time, or after `abort`.
 
-        Raises: StorageError, also after a wrapper of this file was garbage-collected without being closed.
+        Raises: StorageError, also if an earlier `write` failed, or if a wrapper of this file was garbage-collected
+        without being closed.
         """
         if self._forgotten:
             raise StorageError("not written: a wrapper of this file was dropped before it was closed", url=self._url)
@@ -236,6 +258,6 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
         self.abort()
 
     def __del__(self) -> None:
-        """Abort: a file that was not closed is not complete."""
+        """Abort: a file that is garbage-collected before it was closed does not appear."""
         if hasattr(self, "_position"):
             self.abort()

@@ -20,7 +20,7 @@ CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY, errno.EROFS)  # pipes,
 
 @contextmanager
 def naming(url: str) -> Iterator[None]:
-    """Raise StorageError with *url* for an error of the system: no such file, too many open files."""
+    """Turn an OSError of the block (no such file, too many open files) into a StorageError that names *url*."""
     try:
         yield
     except OSError as error:
@@ -38,7 +38,10 @@ class Stream(Protocol):
     start: int = 0
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if the end is not where it should be."""
+        """Read up to `len(view)` bytes; return how many, 0 at the end.
+
+        Raises: StorageError, also if the bytes end too early.
+        """
         ...
 
 
@@ -54,7 +57,7 @@ def chunks(stream: Stream, max_bytes: int = sys.maxsize) -> Iterator[memoryview]
 
 
 def skip(stream: Stream, count: int) -> None:
-    """Skip *count* bytes of *stream*, whose `file` is not None, without reading them."""
+    """Move *count* bytes forward in *stream* without reading them; its `file` must not be None."""
     stream.skip(count)  # type: ignore[attr-defined]  # only streams with a file have it
 
 
@@ -91,11 +94,11 @@ class Completable(Protocol):
 
 
 class OutputStream(Completable, Protocol):
-    """Something that is written, and takes its name at the end."""
+    """An output: bytes are written to its `sink`, and it takes its name at `commit`."""
 
     @property
     def sink(self) -> Sink:
-        """Where to write."""
+        """The sink that takes the bytes."""
         ...
 
 
@@ -107,7 +110,11 @@ class SharedFile(io.FileIO):
 
 
 class InputFile(SharedFile):
-    """A file open for reading, and its status when it was opened: *opened*, None if it is not a regular file."""
+    """A file open for reading, which notices if it changes.
+
+    *file*: a path, or a descriptor, which is not closed. *url*: the name for messages. *opened*: its status when it was
+    opened, None if it is not a regular file.
+    """
 
     def __init__(self, file: str | int, url: str) -> None:
         super().__init__(file, closefd=isinstance(file, str))
@@ -118,8 +125,8 @@ class InputFile(SharedFile):
     def check(self) -> None:
         """Raise StorageError if the content may have changed since the file was opened.
 
-        Size and times tell. The time of change alone also comes from another name, mode, owner or number of links: then
-        the content counts as unchanged.
+        Size, mtime and ctime tell. The ctime alone also changes with another name, mode, owner or number of links: then
+        the content counts as unchanged. Only regular files are checked.
         """
         old = self.opened
         if old is None:
@@ -131,7 +138,7 @@ class InputFile(SharedFile):
             raise changed(self.url)
 
     def _has_new_status(self, old: os.stat_result, new: os.stat_result) -> bool:
-        """True if the file has another mode, owner, number of links, or name."""
+        """True if the file has another mode, owner, number of links or name in its status *new* than in *old*."""
         if any(getattr(old, name) != getattr(new, name) for name in ("st_mode", "st_uid", "st_gid", "st_nlink")):
             return True
         try:
@@ -141,21 +148,25 @@ class InputFile(SharedFile):
 
 
 def check_input_file(file: object) -> None:
-    """Raise StorageError if *file* is an input that may have changed since it was opened; see `InputFile.check`."""
+    """Raise StorageError if *file* is an `InputFile` whose content may have changed since it was opened."""
     if isinstance(file, InputFile):
         file.check()
 
 
 def size_of(file: io.FileIO) -> int:
-    """Return the size of the open *file* in bytes; of an input, which may not change, the size when it was opened."""
+    """Return the size of the open *file* in bytes; of an `InputFile` the size when it was opened."""
     opened = file.opened if isinstance(file, InputFile) else None
     return (opened or os.fstat(file.fileno())).st_size
 
 
 class FileVersion(NamedTuple):
-    """The version of an open file: another one when the file is written to or replaced. Times are in ns.
+    """The version of an open file: another one when the file is written to or replaced.
 
-    As text it is the version of a shard in tables, which a copy shares: size and time of modification.
+    *device*, *number*: the file system and the inode.
+    *size*: in bytes.
+    *modified*, *changed*: mtime and ctime in ns since 1970.
+
+    As text it is "SIZE MTIME", the version of a shard in tables, which a copy shares.
     """
 
     device: int
@@ -178,7 +189,7 @@ MAX_SIZE_DIGITS = 18  # of a size in bytes; 2 ** 63 has 19
 
 
 def size_in_version(version: str | None) -> int | None:
-    """Return the size in bytes with which *version*, of a file or an object, begins; None if it is none.
+    """Return the size in bytes that begins *version*, of a file or an object; None if it begins with no valid size.
 
     A table may claim any version.
 
@@ -197,7 +208,9 @@ def changed(url: str) -> StorageError:
 class FileSink(SharedFile):
     """An open file whose `write` writes everything, and whose errors name the URL.
 
-    If the reader of a pipe has closed it: BrokenPipeError on stdout, as the shell expects, else StorageError.
+    *file*: a path, or a descriptor, which is closed unless it is 0 to 2. *url*: the name for messages. *flags*, *mode*:
+    for `os.open`, besides O_WRONLY. If the reader of a pipe has closed it: BrokenPipeError on stdout, as the shell
+    expects, else StorageError.
     """
 
     def __init__(self, file: str | int, url: str, flags: int = 0, mode: int = 0o666) -> None:
@@ -208,7 +221,7 @@ class FileSink(SharedFile):
         super().__init__(file, "w", closefd=closefd)
 
     def write(self, data: bytes | bytearray | memoryview, /) -> int:  # type: ignore[override]
-        """Write all of *data*."""
+        """Write all of *data*; return `len(data)`. Raises: StorageError; BrokenPipeError on stdout."""
         view = memoryview(data)
         try:
             while view.nbytes:
@@ -231,7 +244,7 @@ class FileSink(SharedFile):
 
 
 def sync_file(file: io.FileIO | str) -> None:
-    """Flush the open *file*, or the names in the folder *file*, to the disk, so that a power cut does not lose them.
+    """Flush an open *file* to the disk, or, for the path of a folder, the names in it: a power cut does not lose them.
 
     Does nothing with `TARTOOLS_FSYNC=0`, and where the file system can't. Raises: OSError.
     """
@@ -259,7 +272,10 @@ def unlock(fd: int) -> None:
 
 
 def wait_until_ready(fd: int, *, writing: bool, seconds: float | None = None) -> bool:
-    """Wait up to *seconds* until the descriptor *fd* can be read, or written; return True if it can."""
+    """Wait until the descriptor *fd* can be read, or with *writing* written; return True if it can.
+
+    *seconds*: at most as long; None waits without limit.
+    """
     import select
 
     poll = select.poll()
@@ -268,7 +284,7 @@ def wait_until_ready(fd: int, *, writing: bool, seconds: float | None = None) ->
 
 
 def enlarge(fd: int) -> None:
-    """Give the pipe *fd* a buffer of 1 MiB where the system can: twice the speed on small members."""
+    """Give the pipe *fd* a buffer of 1 MiB if the system can: twice the speed on small members. Ignores other files."""
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         with suppress(OSError):  # not a pipe, or the user's limit of pipe memory is reached
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
@@ -288,36 +304,45 @@ def silent() -> Iterator[None]:
 
 
 def check_whole(stream: Stream, url: str) -> None:
-    """Raise StorageError if *stream*, read to its end, may have been cut: its server does not state the length.
+    """Raise StorageError if *stream*, read to its end, may be truncated because its server does not state the length.
 
-    For data that are no archive, which has an end of its own.
+    For data other than tar archives, which have an end mark of their own. *url*: the name for messages.
     """
     if not getattr(stream, "framed", True):
         raise StorageError("the server does not state the length, so this may be truncated", url=url)
 
 
 def stream_file(stream: Input, url: str, close: Callable[[], object] | None = None) -> io.BufferedReader:
-    """Return *stream*, the bytes of *url*, as a file, which closes it, or calls *close*. Its end: see `check_whole`."""
+    """Return *stream*, the bytes of *url*, as a buffered file; closing it closes the stream, or calls *close* instead.
+
+    At its end, reading raises StorageError if the bytes may be truncated: see `check_whole`.
+    """
     return io.BufferedReader(_StreamFile(stream, url, close or stream.close), FILE_BUFFER_BYTES)
 
 
 class SeekableFile(io.RawIOBase):
-    """A raw file of *size* bytes that can seek; a class of this reads them, from `_position` on."""
+    """A raw file of *size* bytes that can seek.
+
+    A subclass gives the bytes: its `readinto` reads from `_position` on.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._position = 0
 
     def readable(self) -> bool:
-        """True: it can be read."""
+        """Return True: it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """True: it can seek."""
+        """Return True: it can seek."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to *offset* from the start, the position or the end."""
+        """Move to byte *offset*, counted from the start, the position or the end by *whence*; return the new position.
+
+        Raises: UnsupportedOperation for a position before the start; ValueError after `close`.
+        """
         if self.closed:
             raise ValueError("this file is closed")
         base = (0, self._position, self._size)[whence]
@@ -328,21 +353,29 @@ class SeekableFile(io.RawIOBase):
 
 
 class _StreamFile(io.RawIOBase):
+    """*stream*, the bytes of *url*, as a raw file that can't seek; `close` calls the function *close*, once."""
+
     def __init__(self, stream: Stream, url: str, close: Callable[[], object]) -> None:
         self._stream = stream
         self._url = url
         self._close = close
 
     def readable(self) -> bool:
+        """Return True: it can be read."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Read up to `len(buffer)` bytes; return how many, 0 at the end.
+
+        Raises: StorageError, also at the end if the bytes may be truncated.
+        """
         count = self._stream.readinto(memoryview(buffer))  # `read` brings a bytearray, a part of which is a copy
         if not count:
             check_whole(self._stream, self._url)
         return count
 
     def close(self) -> None:
+        """Close the file, and call the function *close* the first time."""
         if not self.closed:
             self._close()
         super().close()

@@ -27,7 +27,8 @@ _PROVIDER_SUFFIX = r"\?provider=(ais|aws|gcp|azure|oci|ht)\Z"
 class Url(str):
     """A URL or a path as the user wrote it, with its *scheme*: "" for a plain path, "-" for stdin or stdout.
 
-    `expand` makes them. What takes a URL also takes a plain string, and parses it once.
+    *store_object*: a cache of `objects.object_at`, None at first. `expand` makes URLs; functions that take a URL also
+    take a plain string, and parse it.
 
     Raises: UsageError for a URL with a password, or a token, which would end up in process lists and logs.
 
@@ -41,7 +42,7 @@ class Url(str):
     store_object: Object | None  # made and kept by `objects.object_at`
 
     def __new__(cls, text: str) -> Url:
-        """Return *text* parsed: itself, if it was before."""
+        """Parse *text*; a `Url` is returned as it is."""
         if isinstance(text, Url):
             return text
         scheme = _scheme_of(text)
@@ -51,12 +52,12 @@ class Url(str):
         return url
 
     def __reduce__(self) -> tuple[type[Url], tuple[str]]:
-        """Return class and arguments by which pickle makes it in another process."""
+        """Return the class and its arguments, by which pickle makes the URL in another process."""
         return Url, (str(self),)
 
     @property
     def record(self) -> Scheme:
-        """The record of its scheme."""
+        """The record of the URL's scheme in the table of schemes."""
         return scheme_record(self.scheme)
 
     @property
@@ -90,7 +91,7 @@ class Url(str):
 
     @property
     def _end(self) -> int:
-        """The length of the name."""
+        """The index at which the name ends and the query begins."""
         question = self.record.question
         if question == QUERY:
             return len(self.partition("?")[0])
@@ -99,13 +100,16 @@ class Url(str):
 
     @property
     def read_command(self) -> str | None:
-        """The command that reads it instead of us, if the environment names one: `GOPEN_<SCHEME>`."""
+        """The command that reads the URL instead of us, from the environment variable `GOPEN_<SCHEME>`.
+
+        None if that is not set, and for plain paths, stdin and `pipe:` URLs.
+        """
         return os.environ.get(f"GOPEN_{self.scheme.upper()}") if self.scheme not in ("", "-", "pipe") else None
 
     def module(self, verb: str) -> str:
-        """Return the module of `storage` that can *verb* ("read", "write") it.
+        """Return the name of the module of `storage` for this URL; *verb* ("read", "write") is for the message.
 
-        Raises: StorageError if there is none.
+        Raises: StorageError if the scheme is unknown.
         """
         if self.scheme in SCHEMES:
             return self.record.module
@@ -133,7 +137,9 @@ def bucket_and_name(url: str) -> tuple[str, str]:
 
 
 def name_of(name: Name) -> str:
-    """Return a path or URL that a Python program gives, as text. Raises: TypeError if it is neither text nor a Path.
+    """Return a path or URL that a Python program gives, as text.
+
+    Raises: TypeError if it is neither text nor a Path, or is a Path made of a URL, which has lost a slash.
 
     >>> from pathlib import Path
     >>> name_of(Path("sets/a.tar"))
@@ -150,13 +156,20 @@ def name_of(name: Name) -> str:
 
 
 def names_of(names: Name | Iterable[Name]) -> list[str]:
-    """Return one or several paths and URLs that a Python program gives, as text. Raises: TypeError, as `name_of`."""
+    """Return one path or URL, or several, that a Python program gives, as a list of texts.
+
+    Raises: TypeError if one is neither text nor a Path, or is a Path made of a URL.
+    """
     if isinstance(names, str | os.PathLike) or not isinstance(names, Iterable):
         return [name_of(names)]
     return [*map(name_of, names)]
 
 
 def _scheme_of(text: str) -> str:
+    """Return the scheme of *text*: "" for a plain path, "-" for stdin or stdout, else the word before the colon.
+
+    Raises: UsageError for a URL with a password, or with a user name where that may be a token.
+    """
     if text == "-":
         return "-"
     if text.startswith((PIPE_PREFIX, FILE_PREFIX)):
@@ -175,7 +188,7 @@ def _scheme_of(text: str) -> str:
 
 @cache
 def loaded_module(module: str) -> object:
-    """Return a *module* of the table, imported."""
+    """Import and return the module `tartools.storage.MODULE`; *module*: a name from the table of schemes."""
     name = f"tartools.storage.{module}"
     __import__(name)  # what import_module does, without importing importlib: 0.3 ms of each start
     return sys.modules[name]
