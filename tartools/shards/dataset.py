@@ -10,7 +10,11 @@ from tartools.tables.schema import is_table_name
 
 
 class DataSet(PassInputs):
-    """The samples of some shards and tables: see `PassInputs`."""
+    """The inputs of a command, read as one data set: the samples of shards and tables, in the order of `urls`.
+
+    Fields as in `PassInputs`: `urls`, `account` (counts and warnings), `reading` (how they are read), `max_workers`,
+    `read_shards`.
+    """
 
     __slots__ = ()
 
@@ -21,11 +25,13 @@ class DataSet(PassInputs):
         gzip: bool = False,
         changing: Mapping[str, object] | None = None,
     ) -> Pass[Any]:
-        """Return the pass for *outputs*: over rows if one has the name of a table, otherwise over samples.
+        """Return the pass from these inputs to *outputs*: a `RowPass` if one names a table, else a `SamplePass`.
 
-        No other place decides that. *changing*: options, with their values, that make new samples, which no table can
-        list. Raises: UsageError for these, for *gzip*, and for stdin and commands among the inputs of a table;
-        StorageError without pyarrow.
+        `outputs`: URLs; None stands for an output that the user does not want. `force`: replace existing files. `gzip`:
+        the option -z, compress shards. `changing`: option -> value; one with another value than None makes new samples,
+        which a table can't list.
+        Raises: with a table among *outputs*: UsageError for *gzip*, for such an option, and for stdin or a command
+        among the inputs; StorageError without pyarrow.
         """
         sinks = Outputs(outputs, force, gzip)
         if not any(url is not None and is_table_name(url) for url in outputs):

@@ -21,8 +21,9 @@ MAX_PENDING_BYTES = 64 << 20
 def deliver_flags(
     flagged: Iterable[tuple[Batches, Sequence[bool]]], chosen: Destination, rest: Destination | None, account: Account
 ) -> None:
-    """Write the samples of *flagged* whose flag is set to *chosen*, the others to *rest*, or leave them out.
+    """Write the samples of *flagged* whose flag is True to *chosen*, the others to *rest*; None drops them.
 
+    `flagged`: batches, each with one flag a sample. `account`: counts the samples as read, and as written or left out.
     Order: that of the input, in one pass. Both outputs are written to their ends before the first of them appears.
     Raises what *flagged* raises; StorageError; SampleError for two adjacent samples with one key.
     """
@@ -47,7 +48,7 @@ def deliver_flags(
 
 
 class Selection:
-    """The samples at ascending *positions*, or with *invert* all others, as flags of the batches of a pass."""
+    """The samples at the ascending *positions* of a pass; with *invert*, all others. `flags` marks them in batches."""
 
     def __init__(self, positions: Iterator[int], *, invert: bool = False) -> None:
         self._positions = positions
@@ -56,7 +57,10 @@ class Selection:
         self._first = 0
 
     def flags(self, batch: Sequence[object] | Batches) -> list[bool]:
-        """Return the flags of the samples of *batch*, which follows the batch of the call before."""
+        """Return one flag for each sample of *batch*: True if it is selected.
+
+        To be called with every batch of the pass, in order: the number of a batch's first sample is counted here.
+        """
         flags = [self._invert] * len(batch)
         while self._first <= self._next < self._first + len(batch):
             flags[self._next - self._first] = not self._invert
@@ -66,10 +70,11 @@ class Selection:
 
 
 def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Callable[[str], Series]) -> Iterator[str]:
-    """Write samples to the parts that are their labels; yield the URL of each shard once it has its name.
+    """Write each sample to the part that its label names; yield the URL of each shard once it has appeared.
 
-    `begin(part)` returns the series of shards of a part. The last shards of all parts are written completely before
-    the first of these appears. When a part has its maximal number of shards, no more samples are read.
+    `labelled`: batches, each with one label a sample. `begin(part)`: returns the series of shards of a part, at its
+    first sample. The last shards of all parts are written completely before the first of these appears. When a part has
+    its maximal number of shards, no more samples are read.
 
     Order: in each part that of the input. Holds: a file for each part, and 64 MiB of samples.
     Raises what *labelled* and `begin` raise, StorageError and SampleError. Shards that were yielded stay, no other
@@ -104,7 +109,10 @@ def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Cal
 
 
 def allow_open_files(count: int) -> None:
-    """Raise the limit of open files by *count* above the number that is open now, as far as the system allows."""
+    """Raise this process's limit of open files to *count* more than are open now, as far as the hard limit allows.
+
+    Never lowers it, and raises no error.
+    """
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -39,7 +39,7 @@ MAX_TRACEBACK_CHARS = 50_000  # characters of a traceback
 # holds at that moment (of malloc, of an import, of a queue) stays locked in the copy for ever, since its owner is not
 # there. Whether a thread holds one can't be asked, so there is no fork while there are threads.
 def can_fork() -> bool:
-    """True if another process may be forked: in a command, no other thread runs, and fewer than MAX_FORKS run.
+    """True if this process may fork now: it runs a command, in one thread, is no fork, and has fewer than 16 forks.
 
     A user's program may have locks, a GPU, or handlers that a fork would inherit, so it is never forked. A fork does
     not fork again, or there would be MAX_FORKS times as many.
@@ -50,9 +50,13 @@ def can_fork() -> bool:
 
 
 class Fork:
-    """A fork that calls *work* with the descriptor of its *pipe*, and keeps the descriptors *fds* open.
+    """A forked process that calls `work(fd)` and exits. What *work* writes to *fd*, this process reads from `pipe`.
 
-    Its exit *status* is 0 unless *work* raised an exception, which is not reported.
+    `fds`: descriptors that stay open in the fork; all but these and its end of the pipe are closed.
+    `pipe`: the end of the pipe that this process reads.
+    `status`: the exit status, set by `end`: 0, 1 if *work* raised an exception (which is not reported), or -n if signal
+    n killed it. A BrokenPipeError, from a pipe without a reader, counts as success.
+    `count` (of the class): forks of this process that have not been waited for. `is_fork`: True in a forked process.
 
     Raises OSError if there are too many processes or open files.
     """
@@ -79,7 +83,10 @@ class Fork:
             os.close(theirs)
 
     def end(self, *, kill: bool = False) -> None:
-        """Wait for the forked process and store its *status*. With *kill*, send SIGKILL first."""
+        """Wait until the forked process has ended, and store its exit *status*. With *kill*, send SIGKILL first.
+
+        Does nothing the second time. The pipe stays open.
+        """
         with deferred_signals():
             if not self._pid:
                 return
@@ -91,18 +98,18 @@ class Fork:
             Fork.count -= 1
 
     def close(self) -> None:
-        """Kill the fork, and drop its output."""
+        """Kill the forked process if it still runs, wait for it, and close the pipe; output in the pipe is lost."""
         self.end(kill=True)
         self.pipe.close()
 
 
 def _live(work: Callable[[int], None], pipe: int, fds: Collection[int]) -> NoReturn:
-    """Run *work* in the forked process, and end it.
+    """Call `work(pipe)` in the forked process, and exit with status 0, or 1 after an exception. Never returns.
 
     It leaves by `os._exit`, so that nothing of the parent runs twice: no `finally` of a caller, no `atexit`, no flush
     of a buffer that the parent will flush itself. It ignores the signals of the terminal, which the parent gets too and
-    answers by closing this process. Inherited descriptors are closed: a copy of the write end of a pipe would keep that
-    pipe's reader waiting for ever.
+    answers by closing this process. Inherited descriptors but *pipe* and *fds* are closed: a copy of the write end of a
+    pipe would keep that pipe's reader waiting for ever.
     """
     Fork.is_fork = True
     try:
@@ -119,7 +126,7 @@ def _live(work: Callable[[int], None], pipe: int, fds: Collection[int]) -> NoRet
 
 
 def _close_all_but(*kept_fds: int) -> None:
-    """Close all descriptors but *kept_fds*; the standard streams become /dev/null."""
+    """Close all descriptors of this process but *kept_fds*; of 0, 1 and 2, the others become /dev/null."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in {0, 1, 2} - set(kept_fds):
         os.dup2(nowhere, fd)
@@ -143,10 +150,11 @@ def write_all(pipe: int, data: memoryview) -> None:
 
 
 class ForkedStream(Stream):
-    """*stream*, decompressed by a forked process once its first 4 MiB have been read.
+    """The decompressing *stream*, from which a forked process reads on once 4 MiB have been read here.
 
-    *source* is what *stream* reads, all of it from the descriptor *fd*; its count includes what the process reads.
-    Where a process can't be forked, this process reads on.
+    Where no process can be forked, this process reads on. `source`: the stored bytes that *stream* decompresses, all
+    from the descriptor *fd*; `source.count`, the stored bytes read so far, includes those that the fork reads. `url`:
+    for messages.
 
     Holds a pipe of 1 MiB.
     """
@@ -163,7 +171,7 @@ class ForkedStream(Stream):
         self._ended = False
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end.
+        """Read up to `len(view)` decompressed bytes into *view*; return their number, 0 at the end.
 
         Raises what *stream* raises, after the bytes before; StorageError if the process was killed. Any other exception
         in the process becomes a RuntimeError with its traceback.
@@ -186,19 +194,23 @@ class ForkedStream(Stream):
         return count
 
     def close(self) -> None:
-        """Kill the process, and drop its output."""
+        """Kill the forked process, if there is one, and drop its output. *stream* and *source* stay open."""
         if self._child is not None:
             self._child.close()
 
     def _fork(self) -> None:
-        """Fork the process, if that is possible. Called once."""
+        """Fork the process that reads on, if that is possible; otherwise this one reads to the end. Called once."""
         self._until = sys.maxsize
         if can_fork():
             with contextlib.suppress(OSError):  # too little memory, too many open files, or too many processes
                 self._child = Fork(self._read_on, (self._fd,))
 
     def _has_record(self, child: Fork, wait: bool) -> bool:
-        """True if bytes of a record can be read; without *wait*, only of a record that has begun to arrive."""
+        """True if bytes of a record are left to read; reads the header of the next record if the last one is used up.
+
+        With *wait*, blocks until that header comes; otherwise reads it only if it has begun to arrive. False, too, at
+        the last record, which has no bytes of the stream.
+        """
         if (
             not self._left
             and not self._last
@@ -211,7 +223,10 @@ class ForkedStream(Stream):
         return self._left > 0
 
     def _finish(self, child: Fork) -> None:
-        """Read the last record. Raises: the error that the process reports; StorageError if it was killed."""
+        """Wait for the process, and read its last record: how the stream ended.
+
+        Raises: the error that the process reports; StorageError if it was killed, or if the source ended too early.
+        """
         failure = _read_whole(child, self._last & ~(LAST_RECORD_FLAG | ALL_READ_FLAG)) if self._last else None
         self._ended = True
         child.end()
@@ -230,7 +245,7 @@ class ForkedStream(Stream):
     # ---- what follows runs in the forked process ----
 
     def _read_on(self, pipe: int) -> None:
-        """Write the rest of the stream to *pipe*, and how that ended."""
+        """Write the rest of the stream to *pipe* as records; the last one has the error that ended it, if any."""
         failure, room = b"", memoryview(bytearray(CHUNK_RECORD.size + FORK_READ_BYTES))
         if self._source.file is None:
             _exit_with_reader(pipe)
@@ -247,7 +262,7 @@ class ForkedStream(Stream):
 
 
 def _read_whole(child: Fork, size: int) -> bytes | None:
-    """Return *size* bytes that *child* wrote; None if it has ended before."""
+    """Return the next *size* bytes from the pipe of *child*; None if it ends before."""
     data = b""
     while len(data) < size:
         chunk = child.pipe.read(size - len(data))
@@ -258,7 +273,7 @@ def _read_whole(child: Fork, size: int) -> bytes | None:
 
 
 def _exit_with_reader(pipe: int) -> None:
-    """End this process as soon as *pipe* has no reader, even while it waits for input."""
+    """Start a thread that ends this process as soon as *pipe* has no reader, even while it waits for input."""
     import threading
 
     def watch() -> None:
@@ -272,7 +287,11 @@ def _exit_with_reader(pipe: int) -> None:
 
 
 def _dump_error(error: BaseException, url: str) -> bytes:
-    """Return *error*, from reading *url*, pickled: as it is if it is a TarToolsError, any other by its traceback."""
+    """Return *error*, from reading *url*, pickled.
+
+    A TarToolsError stays as it is, MemoryError becomes a StorageError, any other a RuntimeError with its traceback as
+    text.
+    """
     import pickle
 
     if isinstance(error, MemoryError):

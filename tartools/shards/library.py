@@ -55,9 +55,10 @@ def read(urls: Name | Iterable[Name], *, lax: bool = False, skip_special: bool =
 
 
 def _in_one_process(batches: Iterator[Batch]) -> Iterator[Sample]:
-    """Yield the samples of *batches*. Raises RuntimeError in another process than the one where it began.
+    """Yield the samples of *batches* one by one; only in the process that takes the first of them.
 
-    Two processes would share the place in the file, and each would get parts of samples.
+    Raises RuntimeError in another process, such as a fork: two processes would share the position in the file, and each
+    would get parts of samples.
     """
     process = _processes[-1]
     with closing_upstream(batches):
@@ -113,7 +114,10 @@ def open(url: Name, mode: str = "rb", *, force: bool = False) -> io.BufferedRead
 
 
 class _Writing(ClosedByBlock):
-    """An output of samples to *url*, by the writer that *begin* returns."""
+    """The base of `TarWriter` and `ShardWriter`: one output, for several threads, of the process that opened it.
+
+    `url`: for messages. `begin()`: called at once; returns the object that writes samples, commits and aborts.
+    """
 
     def __init__(self, url: str, begin: Callable[[], SampleWriter | _Numbered]) -> None:
         from threading import RLock  # not needed to read
@@ -142,9 +146,9 @@ class _Writing(ClosedByBlock):
             self._calls.pop()
 
     def close(self) -> None:
-        """Write the end, and let the output appear. Does nothing the second time.
+        """Write the end of the output, and let it appear under its name. Does nothing the second time.
 
-        Raises StorageError if another thread is writing; the shard is dropped then, as after any other error.
+        Raises StorageError if another thread is writing a sample; the output is dropped then, as after any other error.
         """
         self._pending.check_process()
         if not self._pending.is_open:
@@ -156,7 +160,10 @@ class _Writing(ClosedByBlock):
             self._pending.commit()
 
     def abort(self) -> None:
-        """Drop outputs that have not appeared. Does nothing after `close`."""
+        """Drop outputs that have not appeared under their names. After `close`, or in another process, none is dropped.
+
+        Waits up to 2 s for a thread that is writing.
+        """
         locked = self._pending.is_ours and self._lock.acquire(timeout=ABORT_JOIN_SECONDS)
         try:
             self._pending.abort()
@@ -237,7 +244,11 @@ class ShardWriter(_Writing):
 
 
 class _Numbered:
-    """Numbered shards, written as one output; the URL of each complete one is added to *done*."""
+    """Numbered shards, written as one output for `_Writing`: with the methods `write`, `commit` and `abort`.
+
+    `destination(k)`: the sink of shard k. `limits`: of each shard. `shards`: gets the URL of each shard once it has
+    appeared. `ended(account)`: called after the last one has.
+    """
 
     def __init__(
         self,

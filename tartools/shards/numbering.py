@@ -22,9 +22,10 @@ IN_URLS = r"[A-Za-z0-9._@+=,-]+"  # what means the same in every URL, and in eve
 
 
 class Numbering(NamedTuple):
-    """Names made of *prefix*, a number of at least *digits* digits (with *fill* before), and *suffix*.
+    """Names of numbered shards: *prefix*, the number in at least *digits* digits, and *suffix*.
 
-    Or one name without a number, which is all of *prefix*, if *digits* is None: it stands for number 0.
+    `fill`: the character before shorter numbers, "0" or " ". If `digits` is None there is one name, `prefix`, for
+    number 0.
     """
 
     prefix: str
@@ -79,13 +80,14 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
 
 
 class PartNames:
-    """The names that *pattern* stands for; *word* in braces is the part, if there is one. *gzip*: the option -z.
+    """The names of the shards of each part, made of *pattern*, the option OUTPUT. *gzip*: the option -z.
+
+    `word`: the word of the pattern, in braces, for which the name of a part is put ("part" for `{part}`); None if there
+    are no parts. `single`: True if the pattern has a suffix but no number, so that each part has one shard. Any other
+    pattern is read as by `parse_numbering`.
 
     The name of a part may be a value of a sample, which anybody may have written. It never names anything outside of
     the folder that the pattern names, nor a command, and no two parts get the same name.
-
-    A pattern with a suffix, but no number, is one name for each part: `single`. Any other is read as by
-    `parse_numbering`.
 
     Raises: UsageError if the pattern lacks the part, or could give two parts one name.
     """
@@ -133,7 +135,7 @@ class PartNames:
             )
 
     def of(self, part: str) -> Numbering:
-        """Return the names of the shards of *part*."""
+        """Return the numbering of the shards of *part*: the pattern with its name in it. Does not `check` the name."""
         names = self._numbering
         if not self._mark:
             return names
@@ -141,7 +143,11 @@ class PartNames:
         return names._replace(prefix=prefix, suffix=suffix)
 
     def check(self, part: str) -> None:
-        """Raise ValueError, with the reason, if *part* can't be in a name, or is too much like another one."""
+        """Raise ValueError, with the reason, if *part* can't be in a name, or is too much like a part checked before.
+
+        Two are too much alike if a file system may take them for one name (case, Unicode form). Without parts, all is
+        accepted.
+        """
         if not self._mark:
             return
         if not part.strip():
@@ -166,7 +172,7 @@ class PartNames:
 
 
 def existing_shards(names: Numbering) -> dict[int, str]:
-    """Return the shards that *names* can stand for and that exist, by number."""
+    """Return the existing shards whose names *names* can make: number -> URL. Empty if the store can't be listed."""
     from tartools.storage.listing import between
 
     names_found = between(names.prefix, names.suffix)
@@ -174,9 +180,10 @@ def existing_shards(names: Numbering) -> dict[int, str]:
 
 
 def check_numbered(names: Numbering, start: int, old: dict[int, str], urls: Sequence[str], force: bool) -> None:
-    """Raise StorageError if a shard in *old* exists and may not be replaced, or if an input could be overwritten.
+    """Raise StorageError if numbered shards can't be written: one exists (without *force*), or is an input of the run.
 
-    Not every store can be listed, so the first shard and the inputs are checked by name.
+    `names`: names of the new shards. `start`: number of the first. `old`: existing shards by number. `urls`: the
+    inputs. Not every store can be listed, so the first shard is always checked by its name, too.
     """
     inputs = [url for url in urls if names.number(url) is not None]
     for name in (*old.values(), *inputs, names.name(start)):
@@ -193,10 +200,12 @@ def replace_set(
 ) -> None:
     """Remove shards of an earlier run that readers would take for shards of this run; report each in *account*.
 
-    *names*: names of the shards of both runs. *written*: numbers of the new shards. *old*: older shards by number;
+    `names`: names of the shards of both runs. `written`: numbers of the new shards. `old`: existing shards by number;
     if the store can't be listed, the names behind the last new one are probed instead.
-    Shards from `written.start` to *until* (exclusive; None: all) that are not in *written* are removed, but none if
-    the run had no samples: *anything* is False then; None: *written* tells. A shard that stays is an omission.
+    `until`: end (exclusive) of the numbers to remove; None: no end. Shards from `written.start` on that are not in
+    `written` are removed, and each is a warning.
+    `anything`: True if the run had samples; None: if it wrote shards. If False, all shards stay. One that stays is an
+    omission (status 1).
     """
     leftovers = {number: name for number, name in old.items() if number >= written.start and number not in written}
     if written and not Url(names.prefix).is_local and not Url(names.prefix).is_listed:
@@ -215,7 +224,10 @@ def replace_set(
 
 
 def unlisted(names: Numbering, number: int, account: Account) -> dict[int, str]:
-    """Return the shards that exist from *number* on, up to the first that does not: where there are no listings."""
+    """Return the shards that exist from *number* on, up to the first gap, by number. For stores without listings.
+
+    At most 1,000; {} for a command. An error while probing is a warning in *account*, and ends the search.
+    """
     present: dict[int, str] = {}
     if Url(names.prefix).scheme == "pipe":
         return present

@@ -59,9 +59,10 @@ class PassInputs(NamedTuple):
 
     `urls`: in the order of the samples.
     `account`: gets counts and warnings about the samples, once.
-    `reading`: how they are read, unless a verb asks for another way.
-    `max_workers`: up to so many workers read where that pays.
-    `read_shards`: reads the shards ahead, if given.
+    `reading`: how they are read, unless a method of the pass is given another way.
+    `max_workers`: up to so many worker processes read where that pays.
+    `read_shards(urls, account, reading)`: returns an iterator of batches for each shard, reading later ones ahead;
+    None: they are read one after the other.
     """
 
     urls: Sequence[str]
@@ -72,7 +73,7 @@ class PassInputs(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """The outputs *urls* of a pass; None is no output. *force* replaces existing files, *gzip* compresses shards."""
+    """The outputs *urls* of a pass, None for one not wanted. *force* replaces files, *gzip* compresses shards."""
 
     urls: Sequence[str | None]
     force: bool
@@ -80,9 +81,10 @@ class Outputs(NamedTuple):
 
 
 class ItemSource(NamedTuple):
-    """A source of items, one of several: `read()` returns the items of *urls*, in sized batches.
+    """One of several sources of items, which are samples or row numbers.
 
-    *is_indexed*: all items are known, and reading them costs nothing.
+    `urls`: the inputs that it reads. `read()`: returns its items in batches that have a length.
+    `is_indexed`: True if the items are row numbers that are known already, so that reading them costs nothing.
     """
 
     urls: Sequence[str]
@@ -95,27 +97,33 @@ class UnsortableRowsError(SampleError):
 
 
 class Sorter(Protocol):
-    """An order of samples, as `Pass.sort` asks for it: by rows where that is possible, otherwise of samples."""
+    """An order of samples, as `Pass.sort` asks for it: as row numbers where rows have the values, else as samples."""
 
     @property
     def needs_values(self) -> bool:
-        """True if the order depends on values, which are read from the samples if no column has them."""
+        """True if the order depends on values of samples, which are read from them if no column has them."""
 
     def positions(self, inputs: "RowInputs", account: Account) -> Iterator[int] | None:
-        """Return the sorted row numbers of *inputs*; None if columns lack the values. Counts the samples in *account*.
+        """Return the row numbers of *inputs* in sorted order; None if columns lack the values.
 
-        Raises: UnsortableRowsError.
+        Counts the samples in *account*. Raises: UnsortableRowsError if rows can't be sorted without the samples.
         """
 
     def positions_by_samples(self, run: "Pass[int]", inputs: "RowInputs") -> Iterator[int]:
-        """Return the sorted row numbers of *inputs*, by values that are read from the samples of *run*."""
+        """Return the row numbers of *inputs* in sorted order, by values read from the samples of the pass *run*."""
 
     def batches(self) -> Iterator[Batch]:
-        """Return all samples, sorted."""
+        """Return all samples of the inputs, in sorted order, in batches."""
 
 
 class Pass(ABC, Generic[Item]):
-    """One reading of *inputs*, for *outputs*."""
+    """One reading of *inputs*, for *outputs*. Its items are samples (`SamplePass`) or row numbers (`RowPass`).
+
+    `urls`, `account`, `reading`, `max_workers`: as in `PassInputs`.
+    `snapshot`: versions and copies of the inputs, for methods that read them twice.
+    `own` (of the class): makes an item that may be kept of one that holds a read buffer; None if every item may be
+    kept.
+    """
 
     # makes an item that may be held, in place of one that may keep a buffer alive; None if all items may
     own: Callable[[Any], Any] | None = None
@@ -129,7 +137,7 @@ class Pass(ABC, Generic[Item]):
 
     @abstractmethod
     def destination(self, url: str) -> Destination:
-        """Return the output *url* as a sink of the batches of this pass. Nothing is opened."""
+        """Return the sink of the output *url*: it takes batches of this pass. Nothing is opened yet."""
 
     def _destinations(self) -> list[Destination | None]:
         return [None if url is None else self.destination(url) for url in self._outputs.urls]
@@ -147,18 +155,22 @@ class Pass(ABC, Generic[Item]):
 
     @abstractmethod
     def items(self, by_shard: bool) -> Iterator[Iterator[Item]]:
-        """Return the items of each shard and table, counted as read; all rows in one, unless *by_shard*."""
+        """Return iterators of items: one for each shard and table. Taking an item counts a sample as read.
+
+        Items that are rows of adjacent shards come as one iterator, unless *by_shard*.
+        """
 
     @abstractmethod
     def order(self, items: Iterator[Item], watch: Watch | None = None) -> None:
         """Write the samples or rows that *items* stand for, in the order of *items*, to the only output.
 
-        `watch(outputs, keys)`, if given, yields *outputs*: samples, or batches of rows. `keys(output)`: their keys.
+        `watch(outputs, keys)`: if given, a generator that passes on *outputs* (samples, or batches of rows) and looks
+        at them; `keys(output)` returns the keys of one, None for a sample without a key.
         """
 
     @abstractmethod
     def sort(self, sorter: Sorter) -> None:
-        """Write all samples as *sorter* sorts them to the only output."""
+        """Write all samples, in the order that *sorter* gives them, to the only output."""
 
     def select(
         self,
@@ -166,25 +178,30 @@ class Pass(ABC, Generic[Item]):
         of_keys: Callable[[Sequence[bytes]], Sequence[bool]] | None = None,
         reading: Reading | None = None,
     ) -> None:
-        """Write the samples whose flag is set to the first output, the others to the second, or leave them out.
+        """Write the samples whose flag is True to the first output, the others to the second if there is one.
 
-        *flags*, *of_keys* and *reading*: see `evaluate`. Raises: see `deliver_flags`.
+        `flags(batch)`: returns a flag for each sample. `of_keys(keys)`: the same by keys alone, so that no sample has
+        to be read for rows. `reading`: how the samples are read; None: as those of the pass.
+        Raises: StorageError; SampleError for two adjacent samples with one key; what *flags* raises.
         """
         chosen, rest = [*self._destinations(), None][:2]
         assert chosen is not None
         deliver_flags(self.evaluate(flags, of_keys, reading), chosen, rest, self.account)
 
     def split(self, labelled: Iterable[tuple[Batches, Sequence[str]]], shards: "PartShards") -> Iterator[str]:
-        """Write samples to the *shards* of the parts that are their labels; yield URLs: see `deliver_labels`."""
+        """Write each sample to the *shards* of the part that its label names; yield the URL of each complete shard.
+
+        `labelled`: batches of this pass, each with one label a sample. Order: that of the input, in each part.
+        """
         return deliver_labels(labelled, partial(shards.begin, destination=self.destination))
 
     # ---- what is computed of the samples ----
 
     @abstractmethod
     def batches(self) -> Iterator[Batches]:
-        """Return all samples, or the rows that list them, in batches; after the last one nothing may have changed.
+        """Return all samples, or the rows that list them, in order, in batches. The consumer counts them.
 
-        The consumer counts the samples.
+        Samples: after the last batch, StorageError is raised if an input has changed since the snapshot was taken.
         """
 
     @abstractmethod
@@ -194,26 +211,31 @@ class Pass(ABC, Generic[Item]):
         of_keys: Callable[[Sequence[bytes]], Sequence[Answer]] | None = None,
         reading: Reading | None = None,
     ) -> Iterator[tuple[Batches, Sequence[Answer]]]:
-        """Yield batches of samples, or of rows that list them, each with the result of *answers* for it.
+        """Yield batches of samples, or of rows that list them, each with the results of *answers*: one a sample.
 
-        They are read as *reading* says. For rows, shards are read again, unless `of_keys(keys)` gives the results.
-        Raises: StorageError if the samples have changed.
+        `answers(batch)`: returns the results for a batch of samples. `of_keys(keys)`: the same by keys alone: for rows;
+        without it their samples are read again. `reading`: how samples are read; None: as those of the pass.
+        Raises: StorageError if the samples have changed meanwhile.
         """
 
     @abstractmethod
     def sources(
         self, groups: Sequence[Sequence[str]], reading: Reading, begin: Callable[[int | None], object]
     ) -> list[ItemSource]:
-        """Return a source of items for each of *groups*, URLs that together are the input.
+        """Return a source of items for each of *groups*: lists of URLs that together are the inputs of the pass.
 
-        `begin(size)` is called if samples are read while their items are taken; *size*: bytes of all, None if unknown.
+        `reading`: how samples are read. `begin(size)`: called if samples will be read while items are taken, with the
+        bytes of all inputs (None if unknown); not called for rows, which are indexed now.
         """
 
     def prepare(self, *, reread: bool) -> None:
-        """Index the shards now, if rows stand for samples. *reread*: take a snapshot, to read samples again later."""
+        """Index the shards now, if this is a pass over rows; a pass over samples does nothing.
+
+        *reread*: take a snapshot first, since the samples will be read again later.
+        """
 
     def count(self) -> int:
-        """Return the number of samples."""
+        """Return the number of samples in the inputs."""
         return sum(self.results(lambda batches: sum(map(len, batches))))
 
     def label_counts(
@@ -221,21 +243,30 @@ class Pass(ABC, Generic[Item]):
         label: Callable[[Batch], Sequence[str]],
         of_keys: Callable[[Sequence[bytes]], Sequence[str]] | None = None,  # for rows
     ) -> Iterator[Mapping[str, int]]:
-        """Yield counts of samples by label, to be added up. `label(batch)`, or for rows `of_keys(keys)`: labels."""
+        """Yield mappings from label to number of samples, whose sums are the counts of the whole input.
+
+        `label(batch)`: returns the label of each sample. `of_keys(keys)`: the same by keys alone; a pass over rows uses
+        it and reads no samples.
+        """
         yield from self.results(lambda batches: dict(Counter(chain.from_iterable(map(label, batches)))))
 
     # ---- reading samples ----
 
     def shards(self, account: Account | None = None, reading: Reading | None = None) -> Iterator[Iterator[Batch]]:
-        """Return an iterator of batches for each shard; *account*, *reading* and errors: see `read`."""
+        """Return an iterator of batches for each shard and table, in order. The consumer counts the samples.
+
+        `account`, `reading`: other ones than those of the pass. Raises: at once for local files that can't be read,
+        else see `read`.
+        """
         account, reading = account or self.account, reading or self.reading
         check_shards(self.urls, account)
         return (self._shard(at, url, account, reading) for at, url in enumerate(self.urls))
 
     def read(self, account: Account | None = None, reading: Reading | None = None) -> Iterator[Batch]:
-        """Return all samples, in batches; as *reading* says, if it is given. The consumer counts the samples.
+        """Return all samples in order, in batches. The consumer counts them.
 
-        *account* gets reports of members that are no samples. Raises: see `reading.read_samples`.
+        `account`: gets reports of members that are no samples; `reading`: how they are read; None: those of the pass.
+        Raises TarFormatError and StorageError, after the samples before the damage.
         """
         return one_by_one(self.shards(account, reading))
 
@@ -245,7 +276,10 @@ class Pass(ABC, Generic[Item]):
         return shard_batches(url, account, reading, stream)
 
     def _checked(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield *batches*, of all samples; then check the snapshot."""
+        """Yield *batches*, which have all samples; then raise StorageError if inputs differ from the snapshot.
+
+        Their versions are compared, and the number of samples.
+        """
         count = 0
         with closing_upstream(batches):
             for batch in batches:
@@ -254,7 +288,10 @@ class Pass(ABC, Generic[Item]):
         self.snapshot.check(count)
 
     def samples_at(self, positions: Sequence[int]) -> Iterator[Sample]:
-        """Yield the samples at *positions*, which ascend, owned. Reads no further than the last."""
+        """Yield the samples at *positions*, which ascend; their bytes are copied, so that they may be kept.
+
+        Reads no further than the last. Raises: StorageError if the inputs have fewer samples.
+        """
         if not positions:
             return
         quiet = Account(lambda _: None)  # all has been said before
@@ -273,10 +310,11 @@ class Pass(ABC, Generic[Item]):
     def gather(
         self, work: "Work[Result]", account: Account, *, max_workers: int, remote: bool = False
     ) -> "Tasks[Result]":
-        """Yield the tasks of *work* over the samples, in order: see `workers.gather`.
+        """Yield the tasks of *work* over the samples, in order, done by workers where that pays: see `workers.gather`.
 
-        The samples can be read again afterwards; if they were indexed, they may not have changed since. *account*
-        gets reports of members that are no samples.
+        Takes the snapshot first, so that the samples can be read again. A pass over rows that were indexed before
+        raises StorageError at the end if they have changed. `account`: gets reports of members that are no samples.
+        `max_workers`: at most so many workers, and as many as the pass has. `remote`: workers read remote shards, too.
         """
         from tartools.shards.workers import gather, gather_here
 
@@ -288,7 +326,11 @@ class Pass(ABC, Generic[Item]):
             yield from gather(self.urls, account, self.reading, work, max_workers=max_workers, remote=remote)
 
     def counted_gather(self, work: "Work[Result]", *, remote: bool = False) -> "Tasks[Result]":
-        """Yield the tasks of *work* as `gather` does, with all samples counted but nothing reported."""
+        """Yield the tasks of *work* as `gather` does, with up to 4 workers, for a reading that reports nothing.
+
+        Samples are counted in an account of the phase "counting", not in that of the pass. `remote`: workers read
+        remote shards, too.
+        """
         from tartools.shards.workers import DEFAULT_WORKERS
 
         self.snapshot.take()
@@ -302,7 +344,7 @@ class Pass(ABC, Generic[Item]):
         return self.gather(counting, silent, max_workers=DEFAULT_WORKERS, remote=remote)
 
     def results(self, work: Callable[[Iterator[Batch]], Result]) -> list[Result]:
-        """Return the result of *work* for the batches of each task, in order. Nothing is reported."""
+        """Return `work(batches)` for the batches of each task, in order. Workers do the tasks; nothing is reported."""
 
         def work_on(task: "ShardTask[Result]") -> Iterable[bytes]:
             task.result = work(task.batches)
@@ -313,21 +355,21 @@ class Pass(ABC, Generic[Item]):
 
 
 class SamplePass(Pass[Sample]):
-    """A pass over samples: all outputs are shards. The samples of tables are read from the shards that they list."""
+    """A pass over samples, whose outputs are all shards. A table's samples are read from the shards that it lists."""
 
     own = staticmethod(Sample.own)
 
     def destination(self, url: str) -> Destination:
-        """Return the shard *url* as a sink of samples."""
+        """Return the sink that writes samples to the shard *url*. Nothing is opened yet."""
         return Destination(url, self._outputs.force, self._outputs.gzip)
 
     def copy(self) -> None:
-        """Write all samples: see `Pass.copy`."""
+        """Write all samples, in order, to the only output; count them as read and written."""
         with closing_upstream(shards := self._shards_ahead()):
             write_batches(counted(one_by_one(shards), self.account), self._only_destination(), self.account)
 
     def items(self, by_shard: bool) -> Iterator[Iterator[Sample]]:  # they come shard by shard
-        """Return the samples of each shard: see `Pass.items`."""
+        """Return an iterator of samples for each shard and table. Taking a sample counts it. *by_shard* is not used."""
         return self._samples_of_shards(self._shards_ahead())
 
     def _samples_of_shards(self, shards: Iterator[Iterator[Batch]]) -> Iterator[Iterator[Sample]]:
@@ -336,19 +378,22 @@ class SamplePass(Pass[Sample]):
                 yield each(batches, self.account)
 
     def _shards_ahead(self) -> Iterator[Iterator[Batch]]:
-        """Return an iterator of batches for each shard; shards are read ahead by *read_shards*, if it was given."""
+        """Return an iterator of batches for each shard; `PassInputs.read_shards`, if given, reads the shards ahead."""
         if self._read_shards is None:
             return self.shards()
         check_shards(self.urls, self.account)
         return self._read_shards(self.urls, self.account, self.reading)
 
     def order(self, items: Iterator[Sample], watch: Watch | None = None) -> None:
-        """Write the samples *items*: see `Pass.order`."""
+        """Write the samples *items*, in their order, to the only output.
+
+        `watch(samples, keys)`: if given, passes the samples on and looks at them; `keys(sample)` is a tuple of its key.
+        """
         samples = items if watch is None else watch(items, lambda sample: (sample.raw_key,))
         write_samples(samples, self._only_destination(), self.account)
 
     def sort(self, sorter: Sorter) -> None:
-        """Write the samples sorted: by the rows of the inputs, if all are tables and tell the order."""
+        """Write the samples sorted: by rows if all inputs are tables with the values, else by the samples."""
         if not (self._are_tables() and self._sort_by_rows(sorter)):
             write_batches(sorter.batches(), self._only_destination(), self.account)
 
@@ -362,9 +407,10 @@ class SamplePass(Pass[Sample]):
         return all(probe.first == PARQUET_MAGIC for probe in probe_all(self.urls).values())
 
     def _sort_by_rows(self, sorter: Sorter) -> bool:
-        """Write the samples that the rows of the tables list, sorted; return False if these don't tell the order.
+        """Write the samples that the rows of the input tables list, sorted; return False if rows don't tell the order.
 
-        They don't if members have to be joined to samples, a row has no key, or a value is in no column.
+        They don't if members have to be joined to samples, a row has no key, or a value is in no column. Nothing is
+        written then.
         """
         from tartools.shards import shardrows
 
@@ -383,7 +429,7 @@ class SamplePass(Pass[Sample]):
         return True
 
     def batches(self) -> Iterator[Batch]:
-        """Return all samples: see `Pass.batches`."""
+        """Yield all samples in order, in batches; then raise StorageError if inputs have changed since the snapshot."""
         return self._checked(self.read())
 
     def evaluate(
@@ -392,7 +438,11 @@ class SamplePass(Pass[Sample]):
         of_keys: Callable[[Sequence[bytes]], Sequence[Answer]] | None = None,  # samples are read anyway
         reading: Reading | None = None,
     ) -> Iterator[tuple[Batches, Sequence[Answer]]]:
-        """Yield samples, each batch with its *answers*: see `Pass.evaluate`."""
+        """Yield batches of samples, each with `answers(batch)`: one result a sample. *of_keys* is not used.
+
+        `reading`: how the samples are read; None: as those of the pass. Raises: StorageError if the inputs have
+        changed.
+        """
         with closing_upstream(batches := self._checked(self.read(reading=reading))):
             for batch in batches:
                 yield batch, answers(batch)
@@ -400,7 +450,10 @@ class SamplePass(Pass[Sample]):
     def sources(
         self, groups: Sequence[Sequence[str]], reading: Reading, begin: Callable[[int | None], object]
     ) -> list[ItemSource]:
-        """Return a source of samples for each of *groups*: see `Pass.sources`."""
+        """Return a source of samples for each of *groups*, lists of URLs that together are the inputs.
+
+        They are read as *reading* says. Calls `begin(size)` with the bytes of all inputs, None if unknown.
+        """
 
         def read(urls: Sequence[str]) -> Iterator[Batch]:
             return one_by_one(shard_batches(url, self.account, reading) for url in urls)

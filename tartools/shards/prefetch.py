@@ -26,9 +26,10 @@ MAX_AWAITED_BYTES = 4 << 20  # bytes that wait in memory once the parser has com
 def read_ahead(
     urls: Sequence[str], account: Account, reading: Reading, max_shards: int, memory: int
 ) -> Generator[Iterator[Batch], None, None]:
-    """Yield the samples of *urls* in order, while up to *max_shards* of them are being read. The consumer counts them.
+    """Yield, for each of *urls* in order, an iterator of its batches, while threads read up to *max_shards* shards.
 
-    Holds *memory* bytes of shards ahead, those beyond in unlinked files; 4 MiB of each shard being parsed.
+    `memory`: bytes of shards read ahead that are held in all; bytes beyond go to unlinked files in `reading.tmpdir`. 4
+    MiB of the shard being parsed are held, too. The consumer counts the samples.
     What opening or reading a shard raises is raised when its turn comes.
     """
     if reading.tmpdir is not None:
@@ -57,14 +58,14 @@ def read_ahead(
 
 
 def _batches(shard: ShardAhead, account: Account, reading: Reading) -> Iterator[Batch]:
-    """Yield the samples of *shard*, and close it."""
+    """Yield the samples of *shard* in batches, then close it."""
     yield from shard_batches(shard.url, account, reading, shard.awaited())
 
 
 def as_they_come(urls: Sequence[str], account: Account, reading: Reading, window: int) -> Generator[Batch, None, None]:
-    """Yield the samples of *urls* as they come from *window* shards that are read, and parsed, at once.
+    """Yield batches of the shards *urls* in the order in which threads read them: *window* shards at a time.
 
-    The samples of one shard keep their order. Whoever takes them counts them.
+    The samples of one shard keep their order. The consumer counts them.
     Holds 4 MiB of each of these shards. Raises what reading a shard raises, after its samples before that point.
     """
     item: SimpleQueue[tuple[int, Found | BaseException | None]] = SimpleQueue()  # at the end of a shard its failure
@@ -119,9 +120,11 @@ def as_they_come(urls: Sequence[str], account: Account, reading: Reading, window
 
 
 class ShardAhead(Input):
-    """The shard *url*, read by a thread: up to *memory* bytes are held, further ones in a file in *folder*.
+    """The shard *url*, read by a thread that starts at once. The consumer reads the bytes of the tar, decompressed.
 
-    A plain file or a table is only opened, since its bytes need not be moved.
+    `memory`: bytes held until the consumer comes; further ones go to an unlinked file in *folder*. A plain file or a
+    table is only opened, and left to the consumer.
+    `busy`: True until it is closed, or found to be such an input.
     """
 
     def __init__(self, url: str, account: Account, memory: int, folder: str | None) -> None:
@@ -137,14 +140,20 @@ class ShardAhead(Input):
         self._thread.start()
 
     def awaited(self) -> Input:
-        """Wait for the first bytes; return the stream. Raises: the errors of opening it."""
+        """Wait for the first bytes; return the stream to read: this one, or that of a plain file or table.
+
+        If opening the shard failed, the first read raises that.
+        """
         with self._changed:
             self._buffer.awaited = True
             self._changed.wait_for(lambda: self._ended or self._buffer.size)
         return self if self.busy or self._stream is None else self._stream
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end. Raises: the error of the thread, after the bytes before it."""
+        """Wait for bytes, and move up to `len(view)` of them into *view*; return their number, 0 at the end.
+
+        Raises: the error of the thread, after the bytes before it.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._buffer.size)
             count = self._buffer.readinto(view)
@@ -154,7 +163,7 @@ class ShardAhead(Input):
             return count
 
     def cancel(self) -> bool:
-        """Ask the thread to end; return True if it will end soon."""
+        """Ask the thread to end; return True if it will end soon, False if its read can't be interrupted."""
         with self._changed:
             self._unwanted = True
             self._changed.notify_all()
@@ -162,7 +171,7 @@ class ShardAhead(Input):
         return self._ended or stream is None or stream.cancel()
 
     def close(self) -> None:
-        """Stop reading, and wait for the thread if it will end."""
+        """Stop reading: cancel, wait up to 10 s for the thread if it will end, and close the shard."""
         self.busy = False
         if self.cancel():
             self._thread.join(JOIN_SECONDS)
@@ -185,7 +194,7 @@ class ShardAhead(Input):
             self._changed.notify_all()
 
     def _read(self, stream: ShardStream) -> None:
-        """Read *stream* to its end, or until it is unwanted; then close it."""
+        """Read *stream* into the buffer until its end or `cancel`, and close it. A plain file or table is not read."""
         if stream.file is not None or stream.is_table():
             self.busy = False
             return
@@ -202,8 +211,9 @@ class ShardAhead(Input):
 class SpillBuffer:
     """A queue of bytes: up to *memory* bytes in memory, further ones in an unlinked scratch file in *folder*.
 
-    Until the parser has come it takes whatever is read. Once it is *awaited* it is *full* at 4 MiB, all in memory but
-    for what was spilled before. It has no lock: threads that share it bring their own.
+    `awaited`: set to True by the consumer once it reads. Before, `append` takes whatever is read. From then on the
+    queue is `full` at 4 MiB, all in memory but for what was spilled before. It has no lock: threads that share it bring
+    their own.
     """
 
     def __init__(self, memory: int, folder: str | None) -> None:
@@ -217,12 +227,12 @@ class SpillBuffer:
 
     @property
     def size(self) -> int:
-        """Bytes in the queue."""
+        """Bytes in the queue, in memory and in the file."""
         return self._held + self._written - self._read
 
     @property
     def full(self) -> bool:
-        """True if the thread that reads the shard should wait."""
+        """True if the consumer reads and 4 MiB are waiting: the thread that appends should wait."""
         return self.awaited and self.size >= MAX_AWAITED_BYTES
 
     def append(self, chunk: bytes) -> None:
@@ -237,7 +247,7 @@ class SpillBuffer:
         self._written += len(chunk)
 
     def readinto(self, view: memoryview, /) -> int:
-        """Remove up to `len(view)` bytes from the begin; 0 if it is empty."""
+        """Move up to `len(view)` bytes from the front of the queue into *view*; return their number, 0 if empty."""
         count = 0
         while self._chunks and count < len(view):
             chunk = self._chunks.popleft()

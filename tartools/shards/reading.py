@@ -32,7 +32,8 @@ Counted = TypeVar("Counted", bound=Sized)
 class Strictness(NamedTuple):
     """The faults of shards that the user accepts.
 
-    `lax`: no end-of-archive block. `skip_special`: links, devices and sparse members, which are skipped silently.
+    `lax`: a shard may lack its end-of-archive block. `skip_special`: links, devices and sparse members are skipped
+    silently.
     """
 
     lax: bool = False
@@ -43,8 +44,8 @@ class ShardPolicy(NamedTuple):
     """How a caller handles shards that are unusual.
 
     `ignore_repeated_keys`: no warning if a key returns later in a shard, because the caller joins its samples.
-    `reject_compressed`: a compressed shard is a failure.
-    `samples_only`: a shard of anything but samples and one end is damaged.
+    `reject_compressed`: a compressed shard is a StorageError.
+    `samples_only`: a shard of anything but samples and one end of archive is a TarFormatError.
     """
 
     ignore_repeated_keys: bool = False
@@ -53,13 +54,16 @@ class ShardPolicy(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How shards and tables are read: as strictly as the user says, for the need and by the policy of the caller.
+    """How shards and tables are read.
 
+    `strictness`: the faults that the user accepts.
+    `need`: how much of each sample the caller uses; less is read if it needs less.
     `tmpdir`: folder of large members of compressed or remote shards (default `$TMPDIR`, else /tmp).
-    `columns`: samples that a table lists come as `tables.listed.ListedBatch`, with those of these columns that the
-    table has, and are read when they are asked for.
-    `sources`: data sets that are read at once; each keeps so many times fewer files open, and reads less ahead.
-    `alike`: samples with the same fields may come as `UniformGroups`.
+    `columns`: if given, samples that a table lists come as `tables.listed.ListedBatch`: with those of these columns
+    that the table has, and read when they are asked for.
+    `policy`: how the caller handles unusual shards.
+    `sources`: number of data sets read at once; each keeps so many times fewer files open, and reads less ahead.
+    `alike`: samples with the same fields may come as `UniformGroups`: arrays in place of members.
     """
 
     strictness: Strictness = Strictness()
@@ -71,12 +75,12 @@ class Reading(NamedTuple):
     alike: bool = False
 
     def only(self, need: Need, columns: Sequence[str] | None = None) -> "Reading":
-        """Return the same with another need, and with other columns if given."""
+        """Return a copy with another *need*, and with other *columns* if they are given."""
         return self._replace(need=need, columns=self.columns if columns is None else columns)
 
 
 class TableFound(NamedTuple):
-    """A table in place of a tar stream. *copy* has its bytes if they can't be read again."""
+    """A table that stands in place of a tar stream. *copy* has its bytes, if its URL can't be read again, else None."""
 
     copy: io.BufferedReader | None
 
@@ -106,13 +110,20 @@ def one_by_one(shards: Iterable[Iterator[Item]]) -> Iterator[Item]:
 
 
 def read_batches(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Batch]:
-    """Return the samples of the shards *urls* in batches, as `read_samples`. Whoever takes them counts them."""
+    """Return the samples of the shards *urls* in batches, one shard after the other. The consumer counts them.
+
+    All local files are checked before this returns. Raises TarFormatError and StorageError, after the samples before
+    the damage.
+    """
     check_shards(urls, account)
     return one_by_one(shard_batches(url, account, reading) for url in urls)
 
 
 def counted(batches: Iterable[Counted], account: Account, *, written: bool = False) -> Iterator[Counted]:
-    """Yield *batches*, of samples or of rows that list them; count samples as read, if *written* also as written."""
+    """Yield *batches*, of samples or of rows that list them; count their samples in *account* as read.
+
+    With *written*, count them as written, too.
+    """
     with closing_upstream(batches):
         for batch in batches:
             account.samples_in += len(batch)
@@ -121,7 +132,7 @@ def counted(batches: Iterable[Counted], account: Account, *, written: bool = Fal
 
 
 def each(batches: Iterable[Batch], account: Account) -> Iterator[Sample]:
-    """Yield the samples of *batches*, and count them as read."""
+    """Yield the samples of *batches* one by one, and count each as read in *account*."""
     with closing_upstream(batches):
         for batch in batches:
             for sample in batch:
@@ -131,7 +142,7 @@ def each(batches: Iterable[Batch], account: Account) -> Iterator[Sample]:
 
 @contextmanager
 def closing_upstream(samples: Iterable[object]) -> Iterator[None]:
-    """Close *samples*, if it is a generator, when the block ends; with it the stages that it reads from."""
+    """Context manager: close *samples*, if it is a generator, at the end; with it the stages that it reads from."""
     try:
         yield
     finally:
@@ -143,7 +154,8 @@ def closing_upstream(samples: Iterable[object]) -> Iterator[None]:
 def check_shards(urls: Sequence[str], account: Account) -> int | None:
     """Check *urls* as far as that is possible without reading; return their total size in bytes, None if unknown.
 
-    Sets the expected bytes and shards of *account*, unless they are set. Raises StorageError.
+    Sets the expected bytes and shards in the progress of *account*, unless they are set. Raises StorageError for a
+    local file that can't be read; UsageError for a URL that names no input.
     """
     size = storage.check_inputs(urls)
     progress = account.progress
@@ -162,11 +174,13 @@ def shard_batches(
     until: int | None = None,
     first: RepeatedKeyDetector | None = None,
 ) -> Generator[Batch, None, None]:
-    """Yield the samples of the shard *url* in batches; the consumer counts them.
+    """Yield the samples of the shard or table *url* in batches; the consumer counts them.
 
-    *stream* is its tar stream if it is already open; it is closed at the end, or when the generator is closed.
-    Of a plain file, whose stream stands at byte *begin*, only the samples up to byte *until*, where one must begin.
-    *first* gets the keys of the first samples, and by default warns of one that comes back.
+    `stream`: its open stream, if there is one; it is closed at the end, or when the generator is closed.
+    `begin`, `until`: read a part of a plain file: *stream* stands at byte *begin*, and reading stops at byte *until*,
+    where a sample must begin (None: at the end).
+    `first`: gets the keys of the first samples; by default one that warns if a key returns later in the shard.
+    Raises: TarFormatError with advice; StorageError, also if the file has changed, or is compressed against the policy.
     """
     with closing(stream or ShardStream(url, account)) as opened:
         try:
@@ -184,13 +198,17 @@ def shard_batches(
 
 
 def _require_samples_only(url: str, reading: Reading) -> None:
-    """Raise TarFormatError, on finding something else in the shard *url*, if it may hold only samples and one end."""
+    """Raise TarFormatError for *url* if `reading.policy.samples_only`: called where anything else is found."""
     if reading.policy.samples_only:
         raise TarFormatError("not only samples and an end", url=url)
 
 
 def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until: int | None = None) -> Iterator[Found]:
-    """Return the contents of *stream*, of the shard *url*: a table, or parts of a tar (see `tar.read_members`)."""
+    """Return the contents of *stream*, the bytes of *url*: one `TableFound`, or the parts of a tar in order.
+
+    Parts are groups of members (samples), special members, and `tar.ARCHIVE_END`: see `tar.read_members`. *begin* and
+    *until*: the bytes of a plain file from which and up to which it is read.
+    """
     if isinstance(stream, ShardStream) and stream.is_table():
         from tartools.storage.scratch import copied  # of most inputs none is made
 
@@ -216,7 +234,10 @@ def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until:
 
 
 def first_keys(url: str, account: Account, reading: Reading) -> RepeatedKeyDetector:
-    """Return a detector of repeated keys in the shard *url*, which reports them to *account*."""
+    """Return a new detector of keys that return later in the shard *url*; it warns of them in *account*.
+
+    It does nothing if the policy of *reading* ignores repeated keys.
+    """
     first = RepeatedKeyDetector(lambda key: account.comes_back(key, url))
     if reading.policy.ignore_repeated_keys:
         first.left = 0
@@ -226,9 +247,10 @@ def first_keys(url: str, account: Account, reading: Reading) -> RepeatedKeyDetec
 def batches_of(
     parts: Iterable[Found], url: str, account: Account, reading: Reading, first: RepeatedKeyDetector | None = None
 ) -> Iterator[Batch]:
-    """Yield the samples among the *parts* of the shard *url*; report special members in *account*.
+    """Yield the samples among *parts*, from `read_parts` of the shard *url*, in batches; report others in *account*.
 
-    *first* gets the keys of its first samples, as in `shard_batches`.
+    A table among the parts is read. *first*: gets the keys of samples, to detect repeated ones; by default it warns of
+    them.
     """
     first = first or first_keys(url, account, reading)
     after_end = False
@@ -274,12 +296,12 @@ def _report(special: Special, url: str, account: Account, reading: Reading) -> N
 
 
 class ShardStream:
-    """The tar stream of the shard *url*. The only place that counts the bytes that are read, in *account*.
+    """The tar stream of the shard *url*, decompressed. The only place that counts the bytes read, in *account*.
 
-    While it is open, *account* watches that a file does not change.
-
-    In a command, a forked process decompresses the shard once that pays. *opened* has its bytes, if they are not to be
-    read from *url*.
+    `opened`: an open input to read in place of *url*. In a command, a forked process decompresses the shard once that
+    pays. Until it is closed, *account* watches that a file does not change.
+    `compressed`: True once a compression was found. `file`, `start`: the open plain file of an uncompressed shard, and
+    the byte in it where the stream begins; `file` is None for other inputs.
 
     Raises StorageError if the shard can't be opened.
     """
@@ -308,7 +330,7 @@ class ShardStream:
         account.watched.append(self.check)
 
     def _opened(self) -> Stream:
-        """Return the bytes of the tar: decompressed, and by a forked process where it may fork and has a descriptor."""
+        """Return the stream of the bytes of the tar; the first call detects the compression, and may prepare a fork."""
         if self._stream is not None:
             return self._stream
         assert self._stored is not None
@@ -322,9 +344,9 @@ class ShardStream:
         return self._stream
 
     def is_table(self) -> bool:
-        """True if this is a table in place of a tar stream; its bytes are read as they are stored.
+        """True if the input is a Parquet table and no tar; then `readinto` returns its bytes as they are.
 
-        To be called before anything was read. Raises what reading raises.
+        To be called before anything was read. Raises StorageError and TarFormatError, as reading does.
         """
         self._opened()
         assert self._stored is not None
@@ -332,7 +354,7 @@ class ShardStream:
 
     @property
     def framed(self) -> bool:
-        """True if the length of the shard is known, so that a truncated one is detected: see `streams.check_whole`."""
+        """False if a server does not state the length of the input, so that a truncated one can't be detected."""
         return bool(getattr(self._input, "framed", True))
 
     def start_at(self, begin: int) -> None:
@@ -341,14 +363,17 @@ class ShardStream:
         skip(self._input, begin)
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end."""
+        """Read up to `len(view)` bytes of the tar into *view*, and count them; return their number, 0 at the end.
+
+        Raises StorageError and TarFormatError.
+        """
         count = (self._stream or self._opened()).readinto(view)
         self._count(count)
         self._ended = not count
         return count
 
     def check(self) -> None:
-        """Raise StorageError if the shard is a file that has changed since it was opened."""
+        """Raise StorageError if the shard is a file that has changed since it was opened, and before it was closed."""
         if self._failure is not None:
             raise self._failure
         if self._input is not None:
@@ -367,14 +392,15 @@ class ShardStream:
         self._counted = stored
 
     def cancel(self) -> bool:
-        """Make another thread's `readinto` return soon; return False if that is not possible."""
+        """Make another thread's `readinto` return soon; return False if its read can't be interrupted."""
         opened = self._input
         return opened is None or opened.cancel()
 
     def close(self) -> None:
         """Stop reading. Views of the read bytes stay valid; `file` is None from now on.
 
-        If it was not read to its end, and has changed, the account goes on watching it: that is its failure.
+        If the stream was not read to its end and the file has changed, `check` raises that from now on, and the account
+        goes on watching it. Otherwise the account watches it no more.
         """
         if self._forked is not None:
             self._forked.close()  # before the input, or a command that writes on would get no SIGPIPE

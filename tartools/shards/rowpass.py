@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class RowPass(Pass[int]):
-    """A pass over the rows of all samples; its items are their numbers.
+    """A pass over rows that list the samples, for outputs with a table. Its items are row numbers.
 
     Raises: UsageError for stdin and commands among the inputs; StorageError without pyarrow.
     """
@@ -41,9 +41,9 @@ class RowPass(Pass[int]):
         self._rows: RowInputs | None = None  # until they are needed
 
     def rows(self) -> RowInputs:
-        """Return the rows of the samples: of tables, and of shards, which are read and indexed the first time.
+        """Return the rows that list all samples. The first time, shards among the inputs are read and indexed.
 
-        Raises: see `shardrows.row_inputs`.
+        Raises: StorageError for a shard that can't be read in parts, such as a compressed one.
         """
         if self._rows is None:
             self._index([self.urls])
@@ -51,7 +51,10 @@ class RowPass(Pass[int]):
         return self._rows
 
     def _index(self, groups: Sequence[Sequence[str]]) -> list[range]:
-        """Index the shards in *groups*, lists of URLs: together the input. Return the row numbers of each group."""
+        """Index the shards among *groups*, lists of URLs that together are the inputs; store the rows.
+
+        Returns the range of row numbers of each group.
+        """
         indexing = shardrows.Indexing(self.reading, self.max_workers)
         self._rows, ranges = shardrows.row_inputs_apart(groups, self.account, indexing)
         return ranges
@@ -59,7 +62,7 @@ class RowPass(Pass[int]):
     # ---- outputs ----
 
     def destination(self, url: str) -> Destination:
-        """Return the table *url* as a sink of rows, or the shard *url* as one of the samples that rows list."""
+        """Return the sink that writes rows to the table *url*, or the samples that they list to the shard *url*."""
         if is_table_name(url):
             return shardrows.table_destination(url, self._outputs.force, self.rows)
         return Destination(url, self._outputs.force, self._outputs.gzip, self._shard_writer)
@@ -71,11 +74,14 @@ class RowPass(Pass[int]):
     # ---- the verbs ----
 
     def copy(self) -> None:
-        """Write all rows: see `Pass.copy`."""
+        """Write all rows, in order, to the only output; count their samples as read and written."""
         write_batches(counted(self.batches(), self.account), self._only_destination(), self.account)
 
     def items(self, by_shard: bool) -> Iterator[Iterator[int]]:
-        """Return the numbers of the rows: see `Pass.items`."""
+        """Return iterators of row numbers: one for each table, and one for each shard if *by_shard*.
+
+        Otherwise one for each run of adjacent shards. Taking a number counts a sample as read.
+        """
 
         def counted_numbers(span: range) -> Iterator[int]:
             for number in span:
@@ -85,14 +91,17 @@ class RowPass(Pass[int]):
         return map(counted_numbers, self.rows().spans(by_shard))
 
     def order(self, items: Iterator[int], watch: Watch | None = None) -> None:
-        """Write the rows with the numbers *items*; take all numbers before anything is written."""
+        """Write the rows with the numbers *items*, in that order, to the only output; take all *items* before writing.
+
+        `watch(batches, keys)`: if given, passes the batches of rows on and looks at them; `keys(batch)` are their keys.
+        """
         batches: Iterator[Any] = shardrows.rows_at(self.rows(), items, self.reading.tmpdir)
         if watch is not None:
             batches = watch(batches, lambda batch: batch.keys)
         write_batches(batches, self._only_destination(), self.account)
 
     def sort(self, sorter: Sorter) -> None:
-        """Write the rows sorted: by columns if they have the values, otherwise by values of the samples."""
+        """Write all rows in the order of *sorter*: by columns that have the values, else by values of the samples."""
         if sorter.needs_values:
             self.snapshot.take()
         rows = self.rows()
@@ -102,7 +111,7 @@ class RowPass(Pass[int]):
     # ---- what is computed of the samples ----
 
     def batches(self) -> Iterator[Batches]:
-        """Return all rows: see `Pass.batches`."""
+        """Return all rows that list the samples, in order, in batches. The consumer counts them."""
         return shardrows.all_rows(self.rows())
 
     def evaluate(
@@ -111,7 +120,12 @@ class RowPass(Pass[int]):
         of_keys: Callable[[Sequence[bytes]], Sequence[Answer]] | None = None,
         reading: Reading | None = None,
     ) -> Iterator[tuple[Batches, Sequence[Answer]]]:
-        """Yield rows, each batch with the *answers* for the samples that it lists: see `Pass.evaluate`."""
+        """Yield batches of rows, each with the results for the samples that they list: one a row.
+
+        They are those of `of_keys(keys)`, if it is given and all rows have keys; otherwise the samples are read again
+        as *reading* says (None: as the pass), and they are those of `answers(batch)`. Raises: StorageError if the
+        samples have changed.
+        """
         if of_keys is None:
             self.snapshot.take()
         rows = self.rows()
@@ -141,18 +155,21 @@ class RowPass(Pass[int]):
         reading: Reading,  # no sample is read
         begin: Callable[[int | None], object],
     ) -> list[ItemSource]:
-        """Return a source of row numbers for each of *groups*: see `Pass.sources`."""
+        """Return a source of row numbers for each of *groups*, lists of URLs that together are the inputs.
+
+        Indexes the shards now; *reading* and *begin* are not used, since taking row numbers reads no sample.
+        """
         spans = self._index(groups)
         return [ItemSource(urls, partial(iter, (span,)), True) for urls, span in zip(groups, spans, strict=True)]
 
     def prepare(self, *, reread: bool) -> None:
-        """Make the rows now: see `Pass.prepare`."""
+        """Index the shards now; with *reread*, take a snapshot before, for a later reading of the samples."""
         if reread:
             self.snapshot.take()
         self.rows()
 
     def count(self) -> int:
-        """Return the number of rows."""
+        """Return the number of samples, which is that of the rows."""
         return self.rows().rows
 
     def label_counts(
@@ -160,7 +177,11 @@ class RowPass(Pass[int]):
         label: Callable[[Batch], Sequence[str]],
         of_keys: Callable[[Sequence[bytes]], Sequence[str]] | None = None,
     ) -> Iterator[Mapping[str, int]]:
-        """Yield numbers of samples by label: see `Pass.label_counts`. Labels of keys need no second reading."""
+        """Yield mappings from label to number of samples, to be added up.
+
+        Uses `of_keys(keys)` for the labels if it is given, with no second reading; otherwise reads the samples, for
+        `label(batch)`.
+        """
         if of_keys is None:
             yield from super().label_counts(label)
             return
@@ -168,7 +189,10 @@ class RowPass(Pass[int]):
             yield Counter(labels)
 
     def gather(self, work: Work[Result], account: Account, *, max_workers: int, remote: bool = False) -> Tasks[Result]:
-        """Yield the tasks of *work*: see `Pass.gather`. Checks the snapshot if the samples were indexed before."""
+        """Yield the tasks of *work* over the samples, in order, as `Pass.gather` does.
+
+        Raises: StorageError at the end if the rows were indexed before, and the inputs have changed since the snapshot.
+        """
         is_repeated = self._rows is not None
         yield from super().gather(work, account, max_workers=max_workers, remote=remote)
         if is_repeated:

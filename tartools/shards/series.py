@@ -19,10 +19,12 @@ MAX_PARTS_REPORTED = 20  # parts that are reported one by one
 
 
 class Limits(NamedTuple):
-    """The maximal size of a shard, and the maximal number of shards.
+    """The limits of numbered shards.
 
-    Shard k, from 0 on, gets up to `samples(k)` samples (None: any number), and its tar, end included, up to *size*
-    bytes; a sample that alone is larger gets a shard of its own. There are up to *shards* shards.
+    `samples(k)`: the most samples in shard k, counted from 0; None: any number.
+    `size`: the most bytes of its tar, end included, before compression; None: any number. A sample that alone is larger
+    gets a shard of its own.
+    `shards`: the most shards; None: any number.
     """
 
     samples: Callable[[int], int | None] = lambda _: None
@@ -31,9 +33,13 @@ class Limits(NamedTuple):
 
 
 class Series:
-    """Numbered shards, written one after the other; *writer* writes the current one.
+    """Numbered shards, written one after the other. Up to *syncing* full ones go to the disk while the next is written.
 
-    Up to *syncing* full ones go to the disk while the next one is written; then they take their names, in order.
+    `destination(k)`: returns the sink of shard k, from 0 on. `limits`: of the shards. `account`: counts samples as
+    read, written or left out, and bytes as written.
+    `shards`, `samples`: number of finished shards, and of the samples in them. `writer`: writes the current shard; None
+    between two.
+    Shards take their names in order; after one that could not, no later one does, or there would be a gap.
     """
 
     def __init__(
@@ -57,13 +63,14 @@ class Series:
 
     @property
     def done(self) -> bool:
-        """True if the maximal number of shards is complete."""
+        """True if the maximal number of shards is full: further samples are not written."""
         return self.shards == self._limits.shards
 
     def write(self, batch: Batches, first: int, last: int) -> Iterator[str]:
-        """Write samples *first* to *last* (exclusive) of *batch*, up to the end of the last shard.
+        """Write samples *first* to *last* (exclusive) of *batch*, up to the end of the last shard that may be written.
 
-        Yields the URL of each shard that is full.
+        Yields the URL of each shard that has appeared under its name meanwhile. Counts the samples that it takes as
+        read and written; one that shows that the last shard is full, as left out.
         """
         while first < last and not self.done:
             share = min(self._fitting(batch, first), last - first)
@@ -79,14 +86,18 @@ class Series:
                 yield from self._turn()
 
     def _turn(self) -> Iterator[str]:
-        """End the current shard, and commit the full shards before it; yield the URL of each."""
+        """End the current shard, and commit full shards that need not wait for the disk; yield the URL of each.
+
+        Of local shards up to *syncing* stay uncommitted. A remote one is committed at once: its upload takes memory
+        until its end.
+        """
         yield from self._commit(max(self._syncing - 1, 0))
         self.finish()
         if not self._syncing or not Url(self._full[-1][0].url).is_local:  # an upload takes memory until its end
             yield from self._commit()
 
     def _commit(self, pending: int = 0) -> Iterator[str]:
-        """Commit all full shards but the last *pending*, none after a failure; yield the URL of each."""
+        """Commit all full shards but the last *pending*, in order, none after a failure; yield the URL of each."""
         while len(self._full) > pending and not self._failed:
             writer, synced = self._full[0]
             self._failed = True
@@ -99,7 +110,7 @@ class Series:
             yield writer.url
 
     def complete(self) -> Iterator[str]:
-        """Commit the shards that are full, or were finished; yield the URL of each. All are on the disk then.
+        """Commit all full or finished shards, and sync their folder; yield the URL of each shard that now appears.
 
         After a failed commit no further shard is committed.
         """
@@ -108,12 +119,12 @@ class Series:
             storage.sync_folder(self._last)
 
     def flush(self) -> None:
-        """Write the buffered samples of the current shard."""
+        """Write the samples of the current shard that wait in memory; its buffers are free then."""
         if self.writer is not None:
             self.writer.flush()
 
     def finish(self) -> None:
-        """End the current shard, and begin to bring it to the disk; `complete` follows.
+        """End the current shard, if there is one, and begin to bring it to the disk; it appears by `complete`.
 
         Raises: StorageError after a failed commit, whose shard would be missing before this one.
         """
@@ -128,13 +139,13 @@ class Series:
             self.writer = None
 
     def abort(self) -> None:
-        """Drop the shards that are not complete."""
+        """Drop all shards that have not appeared under their names, and end the threads."""
         self._threads.stop()
         for writer in [*(full for full, _ in self._full), *([self.writer] if self.writer else [])]:
             writer.abort()
 
     def _write(self, batch: Batches, first: int, last: int) -> BatchWriter:
-        """Write the samples *first* to *last* - 1 of *batch* to the current shard, or to a new one."""
+        """Write samples *first* to *last* (exclusive) of *batch* to the current or a new shard; return its writer."""
         if self.writer is None:
             with deferred_signals():
                 self.writer = self._destination(self.shards).writer()
@@ -144,7 +155,7 @@ class Series:
         return self.writer
 
     def _fitting(self, batch: Batches, first: int) -> int:
-        """Return the number of samples of *batch*, from number *first* on, that fit into the current or a new shard.
+        """Return how many samples of *batch*, from number *first* on, fit into the current shard, or else a new one.
 
         0 if the current shard is full; a new one takes at least one sample.
         """
@@ -163,31 +174,34 @@ class Series:
 
 
 class Spread(NamedTuple):
-    """*total* samples that are spread over *shards* shards: their numbers differ by at most one."""
+    """*total* samples spread evenly over *shards* shards, in order: their numbers of samples differ by at most one."""
 
     total: int
     shards: int
 
     def samples(self, k: int) -> int:
-        """Return how many samples shard *k*, from 0 on, gets. Raises SampleError if there are no more shards."""
+        """Return the number of samples for shard *k*, from 0 on. Raises SampleError if *k* is behind the last shard."""
         if k >= self.shards:
             raise self.changed("more")
         return self.total // self.shards + (k < self.total % self.shards)
 
     def changed(self, now: str) -> SampleError:
-        """Return the error of an input with "more" or "fewer" samples (*now*) when it is read again."""
+        """Return the error of an input that had `total` samples when counted, and now has *now* ("more" or "fewer")."""
         return SampleError(f"the input has changed: there were {self.total} samples when they were counted, now {now}")
 
 
 def other_samples() -> SampleError:
-    """Return the failure of an input that has other samples when it is read again."""
+    """Return the error of an input whose keys or values have changed since they were counted."""
     return SampleError("the input has changed: keys or values differ from those counted before")
 
 
 class PartOutputs(NamedTuple):
-    """The shards of the parts: their names, their *limits*, or *even* shards of each part, the number of the first.
+    """The options for the shards of all parts.
 
-    *force* replaces those of an earlier run, *gzip* compresses them.
+    `names`: their names, by part. `limits`: of each part's shards.
+    `even`: number of shards over which each part is spread evenly; None: as many as `limits` gives.
+    `start`: number of the first shard, None if the user gave none (then 0).
+    `force`: replace shards of an earlier run. `gzip`: compress the shards.
     """
 
     names: PartNames
@@ -199,10 +213,11 @@ class PartOutputs(NamedTuple):
 
 
 class PartShards:
-    """Writes a series of shards for each part of the inputs *urls*, to *outputs*; the only part has the name "".
+    """The shards of all parts: checks their names, begins a series of shards for each, and reports at the end.
 
-    Outputs of *parts* are checked before anything is read, outputs of other parts when they begin.
-    Raises: UsageError; StorageError if an output exists that may not be replaced.
+    `parts`: the parts that are known in advance; their outputs are checked now, those of other parts when they begin. A
+    run without parts has one, named "".
+    Raises: UsageError for a part that can't be in a name; StorageError if an output exists that may not be replaced.
     """
 
     def __init__(self, outputs: PartOutputs, parts: Sequence[str], urls: Sequence[str], account: Account) -> None:
@@ -222,7 +237,7 @@ class PartShards:
             self._check_outputs(part)
 
     def _check_outputs(self, part: str) -> None:
-        """Raise StorageError if a shard of *part* exists and may not be replaced, or is an input."""
+        """Find existing shards of *part*. Raise StorageError if one may not be replaced, or is an input."""
         names = self._outputs.names.of(part)
         if self._outputs.names.single:
             is_present = Url(names.name(0)).scheme != "pipe" and storage.exists(names.name(0))
@@ -232,7 +247,10 @@ class PartShards:
         check_numbered(names, self._first, self._old[part], self._urls, self._outputs.force)
 
     def spread(self, counts: Mapping[str, int]) -> None:
-        """Spread the *counts* of samples of each part evenly over its shards. Raises: SampleError for too few."""
+        """Set the number of samples for each part from *counts*, to be spread evenly over its shards.
+
+        Raises: SampleError if a part has fewer samples than shards.
+        """
         even = self._outputs.even or 0
         for part, count in counts.items():
             if count < even:
@@ -240,9 +258,10 @@ class PartShards:
             self._spreads[part] = Spread(count, even)
 
     def begin(self, part: str, destination: Callable[[str], Destination]) -> Series:
-        """Return the series of shards of *part*; `destination(url)` returns the sink of one of them.
+        """Begin the series of shards of *part*, and return it; `destination(url)` returns the sink of a shard.
 
-        Raises: see the class; SampleError for a part that was not counted.
+        Raises: UsageError and StorageError as the class does; SampleError for a part that was not counted though parts
+        are spread.
         """
         if part not in self._old:
             self._check_outputs(part)
@@ -260,8 +279,9 @@ class PartShards:
         return self._series[part]
 
     def settle(self, noun: str) -> None:
-        """Report the samples of each part, or of many parts (noun *noun*) the totals; remove shards of an earlier run.
+        """At the end: report samples and shards of each part, then remove shards of an earlier run, if forced.
 
+        `noun`: plural of "part" for a report of many, in which there are only totals.
         Raises: SampleError if a part has fewer samples than were spread.
         """
         account, limits = self._account, self._outputs.limits
@@ -281,7 +301,10 @@ class PartShards:
                 replace_set(self._outputs.names.of(part), span, until, old, account, bool(account.samples_in))
 
     def _report(self, noun: str) -> None:
-        """Let the account say how many samples and shards each part has; report parts without samples."""
+        """Set the lines of the report on each part: samples and shards; one line with totals for more than 20 parts.
+
+        `noun`: plural of "part" for that line. Warns of parts without samples.
+        """
         parts = self._parts or list(self._series)
         counts = {part: (series.samples, series.shards) for part in parts if (series := self._series.get(part))}
         for part in parts:

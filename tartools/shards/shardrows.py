@@ -38,7 +38,11 @@ NOT_IN_FILE = "a table can't list these samples, because they are in no file or 
 
 
 class Indexing(NamedTuple):
-    """How shards are indexed: read as *reading* says, by *max_workers* (at most 4); *facts* are columns to add."""
+    """How shards are indexed: read to make a row for each sample.
+
+    `reading`: how they are read. `max_workers`: up to so many workers, and at most 4. `facts`: values and facts of
+    samples that become further columns; none by default.
+    """
 
     reading: Reading
     max_workers: int
@@ -46,19 +50,25 @@ class Indexing(NamedTuple):
 
 
 def table_destination(url: str, force: bool, inputs: Callable[[], RowInputs]) -> Destination:
-    """Return the table *url* as a destination for rows of *inputs()*, which is called when the table is begun."""
+    """Return the table *url* as a sink of rows. `inputs()`, called when writing begins, has all rows to choose from.
+
+    `force`: replace an existing file.
+    """
     return Destination(url, force, begin=lambda _: TableWriter(url, force, inputs()))
 
 
 class RowWriter(SampleWriter):
-    """Writes one shard: the samples that rows list, from *reader*."""
+    """Writes one shard from batches of rows: *reader* reads the samples that the rows list."""
 
     def __init__(self, destination: Destination, reader: VerifiedReader) -> None:
         super().__init__(destination)
         self._reader = reader
 
     def write_batch(self, batch: Any, first: int, last: int) -> None:
-        """Add the samples that the rows *first* to *last* - 1 of *batch*, a `RowBatch`, list."""
+        """Read and add the samples that rows *first* to *last* (exclusive) of *batch*, a `RowBatch`, list.
+
+        Raises: StorageError if a sample is not as its row says; SampleError for the key of the sample before.
+        """
         for samples in samples_of(self._reader, batch.rows.slice(first, last - first), batch.numbers[first:last]):
             super().write_batch(samples, 0, len(samples))
 
@@ -78,11 +88,12 @@ class RowWriter(SampleWriter):
 
 
 def row_inputs(urls: Sequence[str], account: Account, indexing: Indexing) -> RowInputs:
-    """Return the rows of the samples of *urls*, in order, from tables, and from shards, which are read and indexed.
+    """Return rows that list the samples of *urls*, in order: of tables, and of shards, which are read and indexed now.
 
     The caller counts the samples in *account* as it takes the rows.
 
-    Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands.
+    Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands,
+    and for a table that lacks a column of `indexing.facts`.
     """
     return row_inputs_apart([urls], account, indexing)[0]
 
@@ -90,9 +101,9 @@ def row_inputs(urls: Sequence[str], account: Account, indexing: Indexing) -> Row
 def row_inputs_apart(
     sources: Sequence[Sequence[str]], account: Account, indexing: Indexing
 ) -> tuple[RowInputs, list[range]]:
-    """Return the rows of the samples of all *sources*, one after the other, and the numbers of the rows of each.
+    """Return the rows that list the samples of all *sources*, one after the other, and the row numbers of each source.
 
-    *sources*: the URLs of each source. Raises: see `row_inputs`.
+    `sources`: lists of URLs of shards and tables. Shards are read and indexed now. Raises: see `row_inputs`.
     """
     urls = [url for source_urls in sources for url in source_urls]
     schema.check_pyarrow()
@@ -123,14 +134,17 @@ def row_inputs_apart(
 
 
 def check_stored(urls: Sequence[str]) -> None:
-    """Raise UsageError if one of *urls* is stdin or a command."""
+    """Raise UsageError if one of *urls* is stdin or a command: a table can't list samples that are in no file."""
     for url in urls:
         if Url(url).scheme in ("-", "pipe"):
             raise UsageError(NOT_IN_FILE, url=url)
 
 
 def shard_versions(urls: Sequence[str]) -> dict[str, str]:
-    """Return the versions of the shards *urls*. Raises: UsageError for tables, stdin and commands; StorageError."""
+    """Return the present version of each of the shards *urls*, by URL.
+
+    Raises: UsageError for tables, stdin and commands; StorageError for one that is missing or has no version.
+    """
     check_stored(urls)
     looked = probe_all(urls)
     check_no_tables(looked, "an index is made of shards")
@@ -138,16 +152,21 @@ def shard_versions(urls: Sequence[str]) -> dict[str, str]:
 
 
 def check_no_tables(looked: Mapping[str, Probe], why: str) -> None:
-    """Raise UsageError if one of the URLs in *looked*, probes by URL, is a table; *why*: ends the message."""
+    """Raise UsageError if one of the URLs in *looked* is a table.
+
+    `looked`: probes by URL. `why`: end of the message "this is a table, and ...".
+    """
     for url, probe in looked.items():
         if probe.first == schema.PARQUET_MAGIC:
             raise UsageError(f"this is a table, and {why}", url=url)
 
 
 def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) -> Generator[bytes, None, None]:
-    """Yield the rows of the shards *urls*, in order, in packed blocks (see `rows.blocks`).
+    """Read the shards *urls*, by workers where that pays; yield rows for their samples, in order, as packed blocks.
 
-    The caller counts the samples in *account*. Raises: SampleError; the errors of `gather`.
+    A block is bytes for `RowSpool.add`: see `rows.blocks`. The caller counts the samples; *account* gets reports of
+    other members.
+    Raises: SampleError for a sample that a row can't list; StorageError for a compressed shard; what reading raises.
     """
     facts = indexing.facts.of if indexing.facts.any else None
 
@@ -162,11 +181,12 @@ def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) 
 def index_shards(
     urls: Sequence[str], looked: Mapping[str, Probe], catalog: ShardCatalog, account: Account, indexing: Indexing
 ) -> RowSpool:
-    """Index the shards *urls*: read them and return their rows.
+    """Read the shards *urls* and return a row for each sample, in order.
 
-    *looked*: probes by URL. *catalog* gets the shards, with numbers for the rows. The caller counts the samples.
+    `looked`: probes by URL, with the versions. `catalog`: gets the shards, whose numbers in it are in the rows.
+    `account`: gets reports of members that are no samples; the caller counts the samples.
 
-    Raises: StorageError if a shard changes meanwhile.
+    Raises: StorageError if a shard changes meanwhile, or has no version.
     """
     versions = {url: looked[url].require_version(url) for url in urls}
     spool = RowSpool(indexing.facts.known, versions, catalog, indexing.reading.tmpdir)
@@ -178,7 +198,7 @@ def index_shards(
 
 
 def lacking_column(table: TablePart, facts: TableFacts) -> str | None:
-    """Return the name of the first column of *facts* that *table* lacks; None if it has all."""
+    """Return the name of the first column for *facts* that *table* lacks; None if it has all of them."""
     columns = [name for name, _ in facts.known]
     if facts.pictures:
         columns += [name for field in schema.fields_of(table.schema) for name, _ in fact_columns(field)[:1]]
@@ -186,13 +206,16 @@ def lacking_column(table: TablePart, facts: TableFacts) -> str | None:
 
 
 def check_seen(inputs: RowInputs, facts: TableFacts) -> None:
-    """Raise SampleError if shards were indexed for *inputs*, and no sample has a field that *facts* are about."""
+    """Raise SampleError if *facts* name a field that no sample of the indexed shards of *inputs* has.
+
+    Does nothing if no shard was indexed, or if the shards have no samples.
+    """
     if any(isinstance(part, RowSpool) and part.rows for part in inputs.parts):
         facts.check_seen(schema.fields_of(inputs.schema))
 
 
 def all_rows(inputs: RowInputs) -> Iterator[RowBatch]:
-    """Yield all rows of *inputs*, in order."""
+    """Yield all rows of *inputs*, in order, in batches; `numbers` of each are its row numbers, from 0 on."""
     import numpy as np
 
     first = 0
@@ -202,9 +225,10 @@ def all_rows(inputs: RowInputs) -> Iterator[RowBatch]:
 
 
 def rows_at(inputs: RowInputs, positions: Iterable[int], tmpdir: str | None) -> Iterator[RowBatch]:
-    """Return the rows of *inputs* at *positions*, in that order, as batches; *tmpdir*: folder of the temporary file.
+    """Return the rows of *inputs* at *positions*, in the order of *positions*, as batches.
 
-    Reads all *positions* first. Holds: 8 bytes a position, and a part of the rows: see `inputs.rows_in_order`.
+    All *positions* are taken before this returns. `tmpdir`: folder of the temporary file in which rows are brought into
+    order. Holds: 8 bytes a position, and up to 1/256 of the rows (at least 65,536).
     """
     return (RowBatch(rows.drop_columns([ROW_COLUMN])) for rows in rows_in_order(inputs, positions, tmpdir))
 
@@ -212,15 +236,19 @@ def rows_at(inputs: RowInputs, positions: Iterable[int], tmpdir: str | None) -> 
 def write_rows(
     inputs: RowInputs, url: str, account: Account | None = None, *, force: bool = False, batches: Any = None
 ) -> None:
-    """Write the rows of *inputs*, or only *batches* of them, to the table *url*."""
+    """Write rows to the table *url*: *batches* (`RowBatch` from *inputs*) if given, otherwise all rows of *inputs*.
+
+    `account`: counts the rows as written samples. `force`: replace an existing file.
+    """
     destination = table_destination(url, force, lambda: inputs)
     write_batches(all_rows(inputs) if batches is None else batches, destination, account or Account())
 
 
 def samples_at(inputs: RowInputs, positions: Iterable[int], account: Account, reading: Reading) -> Iterator[Batch]:
-    """Return the samples that the rows of *inputs* at *positions* list, in that order. Whoever takes them counts them.
+    """Return the samples that the rows of *inputs* at *positions* list, in that order, in batches.
 
-    All *positions* are read before this returns. Raises: StorageError if a sample is not as its row says.
+    All *positions* are taken before this returns. The consumer counts the samples. Raises: StorageError if a sample is
+    not as its row says.
     """
     return _samples_of(inputs, rows_in_order(inputs, positions, reading.tmpdir, PLACE_COLUMNS), account, reading)
 
@@ -233,7 +261,10 @@ def _samples_of(inputs: RowInputs, batches: Iterator[Any], account: Account, rea
 
 
 def reader_of_rows(inputs: RowInputs, account: Account, reading: Reading) -> VerifiedReader:
-    """Return a reader of the samples that rows of *inputs* list, which reads as *reading* says."""
+    """Return a reader of the samples that the rows of *inputs* list; it verifies each against its row.
+
+    `reading`: its `need` and `tmpdir` are used. `account`: gets the bytes read.
+    """
     names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.catalog.urls[0]]
     table = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     catalog = inputs.catalog.for_table(table)
@@ -241,9 +272,10 @@ def reader_of_rows(inputs: RowInputs, account: Account, reading: Reading) -> Ver
 
 
 def samples_of(reader: VerifiedReader, rows: Any, numbers: Any) -> Iterator[Batch]:
-    """Yield the samples of *rows*, which have *numbers* for messages, in order, in batches, from *reader*.
+    """Yield the samples that *rows*, a record batch, list, in order, in batches, as *reader* reads them.
 
-    Raises: StorageError if one is not as its row says.
+    `numbers`: an array of the row numbers to name in messages; None: count from 0.
+    Raises: StorageError if a sample is not as its row says.
     """
     for first in range(0, len(rows), source.TABLE_READ_ROWS):
         piece_numbers = None if numbers is None else numbers[first : first + source.TABLE_READ_ROWS]
@@ -251,9 +283,11 @@ def samples_of(reader: VerifiedReader, rows: Any, numbers: Any) -> Iterator[Batc
 
 
 class Update(NamedTuple):
-    """An updated table: the rows number *rows* of *inputs*, in this order.
+    """The rows for an updated table.
 
-    Numbers of shards: *taken* over from the old table, *read* anew, and *dropped* since they are not named any more.
+    `inputs`: the rows of the old table, then those of the shards read anew.
+    `rows`: row numbers in *inputs*, in the order of the new table.
+    `taken`, `read`, `dropped`: numbers of shards: taken over from the old table, read anew, and no longer named.
     """
 
     inputs: RowInputs
@@ -264,11 +298,12 @@ class Update(NamedTuple):
 
 
 def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Indexing) -> Update:
-    """Return the rows of the shards *urls*, in this order; without *urls*, of the shards in table *old* that exist.
+    """Return the rows for an update of the table *old*: those of the shards *urls*, in this order.
 
-    Rows of a shard are taken over from *old* if it lists the shard completely and in this version; others are read.
+    If *urls* is empty, it is the shards of *old* that still exist. Rows of a shard are taken over if *old* lists all
+    its samples in order, in its present version, and has all columns for `indexing.facts`; other shards are read.
 
-    Raises: what `row_inputs` raises; UsageError for tables, and for a shard that is named twice.
+    Raises: what `row_inputs` raises; UsageError for tables among *urls*, and for a shard that is named twice.
     """
     check_stored([*urls, old])
     catalog = ShardCatalog()
@@ -310,7 +345,11 @@ def same_name(url: str) -> str:
 
 
 def whole_shards(table: TablePart) -> dict[int, Runs]:
-    """Return ranges of row numbers, by shard number, of shards that *table* lists completely, once and in order."""
+    """Return shard number -> ranges of row numbers, for shards that *table* lists from their first sample on.
+
+    Left out are shards with rows that are missing, repeated or in another order. That the last samples of a shard are
+    missing can't be seen.
+    """
     import numpy as np
 
     runs_by_number: dict[int, Runs] = {}
@@ -333,6 +372,6 @@ def whole_shards(table: TablePart) -> dict[int, Runs]:
 
 
 def empty_columns(update: Update) -> list[str]:
-    """Return the columns of the old table that are null for the shards that were read anew; [] if none was read."""
+    """Return the names of the columns of the old table that the shards read anew do not fill; [] if none was read."""
     table, spool = update.inputs.parts
     return [name for name in table.schema.names if name not in spool.schema.names] if spool.rows else []

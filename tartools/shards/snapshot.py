@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """The inputs *urls* as they are when `take` is called; `check` fails if they have changed since.
+    """The inputs *urls* as they are when `take` is called; `check` raises if they have changed since.
 
-    Copies go to *tmpdir*. *samples*: their number in the first reading; None if that is not known.
+    `tmpdir`: folder of the copies of inputs that can be read only once. `account`: shows the copying as a phase.
+    `samples`: set by the caller: number of samples in the first reading; None if that is not known.
     """
 
     def __init__(self, urls: Sequence[str], tmpdir: str | None, account: Account) -> None:
@@ -35,13 +36,13 @@ class Snapshot:
 
     @property
     def has_copies(self) -> bool:
-        """True if an input was spooled: other processes can't open the copy."""
+        """True if an input was spooled, so that other processes can't read it."""
         return bool(self._copies)
 
     def take(self) -> None:
-        """Spool inputs that can be read only once; record the versions of the others. Only the first call does so.
+        """Copy inputs that can be read only once to temporary files; record the versions of the others.
 
-        The account shows the copying. Raises: StorageError.
+        Only the first call does so. Raises: StorageError.
         """
         if self._versions is not None:
             return
@@ -65,11 +66,14 @@ class Snapshot:
             }
 
     def open(self, at: int) -> Input | None:
-        """Return the copy of input number *at*, from its first byte on; None if it was not spooled."""
+        """Return the copy of input number *at* (index in `urls`), from its first byte on; None if it was not copied."""
         return self._copies[at].open() if at in self._copies else None
 
     def check(self, samples: int | None = None) -> None:
-        """Raise StorageError if an input has changed since `take`, or if it has not as many *samples* as before."""
+        """Raise StorageError if an input has changed since `take`, or the number *samples* is not `self.samples`.
+
+        Without `take`, versions are not compared; numbers only if both are known.
+        """
         if self._versions is not None:
             from tartools.storage.checks import check_unchanged
 

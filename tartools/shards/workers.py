@@ -56,7 +56,10 @@ Result = TypeVar("Result")
 
 
 class ShardPart(NamedTuple):
-    """Bytes *begin* up to *cut* of the shard *url*, input *number*; *version*: the version of its file."""
+    """A part of a shard: bytes *begin* up to *cut* of *url*, input *number* (index); without *cut*, up to its end.
+
+    `version`: that of the file when it was cut up; None for a whole shard.
+    """
 
     number: int
     url: str
@@ -66,7 +69,10 @@ class ShardPart(NamedTuple):
 
 
 class TaskPlan(NamedTuple):
-    """A task that has not been started: a part of a large shard, or several shards. Only if *forkable* by a worker."""
+    """A task that has not been started: a part of one large shard, or several shards. *number*: its index.
+
+    `forkable`: True if a worker may do it, False if only this process may.
+    """
 
     number: int
     parts: Sequence[ShardPart]
@@ -107,7 +113,7 @@ Work = Callable[[ShardTask[Result]], Iterable[bytes]]  # returns the output of a
 
 
 class RestartError(Exception):
-    """A task can't be done in a worker: the process that gathers reads on from its begin."""
+    """Raised where a worker can't do its task: the parent process then reads on from the beginning of that task."""
 
 
 def gather(
@@ -122,11 +128,10 @@ def gather(
 ) -> Tasks[Result]:
     """Yield the tasks of *work* over the samples of *urls*, in order. Take the output of each, then its result.
 
-    All local files are checked before this returns a generator; close it. There are up to *max_workers* workers at a
-    time. With *remote*, they read remote shards too: only for work without output. With *plain*, they do not read
-    compressed shards.
-
-    *work* is called with each task, and counts its samples in *account*. In a worker it may raise RestartError.
+    `work(task)`: reads the samples of the task, counts them in *account*, returns an iterator of output bytes, and sets
+    `task.result`. In a worker it may raise RestartError. `max_workers`: the most workers at a time; below 2, this
+    process does everything as one task. `remote`: they read remote shards, too: only for work without output. `plain`:
+    they do not read compressed shards. All local files are checked before this returns a generator; close it.
 
     Holds 1 MiB, and each worker up to 64 MiB of output. Raises what `read_samples` raises.
     """
@@ -139,7 +144,7 @@ def gather(
 
 
 def gather_here(batches: Iterator[Batch], work: Work[Result]) -> Tasks[Result]:
-    """Yield one task as `gather` does: *work* on *batches*, in this process."""
+    """Yield one task, as `gather` does, whose samples are *batches*; this process does *work* on it."""
     task: ShardTask[Result] = ShardTask(0, [ShardPart(0, "")], lambda _: batches)
     task.output = iter(work(task))
     with closing_upstream(task.output):
@@ -148,7 +153,7 @@ def gather_here(batches: Iterator[Batch], work: Work[Result]) -> Tasks[Result]:
 
 
 def outputs(tasks: Tasks[Result], results: list[Result] | None = None) -> Generator[bytes, None, None]:
-    """Yield the output of each of *tasks*; append its result to *results*. Closes *tasks*."""
+    """Yield the output of all *tasks* in order; append their results to *results*, if given. Closes *tasks*."""
     with closing(tasks):
         for task in tasks:
             yield from task.output
@@ -157,7 +162,7 @@ def outputs(tasks: Tasks[Result], results: list[Result] | None = None) -> Genera
 
 
 def _import_numpy(url: str) -> None:
-    """Import numpy, so that not each worker does, if the shard *url* is of small members."""
+    """Import numpy before workers are forked, which need it if the shard *url* has small members."""
     with closing(storage.open_read(url)) as stream:
         if stream.file is not None and reader.is_dense(stream.file, 0):
             runs.imported()
@@ -169,9 +174,10 @@ def _import_numpy(url: str) -> None:
 def plan_tasks(
     urls: Sequence[str], total_size: int | None, max_workers: int, *, remote: bool, plain: bool
 ) -> Iterator[TaskPlan]:
-    """Yield the tasks that *urls*, of *total_size* bytes, are shared out to, in order: see `gather`.
+    """Yield the plans of the tasks that together read *urls*, in order.
 
-    There is only one, for this process, if the input is small, or workers can't be forked.
+    `total_size`: bytes of all inputs, None if unknown. There is a single task, for this process, if the input is known
+    to be smaller than 64 MiB, *max_workers* is below 2, or no process can be forked. *remote*, *plain*: see `gather`.
     """
     if max_workers < 2 or not can_fork() or (total_size is not None and total_size < 2 * PART_BYTES):
         yield TaskPlan(0, [ShardPart(number, url) for number, url in enumerate(urls)], False)
@@ -183,7 +189,10 @@ def plan_tasks(
 def _share_out(
     urls: Sequence[str], max_workers: int, *, remote: bool, plain: bool
 ) -> Iterator[tuple[list[ShardPart], bool]]:
-    """Yield the parts of each task, and whether a worker may do it."""
+    """Yield (parts, forkable) for each task, in order: its parts, and True if a worker may do it.
+
+    Large files are cut up, small shards put together up to 32 MiB. *remote*, *plain*: see `gather`.
+    """
     remote_size = -(
         -PART_BYTES // min(MAX_REMOTE_SHARDS, -(-len(urls) // max_workers))
     )  # assumed: a request takes time
@@ -210,9 +219,10 @@ def _share_out(
 
 
 def cut_up(number: int, url: str, part_size: int) -> Iterator[tuple[list[ShardPart], bool]]:
-    """Yield the parts of the large file *url*, each of *part_size* bytes or more; one if it is compressed.
+    """Yield (parts, forkable) for each task that reads the large local file *url*, input *number*: one part each.
 
-    With each, whether a worker may read it.
+    Each part has *part_size* bytes or more. A file that is compressed or a table, or no regular file, is one part that
+    no worker may read.
     """
     with closing(storage.open_read(url)) as stream:
         file = stream.file
@@ -229,16 +239,16 @@ def cut_up(number: int, url: str, part_size: int) -> Iterator[tuple[list[ShardPa
 
 
 def is_compressed_file(url: str) -> bool:
-    """Return whether the local file *url* is compressed."""
+    """True if *url* is a local file whose first bytes are those of a compression."""
     with closing(storage.open_read(url)) as stream:
         return stream.file is not None and compression.codec_of(compression.head_of(stream.file)) is not None
 
 
 def rest_of_input(plan: TaskPlan, urls: Sequence[str]) -> TaskPlan:
-    """Return the task of *plan* and all tasks after it, for the process that gathers.
+    """Return a plan of one task for *plan* and all tasks after it: from its first byte to the end of *urls*.
 
     Only the first part of a task can begin inside a shard, and only the last can end there: it is read to the end of
-    its shard instead, then the shards of *urls* behind it.
+    its shard instead. It is for the process that gathers.
     """
     *parts, last = plan.parts
     following = (ShardPart(number, url) for number, url in enumerate(urls[last.number + 1 :], last.number + 1))
@@ -249,9 +259,9 @@ def rest_of_input(plan: TaskPlan, urls: Sequence[str]) -> TaskPlan:
 
 
 class _Gathering(Generic[Result]):
-    """Does *work* on the samples of *urls*, by workers where that is possible: see `gather`.
+    """One run of `gather`: starts workers, takes their output in order, and does in this process what they can't do.
 
-    Remembers the tasks that were started and are not gathered yet.
+    Arguments: as for `gather`. `share_memory`: the workers share the memory limit of remote reading.
     """
 
     def __init__(
@@ -274,7 +284,7 @@ class _Gathering(Generic[Result]):
         self._first: RepeatedKeyDetector | None = None  # of the shard whose part was gathered last
 
     def run(self, plans: Iterator[TaskPlan]) -> Tasks[Result]:
-        """Do the tasks *plans*; yield them in order."""
+        """Yield the tasks of *plans* in order; once a worker has failed, the rest as one task, done here."""
         try:
             for plan, worker in self._start_ahead(plans):
                 if not plan.forkable:
@@ -287,7 +297,7 @@ class _Gathering(Generic[Result]):
             self._kill_workers()
 
     def _start_ahead(self, plans: Iterator[TaskPlan]) -> Iterator[tuple[TaskPlan, Fork | None]]:
-        """Yield each of *plans* with its worker, None if this process has to do it; start later ones ahead."""
+        """Yield each of *plans* with its worker, None if this process has to do it. Starts later workers ahead."""
         while True:
             while len(self._started) <= self._max_workers and (plan := next(plans, None)):
                 self._started.append((plan, self._start(plan)))
@@ -296,7 +306,7 @@ class _Gathering(Generic[Result]):
             yield self._started.popleft()
 
     def _start(self, plan: TaskPlan) -> Fork | None:
-        """Return the worker that does *plan*; None if this process has to."""
+        """Start a worker that does *plan*, and return it; None if no worker may or can do it."""
         if not plan.forkable or not can_fork():
             return None
         try:
@@ -305,14 +315,14 @@ class _Gathering(Generic[Result]):
             return None
 
     def _kill_workers(self) -> None:
-        """Kill the workers whose results are not wanted."""
+        """Kill the workers whose output has not been taken, and forget their tasks."""
         while self._started:
             _, worker = self._started.pop()
             if worker is not None:
                 worker.close()
 
     def _do_here(self, plan: TaskPlan) -> Iterator[ShardTask[Result]]:
-        """Yield the task *plan*, done in this process."""
+        """Yield the task of *plan*, done in this process; then take the output that the consumer has left."""
         task: ShardTask[Result] = ShardTask(plan.number, plan.parts, partial(self._read, first_of=self._first_keys))
         task.output = iter(self._work(task))
         with closing_upstream(task.output):
@@ -320,7 +330,10 @@ class _Gathering(Generic[Result]):
             _take_all(task.output)
 
     def _take_over(self, plan: TaskPlan, worker: Fork) -> Generator[ShardTask[Result], None, bool]:
-        """Yield the task *plan*, done by *worker*; return False if it failed. Raises: its StorageError of a server."""
+        """Yield the task of *plan* with the output of *worker*; return False, with none yielded, if it failed.
+
+        Raises: StorageError that the worker met at a server, which this process would meet, too.
+        """
         with closing(worker), io.BufferedReader(worker.pipe, OUTPUT_READ_BYTES) as file:
             header = _header(file)
             if header is None:
@@ -334,7 +347,10 @@ class _Gathering(Generic[Result]):
             return True
 
     def _received(self, plan: TaskPlan, header: dict[str, Any], file: IO[bytes]) -> Iterator[bytes]:
-        """Yield the output behind *header* in *file*; at its end, add the counts of the worker, and its first keys."""
+        """Yield the output behind *header* in *file*; then add the worker's counts and first keys to the account.
+
+        Raises: StorageError if the worker was killed.
+        """
         for size in header["sizes"]:
             output = file.read(size)
             if len(output) < size:
@@ -350,7 +366,7 @@ class _Gathering(Generic[Result]):
                 first.left = 0
 
     def _first_keys(self, part: ShardPart) -> RepeatedKeyDetector:
-        """Return the detector of repeated keys of the shard of *part*; the parts before it have been gathered."""
+        """Return the detector of repeated keys for the shard of *part*; the parts before it have been gathered."""
         if self._first is None or not part.begin:
             self._first = first_keys(part.url, self._account, self._reading)
         return self._first
@@ -361,9 +377,10 @@ class _Gathering(Generic[Result]):
     # ---- what follows runs in a worker ----
 
     def _run_worker(self, plan: TaskPlan, pipe: int) -> None:
-        """Do *plan*, and write to *pipe* the size of a header, it, and the outputs.
+        """Do *plan*; write to *pipe* the size of a pickled header, the header (result, counts, keys), and the output.
 
-        Raises if this process can't do it.
+        A failure of a server is sent in the header. Raises, so that the parent does the task: what the work raises;
+        RestartError if something has to be reported, or the output is too large.
         """
         reports: list[str] = []
         self._account.reset(reports.append)
@@ -398,13 +415,13 @@ class _Gathering(Generic[Result]):
 
 
 def _take_all(output: Iterator[bytes]) -> None:
-    """Take the rest of *output*, so that its end is reached."""
+    """Take and drop what is left of *output*, so that the work that makes it runs to its end."""
     for _ in output:
         pass
 
 
 def _header(file: IO[bytes]) -> dict[str, Any] | None:
-    """Return the header that a worker sends first; None if it gave up or was killed."""
+    """Return the header that a worker writes first to its pipe, read from *file*; None if it failed or was killed."""
     import pickle
 
     size = file.readline()
@@ -414,7 +431,7 @@ def _header(file: IO[bytes]) -> dict[str, Any] | None:
 
 
 def _collect_output(output: Iterable[bytes]) -> list[bytes]:
-    """Return the chunks of *output*. Raises: RestartError if they are too large."""
+    """Return the chunks of *output*. Raises: RestartError if they have more than 64 MiB in all."""
     chunks: list[bytes] = []
     size = 0
     for chunk in output:
@@ -447,9 +464,10 @@ class _ListedKeys(RepeatedKeyDetector):
 def read_part(
     part: ShardPart, account: Account, reading: Reading, first_of: Callable[[ShardPart], RepeatedKeyDetector]
 ) -> Iterator[Batch]:
-    """Yield the samples of *part*; *first_of* returns the detector of repeated keys for it.
+    """Yield the samples of *part* of a shard, in batches. `first_of(part)` returns its detector of repeated keys.
 
-    Raises: RestartError if its last sample goes on behind its cut; StorageError if the file has changed.
+    Raises: RestartError if the cut at the end of the part was wrong: the last sample goes on behind it, or there is
+    none; StorageError if the file has changed since it was cut up; what reading raises.
     """
     _, url, begin, cut, version = part
     stream = ShardStream(url, account)

@@ -28,9 +28,11 @@ BatchWriter: TypeAlias = "SampleWriter | TableWriter"  # what writes an output, 
 
 
 class Destination(NamedTuple):
-    """A sink of samples: *force* replaces an existing file, *gzip* compresses for any suffix of *url*.
+    """A sink of samples that is not open yet.
 
-    *begin* returns what writes them; by default it is a shard.
+    `url`: the shard or table. `force`: replace an existing file. `gzip`: compress with gzip, whatever the suffix of
+    `url`.
+    `begin(destination)`: opens it and returns its writer; by default that of a shard.
     """
 
     url: str
@@ -39,16 +41,21 @@ class Destination(NamedTuple):
     begin: Callable[["Destination"], BatchWriter] | None = None
 
     def writer(self) -> BatchWriter:
-        """Return its writer. Raises: see `SampleWriter`."""
+        """Open the output, and return the writer: `begin(self)`, or a `SampleWriter`.
+
+        Raises: StorageError if it exists or can't be written; UsageError if its suffix contradicts `gzip`.
+        """
         return (self.begin or SampleWriter)(self)
 
 
 class SampleWriter:
-    """Writes one shard: samples, then at `commit` the end of the archive. Only then does its name appear.
+    """Writes one shard: samples, then the end of the archive. It appears under its name at `commit`, and not before.
 
-    Refuses two adjacent samples with one key, which a reader would take for one sample.
+    Refuses two adjacent samples with one key, which a reader would take for one sample. `samples`: number of samples so
+    far. `written`: as `size`. `output`: the open output.
 
-    Raises StorageError if the destination exists or can't be written; UsageError if its suffix contradicts *gzip*.
+    Raises StorageError if the destination exists or can't be written; UsageError if its suffix contradicts *gzip*, or
+    names a table.
     """
 
     def __init__(self, destination: Destination) -> None:
@@ -99,7 +106,10 @@ class SampleWriter:
             )
 
     def flush(self) -> None:
-        """Write the added samples. Of the last one only the name is held: not the buffer that it was read into."""
+        """Write the samples that wait in memory, and drop the buffers that they were read into.
+
+        Of the last sample only key, shard and longest path are kept, to compare it with the next one.
+        """
         self._broken = True
         self._writer.flush()
         self._broken = False
@@ -120,7 +130,10 @@ class SampleWriter:
         self._finished = True
 
     def commit(self) -> None:
-        """Write the end of the archive, unless `finish` has, and let the shard appear under its name. Raises as it."""
+        """Write the end of the archive, unless `finish` has, and let the shard appear under its name.
+
+        Raises StorageError, also if an earlier `write` failed.
+        """
         if not self._finished:
             self.finish()
         self.output.commit()
@@ -128,8 +141,8 @@ class SampleWriter:
     def abort(self, *, flush: bool = True) -> None:
         """Drop the shard: no end of archive is written, and no file appears.
 
-        What has gone to stdout stays. With *flush*, the whole samples that are buffered for it follow, which may wait
-        for a reader.
+        What has gone to stdout stays. With *flush*, whole samples that are buffered for stdout are written, too, which
+        may wait for a reader.
         """
         try:
             if flush and isinstance(self.output, OpenOutput) and not self._broken and not self._finished:
@@ -139,7 +152,7 @@ class SampleWriter:
 
 
 def split_output(url: str) -> tuple[str, str]:
-    """Return the output *url* without the suffix of a shard or table, and that suffix."""
+    """Return (*url* without its suffix, the suffix) for a shard or table such as `.tar.gz`; ("…", "") without one."""
     return (url[: -len(PARQUET_SUFFIX)], url[-len(PARQUET_SUFFIX) :]) if is_table_name(url) else split_suffix(url)
 
 
@@ -170,7 +183,7 @@ def check_shard_name(url: str, unless: str = "") -> None:
 
 @contextmanager
 def shard_writer(destination: Destination) -> Iterator[BatchWriter]:
-    """Give the writer of *destination*, which commits when the block ends normally, and aborts otherwise."""
+    """Context manager: open *destination* and give its writer; commit if the block ends normally, abort otherwise."""
     writer: BatchWriter | None = None
     try:
         with deferred_signals():
@@ -187,10 +200,10 @@ def shard_writer(destination: Destination) -> Iterator[BatchWriter]:
 
 
 def write_samples(samples: Iterable[Sample], destination: Destination, account: Account) -> None:
-    """Write *samples*, in order, to one shard.
+    """Write *samples*, in order, to the shard *destination*, which appears when it is complete.
 
-    Holds what `tar.Writer` holds. Raises what *samples* raises; StorageError; SampleError for two adjacent samples with
-    one key.
+    `account`: counts samples and bytes as written. Raises what *samples* raises; StorageError; SampleError for two
+    adjacent samples with one key.
     """
     with closing_upstream(samples), shard_writer(destination) as found:
         writer = cast(SampleWriter, found)  # tables are written in batches
@@ -202,7 +215,12 @@ def write_samples(samples: Iterable[Sample], destination: Destination, account: 
 
 
 def write_batches(batches: Iterable[Batches], destination: Destination, account: Account) -> None:
-    """Write all samples of *batches*, in order, to one shard, as `write_samples` does."""
+    """Write all samples of *batches*, in order, to *destination*, which appears when it is complete.
+
+    `batches`: of samples, or of rows if the destination is made for rows. `account`: counts samples and bytes as
+    written.
+    Raises what *batches* raises; StorageError; SampleError for two adjacent samples with one key.
+    """
     with closing_upstream(batches), shard_writer(destination) as writer:
         for batch in batches:
             writer.write_batch(batch, 0, len(batch))
