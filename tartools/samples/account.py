@@ -33,7 +33,10 @@ def as_warning(text: str) -> None:
 
 
 class Jobs:
-    """Counts of jobs: *total*, and of these *skipped* (done by an earlier run), *done*, *failed*, and *running* now."""
+    """Counts of jobs for the display.
+
+    `total`: all. `skipped`: done by an earlier run. `done`, `failed`, `running`: in this run, so far and now.
+    """
 
     def __init__(self, total: int = 0, skipped: int = 0) -> None:
         self.total = total
@@ -44,10 +47,10 @@ class Jobs:
 class Progress:
     """The progress of a run, for displays, and facts for its report besides the counts. No output depends on it.
 
-    *expected* is the final value of `Account.bytes_in`, and *shards* the number of input shards, if known. A
-    command that runs commands has *jobs*. Of a listing, *objects* is the number of files and objects that it had.
-    *totals* are lines about parts of the output. *written* is the number of samples in the output, if that is not
-    `samples_out`.
+    `phase`: the phase that runs now. `expected`: the final value of `Account.bytes_in`; None if unknown.
+    `shards`: number of input shards; None if unknown. `jobs`: those of a command that runs commands.
+    `objects`: files and objects in a listing; None for other runs. `totals`: lines about parts of the output.
+    `written`: samples in the output; None if that is `Account.samples_out`.
     """
 
     def __init__(self) -> None:
@@ -61,12 +64,16 @@ class Progress:
 
 
 class Account:
-    """Counts of one run.
+    """Counts of one run, which must add up, and the place where it reports faults and warnings.
 
-    Each of *samples_in* becomes one of: *samples_out* (passed on to an output), *left_out* (on request), *joined* (part
-    of another sample), *dropped* (reported). *omissions* counts reports of data that are missing in an output that is
-    otherwise complete; with any, the exit status is 1. *say* gets one line for each report, and for each warning
-    unless *quiet*. *progress* is for whoever watches the run.
+    Each of `samples_in` becomes one of: `samples_out` (passed on to an output), `left_out` (on request), `joined` (part
+    of another sample), `dropped` (reported).
+    `omissions`: reports of data that are missing in an output that is otherwise complete; with any, the exit status is
+    1.
+    `specials`: members that are no regular files. `watched`: checks to call before a commit; they raise.
+    `torn`: keys that return after other keys of their shard, each with the first such shard.
+    `progress`: for whoever watches the run. *say* gets one line for each report, and for each warning unless *quiet*.
+    Other attributes: see the comments.
     """
 
     def __init__(self, say: Callable[[str], None] = as_warning, quiet: bool = False) -> None:
@@ -94,20 +101,23 @@ class Account:
 
     @property
     def settled(self) -> int:
-        """The number of samples that are accounted for."""
+        """The number of samples whose fate is known: passed on, left out, joined or dropped."""
         return self.samples_out + self.left_out + self.joined + self.dropped
 
     def counts(self) -> dict[str, int]:
-        """Return the additive counts by name, for `add` in another process."""
+        """Return the counts of `SUMMED_COUNTERS` by name, for `add` in another process."""
         return {name: getattr(self, name) for name in SUMMED_COUNTERS}
 
     def add(self, counts: Mapping[str, int]) -> None:
-        """Add the *counts* of another account."""
+        """Add *counts*, by name, from `counts` of another account."""
         for name, count in counts.items():
             setattr(self, name, getattr(self, name) + count)
 
     def reset(self, say: Callable[[str], None]) -> None:
-        """Start again from zero, reporting to *say*: in a fork, which counts its own part."""
+        """Set the counts of `SUMMED_COUNTERS` to zero, drop the checks, and report to *say* from now on.
+
+        For a fork, which counts its own part.
+        """
         self.say, self.specials, self.watched = say, 0, []
         for name in SUMMED_COUNTERS:
             setattr(self, name, 0)
@@ -135,12 +145,15 @@ class Account:
             self.torn.setdefault(key, shard)
 
     def omit(self, message: str) -> None:
-        """Report by *message* that data were not written, or were written unprocessed."""
+        """Report by *message* that data were not written, or were written unprocessed; count it in `omissions`."""
         self.omissions += 1
         self.say(message)
 
     def special(self, place: str, kind: str) -> None:
-        """Report a member that is no regular file: the first at once, the others as a number in `settle`."""
+        """Report a member that is no regular file: the first at once, the others as a number in `settle`.
+
+        *place*: its shard and byte. *kind*: "hard link", "sparse file" and so on.
+        """
         self.specials += 1
         if self.specials == 1:
             reason, remedy = SPECIAL_REMEDIES.get(kind, ("carries no sample data", ""))
@@ -148,7 +161,7 @@ class Account:
             self.omit(f"{place}: a {kind} {reason} and is not passed on ({advice}{option('skip-special')} accepts it)")
 
     def check(self) -> None:
-        """Raise the failure of an input that has changed, or of a field that no sample had.
+        """Call all checks of `watched`. Raises: the error that an input has changed, or that no sample had a field.
 
         To be called before an output is committed.
         """
@@ -171,9 +184,11 @@ class Account:
 
 
 class Phase(NamedTuple):
-    """The phase of a run: its *name*, if there are several; *done* returns how many of *total* samples are processed.
+    """The phase of a run, for displays.
 
-    Without *total*, bytes show how far it is. *account* has the counts of this phase, if they are not those of the run.
+    `name`: "" if the run has one phase. `total`: samples in it; None if unknown: then bytes show how far it is.
+    `done`: returns how many of these samples are processed.
+    `account`: counts of this phase, if they are not those of the run.
     """
 
     name: str = ""
@@ -183,8 +198,9 @@ class Phase(NamedTuple):
 
 
 class RepeatedKeyDetector:
-    """Detects repeated keys among the first 10,000 samples of one shard: *report* gets each that returns after others.
+    """Detects keys that return after other keys, among the first 10,000 samples of one shard.
 
+    *report*: called with each such key. `left`: samples whose keys are still to be compared.
     Holds: these keys, until the last of them has come.
     """
 

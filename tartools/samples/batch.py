@@ -31,7 +31,11 @@ Label = TypeVar("Label")
 
 
 class SampleColumns(Protocol):
-    """The values that a table has of samples, in columns; no sample is read for them."""
+    """The values that a table has of samples, in columns; no sample is read for them.
+
+    `url`: of the table. `first`: number of the first row. `names`: of all columns of the table.
+    `fields`: those that samples of the table may have; None if it does not list them.
+    """
 
     url: str  # of the table
     first: int  # number of the first row
@@ -44,10 +48,14 @@ class SampleColumns(Protocol):
         """Return the column *name*, an array of Arrow; None if there is no such column."""
 
     def values(self, name: str) -> Sequence[Any] | None:
-        """Return the value of the column *name* for each sample; None if there is no such column."""
+        """Return the value of the column *name* for each sample, None for null; None if there is no such column."""
 
     def members(self) -> tuple[list[str], Any, Any] | None:
-        """Return fields, offsets and sizes of the members of each sample; None if the table does not list them."""
+        """Return (fields, offsets, sizes): arrays with a row for each sample, a column for each field, in bytes.
+
+        An offset is -1 for an absent field, and -2 for one that is there twice. None if the table does not list
+        members.
+        """
 
     def lacks(self, field: str) -> bool:
         """True if the table says that no sample has *field*, ignoring case."""
@@ -56,7 +64,8 @@ class SampleColumns(Protocol):
 class Batch:
     """Adjacent samples from one shard, or one sample that stands alone.
 
-    *shard* is the URL that they were read from; if they come from several, one URL for each is given.
+    `keys`: of the samples. `columns`: what a table knows of them; None if they were read.
+    `shard`: the URL that all were read from; "" if *shard* has one URL for each of them: then see `shards`.
     `Sample` objects are made on demand. Holds: the buffer or file that the samples are in.
     """
 
@@ -87,7 +96,10 @@ class Batch:
 
     @classmethod
     def in_buffer(cls, data: bytes, keys: Sequence[bytes], bounds: list[int], shard: str | Sequence[str]) -> Batch:
-        """Return the samples *keys*, which have these *bounds* in *data*. Their members are parsed on first use."""
+        """Return the samples *keys*, which are adjacent in *data*: sample n fills `bounds[n]` to `bounds[n + 1]`.
+
+        Their members are parsed on first use. *shard*: the URL of all, or one for each.
+        """
         return cls(ContiguousGroups(data, list(keys), bounds, None, []), shard)
 
     def __len__(self) -> int:
@@ -120,7 +132,7 @@ class Batch:
     def bounds(self) -> list[int] | None:
         """Return the offset in the shard at which each sample begins, and the one at which the last ends.
 
-        None if the samples are not in one piece there, with the headers that they have.
+        None if the samples are not in one piece there, with their own headers.
         """
         if self._groups is not None:
             source, starts = self._groups.source, self._groups.starts
@@ -170,7 +182,7 @@ class Batch:
         return sum(padded(m.size) + (m.data - m.start if m.head is None else BLOCK) for m in self._lone.members)
 
     def stored_by_shard(self) -> dict[str, list[int]]:
-        """Return [samples, bytes] of each shard that the samples were read from."""
+        """Return [number of samples, bytes] by the URL of each shard that the samples were read from."""
         if len(self.shards) == 1:
             return {self.shards[0]: [len(self), self.stored()]}
         totals: dict[str, list[int]] = {}
@@ -195,11 +207,17 @@ class Batch:
         return group_samples(self) if members is None else group_members(keys, members, firsts, buffer)
 
     def described(self) -> Iterator[Batch]:
-        """Yield the samples in batches that know their fields: of a table the rows that list them; others are read."""
+        """Yield batches whose fields are known without a read of samples: here this batch, which was read already.
+
+        A batch of table rows overrides this: it reads the samples whose fields its rows do not list.
+        """
         yield self
 
     def member_lists(self, first: int) -> Iterator[tuple[bytes, str, Sequence[Member]]]:
-        """Return key, shard and members of each sample from number *first* on; members may be plain tuples."""
+        """Return an iterator of (key, shard, members) of each sample from number *first* on.
+
+        Members may be plain tuples.
+        """
         groups = self._groups
         if groups is None or groups.members is None:
             return (
@@ -214,7 +232,10 @@ class Batch:
     # ---- parts of it ----
 
     def count_fitting(self, first: int, room: int) -> int:
-        """Return the number of samples, from number *first* on, that fit into *room* bytes of an archive."""
+        """Return the number of samples, from number *first* on, that fit into *room* bytes of an archive.
+
+        It may be 0.
+        """
         if self._groups is None:
             return int(self[0].size <= room)
         from bisect import bisect_right
@@ -244,12 +265,15 @@ class Batch:
 
 
 def _is_input(source: Source) -> TypeGuard[io.FileIO]:
-    """True if *source* is a plain file that is read; scratch files are writable."""
+    """True if *source* is an input file that is plain.
+
+    False for a buffer, and for a scratch file, which is writable.
+    """
     return isinstance(source, io.FileIO) and not source.writable()
 
 
 def runs_of_labels(labels: Iterable[Label]) -> Iterator[tuple[int, int, Label]]:
-    """Yield begin, end (exclusive) and value of each run of equal *labels*.
+    """Yield (begin, end, label) for each run of equal *labels*; end is exclusive.
 
     >>> list(runs_of_labels([True, True, False]))
     [(0, 2, True), (2, 3, False)]

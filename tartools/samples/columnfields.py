@@ -22,7 +22,10 @@ Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification
 
 @lru_cache(1 << 16)
 def name_of_field(name: str) -> bytes:
-    """Return the field name for the column *name*. Raises: SampleError if it can be none."""
+    """Return the name of the field, as bytes, for the column *name*.
+
+    Raises: SampleError if no field can have this name.
+    """
     if not name or not name.isprintable():
         raise SampleError(f"not a name for a field: {name!r}")
     check_nameable(name)
@@ -39,9 +42,9 @@ def check_nameable(name: str) -> None:
 class ChosenColumns(NamedTuple):
     """A choice of columns, and their fields.
 
-    *words* are (choices, new name or None), as a field specification has them; if None, all columns are taken, but if
-    *hidden* not those whose names begin with two underscores. *dropped* are never taken. *fold* makes the names equal
-    that are one name.
+    `words`: (choices, new name or None), as a field specification has them; None: all columns.
+    `dropped`: names of columns that are never taken. `fold`: makes names equal that mean one column, such as by case.
+    `hidden`: True if, without words, columns whose names begin with two underscores are not taken.
     """
 
     words: Words | None
@@ -50,9 +53,9 @@ class ChosenColumns(NamedTuple):
     hidden: bool = True
 
     def of(self, columns: Mapping[str, int]) -> list[tuple[int, str]]:
-        """Return the places of the chosen columns with their fields.
+        """Return (index of the column, name of its field) for the chosen ones of *columns*, which has index by name.
 
-        *columns*: places by name, of the columns to choose from. Raises: SampleError for one field twice.
+        A word that names no column is skipped: see `lost`. Raises: SampleError for one field twice.
         """
         if self.words is None:
             hidden = "__" if self.hidden else "\0"
@@ -75,7 +78,7 @@ class ChosenColumns(NamedTuple):
         return chosen
 
     def lost(self, columns: Iterable[str]) -> list[str]:
-        """Return the words that name none of *columns*."""
+        """Return the words that name none of *columns*, as the user wrote their choices."""
         names = {self.fold(name) for name in columns}
         return [";".join(choices) for choices, _ in self.words or () if not any(self.fold(c) in names for c in choices)]
 
@@ -112,7 +115,7 @@ def field_of(name: str, value: object) -> tuple[str, bytes]:
 
 
 def with_suffix(name: str, suffix: str) -> str:
-    """Return *name*, whose last part is *suffix*: added if it was another.
+    """Return *name* with *suffix* as its last part: added, unless it is that already.
 
     >>> with_suffix("emb", "npy"), with_suffix("emb.npy", "npy"), with_suffix("npy", "npy")
     ('emb.npy', 'emb.npy', 'npy')
@@ -142,13 +145,13 @@ class EmptyRows:
         self._first = ""
 
     def add(self, account: Account, place: str) -> None:
-        """Count a row, at *place*, as dropped."""
+        """Count a row, at *place* (for the report), as dropped by *account*."""
         account.dropped += 1
         self._count += 1
         self._first = self._first or place
 
     def report(self, account: Account) -> None:
-        """Report the rows, if there were any, as an omission."""
+        """Report the rows, if there were any, as one omission of *account*."""
         if self._count:
             kind = self._kind
             rows_text = several(
@@ -158,11 +161,12 @@ class EmptyRows:
 
 
 class RowFormat:
-    """How the rows are to be read: which column has the *key* (None: one of `KEY_COLUMNS`), which columns are *chosen*.
+    """How the rows of tables become samples.
 
-    *alone*: all rows are in one file. Keys that are names of files end at a dot, as *dots* says. The reader
-    sets *single* if each row has the one field of this name: then a row is only its payload. Else rows are
-    their fields as `packed_row` packs them.
+    *key*: the column that has the keys; None: one of `KEY_COLUMNS`. *chosen*: the columns that become fields.
+    *is_only_file*: True if all rows are in one file. *dots*: where keys that are names of files end.
+    `single`: set by the reader if each row has one and the same field: its name. Then a packed row is only the payload;
+    else its fields, as `packed_row` packs them.
     """
 
     def __init__(self, key: str | None, chosen: ChosenColumns, is_only_file: bool, dots: Dots = None) -> None:
@@ -174,7 +178,10 @@ class RowFormat:
 
 
 def key_column(names: Sequence[str], key: str | None, url: str) -> int:
-    """Return the index of the key column in *names*. Raises: SampleError if there is none, or two."""
+    """Return the index in *names* of the column *key*, or if that is None of `__key__` or `key`.
+
+    Raises: SampleError, with *url*, if there is none, or two.
+    """
     for name in (key,) if key is not None else KEY_COLUMNS:
         if names.count(name) > 1:
             raise SampleError(f"two columns are called {name!r}", url=url)
@@ -187,7 +194,7 @@ def key_column(names: Sequence[str], key: str | None, url: str) -> int:
 
 
 def check_words(columns: Sequence[str], rows: RowFormat, url: str) -> None:
-    """Raise SampleError if there is none of *columns* for a word of -f."""
+    """Raise SampleError, with *url*, if a word of -f names none of *columns*."""
     if lost := " ".join(rows.chosen.lost(columns)):
         raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {field_list(columns)}", url=url)
 
@@ -201,12 +208,16 @@ def check_keys(keys: Sequence[bytes]) -> None:
 
 
 def keys_of_files(keys: list[bytes], dots: Dots) -> list[bytes]:
-    """Return *keys* with the key of the file in place of each file name."""
+    """Return *keys*, of which those that are names of files are cut to the key, as *dots* says: see `key_of_file`."""
     return [key_of_file(key, dots) for key in keys] if b"." in b"".join(keys) else keys
 
 
 def packed_row(key: object, fields: Iterable[tuple[str, object]], dots: Dots) -> tuple[bytes, bytes]:
-    """Return the key and the *fields*, (name, value), of a row, marshalled. None is no field. Raises: SampleError."""
+    """Return the key of a row, as bytes, and its *fields*, (name, value), as marshalled pairs of field and payload.
+
+    None is no field. *dots*: where a key that is the name of a file ends.
+    Raises: SampleError for a null or unusable key, a bad name, a lone surrogate, or one field twice.
+    """
     if key is None:
         raise SampleError("the key is null")
     name = "key"

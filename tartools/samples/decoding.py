@@ -61,7 +61,10 @@ class PictureHeader(NamedTuple):
 
 
 class PictureState(NamedTuple):
-    """The *header* of a picture, None if it can't be read; why it is *broken*; whether all of it was *decoded*."""
+    """The state of a picture. `header`: None if it can't be read. `broken`: why it is broken; None if it is not.
+
+    `decoded`: True if all of it was decoded, so that `broken` counts the pixels too.
+    """
 
     header: PictureHeader | None
     broken: str | None
@@ -69,7 +72,10 @@ class PictureState(NamedTuple):
 
 
 def picture_header(member: Member) -> PictureHeader:
-    """Return the header of the picture *member* without decoding it. Raises: see `decoded`; not for bad pixels."""
+    """Return the header of the picture *member* without decoding it.
+
+    Raises: any exception that Pillow raises for a header that is damaged or of no known format.
+    """
     with _opened(member, pixels=False) as opened:
         return header_of(opened)
 
@@ -115,7 +121,10 @@ def simplejpeg_hint(fields: Iterable[str]) -> str | None:
 
 
 def facts(member: Member, decode: bool = False) -> tuple[int | None, int | None, str | None, str | None, str | None]:
-    """Return width, height, format and mode of the picture *member*, and why it is broken, as `described`."""
+    """Return (width, height, format, mode, fault) of the picture *member*; fault is why it is broken, or None.
+
+    The first four are None if the header can't be read. With *decode*, all of it is decoded, strictly: see `described`.
+    """
     header, broken, _ = described(member, decode, strict=True)
     if header is None:
         return None, None, None, None, broken
@@ -132,9 +141,9 @@ class Likeness(NamedTuple):
 
 
 def likeness_or_none(member: Member) -> Likeness | None:
-    """Return the likeness of the picture *member*: see `likeness`.
+    """Return the hash and mean colours of the picture *member*; None if it is broken or has too many pixels.
 
-    None if it is broken or has too many pixels. Raises: TarToolsError if the payload can't be read.
+    Raises: TarToolsError if the payload can't be read.
     """
     try:
         return likeness(member)
@@ -213,14 +222,15 @@ def _opened(member: Member, pixels: bool = True) -> Iterator[Image]:
 
 
 def header_of(opened: Image) -> PictureHeader:
-    """Return the header of an *opened* picture."""
+    """Return the header of an *opened* picture: format, size and mode."""
     return PictureHeader(str(opened.format), opened.width, opened.height, opened.mode)
 
 
 def reduced(opened: Image, side: int) -> bool:
-    """Set up an *opened* picture to be decoded at *side* by *side* pixels or more; True if it has few enough pixels.
+    """Set up an *opened* picture to be decoded at *side* by *side* pixels or more; return whether it may be decoded.
 
-    A JPEG can be decoded at a half, a quarter, an eighth; a progressive one takes memory for all its pixels.
+    False if it would have more than `MAX_PIXELS` pixels in memory. A JPEG can be decoded at a half, a quarter or an
+    eighth; a progressive one takes memory for all its pixels.
     """
     pixels = math.prod(opened.size)
     opened.draft(None, (side, side))
@@ -228,7 +238,7 @@ def reduced(opened: Image, side: int) -> bool:
 
 
 def turn(picture: Image) -> None:
-    """Rotate *picture* as its EXIF data say, if they can be read."""
+    """Rotate *picture*, in place, as its EXIF data say, if they can be read."""
     from PIL import ImageOps
 
     try:
@@ -304,8 +314,8 @@ def decoded_picture(data: bytes, mode: str, refused: Refused = None) -> Image:
     A JPEG is decoded by simplejpeg, if that is installed, to the same bytes as by Pillow, in a third of the time; what
     it refuses goes to Pillow, and `refused()` is called, so that the caller can count such pictures.
 
-    Raises: SampleError if it is in none of `PICTURE_FORMATS`, or has more than `MAX_PIXELS` pixels; what Pillow raises
-    for damage.
+    Raises: SampleError if it is in none of `PICTURE_FORMATS`, has more than `PIL.Image.MAX_IMAGE_PIXELS` pixels, or
+    more than 8 bits of grey; what Pillow raises for damage.
     """
     from PIL import Image
 
@@ -330,9 +340,10 @@ def array(
 ) -> Any:
     """Return the picture *data* in Pillow's *mode* as an array: height, width, and channels unless that is "L".
 
-    If *first*, channels are first. If *floats*, values are from 0 to 1, in 32 bits; else bytes. With *least*, a JPEG
-    may be decoded at a half, a quarter or an eighth; `least(height, width)` returns the least height and width.
-    *refused*: see `decoded_picture`. Holds: the decoded picture, and the array. Raises: as `decoded_picture`.
+    If *first*, channels are first. If *floats*, values are from 0 to 1, in 32 bits, also those of 16 bits of grey; else
+    bytes. With *least*, a JPEG may be decoded at a half, a quarter or an eighth; `least(height, width)` returns the
+    least height and width. `refused()` is called if simplejpeg refuses a JPEG, which Pillow decodes then.
+    Holds: the decoded picture, and the array. Raises: as `decoded_picture`.
     """
     decoded = _by_simplejpeg(data, mode, least, refused)
     if decoded is None:
@@ -351,7 +362,8 @@ def stored_picture(data: bytes) -> Image:
     """Return the picture *data* in the mode that it is stored in: with a palette its indexes, with 16 bits all of them.
 
     A PNG of 2 or 4 bits of grey has its values, which Pillow spreads over 8 bits.
-    Raises: as `decoded_picture`; SampleError also for colours of 16 bits, of which Pillow drops the lower 8.
+    Raises: SampleError if it is of another format, too large, or has colours of 16 bits, of which Pillow drops the
+    lower 8; what Pillow raises for damage.
     """
     with _checked(data) as opened:
         bits, colour_type = data[24:26] if opened.format == "PNG" else (8, 0)
@@ -427,9 +439,10 @@ def _arranged(image: Any, size: tuple[int, int], mode: str, first: bool, floats:
 def _by_simplejpeg(
     data: bytes, mode: str, min_size: Callable[[int, int], tuple[int, int]] | None, refused: Refused
 ) -> Any:
-    """Return the JPEG *data* as an array; None if it is no JPEG, or if Pillow has to decode it.
+    """Return the JPEG *data* in *mode* as an array; None if it is no JPEG, or if Pillow has to decode it.
 
-    Pillow's grey of colours, and its colours of CMYK, are others than those of libjpeg. Raises: as `_checked`.
+    *min_size*, *refused*: as *least* and *refused* of `array`. Pillow's grey of colours, and its colours of CMYK, are
+    others than those of libjpeg. Raises: SampleError if it has too many pixels.
     """
     if not data.startswith(JPEG_MAGIC):
         return None
@@ -466,7 +479,10 @@ def _check_size(pixels: int) -> None:
 
 @contextmanager
 def _checked(data: bytes) -> Iterator[Image]:
-    """Give the picture *data*, opened, but not decoded. Raises: as `decoded_picture`."""
+    """Open the picture *data*, whose pixels are not decoded yet, for the body of `with`.
+
+    Raises: SampleError for another format or too many pixels; what Pillow raises for damage.
+    """
     from PIL import UnidentifiedImageError
 
     try:

@@ -56,7 +56,7 @@ def encode(field: str, value: object) -> bytes:
 
 
 def as_python(value: Any) -> Any:
-    """Return tensors as arrays, arrays without a dimension as a Python value, and anything else as it is.
+    """Return a tensor as an array, an array without a dimension as a Python value, and anything else as it is.
 
     Raises: TypeError for a tensor of numbers that numpy does not have, such as bfloat16.
     """
@@ -65,11 +65,15 @@ def as_python(value: Any) -> Any:
 
 
 def _off_torch(value: Any) -> Any:
+    """Return a torch tensor as a numpy array, without gradient and from its device; anything else as it is."""
     return value.detach().cpu().numpy() if hasattr(value, "cpu") else value  # files have `detach` too
 
 
 def _plainer(value: Any) -> Any:
-    """Return an array or tensor inside of a value as numbers and lists. Raises: TypeError for other things."""
+    """Return an array or tensor inside of a value as numbers and lists, for the encoders of JSON and MessagePack.
+
+    Raises: TypeError for other things.
+    """
     plain = as_python(value)
     if hasattr(plain, "tolist"):
         return plain.tolist()
@@ -79,17 +83,20 @@ def _plainer(value: Any) -> Any:
 
 
 def _json(value: object) -> bytes:
+    """Return *value* as JSON in UTF-8; arrays are lists. Raises: TypeError, ValueError for NaN."""
     import json
 
     return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plainer).encode()
 
 
 def _msgpack(value: object) -> bytes:
+    """Return *value* as MessagePack; arrays are lists. Raises: ModuleNotFoundError, and what msgpack raises."""
     packed: bytes = _module("msgpack").packb(value, default=_plainer)
     return packed
 
 
 def _npy(value: object) -> bytes:
+    """Return *value*, an array or numbers, as a .npy file. Raises: ValueError for objects, which would be pickled."""
     import numpy as np
 
     file = io.BytesIO()
@@ -98,6 +105,7 @@ def _npy(value: object) -> bytes:
 
 
 def _npz(value: object) -> bytes:
+    """Return *value*, arrays by name or one array, as a compressed .npz file. Raises: TypeError for objects."""
     import numpy as np
 
     values = value if isinstance(value, Mapping) else {"arr_0": value}
@@ -110,7 +118,10 @@ def _npz(value: object) -> bytes:
 
 
 def _tenbin(value: object) -> bytes:
-    """Return one array or a list of them as webdataset does."""
+    """Return *value*, one array or a list of them, in the format of webdataset's tenbin.
+
+    Raises: ModuleNotFoundError.
+    """
     import numpy as np
 
     arrays = map(np.asarray, map(_off_torch, value if isinstance(value, (list, tuple)) else [value]))
@@ -119,6 +130,7 @@ def _tenbin(value: object) -> bytes:
 
 
 def _torch(value: object) -> bytes:
+    """Return *value* as `torch.save` writes it. Raises: ModuleNotFoundError."""
     file = io.BytesIO()
     _module("torch").save(value, file)  # for who has tensors; nothing here reads it
     return file.getvalue()
@@ -160,6 +172,7 @@ def without_codec(field: str) -> tuple[str, Codec | None]:
 
 
 def _compressed(codec: Codec, data: bytes) -> bytes:
+    """Return *data* compressed by *codec*, as one whole stream."""
     compressor = codec.compressor()
     return bytes(compressor.compress(data) + compressor.flush())
 

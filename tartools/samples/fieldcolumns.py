@@ -27,7 +27,11 @@ MAX_SAMPLE_DISTANCE_BYTES = 1 << 13  # bytes; payloads in a file that are this c
 
 
 class Combination:
-    """Samples with the same fields in the same order: their *numbers* in the batch, their *keys*, a column a field."""
+    """Samples of a batch that have the same fields in the same order.
+
+    `numbers`: their indexes in the batch. `keys`: their keys. `fields`: names of the fields.
+    `columns`: a `FieldColumn` for each field.
+    """
 
     __slots__ = ("columns", "fields", "keys", "numbers")
 
@@ -40,12 +44,16 @@ class Combination:
 
     @property
     def has_repeated_field(self) -> bool:
-        """True if two columns have one name."""
+        """True if a field occurs twice in each of the samples."""
         return len(set(self.fields)) < len(self.fields)
 
 
 class FieldColumn:
-    """One field of the samples of a combination: a member of each. *name* is "" for members without a field."""
+    """One field of the samples of a combination, with an item for each. *name* is "" for members without a field.
+
+    *members*: one for each sample. *buffer*: reads their payloads, if they are in one file.
+    *offsets*: of the payloads in the shard, if they can't be computed from the members.
+    """
 
     def __init__(
         self,
@@ -74,11 +82,11 @@ class FieldColumn:
 
     @property
     def padding(self) -> int:
-        """The bytes of padding after the payloads, all together."""
+        """The bytes of padding after the payloads of all samples, their sum."""
         return sum([-size % BLOCK for size in self.sizes])
 
     def offsets(self) -> Sequence[int]:
-        """Return the offset in the shard of each payload. Ask only if the batch has bounds."""
+        """Return the offset in the shard of each payload. It is right only if the batch has bounds (`Batch.bounds`)."""
         if self._offsets is not None:
             return self._offsets
         # a member may be in an older buffer than the others: see `ContiguousGroups`
@@ -97,7 +105,7 @@ class FieldColumn:
         return self._read(sizes)
 
     def _read(self, sizes: Sequence[int]) -> list[bytes | bytearray]:
-        """Return the first bytes of the payloads, of these *sizes*."""
+        """Return the first bytes of each payload, as many as *sizes* has for it."""
         if self._buffer is not None:
             return self._buffer.read(list(map(itemgetter(3), self.members)), sizes)
         return [
@@ -106,7 +114,7 @@ class FieldColumn:
         ]
 
     def value_counts(self, max_bytes: int) -> dict[str, int] | None:
-        """Return the count of each payload of at most *max_bytes* bytes, as text without a final newline.
+        """Return how often each payload of at most *max_bytes* bytes occurs, by its text without a final newline.
 
         None if the samples are rows of a table without a column for the field. Raises: StorageError.
         """
@@ -120,15 +128,16 @@ class FieldColumn:
         return counts
 
     def picture_facts(self, measure: Callable[[Member], tuple[Any, ...]]) -> Sequence[tuple[Any, ...] | None] | None:
-        """Return the result of *measure*, such as `decoding.facts`, for each picture; None for one without facts.
+        """Return the result of *measure*, such as `decoding.facts`, for each member.
 
-        None if the samples are rows of a table without columns for it.
+        Samples that are rows of a table are not measured: an item is None if the table has no facts of a picture, and
+        the result is None if it has no columns for them.
         """
         return [measure(Member._make(member)) for member in self.members]
 
 
 class ArrayColumn(FieldColumn):
-    """A field of samples that the reader returned as arrays."""
+    """The field with index *number* of samples that the reader returned as arrays: *groups*, which are all uniform."""
 
     def __init__(self, groups: ContiguousGroups, number: int, buffer: FileBuffer | None = None) -> None:
         assert groups.alike is not None
@@ -147,7 +156,7 @@ class ArrayColumn(FieldColumn):
 
     @property
     def padding(self) -> int:
-        """The bytes of padding after the payloads, all together."""
+        """The bytes of padding after the payloads of all samples, their sum."""
         return int((-self._uniform.sizes[:, self._number] % BLOCK).sum())
 
     def offsets(self) -> Sequence[int]:
@@ -160,7 +169,7 @@ class ArrayColumn(FieldColumn):
         sizes.frombytes(self._uniform.sizes[:, self._number].tobytes())
 
     def _read(self, sizes: Sequence[int]) -> list[bytes | bytearray]:
-        """Return the first bytes of the payloads, of these *sizes*."""
+        """Return the first bytes of each payload, as many as *sizes* has for it."""
         places = (self._uniform.begins[:, self._number] + BLOCK).tolist()
         if self._buffer is not None:
             return self._buffer.read(places, sizes)
@@ -168,6 +177,7 @@ class ArrayColumn(FieldColumn):
         return [source[at : at + size] for at, size in zip(places, sizes, strict=True)]
 
     def _shard_offsets(self) -> Any:
+        """Return the offset in the shard of each payload, as an array of int64."""
         source = self._groups.source
         return self._uniform.begins[:, self._number] + (BLOCK + (source.base if isinstance(source, Chunk) else 0))
 
@@ -183,7 +193,10 @@ class FileBuffer:
         self._bytes: bytes | None = None
 
     def read(self, places: Sequence[int], sizes: Sequence[int]) -> list[bytes | bytearray]:
-        """Return the payloads at *places*, of these *sizes*. Raises: StorageError if the file has changed."""
+        """Return the payloads that begin at *places* of the file, of these *sizes* in bytes.
+
+        Raises: StorageError if the file has changed.
+        """
         begin = self._begin
         if self._bytes is None:
             if self._end - begin > MAX_SAMPLE_DISTANCE_BYTES * len(places):
@@ -193,7 +206,7 @@ class FileBuffer:
 
 
 def group_samples(samples: Iterable[Sample]) -> list[Combination]:
-    """Return *samples* grouped by their fields, in order of appearance."""
+    """Return *samples* grouped by their fields, in order of appearance of the groups."""
     keys, firsts, members = [], [], list[Member]()
     for sample in samples:
         keys.append(sample.raw_key)
@@ -211,7 +224,8 @@ def group_members(
 ) -> list[Combination]:
     """Return the samples *keys* grouped by their fields; the *members* of sample n begin at `firsts[n]`.
 
-    A lone sample begins at byte *begin* of its shard, if that is known.
+    *buffer*: reads the payloads, if all are in one file. *begin*: offset of a lone sample in its shard, if that is
+    known; then the offsets of its payloads are computed from it.
     """
     width = len(members) // len(keys)
     if width and list(firsts) == list(range(0, len(members), width)):  # usually: then no loop over samples
@@ -247,7 +261,10 @@ def group_members(
 
 
 def _lone_offsets(members: Iterable[Member], begin: int) -> Iterator[list[int]]:
-    """Yield the offset in the shard of the payload of each of *members*; the first member begins at *begin*."""
+    """Yield, for each of *members*, a list of one offset: that of its payload in the shard.
+
+    The members are adjacent, and the first begins at byte *begin*.
+    """
     for member in members:
         yield [begin + (member.data - member.start if member.head is None else len(member.head))]
         begin += member.stored

@@ -46,7 +46,10 @@ def key_of_file(name: bytes, dots: Dots = None) -> bytes:
 
 
 def sample_key(name: bytes | None, dots: Dots = None) -> bytes:
-    """Return the key of a sample whose key, or file's name, a column has. Raises: SampleError if it can be none."""
+    """Return the key for *name*, a key or the name of a file from a column; *dots*: where a file's name ends the key.
+
+    Raises: SampleError if it is None, empty, unsafe to unpack, or would not read back.
+    """
     if name is None:
         raise SampleError("the key is null")
     key = key_of_file(name, dots)

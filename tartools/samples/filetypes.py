@@ -38,10 +38,11 @@ def suffix_of(field: str) -> str:
 
 
 class FileType(NamedTuple):
-    """A type of files: its name (*what*) with an article, its *kind*, the *suffixes* of its fields, and its *magics*.
+    """A type of files, as its first bytes or the suffix of its field show it.
 
-    Magics are first bytes, one of which each such file has; RIFF and MPEG-4 have theirs further on, see `type_of_file`.
-    A PICTURE is one that Pillow decodes itself. *brief* is its name in tarshow.
+    `what`: its name with an article. `kind`: PICTURE (one that Pillow decodes itself), SOUND, VIDEO, ARRAY or OTHER.
+    `suffixes`: of fields with such payloads. `briefly`: its name in tarshow, if that is not `what`.
+    `magics`: first bytes, one of which each such file has; RIFF and MPEG-4 have theirs further on: see `type_of_file`.
     """
 
     what: str
@@ -52,7 +53,7 @@ class FileType(NamedTuple):
 
     @property
     def brief(self) -> str:
-        """The name without an article."""
+        """The name of the type in tarshow, without an article."""
         return self.briefly or re.sub("^an? ", "", self.what)
 
 

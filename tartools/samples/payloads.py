@@ -29,7 +29,7 @@ def unpack(field: str, payload: bytes) -> bytes:
 def unpacked_member(member: Member) -> Member:
     """Return *member* as a member of the inner field if its field ends in gz and the like, else itself.
 
-    Raises: as `unpack`.
+    Raises: ValueError if it is not such data, is damaged, or has more than 1 GiB.
     """
     field = field_name(member)
     inner, codec = without_codec(field)
@@ -40,6 +40,7 @@ def unpacked_member(member: Member) -> Member:
 
 
 def _decompress(codec: Codec, payload: bytes) -> bytes:
+    """Return *payload*, in *codec*, decompressed. Raises: ValueError if it is damaged, or has more than 1 GiB."""
     try:
         return decompress(codec, payload, MAX_UNPACKED_BYTES)
     except TarFormatError as error:
@@ -49,9 +50,8 @@ def _decompress(codec: Codec, payload: bytes) -> bytes:
 def parse_json(payload: bytes, constants: list[str] | None = None) -> Any:
     r"""Return the value of the JSON *payload*, in UTF-8, UTF-16 or UTF-32, with a byte order mark or not.
 
-    These are what webdataset reads. constants: gets each NaN and Infinity, which Python reads, but RFC 8259 excludes.
-
-    Raises: ValueError.
+    These are what webdataset reads. *constants*: a list that gets the text of each NaN and Infinity, which Python
+    reads, but RFC 8259 excludes. Raises: ValueError.
 
     >>> parse_json(b'\xef\xbb\xbf{"a": 1}'), parse_json(b"[1]")
     ({'a': 1}, [1])
@@ -59,6 +59,7 @@ def parse_json(payload: bytes, constants: list[str] | None = None) -> Any:
     import json
 
     def note_constant(text: str) -> float:
+        """Record *text*, NaN or Infinity, and return it as a float."""
         constants.append(text)  # type: ignore[union-attr]
         return float(text)
 

@@ -19,10 +19,10 @@ PICTURE_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000
 def open_picture(file: IO[bytes], with_pixels: bool = True) -> Image:
     """Open the picture in *file*, which is in one of `PICTURE_FORMATS`, whose pixels are not decoded yet.
 
-    As `PIL.Image.open`, but of any size, since the guard of that is a global of the process, which is the user's: who
-    decodes the picture has to look at its size. A PNG comes without text for which Pillow refuses it.
+    As `PIL.Image.open`, but of any size, since the guard of that is a global of the process, which is the user's: the
+    caller that decodes the picture has to look at its size. A PNG comes without text for which Pillow refuses it.
 
-    with_pixels: text after the pixels is checked, too, which is read only when they are decoded.
+    *with_pixels*: True if they will be decoded: then text after the pixels is checked too.
 
     Raises: UnidentifiedImageError if it is in none of these formats; what Pillow raises for damage.
     """

@@ -31,7 +31,7 @@ class LargeText(NamedTuple):
 def find_large_text(file: IO[bytes], with_pixels: bool = True) -> LargeText | None:
     """Return the chunks for which Pillow refuses the PNG *file*; None if there are none, or it is no PNG.
 
-    Without *with_pixels*, chunks after the first pixels are not looked at. Leaves *file* at its begin.
+    Without *with_pixels*, only the chunks before the pixels count. Leaves *file* at its begin.
     """
     file.seek(0)
     try:
@@ -43,6 +43,10 @@ def find_large_text(file: IO[bytes], with_pixels: bool = True) -> LargeText | No
 
 
 def _find(file: IO[bytes], with_pixels: bool) -> LargeText | None:
+    """Return the chunks for which Pillow refuses the PNG *file*, which is at its first chunk; None if there are none.
+
+    Without *with_pixels*, only the chunks before the pixels count. Leaves *file* anywhere.
+    """
     texts: list[tuple[int, int]] = []
     large: list[tuple[int, int]] = []
     descriptions: list[str] = []
@@ -89,7 +93,10 @@ def _unpacked_size(compressed: bytes) -> int:
 
 
 def without_large_text(file: IO[bytes], with_pixels: bool = True) -> IO[bytes]:
-    """Return *file*, or if it is a PNG that Pillow refuses for its text, a copy in memory without that."""
+    """Return *file*, or if it is a PNG that Pillow refuses for its text, a copy in memory without those chunks.
+
+    Without *with_pixels*, only the chunks before the pixels count.
+    """
     large = find_large_text(file, with_pixels)
     if large is None:
         return file

@@ -67,7 +67,7 @@ class Sample:
 
     @property
     def grouped(self) -> bool:
-        """Whether readers group by this key; False for a lone member without a field."""
+        """True if a member has a field, so that readers group by the key; False if the only path is the key itself."""
         return any(len(member.path) > len(self.raw_key) for member in self.members)
 
     @property
@@ -91,7 +91,10 @@ class Sample:
         return None if member is None else Member._make(member)
 
     def open(self, field: str) -> io.BufferedReader:
-        """Return a seekable binary file over the payload of *field*. Large payloads are not held in memory."""
+        """Return a seekable binary file over the payload of *field*. Large payloads are not held in memory.
+
+        Raises: KeyError if the sample lacks the field; SampleError if two members match.
+        """
         member = self.member(field)
         if member is None:
             raise self._without(field)
@@ -104,6 +107,7 @@ class Sample:
         return payload
 
     def _without(self, field: str) -> KeyError:
+        """Return the error that the sample lacks *field*; it lists the fields that there are."""
         return KeyError(f"sample {self.key!r} has no field {field!r}; its fields are: {' '.join(self.fields)}")
 
     @overload
@@ -156,7 +160,10 @@ class Sample:
         return Sample.at(self.raw_key, bytes(memoryview(source)[start:end]), 0, end - start, self.shard)
 
     def write_to(self, writer: Writer) -> None:
-        """Add the members to *writer*."""
+        """Append the members to the archive of *writer*, in order.
+
+        The bytes of a sample that was not changed are copied.
+        """
         if self._span is not None:
             writer.add_range(*self._span)
         else:
@@ -172,7 +179,10 @@ class Sample:
         return self._members
 
     def _find(self, field: str, verbatim: bool) -> Member | None:
-        """Return the member of *field*, possibly as a plain tuple; None if there is none. Raises: see `member`."""
+        """Return the member of *field*, possibly as a plain tuple; None if there is none.
+
+        Case is ignored if no member matches exactly, unless *verbatim*. Raises: SampleError if two members match.
+        """
         path = self.raw_key + behind_key(field)
         matches = [member for member in self._members or self._raw_members() if member[0] == path]
         if len(matches) == 1:
@@ -194,7 +204,7 @@ def behind_key(field: str) -> bytes:
 
 
 def field_name(member: Member) -> str:
-    """Return the field of *member* as text."""
+    """Return the field of *member* as text: its path after the key and a dot; "" if it has none."""
     return split_path(member.path)[1].decode("utf-8", "surrogateescape")
 
 
@@ -209,7 +219,7 @@ def owned(member: Member) -> Member:
 
 
 def raw_bytes(members: Iterable[Member]) -> bytes:
-    """Return the bytes of *members* in an archive."""
+    """Return the bytes that *members* are in an archive: headers, payloads and padding, joined, without an end."""
     sink = io.BytesIO()
     writer = Writer(sink)
     writer.add(members)

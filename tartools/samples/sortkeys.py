@@ -26,9 +26,13 @@ DOUBLE = Struct(">d")
 
 
 class Order(NamedTuple):
-    """The sort order: by the value of *column* as *kind*, or (shuffle) by a hash of *seed* and position.
+    """The order to sort in.
 
-    *unique* keeps one of equal samples. *missing* says where samples without a value go, even if *reverse*.
+    `column`, `kind`: by the value of the column, as text, number or version; "shuffle": by a hash of `seed` and
+    position.
+    `reverse`: the greatest first. `unique`: which one of equal samples is kept; None: all.
+    `missing`: where samples without a value go, even if `reverse`; None: they are an error.
+    `verbatim`: True if names of fields are compared with case, and a final newline counts.
     """
 
     column: Column
@@ -41,12 +45,12 @@ class Order(NamedTuple):
 
     @property
     def by_key(self) -> bool:
-        """Whether samples of one key become adjacent."""
+        """True if samples with one key become adjacent."""
         return self.kind != "shuffle" and self.column.choices[0] == "__key__"
 
     @property
     def by_position(self) -> bool:
-        """Whether the order depends on the positions of samples in the input."""
+        """True if the order depends on the positions of samples in the input."""
         return self.kind == "shuffle" or INDEX_NAME in self.column.choices
 
 
@@ -62,6 +66,7 @@ def encoder(order: Order) -> Callable[[Sample, int], bytes]:
     text, of_value = getter(order.column, verbatim=order.verbatim), value_encoder(order)
 
     def encode(sample: Sample, position: int) -> bytes:
+        """Return the sort key of *sample* at *position* of the input. Raises: SampleError."""
         return of_value(text(sample, position), sample.raw_key, sample.shard, lambda: sample.fields)
 
     return encode
@@ -74,6 +79,10 @@ def value_encoder(order: Order) -> Callable[[str | None, bytes, str, Callable[[]
     """
 
     def encode(value: str | None, key: bytes, shard: str, fields: Callable[[], Iterable[str]]) -> bytes:
+        """Return the sort key for *value*, None if it is missing.
+
+        Key, shard and `fields()` of its sample are for messages.
+        """
         if value is not None:
             try:
                 return _encoded(value.encode("utf-8", "surrogateescape"), order, key, shard)
@@ -130,7 +139,7 @@ def directed(encoded: bytes, order: Order) -> bytes:
 
 
 def text_bytes(value: bytes) -> bytes:
-    r"""Return the encoding of text: it sorts as the bytes of *value*.
+    r"""Return *value*, text, as a sort key: keys sort as the bytes of their values, and none is a prefix of another.
 
     >>> text_bytes(b"a\0b")
     b'a\x00\xffb\x00\x00'

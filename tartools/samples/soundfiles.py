@@ -34,6 +34,10 @@ def truncation(file: IO[bytes], size: int) -> str:
 
 
 def _truncation_of_wav(file: IO[bytes], size: int) -> str:
+    """Return the damage of the WAV *file* of *size* bytes; "" if there is none.
+
+    Damage is a chunk of samples that is missing, empty, or longer than the file.
+    """
     position, data_bytes = 12, None
     while position + _RIFF_CHUNK.size <= size:
         file.seek(position)
@@ -53,6 +57,10 @@ def _truncation_of_wav(file: IO[bytes], size: int) -> str:
 
 
 def _truncation_of_ogg(file: IO[bytes]) -> str:
+    """Return the damage of the Ogg *file*; "" if there is none.
+
+    Damage is a page that is cut, missing or has a wrong checksum, and a stream without its last page.
+    """
     position = 0
     open_streams: set[int] = set()
     sequences: dict[int, int] = {}  # serial number of a stream -> number of its next page

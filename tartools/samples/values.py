@@ -20,9 +20,11 @@ DIGEST_CHUNK_BYTES = 1 << 20  # bytes of a large payload that are digested at on
 
 
 class Column(NamedTuple):
-    """The place of a value: the first of the fields *choices* that the sample has, and the *path* in its JSON.
+    """The place of a value in a sample: a field, or a value inside of its JSON.
 
-    *name* is the name of the column: the words of the user, or NEW of `NEW=...`.
+    `name`: of the column: the words of the user, or NEW of `NEW=...`.
+    `choices`: fields or pseudo-fields; the first that the sample has counts.
+    `path`: names and list indexes into the JSON of that field; () for the text of the field.
     """
 
     name: str
@@ -54,6 +56,7 @@ def getter(column: Column, *, verbatim: bool = False) -> Callable[[Sample, int],
     """
 
     def value(sample: Sample, index: int) -> str | None:
+        """Return the value of the column as text; None if *sample* has none. Raises: SampleError, as `lookup`."""
         value_in_tuple = lookup(sample, column, index, verbatim=verbatim)
         if value_in_tuple is None or isinstance(value_in_tuple[0], str):
             return value_in_tuple and value_in_tuple[0]
@@ -85,7 +88,8 @@ def lookup(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = F
 def text_of(sample: Sample, field: str, payload: bytes, verbatim: bool) -> str:
     """Return *payload*, UTF-8, as text; remove one final newline unless *verbatim*.
 
-    That of a field such as txt.gz is unpacked. Raises: SampleError.
+    That of a *field* such as txt.gz is unpacked first. Raises: SampleError, naming *sample*, if it is damaged or not
+    UTF-8.
     """
     try:
         text = unpack(field, payload).decode()
@@ -150,7 +154,10 @@ def no_sample_has(lost: str, fields: Iterable[str]) -> SampleError:
 
 
 def pseudo(sample: Sample, name: str, index: int) -> str | int:
-    """Return the pseudo-field *name* of *sample*. `__size__` is in bytes of an archive."""
+    """Return the pseudo-field *name* of *sample*, whose *index* in the input it may be.
+
+    Text for `__key__` and `__shard__` (the URL to show); numbers for `__index__` and `__size__` (bytes in an archive).
+    """
     if name == "__key__":
         return sample.key
     if name == "__shard__":
@@ -159,7 +166,10 @@ def pseudo(sample: Sample, name: str, index: int) -> str | int:
 
 
 def _inside(sample: Sample, field: str, payload: bytes, path: tuple[str, ...]) -> tuple[Any] | None:
-    """Return the value at *path* in the JSON *payload*, alone in a tuple; None if the path does not exist."""
+    """Return the value at *path* in the JSON *payload*, alone in a tuple; None if the path does not exist.
+
+    Raises: SampleError, naming *sample* and *field*, if it is not JSON.
+    """
     try:
         value = parse_json(unpack(field, payload))
     except ValueError as error:

@@ -32,15 +32,15 @@ KIND_BY_SUFFIX = {suffix: kind for kind in PAYLOAD_KINDS for suffix in kind.chec
 
 
 def kind_of_field(field: str) -> PayloadKind | None:
-    """Return the kind of the payloads of *field*, by its suffix; None if it is not known."""
+    """Return the kind of the payloads of *field*, by its suffix; None if no kind has this suffix."""
     return KIND_BY_SUFFIX.get(suffix_of(field))
 
 
 def describe(member: Member, *, decode: bool = False) -> Description:
     """Return the description of *member*, by its first bytes if they are known, else by its field.
 
-    With *decode*, a picture is decoded to find out whether it is broken; otherwise only its header is read, for those
-    who draw it and will see.
+    With *decode*, a picture is decoded to find out whether it is broken; otherwise only its header is read, for callers
+    that draw it, and so find out themselves. The content of a compressed member is described, up to 1 MiB of it packed.
 
     Holds: 64 KiB of the member; JSON up to 1 MiB as a whole; what `decoding.described` says.
     """
@@ -60,7 +60,10 @@ def describe(member: Member, *, decode: bool = False) -> Description:
 
 
 def _describe_packed(member: Member, codec: str, *, decode: bool) -> Description:
-    """Return the description of the content of the compressed *member*, or the reason why it can't be unpacked."""
+    """Return the description of the content of the compressed *member*, or the reason why it can't be unpacked.
+
+    *codec*: the name of its compression. *decode*: see `describe`.
+    """
     try:
         content = describe(unpacked_member(member), decode=decode)
     except ValueError as error:
@@ -72,28 +75,29 @@ def _describe_packed(member: Member, codec: str, *, decode: bool) -> Description
 
 
 def may_sound(member: Member) -> bool:
-    """True if *member* is or should be a sound, by its first bytes and its field."""
+    """True if *member* is or should be a sound, by its first bytes or its field."""
     suffix, head = _suffix_and_magic(member)
     return is_sound(suffix, head) or guess_type(head).kind == SOUND
 
 
 def may_be_picture(member: Member) -> bool:
-    """True if *member* is or should be a picture, by its first bytes and its field."""
+    """True if *member* is or should be a picture, by its first bytes or its field."""
     return is_picture(*_suffix_and_magic(member))
 
 
 def _suffix_and_magic(member: Member) -> tuple[str, bytes]:
+    """Return the suffix of the field of *member*, and its first 16 bytes."""
     with member.open() as file:
         return suffix_of(field_name(member)), file.read(MAGIC_BYTES)
 
 
 def is_decoded(field: str) -> bool:
-    """True if `decode_payload` decodes payloads of *field*."""
+    """True if `decode_payload` has a check for payloads of *field*, by its suffix, compressed or not."""
     return kind_of_field(without_codec(field)[0]) is not None
 
 
 def is_looked_at_whole(field: str) -> bool:
-    """True if the check of first bytes shows that a payload of *field* is sound."""
+    """True for a *field* of numbers: the check of first bytes finds all damage in them, so they need not be decoded."""
     return kind_of_field(field) is NUMBER_KIND
 
 

@@ -16,11 +16,15 @@ ENCODINGS = {"utf-8-sig": "a byte order mark"}  # Python's name -> description
 
 
 def _is_json_suffix(suffix: str, _head: bytes) -> bool:
+    """True if *suffix*, of a field, is that of JSON."""
     return suffix == "json"
 
 
 def describe_document(member: Member, head: bytes, _decode: bool) -> Description:
-    """Return JSON with indentation, cut; as text if it is long. Holds: the value, and the lines that are shown."""
+    """Return the description of the JSON *member*: its lines with indentation, cut; as text if it has more than 1 MiB.
+
+    *head*: its first 64 KiB. Holds: the value, and the lines that are shown.
+    """
     if member.size > JSON_LIMIT:
         return describe_text(member, head)
     import json
@@ -37,7 +41,7 @@ def describe_document(member: Member, head: bytes, _decode: bool) -> Description
 
 
 def first_lines(parts: Iterable[str]) -> list[str]:
-    """Return the first lines of the text in *parts*, no more than are counted: each line of nested JSON takes time."""
+    """Return the first 10,012 lines of the text in *parts*: no more are made, since nested JSON has very many."""
     text, ends = [], 0
     for part in parts:
         text.append(part)
@@ -48,18 +52,27 @@ def first_lines(parts: Iterable[str]) -> list[str]:
 
 
 def check_json(member: Member) -> Iterator[Finding]:
-    """Yield the findings about the JSON *member*. Raises: ValueError if it is not JSON."""
+    """Yield the findings about the JSON *member*: NaN and Infinity, and another encoding than UTF-8.
+
+    Raises: ValueError if it is not JSON.
+    """
     return _check_documents([member.read()])
 
 
 def check_json_lines(member: Member) -> Iterator[Finding]:
-    """Yield the findings about the JSON lines *member*. Raises: ValueError if a line is not JSON."""
+    """Yield the findings about the JSON lines *member*: NaN and Infinity, and another encoding than UTF-8.
+
+    Raises: ValueError if a line is not JSON.
+    """
     with member.open() as file:
         yield from _check_documents(line for line in file if line.strip())
 
 
 def _check_documents(documents: Iterable[bytes]) -> Iterator[Finding]:
-    """Yield the findings about *documents*: parts that some readers refuse. Raises: ValueError if one is not JSON."""
+    """Yield the findings about *documents*, once for all: the first NaN or Infinity, and the first other encoding.
+
+    Some readers refuse these. Raises: ValueError if one is not JSON.
+    """
     import json
 
     constants: list[str] = []

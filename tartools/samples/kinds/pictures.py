@@ -20,7 +20,10 @@ PICTURE_FACTS = (
 
 
 def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
-    """Return format, size and mode of a picture, from its header; or why it is broken."""
+    """Return format, size and mode of the picture *member* in words, or why it is broken.
+
+    With *decode*, all of it is decoded to find out; else only its header is read.
+    """
     header, why, _ = decoding.described(member, decode)
     if header is None or why is not None:
         return Description(f"a broken picture: {why}", kind=BROKEN)
@@ -28,7 +31,10 @@ def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
 
 
 def check_picture(member: Member) -> Iterator[Finding]:
-    """Yield the findings about a picture."""
+    """Yield the findings about the picture *member*, which is decoded: damage, too many pixels, large text.
+
+    Code "" is for a sound header of a picture that is too large to be decoded.
+    """
     header, broken, decoded = decoding.described(member, decode=True, strict=True)
     if broken is not None:
         yield "damaged-picture" if broken.startswith(decoding.STRICT_REFUSAL) else PICTURE_KIND.code, broken

@@ -40,12 +40,13 @@ def is_sound(suffix: str, head: bytes) -> bool:
 
 
 def _begins(head: bytes) -> bool:
+    """True if *head* is the begin of a WAV, FLAC or Ogg file, which are decoded here."""
     file_type = type_of_file(head)
     return file_type is not None and not DECODABLE_SOUNDS.isdisjoint(file_type.suffixes)
 
 
 def describe_sound(member: Member, _head: bytes, _decode: bool) -> Description:
-    """Return length, rate, channels and waveform of a sound; or why it can't be read."""
+    """Return length, rate, channels and waveform of the sound *member* in words, or why it can't be read."""
     try:
         what, column_peaks = read_sound(member)
     except (TarToolsError, MemoryError):

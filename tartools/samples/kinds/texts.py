@@ -24,7 +24,10 @@ def describe_text(member: Member, head: bytes) -> Description:
 
 
 def cut_text(head: bytes, *, whole: bool) -> Description | None:
-    """Return the text that begins with *head*, cut; None if it is not text. *whole*: *head* is all of it."""
+    """Return the description of the text that begins with *head*, cut to some lines; None if it is not text.
+
+    *whole*: True if *head* is all of it. One short line is a description with that value, "text" or "number".
+    """
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)
     except UnicodeDecodeError:
@@ -39,7 +42,10 @@ def cut_text(head: bytes, *, whole: bool) -> Description | None:
 
 
 def cut(lines: Sequence[str], *, whole: bool) -> list[str]:
-    """Return the first of *lines*, cut and with control characters escaped, and a mark if there are more."""
+    """Return the first 12 of *lines*, cut, with control characters escaped, and a mark if there are more.
+
+    *whole*: False if *lines* are not all lines, so that their number is not known.
+    """
     shown = [
         printable(line[:MAX_TEXT_COLUMNS]) + ("…" if len(line) > MAX_TEXT_COLUMNS else "")
         for line in lines[:MAX_TEXT_LINES]
@@ -52,7 +58,7 @@ def cut(lines: Sequence[str], *, whole: bool) -> list[str]:
 
 
 def guess_type(head: bytes) -> Description:
-    """Return the probable type of a file that begins with *head*."""
+    """Return the description of a file that begins with *head*: its type by these first bytes, else "binary"."""
     file_type = type_of_file(head)
     is_sound_file = file_type is not None and file_type.kind == SOUND
     return Description(file_type.brief if file_type else "binary", kind=SOUND if is_sound_file else "")
