@@ -152,7 +152,7 @@ class Account:
     def special(self, place: str, kind: str) -> None:
         """Report a member that is no regular file: the first at once, the others as a number in `settle`.
 
-        *place*: its shard and byte. *kind*: "hard link", "sparse file" and so on.
+        *place*: its shard and its name. *kind*: "hard link", "sparse file" and so on.
         """
         self.specials += 1
         if self.specials == 1:

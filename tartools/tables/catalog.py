@@ -146,6 +146,8 @@ class ShardCatalog:
             version_codes, versions = (
                 _dictionary_codes(version) if version is not None else (np.zeros_like(name_codes), [])
             )
+        # A pair of name and version is one number: the code of the name times the count of codes of versions, plus the
+        # code of the version. So shards are looked up once for each distinct pair of a batch, not once a row.
         pairs, begins, inverse = np.unique(
             name_codes * (len(versions) + 1) + version_codes, return_index=True, return_inverse=True
         )

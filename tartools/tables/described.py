@@ -62,6 +62,9 @@ def places_of(columns: SampleColumns, begins: Any, ends: Any) -> ListedPlaces | 
     no_repeated_field = (offsets >= -1).all(axis=1)
     offsets = np.where(offsets < 0, NO_OFFSET, offsets)
     order = np.argsort(offsets, axis=1, kind="stable")
+    # The members of a sample, by offset, must leave no room for another one: before each payload, from the end of the
+    # member before it (of the first: from the begin of the sample), are one block of header or more, and the last
+    # member ends where the sample does. Absent fields sort last, and pass as sound.
     starts = np.take_along_axis(offsets, order, axis=1)
     absent = starts == NO_OFFSET
     stops = starts + _padded(np.take_along_axis(sizes, order, axis=1))
@@ -102,6 +105,8 @@ def _combinations(order: Any) -> list[tuple[list[int], Sequence[int]]]:
 
     if (order == order[0]).all():
         return [([number for number in order[0].tolist() if number >= 0], range(len(order)))]
+    # `np.unique` is many times faster on one value a row than on rows: the bytes of a row are taken as one value. It
+    # returns combinations by their bytes, so they are put back in order of appearance.
     packed = np.ascontiguousarray(order.astype(np.int16))
     _, first, kind_of_row = np.unique(
         packed.view(f"V{packed.shape[1] * 2}").ravel(), return_index=True, return_inverse=True

@@ -225,6 +225,8 @@ def _shards(
     row.
     Holds: one block.
     """
+    # Blocks are in the order of `versions`, and a shard without samples has none: so the blocks of the next shard that
+    # has some wait until its turn comes.
     grouped = groupby(map(marshal.loads, blocks), itemgetter(0))
     name, shard_blocks = next(grouped, ("", iter(())))
     for url, version in versions.items():

@@ -49,6 +49,8 @@ def spans(rows: Extents, max_requests: int) -> list[Span]:
     size = min(max(rows.size // max_requests, MIN_REQUEST_BYTES), MAX_REQUEST_BYTES)
     requests: list[Span] = []
     wasted = 0  # bytes of the last request that are for no row
+    # A sample joins the last request if it is in the same shard, the gap before it is small, the request does not
+    # become too long for the wanted parallelism, and all gaps together are a small share of it.
     for index in np.lexsort((rows.ends, rows.begins, rows.numbers)).tolist():
         number, begin, end = rows.place(index)
         if requests:

@@ -226,6 +226,7 @@ class RowSpool:
             shard, keys, begins, ends, members_by_field, facts = marshal.loads(block)  # noqa: S302  # from our own process
             count = len(keys)
             begin, stop = (np.frombuffer(column, np.int64) for column in (begins, ends))
+            # numbers go on from the block before, if that was of the same shard
             numbered = _numbered(begin, stop, *((index, end) if shard == previous_shard else (0, 0)))
             places = [_places(members_by_field.get(field), count) for field in fields]
             members = (
