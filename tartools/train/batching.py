@@ -12,10 +12,15 @@ from tartools.train.epochorder import RowOrder, key_of, permuted
 
 
 class RankSteps(NamedTuple):
-    """How the positions of an epoch are shared by *world_size* ranks, in steps of one batch (or sample) for each.
+    """The steps in which *world_size* ranks share the positions of an epoch: a batch (or sample) for each rank a step.
 
-    From *begin* on there are *full* steps with *size* positions for each rank. Batches of further steps begin at the
-    positions *rest*, whose last item is the end of the last batch: some ranks may have no batch in the last step.
+    `world_size`: number of ranks
+    `begin`: first position that is shared; those before it were consumed earlier
+    `full`: number of full steps, which come first; in step s rank r has `size` positions from `begin + (s * world_size
+        + r) * size` on
+    `size`: positions of a batch in a full step
+    `rest`: positions at which the batches after the full steps begin, for ranks 0, 1, ... by turns; the last item is
+        the end of the last batch. In the last step some ranks may have no batch.
     """
 
     world_size: int
@@ -26,7 +31,7 @@ class RankSteps(NamedTuple):
 
     @classmethod
     def of(cls, begin: int, length: int, world_size: int, size: int, drop_last: bool, single: bool) -> RankSteps:
-        """Share the positions from *begin* to *length* in batches of *size*.
+        """Return the steps in which *world_size* ranks share the positions *begin* to *length* in batches of *size*.
 
         The samples after the full steps are shared evenly in one more step. If they are fewer than ranks, the step
         before takes them along, so that batches of some ranks have one sample more: so all ranks have equally many
@@ -43,26 +48,30 @@ class RankSteps(NamedTuple):
         return cls(world_size, begin, full, size, bounds)
 
     def batches(self, rank: int) -> int:
-        """Return how many steps have a batch for *rank*; all have one for rank 0."""
+        """Return the number of steps in which *rank* has a batch; rank 0 has one in every step."""
         return self.full + max(0, -((rank + 1 - len(self.rest)) // self.world_size))
 
     def rest_of(self, rank: int, step: int) -> Iterator[tuple[int, int]]:
-        """Yield (begin, end) of the batches of *rank* from *step* on, after the full steps."""
+        """Yield (begin, end) positions of the batches of *rank* after the full steps, from step number *step* on."""
         for at in range(max(step - self.full, 0) * self.world_size + rank, len(self.rest) - 1, self.world_size):
             yield self.rest[at], self.rest[at + 1]
 
     def after(self, steps: int) -> int:
-        """Return the positions that all ranks have consumed after *steps* steps."""
+        """Return the first position that no rank has consumed after *steps* steps of all ranks."""
         if steps < self.full:
             return self.begin + steps * self.world_size * self.size
         return int(self.rest[min((steps - self.full) * self.world_size, len(self.rest) - 1)])
 
 
 class BatchedOrder:
-    """The rows of *inner* in batches: each of one label, of up to *size* rows, that cost up to *max_cost* together.
+    """The rows of the order *inner* in batches, each of rows of one bucket, at most *size*, within a budget of cost.
 
-    Batches come in random order, or if *local*, in that in which *inner* has completed them. With *drop_last* the last
-    batch of a label is left out, unless it has *size* rows. Holds: 16 bytes a row of the epoch that was asked for last.
+    `dataset`: the samples, or their table; `bucket`: see `labels_of`; None: all rows are in one bucket
+    `max_cost`: see `costs_of`; the costs of the rows of a batch add up to that limit at most. None: no limit
+    `drop_last`: leave out the last batch of each bucket, unless it has *size* rows
+    `local`: batches come in the order in which *inner* has completed them, else in random order
+
+    Positions count the rows of an epoch, batch after batch. Holds: 16 bytes a row of the epoch that was asked for last.
     """
 
     def __init__(
@@ -81,11 +90,16 @@ class BatchedOrder:
         self._cached_epoch: tuple[tuple[int, int], Any, Any] | None = None  # of the epoch that was asked for last
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
-        """Return the rows at *positions*."""
+        """Return the row numbers at *positions* of epoch *epoch* of a run with *seed*, as int64."""
         return self._batches(seed, epoch)[0][positions]
 
     def steps(self, begin: int, seed: int, epoch: int, world_size: int) -> RankSteps:
-        """Return how ranks share the batches from position *begin* on; the rest of a cut batch is a batch."""
+        """Return how *world_size* ranks share the batches of an epoch from position *begin* on.
+
+        None of the steps is a full one of `RankSteps`: bounds of all batches are in `rest`. If *begin* lies in a batch,
+        the rest of it is a batch. Where batches are not a multiple of the ranks, some are halved (see `split`), or with
+        drop_last the last ones left out.
+        """
         bounds = self._batches(seed, epoch)[1]
         bounds_left = np.append(min(begin, bounds[-1]), bounds[bounds > begin])
         bounds_left = (
@@ -96,7 +110,7 @@ class BatchedOrder:
         return RankSteps(world_size, int(bounds_left[0]), 0, 1, bounds_left)
 
     def _batches(self, seed: int, epoch: int) -> tuple[Any, Any]:
-        """Return the rows of an epoch, and the positions at which batches begin and the last ends."""
+        """Return (rows in the order of the epoch, positions at which batches begin and the last one ends); cached."""
         if self._cached_epoch is None or self._cached_epoch[0] != (seed, epoch):
             rows = self._inner.rows(np.arange(self.length), seed, epoch)
             order = np.argsort(self._labels[rows], kind="stable")
@@ -140,7 +154,8 @@ class BatchedOrder:
 def split(bounds: Any, world_size: int) -> Any:
     """Halve batches of the last step, the largest first, until each rank has one; return the new *bounds*.
 
-    Batches of earlier steps are halved only if the last step has too few samples.
+    *bounds*: positions at which batches begin, and the end of the last one. Batches of earlier steps are halved only if
+    the last step has too few samples; batches of one sample are never, so that at last some ranks may have none.
 
     >>> split(np.array([0, 4, 8, 16]), 2).tolist(), split(np.array([0, 1, 3]), 4).tolist()
     ([0, 4, 8, 12, 16], [0, 1, 2, 3])
@@ -158,10 +173,12 @@ def split(bounds: Any, world_size: int) -> Any:
 
 
 def labels_of(table: Any, count: int, bucket: Any) -> Any:
-    """Return the bucket number of each of *count* rows; 0 for all if *bucket* is None.
+    """Return the bucket number of each of *count* rows, as int64; 0 for all if *bucket* is None.
 
-    *bucket* is a column, an array of labels, or a dict of columns and where their buckets begin, None for each value.
-    Raises: ValueError for another number of labels, or for begins of buckets that do not ascend.
+    *bucket*: the name of a column of *table*, whose values are one bucket each; an array with a label for each row; or
+    a dict: column -> increasing numbers at which its buckets begin, or None for a bucket of each value. Rows of one
+    bucket agree in all columns of the dict.
+    Raises: ValueError for another number of labels, or for begins of buckets that do not increase.
     """
     labels = np.zeros(count, np.int64)
     if bucket is None:
@@ -183,9 +200,11 @@ def labels_of(table: Any, count: int, bucket: Any) -> Any:
 
 
 def costs_of(table: Any, count: int, max_cost: Any) -> Any:
-    """Return the cost of each of *count* rows. *max_cost*: a column or an array, and the maximal cost of a batch.
+    """Return the cost of each of *count* rows, as int64 or float64.
 
-    Raises: ValueError for an invalid value, and for a row that costs more.
+    *max_cost*: a pair of costs (the name of a column of *table*, or an array) and the maximal cost of a batch.
+    Raises: ValueError if it is no such pair, for costs that are not one number a row, and for a row whose cost is
+    negative or above the maximum.
     """
     if not isinstance(max_cost, (tuple, list)) or len(max_cost) != 2:
         raise ValueError(f"max_cost is a column and the most that a batch costs, ('tokens', 16384), not {max_cost!r}")

@@ -41,10 +41,18 @@ clock = time.perf_counter
 
 
 class BenchRow(NamedTuple):
-    """One measurement: *samples* in a *form* at *urls*, in an *order*, with *workers*, in batches of *batch*.
+    """One measurement of tarbench: how samples are stored, ordered and read.
 
-    *files* are the local files, which are dropped from the page cache if the row is *cold*. It takes about *seconds*,
-    or *passes* over the data, if given.
+    `form`: how they are stored: "tar", "table", "zip" or "loose" (files below a prefix)
+    `urls`: the shards, or the one table, zip file or prefix
+    `files`: local files with the data, for the page cache; [] if none
+    `samples`: number of samples of a pass
+    `order`: key of `SHUFFLE_MODES`
+    `workers`: worker processes of the DataLoader; 0: none
+    `batch`: samples a batch
+    `seconds`: time that the measurement takes, about
+    `passes`: complete passes to make instead; None: as many as `seconds` allow
+    `cold`: True if `files` are dropped from the page cache before each pass
     """
 
     form: str
@@ -60,7 +68,12 @@ class BenchRow(NamedTuple):
 
 
 class BatchNote(NamedTuple):
-    """Facts about a batch: its *keys*, the *size* of its payloads; the seconds to read, decode and collate it."""
+    """Facts about a batch that was read.
+
+    `keys`: keys of its samples
+    `size`: bytes of their payloads
+    `read`, `decoded`, `collate`: seconds that it took to read, decode and collate them
+    """
 
     keys: list[str]
     size: int
@@ -70,7 +83,7 @@ class BatchNote(NamedTuple):
 
 
 class LooseFiles(Dataset[Any]):
-    """Samples by number from files or objects below a prefix; adjacent files with one key are a sample."""
+    """Samples by number from the files or objects below *prefix*; adjacent files with one key are a sample."""
 
     def __init__(self, prefix: str) -> None:
         self._objects = ObjectDataset(prefix)
@@ -86,7 +99,7 @@ class LooseFiles(Dataset[Any]):
         return len(self._samples)
 
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the samples *numbers*."""
+        """Return the samples *numbers*, in this order, as dicts: `__key__`, `__url__`, payloads by field."""
         selected = [self._samples[number] for number in numbers]
         payloads = self._objects.items([entry for _, _, fields in selected for entry in fields.values()])
         return [
@@ -96,7 +109,10 @@ class LooseFiles(Dataset[Any]):
 
 
 class ByNumber(Dataset[Any]):
-    """Pairs (batch, `BatchNote`) from *dataset*; or an error as a value: workers can't raise it unchanged."""
+    """Batches of *dataset*: for a list of sample numbers the pair (batch, `BatchNote`) that `batch_of` makes.
+
+    If a sample fails, the item is the error as a value: workers can't raise it unchanged.
+    """
 
     def __init__(self, dataset: Any, chooser: FieldChooser) -> None:
         self._dataset, self._chooser = dataset, chooser
@@ -106,7 +122,7 @@ class ByNumber(Dataset[Any]):
 
 
 class ByShard(IterableDataset[Any]):
-    """The batches of the samples of shards as they come, as `ByNumber` has them."""
+    """Batches of the shards of *row*, in stored order: pairs (batch, `BatchNote`), or errors, from `batch_of`."""
 
     def __init__(self, row: BenchRow, chooser: FieldChooser) -> None:
         self._source, self._size, self._chooser = samples(row.urls), row.batch, chooser
@@ -123,7 +139,10 @@ def _keep_undecoded(field: str, data: bytes) -> bytes | None:
 
 
 def batch_of(read: Callable[[], list[dict[str, Any]]], decode: FieldChooser) -> Any:
-    """Return the batch of the samples from `read()`, with its note; an error of a sample; None without samples."""
+    """Return (batch, `BatchNote`) of the samples that `read()` returns, decoded and collated; None if there are none.
+
+    A TarToolsError of reading or decoding is returned, not raised; that of decoding with the URL of the sample.
+    """
     begun = clock()
     try:
         samples = read()
@@ -145,7 +164,11 @@ def batch_of(read: Callable[[], list[dict[str, Any]]], decode: FieldChooser) -> 
 
 
 def collate(decoded: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return *decoded* samples as a batch: pictures in one tensor, all 224 x 224 at the top left; others in lists."""
+    """Return *decoded* samples as a batch: a dict with the values of each field.
+
+    Where all values of a field are pictures (uint8 arrays with channels last), they are one tensor of 224 x 224 pixels
+    each: cut from the top left, smaller ones filled up with 0. Other values are lists, with None for absent fields.
+    """
     batch: dict[str, Any] = {}
     for name in dict.fromkeys(name for sample in decoded for name in sample):
         values = batch[name] = [sample.get(name) for sample in decoded]
@@ -159,16 +182,18 @@ def collate(decoded: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def bench_dataset(form: str, urls: Sequence[str]) -> Any:
-    """Return the samples of *urls*, which are kept in this *form*, by number."""
+    """Return a dataset of the samples of *urls*, by number. *form*: "loose" (a prefix), "zip", or else a table."""
     if form == "loose":
         return LooseFiles(*urls)
     return ZipDataset(urls) if form == "zip" else TableDataset(Table(*urls))
 
 
 def measure_row(row: BenchRow) -> dict[str, Any]:
-    """Measure passes over the samples of *row*, for its time or its number of passes; return the facts.
+    """Measure passes over the samples of *row*, for its time or its number of passes; return the results by name.
 
-    Facts are counts and rates; and, without workers, the seconds a sample to list, read, decode and collate.
+    "cache": "cold" or "warm", None without local files; "samples" and "passes" that were read; "run_seconds";
+    "samples_per_second", "bytes_per_second"; "cpu_seconds" a sample, of this process and its workers; "parts": without
+    workers, the seconds a sample to list, read, decode and collate, else None.
 
     Raises: SampleError if a complete pass does not have each sample once, or a sample can't be decoded; what reading
     raises.
@@ -212,7 +237,10 @@ def measure_row(row: BenchRow) -> dict[str, Any]:
 
 
 def _drop(row: BenchRow) -> float:
-    """Drop the files of a cold *row* from the page cache; return the share of their bytes that is still cached."""
+    """Drop the files of a cold *row* from the page cache; return the share that is still cached.
+
+    Of a row that is not cold nothing is dropped, and the share is 1.0.
+    """
     if row.cold:
         openfiles.drop(row.files)
     return openfiles.share_cached(row.files) if row.cold else 1.0
@@ -230,7 +258,10 @@ def _batches(row: BenchRow, chooser: FieldChooser) -> tuple[dict[str, Any], int]
 
 
 def _notes(how: dict[str, Any], workers: int) -> Generator[BatchNote, None, None]:
-    """Yield the note of each batch of a pass; the workers of DataLoader end with it. Raises: the error of one."""
+    """Yield the note of each batch of a pass. *how*: arguments of DataLoader. Its workers end with this generator.
+
+    Raises: the error that came in place of a batch.
+    """
     iterator = iter(DataLoader(**how, num_workers=workers, worker_init_fn=_leave_signals))
     try:
         for item in iterator:
@@ -243,7 +274,7 @@ def _notes(how: dict[str, Any], workers: int) -> Generator[BatchNote, None, None
 
 
 def _leave_signals(_worker: int) -> None:
-    """Leave it to the process that started this worker to end it at a signal of the terminal."""
+    """Ignore SIGINT and SIGHUP in a worker of DataLoader: the process that started it ends it."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
@@ -251,8 +282,10 @@ def _leave_signals(_worker: int) -> None:
 def _pass(row: BenchRow, notes: Iterator[BatchNote], count: int, max_seconds: float) -> tuple[int, Any, float]:
     """Make one pass over *count* samples, or the part of it that *max_seconds* seconds allow.
 
-    Return how many samples came; of those that were timed the samples, bytes, and seconds of parts; and the seconds.
+    Returns (samples read, sums, seconds): the sums, over batches that were timed, are an array of samples, bytes, and
+    seconds to read, decode and collate; the seconds are those of the clock.
     With workers the clock begins when as many batches have come as there are workers, which have started then.
+    Raises: SampleError if samples came twice, or too few.
     """
     keys, count_read, timed, seconds = set[str](), 0, np.zeros(5), 0.0
     starting = row.workers if count > 2 * row.workers * row.batch else 0

@@ -21,10 +21,10 @@ from tartools.storage.url import Name, name_of
 
 @contextmanager
 def writer(url: Name) -> Iterator[WritableFile]:
-    """Give a file that makes *url*, or replaces it, when the block has ended well.
+    """Open *url* for writing: a context manager with a binary file, which appears when the block ends well.
 
-    An exception in the block, a kill, a full disk leave what was there before. In stores parts are sent while the next
-    one is written.
+    It replaces what was at *url*. An exception in the block, a kill, a full disk leave what was there before. In stores
+    parts are sent while the next one is written.
 
     Holds: up to 5 parts of 16 MiB. Raises: StorageError.
     """
@@ -34,7 +34,9 @@ def writer(url: Name) -> Iterator[WritableFile]:
 
 @contextmanager
 def reader(url: Name) -> Iterator[io.BufferedReader]:
-    """Give *url* as a file that can seek: of a store in ranges, read ahead side by side, all of one version.
+    """Open *url* for reading: a context manager with a binary file that can seek, all of one version.
+
+    Objects of stores are read in ranges, several at once, ahead of the reader.
 
     Holds: up to 72 MiB. Raises: StorageError, also if the object is replaced while it is read.
     """
@@ -44,7 +46,7 @@ def reader(url: Name) -> Iterator[io.BufferedReader]:
 
 @contextmanager
 def _raise_cause(file: object) -> Iterator[None]:
-    """Raise the error of *file*, with its URL, in place of the error that torch raises after it."""
+    """Raise the last error of *file* (its `failure`), with the URL, in place of the one that torch raises after it."""
     try:
         yield
     except Exception as error:

@@ -57,13 +57,13 @@ class ShardSlice(NamedTuple):
     rows: bool = False
 
     def cut_into(self, slices: int) -> Iterator[ShardSlice]:
-        """Split this slice into *slices* slices."""
+        """Yield the *slices* parts, of about equal size, into which this slice is cut, in order."""
         first = self.number * slices
         return (self._replace(number=first + n, slices=self.slices * slices) for n in range(slices))
 
     @property
     def cut(self) -> Cut | None:
-        """Where the bytes end; None for the end of the shard."""
+        """Where the bytes end, with the key of the sample that begins there; None for the end of the shard."""
         return None if self.end is None else Cut(self.end, self.key.encode(errors="surrogateescape"))
 
 
@@ -157,7 +157,7 @@ class Cursor(NamedTuple):
 
     @classmethod
     def from_state(cls, state: Any, shards: int) -> Cursor:
-        """Return the cursor that *state* is. *shards*: number of shards of the stream.
+        """Return the cursor from which `as_state` made *state*. *shards*: number of shards of the stream.
 
         Raises: StateError if any value in it is not what `as_state` writes, or names a shard that there is not.
         """
@@ -182,7 +182,7 @@ class Cursor(NamedTuple):
 
 
 def is_slice(value: Any, shards: int) -> bool:
-    """True if *value* is a `ShardSlice` as a list. *shards*: number of shards."""
+    """True if *value*, from a state, is a list of the fields of a valid `ShardSlice` of one of *shards* shards."""
 
     def is_end(end: Any) -> bool:
         return end is None or is_count(end)
@@ -201,12 +201,12 @@ def is_slice(value: Any, shards: int) -> bool:
 
 
 def is_position(value: Any, shards: int) -> bool:
-    """True if *value* is a `Position` as a list. *shards*: number of shards."""
+    """True if *value*, from a state, is a list of the fields of a valid `Position`. *shards*: number of shards."""
     return is_list(value, is_count, lambda rest: rest is None or is_slice(rest, shards))
 
 
 def is_shuffle(value: Any, shards: int) -> bool:
-    """True if *value* is a `ShuffleCursor` as a list. *shards*: number of shards."""
+    """True if *value*, from a state, is a list of the fields of a valid `ShuffleCursor`. *shards*: number of shards."""
     if not is_list(value, is_count, is_count, _is_numbers, lambda end: is_position(end, shards)):
         return False
     _, read, numbers, _ = value
@@ -214,7 +214,7 @@ def is_shuffle(value: Any, shards: int) -> bool:
 
 
 def is_remainder(value: Any, shards: int) -> bool:
-    """True if *value* is a `Remainder` as a list. *shards*: number of shards."""
+    """True if *value*, from a state, is a list of the fields of a valid `Remainder`. *shards*: number of shards."""
 
     def is_slices(slices: Any) -> bool:
         return is_list_of(slices, lambda one: is_slice(one, shards))
@@ -223,25 +223,30 @@ def is_remainder(value: Any, shards: int) -> bool:
 
 
 def _is_numbers(value: Any) -> bool:
+    """True if *value*, from a state, is a list of numbers from 0 on."""
     return is_list_of(value, is_count)
 
 
 def _position(value: Sequence[Any]) -> Position:
+    """Return the `Position` with the fields *value*, which were checked."""
     number, rest = value
     return Position(number, None if rest is None else ShardSlice(*rest))
 
 
 def _shuffle(value: Sequence[Any]) -> ShuffleCursor:
+    """Return the `ShuffleCursor` with the fields *value*, which were checked."""
     yielded, read, numbers, end = value
     return ShuffleCursor(yielded, read, numbers, _position(end))
 
 
 def _remainder(value: Sequence[Any]) -> Remainder:
+    """Return the `Remainder` with the fields *value*, which were checked."""
     buffers, slices = value
     return Remainder([HeldSamples(numbers, _slices(of_buffer)) for numbers, of_buffer in buffers], _slices(slices))
 
 
 def _slices(values: Sequence[Sequence[Any]]) -> list[ShardSlice]:
+    """Return the slices whose fields are the lists *values*, which were checked."""
     return [ShardSlice(*value) for value in values]
 
 
@@ -258,7 +263,10 @@ def cursors_of(loaded: Any, shards: int) -> list[Cursor]:
 
 
 def _states_in(loaded: Any) -> Iterator[Any]:
-    """Yield the states of readers in *loaded*, unchecked; torchdata's loader wraps them in states of its own."""
+    """Yield the states of single readers in *loaded*, unchecked; torchdata's loader wraps them in states of its own.
+
+    Raises: StateError for anything else, and for a state of a loader that does not count its last batches.
+    """
     if isinstance(loaded, (list, tuple)):
         for entry in loaded:
             yield from _states_in(entry)

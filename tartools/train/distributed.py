@@ -46,28 +46,34 @@ class _CheckpointFiles:
     """The file system interface of torch's reader and writer, for URLs."""
 
     def create_stream(self, path: str, mode: str) -> AbstractContextManager[Any]:
-        """Give the file *path*; one that is written appears at the end of the block."""
+        """Return a context manager with the open file *path*, a URL: to read if *mode* is "rb", else to write.
+
+        A file that is written appears at the end of the block.
+        """
         return checkpoint.reader(path) if mode == "rb" else checkpoint.writer(path)
 
     def concat_path(self, path: str, name: str) -> str:
-        """Return the URL of the file *name* of the checkpoint *path*."""
+        """Return the URL of the file *name* in the checkpoint *path*."""
         return f"{path}/{name}"
 
     def init_path(self, path: str | os.PathLike[str]) -> str:
-        """Return the URL of a checkpoint."""
+        """Return *path*, the URL or folder of a checkpoint, as text without slashes at the end."""
         return os.fspath(path).rstrip("/")
 
     def mkdir(self, path: str) -> None:
-        """Make the folder *path*; stores have none."""
+        """Make the local folder *path* and its parents; do nothing for URLs of stores, which have no folders."""
         storage.make_directory(path)
 
     def exists(self, path: str) -> bool:
-        """True if the file *path* exists."""
+        """True if the file or object *path*, a URL, exists."""
         return storage.exists(path)
 
 
 class _AtUrl:
-    """Base class of the reader and the writer of a checkpoint at *url*."""
+    """Base class of `StorageReader` and `StorageWriter`: torch's class of that kind, with the checkpoint at *url*.
+
+    *options*: arguments of torch's class.
+    """
 
     def __init__(self, url: str | os.PathLike[str], **options: Any) -> None:
         super().__init__("", **options)  # type: ignore[call-arg]
@@ -76,7 +82,7 @@ class _AtUrl:
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """True if *checkpoint_id* is a URL that can be written."""
+        """True if *checkpoint_id* is a URL of a kind that can be written."""
         try:
             Url(os.fspath(checkpoint_id)).module("write")
         except (StorageError, UsageError):
@@ -87,8 +93,9 @@ class _AtUrl:
 class StorageWriter(_AtUrl, FileSystemWriter):
     """Saves a checkpoint to *url*, a prefix of any scheme: `dcp.save(state, storage_writer=StorageWriter(url))`.
 
-    What is there is replaced, unless *overwrite* is False, when all ranks have saved; then data of older saves is
-    removed, where the store lists its objects. *thread_count* files of each rank are written side by side.
+    A checkpoint that is there is replaced when all ranks have saved, and then its data is removed, where the store
+    lists its objects; with *overwrite* False it is an error. *thread_count*: files of each rank that are written side
+    by side.
 
     Holds: for each of these up to 5 parts of 16 MiB. Raises: as DCP does, CheckpointException with the StorageError.
     """
@@ -97,7 +104,10 @@ class StorageWriter(_AtUrl, FileSystemWriter):
         super().__init__(url, thread_count=thread_count, overwrite=overwrite, sync_files=False)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Make the folder, and check that it may be written to. Raises: StorageError if there is a checkpoint."""
+        """Make the folder; return *plan*, in a save without collectives with the prefix of this rank's files.
+
+        Raises: StorageError if a checkpoint is there and overwrite is False.
+        """
         self.fs.mkdir(self.path)
         if not self.overwrite and self._metadata_exists():
             raise StorageError("there is a checkpoint already, and overwrite=False", url=self.path)
@@ -106,13 +116,14 @@ class StorageWriter(_AtUrl, FileSystemWriter):
         return dataclasses.replace(plan, storage_data=self._prefix(self.rank))
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Give each rank's data a name that no save before has used."""
+        """Return *plans*, one a rank, each with the prefix of the rank's data files, which no save before has used."""
         return [
             plan if plan.storage_data is not None else dataclasses.replace(plan, storage_data=self._prefix(rank))
             for rank, plan in enumerate(plans)
         ]
 
     def _prefix(self, rank: int) -> _StoragePrefix:
+        """Return the beginning of the names of the data files of *rank* in this save."""
         return _StoragePrefix(f"__{rank}_{self.save_id}_")
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -124,7 +135,10 @@ class StorageWriter(_AtUrl, FileSystemWriter):
         return written
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Let the checkpoint appear, and remove data of the one before."""
+        """Write `.metadata`, with which the checkpoint appears; then remove data of older saves from the folder.
+
+        *results*: what `write_data` gave, by rank. If data can't be removed, that is logged. Raises: StorageError.
+        """
         metadata.version = CURRENT_DCP_VERSION
         metadata.storage_data = {result.index: result.storage_data for several in results for result in several}
         metadata.storage_meta = self.storage_meta()
@@ -141,7 +155,7 @@ class StorageWriter(_AtUrl, FileSystemWriter):
             _log.warning("the checkpoint is saved, but data of an older one was not removed: %s", error)
 
     def _files(self) -> list[str]:
-        """Return the URLs of files in the folder, whose name may have braces; [] if the store can't list."""
+        """Return the URLs of all files or objects of the checkpoint; [] if its store can't list."""
         if Url(self.path).is_local:
             return [f"{self.path}/{name}" for name in os.listdir(path_of(self.path))]
         return [entry.url for entry in listed(f"{self.path}/", flat=True)] if Url(self.path).is_listed else []
@@ -159,7 +173,7 @@ class StorageReader(_AtUrl, FileSystemReader):
         super().__init__(url)
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Sort the items to read by file and offset."""
+        """Return *plan* with the items to read sorted by file and offset."""
 
         def place(item: Any) -> tuple[str, int]:
             info = self.storage_data[item.storage_index]
@@ -168,7 +182,10 @@ class StorageReader(_AtUrl, FileSystemReader):
         return dataclasses.replace(plan, items=sorted(plan.items, key=place))
 
     def _slice_file(self, file: Any, sinfo: _StorageInfo) -> IO[bytes]:
-        """Return the bytes of one value: torch reads them from both ends, which would be many requests."""
+        """Return the bytes of one value in memory, as a file. *sinfo*: its file, offset and length, in bytes.
+
+        torch reads a value from both ends, which would be many requests. Raises: StorageError if *file* is too short.
+        """
         file.seek(sinfo.offset)
         data = file.read(sinfo.length)
         if len(data) < sinfo.length:

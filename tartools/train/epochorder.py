@@ -70,9 +70,9 @@ def permuted(positions: Any, count: int, key: int) -> Any:
 
 
 def drawn_by_share(positions: Any, bounds: Any, key: int) -> Any:
-    """Return for each of *positions* a number drawn with repetition; number n has the share bounds[n] - bounds[n-1].
+    """Return for each of *positions* a number from 0 to `len(bounds) - 1`, drawn at random by *key*, with repetition.
 
-    *bounds* are sums of weights, up to each number.
+    *bounds*: cumulative sums of weights. Number n is drawn with a probability in the ratio of bounds[n] - bounds[n-1].
     """
     numbers = np.asarray(positions).astype(np.uint64)
     shares = (mix_bits(mix_bits(numbers, key), key) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
@@ -83,21 +83,22 @@ def drawn_by_share(positions: Any, bounds: Any, key: int) -> Any:
 
 
 class PlainOrder:
-    """A permutation of all rows, or if not *shuffled* the rows as they are stored. Holds nothing."""
+    """All *length* rows, each once an epoch: permuted if *shuffled*, or else as they are stored. Holds nothing."""
 
     def __init__(self, length: int, shuffled: bool) -> None:
         self.length, self.kind = length, dict[str, Any]()
         self._shuffled = shuffled
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
-        """Return the rows at *positions*."""
+        """Return the row numbers at *positions* of epoch *epoch* of a run with *seed*."""
         return permuted(positions, self.length, key_of(seed, epoch)) if self._shuffled else positions
 
 
 class BlockOrder:
-    """A permutation of runs of neighbouring samples, about *size* bytes each, shuffled within windows of *window* runs.
+    """All rows of *table*, each once an epoch, shuffled by blocks: neighbouring samples, about *size* bytes each.
 
-    Holds: 24 bytes a run.
+    Blocks are permuted; then the samples of each *window* blocks that follow each other are permuted among themselves.
+    Holds: 24 bytes a block.
     """
 
     def __init__(self, table: Table, size: int, window: int) -> None:
@@ -117,7 +118,7 @@ class BlockOrder:
         self._cached_epoch: tuple[tuple[int, int], Any, Any] | None = None  # of the epoch that was asked for last
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
-        """Return the rows at *positions*."""
+        """Return the row numbers at *positions* of epoch *epoch* of a run with *seed*."""
         order, bounds = self._order(seed, epoch)
         borders = np.append(bounds[: -1 : self._window], bounds[-1])  # of windows
         within = borders.searchsorted(positions, "right") - 1
@@ -131,7 +132,7 @@ class BlockOrder:
         return rows
 
     def _order(self, seed: int, epoch: int) -> tuple[Any, Any]:
-        """Return the runs of an epoch in their order, and the positions at which they begin and the last ends."""
+        """Return (block numbers in the order of the epoch, positions where blocks begin and the last ends); cached."""
         if self._cached_epoch is None or self._cached_epoch[0] != (seed, epoch):
             count = len(self._starts)
             order = permuted(np.arange(count), count, key_of(seed, epoch))
@@ -141,9 +142,11 @@ class BlockOrder:
 
 
 class Weighting(NamedTuple):
-    """Parsed weights: the number of the *source* of each row, and the *weights* of rows within their source.
+    """Parsed weights of rows.
 
-    *schedule* has pairs: from how many samples on, over all epochs, and the share that each source has from there.
+    `source`: number of the source of each row: an array of integers
+    `weights`: weight of each row within its source: an array of floats
+    `schedule`: pairs (samples, shares): from so many samples on, counted over all epochs, source n has `shares[n]`
     """
 
     source: Any
@@ -152,7 +155,10 @@ class Weighting(NamedTuple):
 
 
 class WeightedOrder:
-    """Rows drawn with repetition, each as often as its weight says, on average. Holds: 8 bytes a row."""
+    """An epoch of *length* rows drawn with repetition, each on average as often as *mixture* says.
+
+    *mixture* has one item in its schedule. Holds: 8 bytes a row.
+    """
 
     def __init__(self, mixture: Weighting, length: int) -> None:
         self.length, self.kind = length, mixture_fingerprint(mixture, length) | {"replacement": True, "per_batch": 0}
@@ -160,7 +166,7 @@ class WeightedOrder:
         self._bounds = np.cumsum((shares / np.bincount(source, weights, len(shares)))[source] * weights)
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
-        """Return the rows at *positions*."""
+        """Return the row numbers at *positions* of epoch *epoch* of a run with *seed*."""
         return drawn_by_share(positions, self._bounds, key_of(seed, epoch))
 
 
@@ -185,7 +191,7 @@ class ShareOrder:
         self._ends = np.cumsum(np.bincount(mixture.source, minlength=len(mixture.schedule[0][1])))
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
-        """Return the rows at *positions*."""
+        """Return the row numbers at *positions* of epoch *epoch* of a run with *seed*."""
         positions = np.asarray(positions)
         source, draw, indexes = np.empty((3, len(positions)), np.int64)
         drawn = np.zeros(len(self._ends), np.int64)  # by each source, in the parts before
@@ -209,7 +215,7 @@ class ShareOrder:
         return self._order[indexes]
 
     def _points(self, numbers: Any, count: int, source: int, seed: int, epoch: int) -> Any:
-        """Return the indexes in `_order` of the points *numbers*, of *count* points of *source*."""
+        """Return the indexes in `_order` of the points *numbers*, of *count* points at equal distances on *source*."""
         begin, end = (int(self._ends[source - 1]) if source else 0), int(self._ends[source])
         before = self._sums[begin - 1] if begin else 0.0
         place = ((key_of(seed, source) + epoch * GOLDEN_RATIO_64) & MASK_64) >> (64 - FRACTION_BITS)
@@ -218,7 +224,7 @@ class ShareOrder:
         return np.clip(self._sums.searchsorted(at, "right"), begin, end - 1)
 
     def _parts(self, epoch: int) -> list[tuple[int, int, Any]]:
-        """Return (begin, end, shares) for each part of *epoch*."""
+        """Return (begin, end, shares of sources) for each part of *epoch* that has positions."""
         bounds = [min(max(first - epoch * self.length, 0), self.length) for first, _ in self._schedule] + [self.length]
         parts = zip(bounds[:-1], bounds[1:], self._schedule, strict=True)
         return [(begin, end, shares) for begin, end, (_, shares) in parts if begin < end]
@@ -240,22 +246,23 @@ def in_ratio(shares: Any, count: int) -> Any:
 
 
 def mixture_fingerprint(mixture: Weighting, length: int) -> dict[str, Any]:
-    """Return a fingerprint of the order of *mixture* in epochs of *length* samples."""
+    """Return {"weights": checksum of *mixture*, "length": *length*}, by which states know the order again."""
     check = zlib.crc32(mixture.source.tobytes(), zlib.crc32(mixture.weights.tobytes()))
     check = zlib.crc32(repr([(first, shares.tolist()) for first, shares in mixture.schedule]).encode(), check)
     return {"weights": check, "length": length}
 
 
 def is_schedule(weights: Any) -> bool:
-    """True if *weights* is a list of pairs."""
+    """True if *weights* is a schedule: a list or tuple that begins with a pair, as [(0, {pattern: share}), ...]."""
     return isinstance(weights, (list, tuple)) and bool(weights) and isinstance(weights[0], (list, tuple))
 
 
 def mixture_of(table: Any, count: int, weights: Any) -> Weighting:
-    """Parse *weights* for *count* rows.
+    """Parse *weights*, the argument of `StatefulSampler`, for *count* rows of *table*.
 
-    *weights*: a column, an array, shares of sources by pattern, a schedule of these; None: equal weights.
-    Raises: SampleError, ValueError if they are no weights.
+    *weights*: the name of a column; an array with a number for each row; a dict of shares by pattern of shard URLs (the
+    shards that match are a source); a schedule, pairs (sample number, such a dict); or None for equal weights.
+    Raises: SampleError for a shard that no pattern matches; ValueError for anything else that is wrong with them.
     """
     if isinstance(weights, dict):
         weights = [(0, weights)]
@@ -269,12 +276,14 @@ def mixture_of(table: Any, count: int, weights: Any) -> Weighting:
 
 
 def _check_weights(weights: Any) -> Any:
+    """Return the array *weights*. Raises: ValueError unless all are finite and 0 or more, and not all 0."""
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise ValueError("weights are numbers from 0 on, not all of them 0")
     return weights
 
 
 def _parse_schedule(table: Any, count: int, schedule: Any) -> Weighting:
+    """Return the `Weighting` of *schedule*: pairs (sample number, shares by pattern). Raises: as `mixture_of`."""
     if any(len(pair) != 2 or not isinstance(pair[1], dict) for pair in schedule):
         raise ValueError("a schedule of weights is like [(0, {'a/*.tar': 1}), (100000, {'b/*.tar': 1})]")
     firsts = [first for first, _ in schedule]
@@ -289,7 +298,11 @@ def _parse_schedule(table: Any, count: int, schedule: Any) -> Weighting:
 
 
 def _sources(table: Any, patterns: Iterable[str]) -> Any:
-    """Return the number of the source of each row; a source is the shards that one of *patterns* matches."""
+    """Return the number of the source of each row: that of the one of *patterns* that matches the URL of its shard.
+
+    Raises: ValueError for a pattern without rows, and for two that match one shard; SampleError for a shard without
+    any.
+    """
     numbers, _, _ = table.places()
     urls = table.shards()
     source = np.full(len(urls), -1)

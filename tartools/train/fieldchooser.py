@@ -44,8 +44,8 @@ class FieldChooser:
     *decode*: a decoder, several, or a dict of these by field; None for bytes. Nothing is unpickled by default.
     *transform*: a function of the result, or one for each field.
     *resize*: size of pictures. *classes*: names that become numbers.
-    *missing*: None for the value None where a sample lacks a field; by default that is an error.
-    All of them: docs/training/fields.md.
+    *missing*: None for the value None where a sample lacks a field. Else that is an error: "skip" is for datasets,
+    which leave out such samples before they come here. All of them: docs/training/fields.md.
 
     Raises: SampleError, with shard, sample and field; an exception of a transform gets a note with these, and is a
     RuntimeError for StopIteration.
@@ -105,13 +105,14 @@ class FieldChooser:
         return self.__dict__
 
     def __call__(self, sample: Sample | Mapping[str, Any]) -> Any:
-        """Return the chosen fields of *sample*, decoded and transformed."""
+        """Return the chosen fields of *sample*, decoded: a tuple, a dict, or the result of the transform for it."""
         fields: Any = as_dict(sample, None, self.files) if isinstance(sample, Sample) else sample
         result = self._result(fields)
         note_result(result, fields, self._names)
         return result
 
     def _result(self, fields: Mapping[str, Any]) -> Any:
+        """Return the chosen fields of a sample, given as the dict *fields*, decoded and transformed."""
         if self.fields is not None:
             values = [self._value(fields, names) for names in self.fields]
             return self._transformed(fields, tuple(values))
@@ -120,6 +121,10 @@ class FieldChooser:
         return self._transformed(fields, fields)
 
     def _value(self, sample: Mapping[str, Any], names: list[str]) -> Any:
+        """Return the decoded value of the first of *names* that *sample* has.
+
+        If it has none: None if `missing` is None, else raises SampleError.
+        """
         for name in names:
             field = name if name in sample else name.lower()
             if field in sample:
@@ -130,6 +135,7 @@ class FieldChooser:
         raise _failure(sample, f"has no field {' or '.join(map(repr, names))}; its fields are: {have}")
 
     def _decoded(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
+        """Return *value* of the field *name*, decoded: of a field with classes its number. Raises: SampleError."""
         if name in self.classes:
             return self._number(sample, name, value)
         if self.decoder is None or name[:2] == RESERVED_PREFIX or not isinstance(value, bytes):
@@ -140,6 +146,7 @@ class FieldChooser:
             raise undecodable(sample, name, error) from error
 
     def _number(self, sample: Mapping[str, Any], field: str, value: Any) -> int:
+        """Return the number of the class that *value*, bytes or text, names. Raises: SampleError for another name."""
         numbers = self.classes[field]
         name = (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
         if name not in numbers:
@@ -150,6 +157,7 @@ class FieldChooser:
         return numbers[name]
 
     def _transformed(self, sample: Mapping[str, Any], value: Any) -> Any:
+        """Return *value*, the decoded fields of *sample*, transformed. Raises: errors of transforms, with a note."""
         if self.transform is None:
             return value
         try:
@@ -170,7 +178,7 @@ class FieldChooser:
             raise
 
     def _seeded(self, sample: Mapping[str, Any], seeds: SharedSeeds | SampleSeeds) -> Any:
-        """Return the transform, or the list of them, with the seed of *sample* for functions that ask for one."""
+        """Return the transform, or the list of them, such that functions that ask for a seed get that of *sample*."""
         seed = seeds.of(str(sample[DICT_URL]), str(sample[DICT_KEY]))
         if not isinstance(self.transform, list):
             return partial(call_with_seed, self.transform, self._seed_parameters[0], seed)
@@ -182,7 +190,10 @@ class FieldChooser:
 
 
 def names_in(fields: Any, argument: str = "fields") -> list[str]:
-    """Return the list of names in *fields*. Raises: TypeError for a value that is no name, ValueError if empty."""
+    """Return *fields*, names or one text with names between spaces, as a list. *argument*: its name in errors.
+
+    Raises: TypeError for a value that is no name, ValueError if there are none.
+    """
     names = fields.split() if isinstance(fields, str) else [*fields] if isinstance(fields, Iterable) else [fields]
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise TypeError(f"{argument} are names, as in 'jpg;png cls' or ('jpg;png', 'cls'), not {wrong[0]!r}")
@@ -192,7 +203,11 @@ def names_in(fields: Any, argument: str = "fields") -> list[str]:
 
 
 def class_numbers(classes: Any) -> dict[str, dict[str, int]]:
-    """Return the number of each class name, by field. Raises: ValueError if empty, or for repeated names."""
+    """Return {field: {class name: number}} for *classes*, numbered from 0 in their order.
+
+    *classes*: names; the URL of a file with one on each line; or a dict of these by field. Not in a dict, they are
+    those of the field `cls`; None has none. Raises: ValueError if there are no names, or for repeated or empty ones.
+    """
     numbers_by_field = {}
     for field, field_classes in (classes if isinstance(classes, Mapping) else {"cls": classes}).items():
         if field_classes is not None:
@@ -219,6 +234,10 @@ def as_dict(sample: Sample, needed: Set[str] | None = None, files: Set[str] = fr
 
 
 def _reader(member: Member, files: Set[str]) -> Callable[[], Any]:
+    """Return the function that reads the payload of *member*: as bytes, or as a file for fields in *files*.
+
+    A payload that is not a range of a plain file is always bytes.
+    """
     if files and isinstance(member.source, io.FileIO) and field_name(member).lower() in files:
         return member.open
     return member.read
@@ -227,7 +246,12 @@ def _reader(member: Member, files: Set[str]) -> Callable[[], Any]:
 def dict_of(
     key: str, url: str, fields: Sequence[tuple[str, Callable[[], Any]]], needed: Set[str] | None
 ) -> dict[str, Any]:
-    """Return the sample *key* of *url* as a dict like `as_dict`; *fields*: (name, function that reads the payload)."""
+    """Return the sample *key* of the shard *url* as a dict of webdataset: `__key__`, `__url__`, payloads by field.
+
+    *fields*: pairs (name, function that reads the payload); names become lower case. *needed*: names whose payloads are
+    read, None for all; others have the value None.
+    Raises: SampleError if two fields differ only in case, or if one begins with two underscores.
+    """
     sample: dict[str, Any] = {DICT_KEY: key, DICT_URL: url}
     for field, payload in fields:
         name = field.lower()
@@ -246,6 +270,7 @@ def dict_of(
 
 
 def _failure(sample: Mapping[str, Any], problem: str) -> SampleError:
+    """Return a SampleError about *problem*, with the key and URL of *sample*."""
     return SampleError(f"sample {sample.get(DICT_KEY)!r}: {problem}", url=str(sample.get(DICT_URL) or ""))
 
 

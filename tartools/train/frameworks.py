@@ -66,9 +66,10 @@ def _dealing_class() -> str | None:
 
 
 def iterate_for_accelerate(loader: Any, batches: Iterator[Any], is_at_end: Callable[[], bool]) -> Iterator[Any]:
-    """Yield the *batches* of *loader* on accelerate's device, as a loader does that accelerate has made.
+    """Yield *batches* of *loader* on accelerate's device, as loaders do that accelerate has made.
 
-    accelerate asks for `end_of_dataloader`, since it steps the optimizer after the last batch of an epoch.
+    `is_at_end()`: True once the last batch of the epoch came: accelerate asks the loader for `end_of_dataloader`, since
+    it steps the optimizer after that batch.
     """
     state, utils = import_module("accelerate.state"), import_module("accelerate.utils")
     gradients, device = state.GradientState(), state.PartialState().device
@@ -83,7 +84,7 @@ def iterate_for_accelerate(loader: Any, batches: Iterator[Any], is_at_end: Calla
 
 
 def gather_from_ranks(value: Any) -> list[Any]:
-    """Return the list of *value* of each rank of torch.distributed; of this process alone if that is not initialised.
+    """Return the list of each rank's *value*, by rank of torch.distributed; [*value*] if that is not initialised.
 
     All ranks must call this.
     """
