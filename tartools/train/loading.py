@@ -82,7 +82,7 @@ def loader(
 
 
 def check_loader_options(batch_size: Any, options: dict[str, Any]) -> None:
-    """Raise TypeError unless *batch_size* is a number, and if *options* of DataLoader have a sampler."""
+    """Raise TypeError unless *batch_size* is a whole number, and if *options* (of DataLoader) have a sampler."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, int):
         raise TypeError(f"batch_size is how many samples a batch has, not {batch_size!r}")
     if samplers := [name for name in ("sampler", "batch_sampler") if options.get(name) is not None]:
@@ -96,7 +96,12 @@ def check_loader_options(batch_size: Any, options: dict[str, Any]) -> None:
 def dataset_of(
     source: Any, arguments: dict[str, Any], missing: str | None, shuffle: bool | str, mixing: dict[str, Any]
 ) -> Any:
-    """Return *source* as a dataset. Raises: ValueError if it is empty, or for *arguments* that a dataset can't take."""
+    """Return *source* as a dataset: itself if it is one, else a `TableDataset` over it.
+
+    `arguments`: arguments of TableDataset by name, None where not given; `missing`: that argument of it
+    `shuffle`, `mixing`: arguments of `StatefulSampler`, `mixing` by name; some need a table
+    Raises: ValueError if there are no samples, and for arguments that a dataset of its own class can't take.
+    """
     if is_dataset(source):
         if missing != "error":
             raise ValueError(f"missing is for tables and shards: this is a {type(source).__name__} already")
@@ -120,13 +125,16 @@ def dataset_of(
 
 
 def is_dataset(source: Any) -> bool:
-    """True if *source* has a length and items by number, and is neither names nor a table."""
+    """True if *source* has a length and items by number, but is no text, list of names, path or table."""
     names = isinstance(source, (Sequence, os.PathLike, Table))
     return hasattr(source, "__getitem__") and hasattr(source, "__len__") and not names
 
 
 class Loader(DataLoader[Any]):
-    """A DataLoader over a dataset by a `StatefulSampler`. Its state is by batches that were handed out."""
+    """A DataLoader over the dataset *data*, in the order of *sampler*. *options*: arguments of DataLoader.
+
+    Its state counts the batches that it has yielded, not those that workers have read ahead.
+    """
 
     use_stateful_dataloader = True  # accelerate saves the state of such
 
@@ -156,17 +164,17 @@ class Loader(DataLoader[Any]):
         return True
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Yield the batches of the next epoch, from the place of a state if one was loaded; see `_batches`."""
+        """Yield the batches of the next epoch, or the rest of the epoch of a loaded state; see `_batches`."""
         if self._is_prepared:
             return frameworks.iterate_for_accelerate(self, self._batches(), self._is_at_end)
         return self._batches()
 
     def _is_at_end(self) -> bool:
-        """True if the last batch of the epoch was handed out."""
+        """True if the last batch of the epoch was yielded."""
         return self._sampler.running is not None and not self._sampler.running.remaining
 
     def _batches(self) -> Iterator[Any]:
-        """Yield the batches of the next epoch, from the place of a state if one was loaded.
+        """Yield the batches of the next epoch; after `load_state_dict` those that were left of its epoch.
 
         Raises: what reading raises, with URL and byte, also for what a worker met; RuntimeError for StopIteration, and
         for a worker that has ended.
@@ -231,7 +239,10 @@ class Loader(DataLoader[Any]):
             self._sampler.loader_counts = False
 
     def _describe_pending(self, batches: list[Any]) -> str:
-        """Return the end of an error message: rows and shards of *batches*, which were requested but not yielded."""
+        """Return the end of an error message: rows and shards of *batches*, which were requested but not yielded.
+
+        *batches*: lists of row numbers. "" if there are none.
+        """
         if not batches:
             return ""
         message = f"; {several(len(batches), 'batch', 'batches')} under way"
@@ -246,15 +257,15 @@ class Loader(DataLoader[Any]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration is of."""
+        """The number of the current epoch, or between iterations of the next one."""
         return self._sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next iteration be of *epoch*."""
+        """Make *epoch* the epoch of the next iteration: from its begin, or from a loaded state of the same epoch."""
         self._sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a state for all ranks: after as many batches, on each rank, as this loader has yielded.
+        """Return a state for all ranks: the place after as many batches, on each rank, as this loader has yielded.
 
         Raises: ValueError with `in_order=False`: of batches that come as they are ready nobody knows which are left.
         """
@@ -263,12 +274,15 @@ class Loader(DataLoader[Any]):
         return self._sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from *state*. Raises: ValueError if it belongs to other data or another order."""
+        """Have the next iteration resume from *state*. Raises: StateError if it is of other data or another order."""
         self._sampler.load_state_dict(state)
 
 
 class _TableBatches(Dataset[Any]):
-    """Batches of *data* as `TableBatch`; in a worker, in shared memory, and with errors as values."""
+    """A dataset of batches of *data*: lists of row numbers to `TableBatch`, or to a list where that can't be made.
+
+    In a worker of its loader batches are in shared memory, and a TarToolsError is returned as a value.
+    """
 
     def __init__(self, data: TableDataset) -> None:
         self.data = data
@@ -288,6 +302,7 @@ class _TableBatches(Dataset[Any]):
             return error
 
     def _shared(self, rows: list[int]) -> TableBatch | list[Any]:
+        """Return the batch of *rows* in a shared buffer; a list of samples if it can't be read into one."""
         buffers: list[torch.Tensor] = []
 
         def buffer_of(size: int) -> memoryview:
@@ -312,7 +327,7 @@ def _by_pillow(data: Any) -> int:
 
 
 def _is_killed(batches: Any) -> bool:
-    """True if a signal has ended a worker of *batches*."""
+    """True if a signal ended a worker of the iterator *batches* of DataLoader; waits up to a second for each to end."""
     workers = getattr(batches, "_workers", ())
     for worker in workers:
         worker.join(1)
@@ -320,11 +335,11 @@ def _is_killed(batches: Any) -> bool:
 
 
 def _first_values(values: list[Any]) -> str:
-    """Return the first *values* as text, and the number of the others."""
+    """Return the first 8 of *values* as text, with commas between them, and " and N more" if there are more."""
     suffix = f" and {len(values) - MAX_PLACES_IN_MESSAGE} more" * (len(values) > MAX_PLACES_IN_MESSAGE)
     return ", ".join(map(str, values[:MAX_PLACES_IN_MESSAGE])) + suffix
 
 
 def as_it_is(batch: Any) -> Any:
-    """Return *batch*, uncollated."""
+    """Return *batch* unchanged: a collate_fn for batches that are made as a whole."""
     return batch

@@ -97,7 +97,11 @@ def stream_map(
 def _calling(
     engine: str, work: MapWork, workers: int | None, retries: int, address: str | None, cpus: float
 ) -> Iterator[tuple[Engine[Any, Answer], int]]:
-    """Start an engine that calls *work*; return it and its number of parallel calls: *workers*, or one a core."""
+    """Start an engine that calls *work*; give it and its number of parallel calls: *workers*, or else one a core.
+
+    *retries*: more tries of an item whose worker was lost (not of threads); *address*, *cpus*: of the engine "ray".
+    The engine gives `Answer`s, for `engines.results`.
+    """
     if engine == "ray":
         from tartools.run import ray as cluster
 
@@ -135,7 +139,10 @@ def _closed_at_exit(mine: list[Any]) -> Iterator[None]:
 
 
 class StreamMap(IterableDataset[Any]):
-    """The dataset of `stream_map`. A new iteration ends the one before, if nothing refers to that."""
+    """The dataset that `stream_map` returns. A new iteration ends the one before, if nothing refers to that.
+
+    `options`: arguments of `_calling`; `prefetch`: chunks under way; `size`: bytes of a chunk; None: the default
+    """
 
     def __init__(
         self,
@@ -169,9 +176,9 @@ class StreamMap(IterableDataset[Any]):
         return generator
 
     def _handed_out(self, first: int, consumed: int, mine: list[Any]) -> Generator[Any, None, None]:
-        """Yield the results of this rank from chunk *first* on, but for the first *consumed* of this chunk.
+        """Yield the results of this rank from its chunk number *first* on, without the first *consumed* of that chunk.
 
-        *mine* has a reference to this generator.
+        *mine* is a list with a weak reference to this generator, for `_closed_at_exit`.
         """
         rank, world = this_rank()
         pieces = islice(chunks_of(self._names, self._sources, self._size), rank + first * world, None, world)
@@ -192,13 +199,13 @@ class StreamMap(IterableDataset[Any]):
         self._next = 0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the next result of this rank. Raises: ValueError unless *ordered*."""
+        """Return a state with the position of the next result of this rank. Raises: ValueError unless *ordered*."""
         if not self._ordered:
             raise ValueError("results delivered out of order can't be resumed: use ordered=True")
         return make_state({"data": self._about(), "next": self._next})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next iteration begin where *state* was made; the function is called again for one chunk at most.
+        """Have the next iteration resume from *state*; the function is called again for one chunk at most.
 
         It must return as many results as before. Raises: StateError if the state belongs to other samples or ranks.
         """
@@ -210,7 +217,7 @@ class StreamMap(IterableDataset[Any]):
         self._start = self._next = first, consumed
 
     def _about(self) -> int:
-        """Return a fingerprint of the chunks of this rank and their data."""
+        """Return a checksum of shards, chunk size, rank and order: states of any others are refused."""
         sources = [
             source.digest() if isinstance(source, Table) else (str(source), shard_identity(source))
             for source in self._sources

@@ -29,7 +29,12 @@ MapSource = str | Table  # a shard, or a table
 
 
 class MapChunk(NamedTuple):
-    """A *slice* of a source, whose *name* is in messages. A shard has this *version*; None if it has none."""
+    """A part of a source, the unit of work of `stream_map`.
+
+    `slice`: the part; its `shard` is the number of the source
+    `name`: of the source, for messages
+    `version`: of the shard when it was probed; None for a table, and if it has none
+    """
 
     slice: ShardSlice
     name: str
@@ -41,7 +46,10 @@ class MapChunk(NamedTuple):
 
 
 def sources_of_urls(urls: Sequence[str]) -> list[MapSource]:
-    """Return the shards and tables *urls*. Raises: UsageError for stdin and fifos; StorageError."""
+    """Return *urls* as sources: a `Table` for each table, and shards as they are.
+
+    Raises: UsageError for stdin and fifos, which can be read only once; StorageError.
+    """
     for url in urls:
         if not is_repeatable(url) and Url(url).scheme != "pipe":
             raise UsageError("workers can't share this, since it can be read only once: copy it to a file", url=url)
@@ -49,10 +57,10 @@ def sources_of_urls(urls: Sequence[str]) -> list[MapSource]:
 
 
 def chunks_of(names: Sequence[str], sources: Sequence[MapSource], size: int | None) -> Iterator[MapChunk]:
-    """Yield the chunks of *sources*, which have these *names*, in order, each of about *size* bytes if it is given.
+    """Yield the chunks of *sources*, whose *names* are for messages, in order.
 
-    A shard that can't be cut is one chunk: what is compressed, a command, a server without ranges.
-    Raises: StorageError, when its turn comes.
+    *size*: bytes of a chunk, about; None: 8 MB, of remote shards 32 MB. A shard that can't be cut is one chunk: what is
+    compressed, a command, a server without ranges. Raises: StorageError, when its turn comes.
     """
     for number, (name, source) in enumerate(zip(names, sources, strict=True)):
         if isinstance(source, Table):
@@ -65,7 +73,10 @@ def chunks_of(names: Sequence[str], sources: Sequence[MapSource], size: int | No
 
 
 def _probe_shard(url: str, size: int) -> tuple[str | None, int]:
-    """Return the version of the shard *url*, None if it has none, and the number of its slices."""
+    """Return (version, slices): the version of the shard *url*, or None, and its number of slices of *size* bytes.
+
+    A shard that can't be cut is 1 slice.
+    """
     if not is_seekable(url):
         return None, 1
     version, first = probe(url)
@@ -75,6 +86,7 @@ def _probe_shard(url: str, size: int) -> tuple[str | None, int]:
 
 
 def _rows_of(table: Table, number: int, size: int) -> Iterator[ShardSlice]:
+    """Yield slices of rows of *table*, source *number*, whose samples have about *size* bytes together."""
     import numpy as np
 
     _, begins, ends = table.places()
@@ -86,7 +98,12 @@ def _rows_of(table: Table, number: int, size: int) -> Iterator[ShardSlice]:
 
 @dataclass
 class MapWork:
-    """Calls *function* for the samples of chunks of *sources*, which are chosen and decoded as `FieldChooser` does."""
+    """Calls `function` for the samples of chunks.
+
+    `function`: gets what `chooser` makes of a sample
+    `sources`: shards and tables, by the number that chunks name
+    `chooser`: chooses and decodes the fields
+    """
 
     function: Callable[[Any], Any]
     sources: Sequence[MapSource]
@@ -109,6 +126,7 @@ class MapWork:
                 raise
 
     def _samples(self, chunk: MapChunk) -> Iterator[dict[str, Any]]:
+        """Yield the samples of *chunk* as dicts. Raises: StorageError if the shard was replaced since it was probed."""
         part, source, needed = chunk.slice, self.sources[chunk.slice.shard], self.chooser.needed
         if isinstance(source, Table):
             return (as_dict(sample, needed) for sample in source[part.begin : part.end])

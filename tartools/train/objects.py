@@ -38,7 +38,7 @@ Transform = Callable[[bytes, str], Any]
 
 
 class ObjectList(Sequence[tuple[str, int]]):
-    """Objects as (URL, bytes), sorted by the bytes of their URLs; of each also the version.
+    """The objects under *prefixes* as (URL, bytes), sorted by the bytes of their URLs, each once; with their versions.
 
     Empty objects whose names end in a slash, which stand for folders, are left out. Pickles to some 30 bytes an
     object, and most of that are versions. Holds: the bytes of the URLs, and 24 for each: forks share them.
@@ -73,7 +73,7 @@ class ObjectList(Sequence[tuple[str, int]]):
         return entry.url, entry.size or 0
 
     def entry(self, index: int) -> ListedObject:
-        """Return the list entry of the object number *index*. Raises: IndexError."""
+        """Return URL, size and version of the object number *index* (negative: from the end). Raises: IndexError."""
         number = range(len(self))[index]
         begin = self._ends[number - 1] if number else 0
         name, _, version = self._text[begin : self._ends[number]].partition(b"\0")
@@ -153,6 +153,10 @@ class ObjectDataset(Dataset[Any]):
             yield self._made(data, entry.url)
 
     def _made(self, data: bytes, url: str) -> Any:
+        """Return the item of the object *url* with the bytes *data*: these, or the transform's result for them.
+
+        Raises: errors of the transform, with a note that names the object.
+        """
         if self.transform is None:
             return data
         try:
@@ -199,16 +203,19 @@ class ObjectStream(IterableDataset[Any]):
         self._loaded: dict[str, Any] | None = None  # where the next iteration begins
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be of *epoch*, also in workers that are there already.
+        """Make *epoch* the epoch of the next iteration, also in workers that are there already.
 
-        The next one begins at the place of a state that was loaded, if that is of the same epoch.
+        A state that was loaded is used if it is of the same epoch, and otherwise forgotten.
         """
         if epoch != self._epoch.number:
             self._loaded = self._positions = None
         self._epoch.number = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the latest iteration in this process."""
+        """Return the state of the latest iteration in this process: after the items that it has yielded.
+
+        Before the first one it is the begin of the epoch, and after `load_state_dict` the loaded state.
+        """
         if self._loaded is not None:
             return self._loaded
         if self._positions is None:
@@ -216,10 +223,10 @@ class ObjectStream(IterableDataset[Any]):
         return self._state(self._positions.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume the next iteration from *state*.
+        """Have the next iteration resume from *state*.
 
-        That of a loader without workers may go on with other numbers of ranks and workers: all ranks are taken to have
-        had equally many items. Raises: StateError if it belongs to other objects, or to another kind of order.
+        The state of a loader without workers may go on with other numbers of ranks and workers: all ranks are taken to
+        have had equally many items. Raises: StateError if it belongs to other objects, or to another kind of order.
         """
         checks = {"reader": is_reader, "workers": is_count, "epoch": is_count, "drop_last": is_bool}
         check_state(state, "an ObjectStream", checks)
@@ -231,7 +238,7 @@ class ObjectStream(IterableDataset[Any]):
         self._resume.load()
 
     def _sampler(self, epoch: int) -> StatefulSampler:
-        """Return the order of the objects of this process, from the beginning of *epoch* on."""
+        """Return a sampler with the objects that this process reads in *epoch*, at the begin of it."""
         number, readers = self._rank.reader()
         options: dict[str, Any] = {"rank": number, "world_size": readers, "drop_last": self._drop_last}
         sampler = StatefulSampler(self._source, self._seed, self._shuffle, **options)
@@ -239,7 +246,7 @@ class ObjectStream(IterableDataset[Any]):
         return sampler
 
     def _state(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return *state*, of a sampler, with the reader of this process."""
+        """Return *state*, of a sampler, as a state of this stream: with drop_last, reader, and number of workers."""
         reader, workers = self._rank.reader(), this_worker()[1]
         return make_state(state | {"drop_last": self._drop_last, "reader": reader, "workers": workers})
 
@@ -262,15 +269,17 @@ class ObjectStream(IterableDataset[Any]):
         return self._counted(self._positions)
 
     def _counted(self, positions: SamplerIteration) -> Iterator[Any]:
+        """Yield the items at *positions*, and count each there as consumed before it is yielded."""
         for item in self._source.items(positions):
             positions.consumed += 1
             yield item
 
 
 def list_urls(prefixes: Name | Iterable[Name]) -> Iterator[str]:
-    """Yield the URLs of all objects below each of *prefixes*, one after the other; see `ObjectDataset`.
+    """Yield the URLs of all objects below each of *prefixes*, one prefix after the other.
 
-    Raises: StorageError.
+    *prefixes*: as for `ObjectDataset`; objects below two of them come twice. Raises: StorageError, also if nothing is
+    there.
     """
     for entry in _listed(names_of(prefixes)):
         yield entry.url
@@ -288,7 +297,7 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
 
 
 def _beginning(url: str) -> bytes | None:
-    """Return all bytes of *url*; None if it is no object, larger than 4 MiB, or of unknown size."""
+    """Return all bytes of *url*; None if it is not on a server, larger than 4 MiB, or of unknown size."""
     if not is_far(url):
         return None
 
@@ -304,7 +313,10 @@ def _beginning(url: str) -> bytes | None:
 
 
 def _listed(names: Iterable[str]) -> Iterator[ListedObject]:
-    """Yield the objects of *names*; requests to web servers are parallel. Raises: StorageError, also if none."""
+    """Yield the objects of the URLs and patterns *names*, in their order; requests to web servers are parallel.
+
+    Raises: StorageError, also if there is nothing under one of them.
+    """
     urls = (url for name in names for url in ([name] if is_literal(name) else unfolded(name)))
     for url, answer in _side_by_side(_entries, urls):
         entry = None

@@ -97,7 +97,10 @@ def pack(
 
 
 def table_url(output: str, names: Numbering) -> str:
-    """Return the URL of the table of the shards *output*."""
+    """Return the URL of the table of the shards of *output*, whose numbering is *names*.
+
+    It is the part of a shard's name before the number, with .parquet; "samples.parquet" in the folder if that is empty.
+    """
     base = names.prefix if has_number(output) else names.prefix.removesuffix("-")
     if not base or base.endswith("/"):
         return f"{base}samples.parquet"
@@ -105,7 +108,12 @@ def table_url(output: str, names: Numbering) -> str:
 
 
 class _Packing:
-    """One run of `pack`: *order* has the numbers of items as they are written."""
+    """One run of `pack`. `order` has the numbers of items in the order in which they are written.
+
+    `encoded`: the items as samples; `names`: of the shards; `max_size`, `max_count`: bytes and samples of a shard
+    `workers`: of a DataLoader, 0 for none; `seed`: of the permutation, None for the order of the dataset
+    Raises: ValueError for an empty dataset.
+    """
 
     def __init__(
         self,
@@ -131,7 +139,10 @@ class _Packing:
         self._read: Iterator[Sample] = iter(())  # the samples behind it
 
     def run(self) -> RowInputs:
-        """Write all missing shards; return the rows of all shards. Raises: StorageError if other shards exist."""
+        """Write all missing shards; return the rows of all shards.
+
+        Raises: StorageError if a shard that is there has other samples, or is not one of these.
+        """
         catalog = ShardCatalog()
         spool = RowSpool((), {}, catalog)
         old = existing_shards(self._names)
@@ -152,14 +163,18 @@ class _Packing:
         return RowInputs([spool], catalog)
 
     def end_workers(self) -> None:
-        """End the workers; an error would keep them."""
+        """End the workers, by dropping the iterator over their samples; a traceback would keep it alive."""
         self._read = iter(())
 
     def _is_full(self, count: int, size: int, sample: Sample) -> bool:
+        """True if a shard of *count* samples and *size* bytes is full, so that *sample* has to go to the next one.
+
+        An empty shard takes any sample.
+        """
         return count > 0 and (count == self._max_count or size + sample.size > self._room)
 
     def _written(self, url: str, position: int) -> RowBlock:
-        """Write the shard *url*, of the samples from *position* on; return its rows."""
+        """Write the shard *url* with the samples from *position* on, until it is full; return its rows."""
         block = RowBlock(url)
         with shard_writer(Destination(url)) as sink:
             writer = cast(SampleWriter, sink)
@@ -172,13 +187,17 @@ class _Packing:
         return block
 
     def _samples(self, position: int) -> Iterator[Sample]:
-        """Return the samples from *position* on, read ahead by workers; continues the iterator of the shard before."""
+        """Return the samples from *position* on, read ahead by workers.
+
+        If *position* is where the shard before ended, that is the rest of the same iterator: nothing is read twice.
+        """
         if self._next is not None and self._next[0] == position:
             return chain([self._next[1]], self._read)
         self._read = self._begun(position)
         return self._read
 
     def _begun(self, position: int) -> Iterator[Sample]:
+        """Start to read the samples from *position* on, in workers if there are any, and return them."""
         indexes = self.order[position:]
         if not self._workers:
             return (_raise_error(self._encoded[index]) for index in indexes)
@@ -193,7 +212,10 @@ class _Packing:
         return (_raise_error(item) for batch in batches for item in batch)
 
     def _checked(self, url: str, position: int) -> RowBlock:
-        """Return the rows of the existing shard *url*. Raises: StorageError if it has other samples."""
+        """Return the rows of the shard *url*, which exists, after a check that it has the samples from *position* on.
+
+        Only its first and last sample are compared, and that it ends where a shard is full. Raises: StorageError.
+        """
         block = RowBlock(url)
         ends: list[Sample] = []
         for batch in read_batches([url], Account(), Reading(policy=ShardPolicy(reject_compressed=True))):
@@ -218,15 +240,18 @@ class _Packing:
 
 
 def _raise_error(item: Sample | TarToolsError) -> Sample:
+    """Return *item* if it is a sample; raise it if it is an error."""
     if isinstance(item, TarToolsError):
         raise item
     return item
 
 
 class EncodedItems(Dataset[Any]):
-    """The items of *dataset* as samples. *kind*: "keep" or a format of pictures. Item n has the key n, in 9 digits.
+    """The items of *dataset* as samples with the key of their number, in 9 digits.
 
-    An item that can't be read or encoded is a SampleError as a value: workers can't raise it unchanged.
+    *kind*: format in which pictures are stored, "jpg", "png" or "webp"; "keep" for files as they are, and pictures as
+    png. An item that can't be read or encoded is a SampleError as a value: workers can't raise it unchanged.
+    Raises: ValueError for another kind.
     """
 
     def __init__(self, dataset: Any, kind: str = KEEP_ENCODING) -> None:
@@ -249,7 +274,7 @@ class EncodedItems(Dataset[Any]):
             return SampleError(f"item {index} of the dataset: {text}")
 
     def _original(self, index: int) -> dict[str, bytes] | None:
-        """Return the fields of item *index* if it is a file that the dataset names, else None."""
+        """Return the fields of item *index*, its file's bytes and its label; None if *dataset* names no file for it."""
         path_and_label = file_of(self.dataset, index)
         if path_and_label is None:
             return None
@@ -261,7 +286,7 @@ class EncodedItems(Dataset[Any]):
         return {suffix: storage.content(local_url(os.fspath(path))), name: value}
 
     def _fields(self, item: Any) -> dict[str, bytes]:
-        """Return the fields of *item*, a dict, or a picture and its label. Raises: TypeError."""
+        """Return the payloads by field of *item*, a dict, or a pair of a picture and its label. Raises: TypeError."""
         if isinstance(item, Mapping):
             pairs = (self._named(name, value) for name, value in item.items() if not name.startswith("__"))
             return dict(pairs)
@@ -274,12 +299,15 @@ class EncodedItems(Dataset[Any]):
         return {kind: self._payload(kind, item[0]), name: value}
 
     def _labelled(self, label: Any, used_names: set[str]) -> tuple[str, bytes]:
-        """Return the field of *label* and its payload; the name begins with label. where *used_names* have it."""
+        """Return (field, payload) of *label*. The field is its kind, as cls; label.cls if *used_names* have that."""
         kind = self._kind(label)
         return f"label.{kind}" if kind in used_names else kind, self._payload(kind, label)
 
     def _named(self, name: str, value: Any) -> tuple[str, bytes]:
-        """Return the field *name* of a dict and its payload; a suffix is added to a name that does not say the kind."""
+        """Return (field, payload) of *value*, which is called *name* in a dict.
+
+        The field is *name*, with a suffix added if it does not say what the value is.
+        """
         last = suffix_of(without_codec(name)[0])
         if last in ENCODERS:
             return name, encode(name, value)
@@ -292,6 +320,10 @@ class EncodedItems(Dataset[Any]):
         return f"{name}.{kind}", self._payload(kind, value)
 
     def _kind(self, value: Any) -> str:
+        """Return the suffix for *value*: of a picture its format, else npy, cls, txt, json, or bin for bytes.
+
+        Raises: TypeError for a value of another class.
+        """
         value = as_python(value)
         if type(value).__module__.startswith("PIL."):
             return "png" if self.kind == KEEP_ENCODING else self.kind
@@ -309,7 +341,7 @@ class EncodedItems(Dataset[Any]):
         raise TypeError(f"cannot write values of type {type(value).__name__}")
 
     def _payload(self, kind: str, value: Any) -> bytes:
-        """Return *value* as a payload. Raises: TypeError for arrays of objects, or if Pillow can't write it."""
+        """Return *value* encoded as a payload with the suffix *kind*. Raises: TypeError if it can't be."""
         value = as_python(value)
         if kind in ENCODERS:
             return encode(kind, value)
@@ -326,9 +358,9 @@ class EncodedItems(Dataset[Any]):
 
 
 def file_of(dataset: Any, index: int) -> tuple[str, Any] | None:
-    """Return path and label of item *index* if *dataset* lists them, as torchvision's `ImageFolder` does, else None.
+    """Return (path, label) of item *index* if *dataset* lists files as torchvision's `ImageFolder` does, else None.
 
-    Of a `Subset` it is the dataset below. The label is what `target_transform` makes of it.
+    Of a `Subset` it is that of the dataset below. The label is what `target_transform` makes of it.
     """
     while isinstance(dataset, Subset):
         dataset, index = dataset.dataset, dataset.indices[index]

@@ -49,7 +49,7 @@ class Resize(NamedTuple):
     nearest: bool = False
 
     def wanted(self, height: int, width: int) -> tuple[int, int]:
-        """Return (height, width) after resizing, before cropping, of a picture of *height* and *width*."""
+        """Return (height, width) after resizing and before cropping, for a picture of *height* by *width* pixels."""
         if not isinstance(self.size, int):
             return self.size
         short, long = sorted((height, width))
@@ -57,10 +57,11 @@ class Resize(NamedTuple):
         return (self.size, longer_side) if height <= width else (longer_side, self.size)
 
     def resized(self, picture: Any, size: tuple[int, int] | None = None) -> Any:
-        """Return the picture *picture*, a tensor with channels last, or without, resized.
+        """Return *picture*, a tensor (height, width) or (height, width, channels), resized and cropped.
 
-        *size*: the result of `wanted` for the stored size, if *picture* was decoded smaller.
-        Raises: SampleError if the centre is larger.
+        *size*: (height, width) before cropping, if it does not follow from *picture*, because that was decoded smaller;
+        not used with `nearest`.
+        Raises: SampleError if the crop is larger than the resized picture.
         """
         import torch
 
@@ -77,7 +78,10 @@ class Resize(NamedTuple):
         return planes[0, 0] if grey else planes[0].permute(1, 2, 0)
 
     def crop_bounds(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Return top, left, height and width of the centre of a resized picture. Raises: SampleError if it has none."""
+        """Return (top, left, height, width) of the crop in the centre of a resized picture of *height* by *width*.
+
+        Without a crop it is the whole picture. Raises: SampleError if the crop is larger.
+        """
         if self.crop is None:
             return 0, 0, height, width
         high, wide = (self.crop, self.crop) if isinstance(self.crop, int) else self.crop
@@ -86,7 +90,10 @@ class Resize(NamedTuple):
         return round((height - high) / 2), round((width - wide) / 2), high, wide
 
     def nearest_pixels(self, height: int, width: int) -> tuple[Any, Any]:
-        """Return the source rows and columns for each row and column of the resized picture, by nearest neighbour."""
+        """Return the source rows and columns of the pixels of the resized and cropped picture, by nearest neighbour.
+
+        *height*, *width*: those of the source. Raises: SampleError if the crop is larger than the resized picture.
+        """
         import numpy as np
 
         size = self.wanted(height, width)
@@ -97,7 +104,10 @@ class Resize(NamedTuple):
 
 
 def resizes_of(resize: Any) -> Resize | dict[str, Resize | None] | None:
-    """Return *resize* as `Resize`, or as a dict of them by field. Raises: ValueError as `resize_of`."""
+    """Return *resize* as a `Resize`, or for a dict as a dict of them by field, in lower case; None stays None.
+
+    Names of fields may be joined by ";". Raises: ValueError for values that are no sizes.
+    """
     if not isinstance(resize, Mapping):
         return resize_of(resize)
     return {name.lower(): resize_of(size) for names, size in resize.items() for name in names.split(";")}
@@ -118,19 +128,21 @@ def resize_of(size: Any) -> Resize | None:
 
 
 class PictureDecoder:
-    """Decodes fields with one of *suffixes*, by default webdataset's, as *spec* says.
+    """Decodes pictures. *spec*: a name of webdataset, such as "pil" or "torchrgb8", or one in `RAW_DECODERS`.
 
-    *spec* is a name of webdataset, or one in `RAW_DECODERS`.
-
-    With *resize*, pictures are resized, as `Resize` says; with a dict those of its fields. `by_pillow` is how many
-    JPEGs simplejpeg has refused, and Pillow has decoded, here and in workers.
+    *suffixes*: of the fields that are pictures; None: webdataset's list. *resize*: as for `resizes_of`; by field if a
+    dict. Called with a field and its bytes, as a decoder of webdataset is.
 
     Raises: KeyError for another name.
     """
 
     @staticmethod
     def specs() -> dict[str, tuple[str, str, str]]:
-        """Return class, type and mode of the pictures that each decoder makes, by its name."""
+        """Return a dict: name of a decoder -> (class, type of values, mode) of its pictures.
+
+        Classes are "numpy", "torch" and "pil"; types "uint8", "float", "stored" or None; modes those of Pillow in lower
+        case.
+        """
         from webdataset.autodecode import imagespecs
 
         return {**imagespecs, **RAW_DECODERS}
@@ -146,20 +158,29 @@ class PictureDecoder:
 
     @property
     def by_pillow(self) -> int:
-        """The number of JPEGs that simplejpeg refused and Pillow decoded."""
+        """The number of JPEGs that simplejpeg refused and Pillow decoded, here and in workers."""
         return sum(self._refused.numbers)
 
     def _refuse(self) -> None:
+        """Count a JPEG that simplejpeg refused, for this process."""
         self._refused.numbers[os.getpid() % WORKERS_COUNTED_APART] += 1
 
     def __call__(self, field: str, data: bytes) -> Any:
-        """Return the picture *data*; None if *field* is no picture. Raises: as `decoding.decoded_picture`."""
+        """Return the picture *data*, decoded; None if the suffix of *field* is not that of a picture.
+
+        Raises: SampleError if it is no picture that can be decoded, or has too many pixels; what Pillow raises for
+        damage.
+        """
         if re.sub(r".*[.]", "", field).lower() not in self._suffixes:
             return None
         return self.decode(data, field.lstrip(".").lower())
 
     def decode(self, data: bytes, field: str = "") -> Any:
-        """Return the picture *data* of *field*. Raises: as `decoding.decoded_picture`."""
+        """Return the picture *data*, decoded and resized; *field* chooses the size if sizes are by field.
+
+        Raises: SampleError if it is no picture that can be decoded, or has too many pixels; what Pillow raises for
+        damage.
+        """
         resize = self._resize.get(field) if isinstance(self._resize, dict) else self._resize
         if not self._mode:
             return self._stored(data, resize)
@@ -176,7 +197,7 @@ class PictureDecoder:
         return torch.from_numpy(array)
 
     def _stored(self, data: bytes, resize: Resize | None) -> Any:
-        """Return the values of the picture *data* as stored. They may be labels, so resizing makes no new ones."""
+        """Return the picture *data* with its stored values, resized by nearest neighbour: they may be labels."""
         import numpy as np
 
         picture = decoding.stored_picture(data)
@@ -203,6 +224,7 @@ class PictureDecoder:
         return tensor.permute(2, 0, 1).contiguous() if tensor.ndim == 3 else tensor
 
     def _resized(self, data: bytes, resize: Resize) -> Any:
+        """Return the picture *data*, resized by *resize*, in the class, type and layout of this decoder."""
         import torch
 
         tensor = torch.from_numpy(self._resized_values(data, resize))
@@ -218,7 +240,10 @@ class PictureDecoder:
         return tensor if self._array_kind == "torch" else tensor.numpy()
 
     def _resized_values(self, data: bytes, resize: Resize) -> Any:
-        """Return the picture *data* resized: bytes with channels last, or floats from 0 to 1 of 16 bits of grey."""
+        """Return the picture *data* resized, as an array with channels last: bytes; or floats for 16 bits of grey.
+
+        Floats are from 0 to 1, and come only of decoders that give floats.
+        """
         import numpy as np
         import torch
 
@@ -244,7 +269,7 @@ DECODERS = {PICTURE: PictureDecoder}
 
 
 def named_decoder(name: str, resize: Any = None) -> PictureDecoder:
-    """Return the decoder called *name*, for its kind of payload. Raises: ValueError for another name."""
+    """Return the decoder called *name*, such as "pil", with *resize* as for `resizes_of`. Raises: ValueError."""
     specs = {kind: decoder.specs() for kind, decoder in DECODERS.items()}
     for kind, decoder in DECODERS.items():
         if name in specs[kind]:
@@ -262,7 +287,11 @@ class FieldDecoder(NamedTuple):
 
     @classmethod
     def of(cls, field: str, how: Any, resize: Any) -> Any:
-        """Return the decoder of *field*; *how*: a name or a function."""
+        """Return the decoder of *field*. *how*: the name of a decoder, "file", or a function of the payload's bytes.
+
+        "basic", and what is neither a name nor a function, is returned as it is, for `decoders` to judge. *resize*: as
+        for `resizes_of`. Raises: ValueError for an unknown name.
+        """
         if how == "basic" or not (isinstance(how, str) or callable(how)):
             return how  # which is no decoder of a field
         if callable(how):
@@ -272,7 +301,7 @@ class FieldDecoder(NamedTuple):
         return cls(field.lower(), None, None if how == AS_FILE else named_decoder(how, resize))
 
     def __call__(self, field: str, data: bytes) -> Any:
-        """Return the decoded *data*; None for another field."""
+        """Return *data* of *field* decoded; None if *field* is another one, so that other decoders try."""
         if field.lstrip(".") != self.field:
             return None
         if self.function is not None:
@@ -281,7 +310,7 @@ class FieldDecoder(NamedTuple):
 
 
 def pictures_of(decoders: Iterable[Any]) -> list[PictureDecoder]:
-    """Return the picture decoders in *decoders*."""
+    """Return the picture decoders among *decoders*, also those inside of a `FieldDecoder`."""
     candidates = (decoder.named if isinstance(decoder, FieldDecoder) else decoder for decoder in decoders)
     return [decoder for decoder in candidates if isinstance(decoder, PictureDecoder)]
 
@@ -314,9 +343,9 @@ def decoders(decode: Any, resize: Any = None) -> list[Callable[..., Any]]:
 
 
 def decoder_of(decode: Any, resize: Any = None) -> Any:
-    """Return webdataset's decoder with the handlers *decode*, and nothing in it that unpickles; None for None.
+    """Return webdataset's Decoder with the decoders *decode*, as for `decoders`; it unpickles nothing of itself.
 
-    Raises: as `decoders`.
+    None if *decode* and *resize* are None. Raises: TypeError, ValueError as `decoders`.
     """
     from webdataset.autodecode import Decoder
 
@@ -326,21 +355,24 @@ def decoder_of(decode: Any, resize: Any = None) -> Any:
 
 
 def picture(data: bytes, decode: str = "torchrgb8", resize: Any = None) -> Any:
-    """Return the JPEG, PNG or other picture *data*, as `FieldChooser` decodes and resizes it: for pipelines of others.
+    """Return the JPEG, PNG or other picture *data*, decoded and resized as by `FieldChooser`: for pipelines of others.
 
-    Raises: SampleError, and what Pillow raises for damage.
+    *decode*: name of a decoder; *resize*: pixels of the shorter side, (height, width), or a `Resize`.
+    Raises: SampleError, and what Pillow raises for damage; ValueError for another name or size.
     """
     return _picture_decoder(decode, resize_of(resize)).decode(data)
 
 
 @lru_cache
 def _picture_decoder(decode: str, resize: Resize | None) -> PictureDecoder:
+    """Return the decoder named *decode* with *resize*; cached, so that each is made once."""
     return named_decoder(decode, resize)
 
 
 def plain(key: str, data: bytes) -> Any:
-    """Decode *data* as webdataset's basic handlers do: text, numbers, JSON, arrays.
+    """Decode *data*, of the field *key*, as webdataset's basic handlers do: text, numbers, JSON, arrays.
 
+    Returns None for a suffix that they don't know: the payload stays bytes then.
     Raises: SampleError for pickles, and for text where a number should be.
     """
     from webdataset.autodecode import basichandlers
