@@ -16,14 +16,17 @@ PART_MASK = (1 << PART_BITS) - 1
 
 
 class ReaderId(NamedTuple):
-    """A reader: number *number* of *readers*. A worker of a rank, or a rank without workers."""
+    """A reader of an epoch, a worker of a rank or a rank without workers: number `number`, from 0, of `readers`."""
 
     number: int
     readers: int
 
 
 class SharedNumbers:
-    """*count* numbers, at first 0, that this process and its workers have in common. Others get their own."""
+    """*count* whole numbers in memory that this process shares with its workers, at first 0.
+
+    `numbers`: the array. A copy that is pickled for anything but a worker gets an array of its own, with equal numbers.
+    """
 
     def __init__(self, count: int) -> None:
         self.numbers: Any = RawArray("q", count)
@@ -89,7 +92,7 @@ class SharedEpoch(SharedNumbers):
 
 
 def _later_epochs(entry: int) -> int:
-    """Return the epochs since the number was set, of an entry of the table of iterations."""
+    """Return how many epochs after the one that was set an *entry* of the table of iterations is of."""
     return entry & PART_MASK
 
 
@@ -146,7 +149,7 @@ class SingleResume(SharedNumbers):
 
 
 def first_worker_process() -> int:
-    """Return the process number of the first worker of the iteration that this worker is of; 0 outside of workers."""
+    """Return multiprocessing's number of the process of worker 0 of this worker's iteration; 0 outside of workers."""
     from torch.utils.data import get_worker_info
 
     worker = get_worker_info()
@@ -172,7 +175,7 @@ class ReaderRank:
         return self.__dict__ | (inherited if context.get_spawning_popen() else {})
 
     def rank_and_size(self) -> tuple[int, int]:
-        """Return the rank, and the number of ranks."""
+        """Return (rank, number of ranks): as given, as inherited in a worker that is no fork, or by `this_rank`."""
         from torch.utils.data import get_worker_info
 
         if self._given:
@@ -183,15 +186,15 @@ class ReaderRank:
         return (0, 1) if is_dealt_by_framework() else self._inherited
 
     def reader(self) -> ReaderId:
-        """Return which reader this process is. Neighbours are on other ranks."""
+        """Return which reader this process is, of those of all ranks. Adjacent readers are on different ranks."""
         (rank, world_size), (worker, workers) = self.rank_and_size(), this_worker()
         return ReaderId(worker * world_size + rank, workers * world_size)
 
 
 def this_rank() -> tuple[int, int]:
-    """Return rank and number of ranks: of torch.distributed if it was initialised here, else of the environment.
+    """Return (rank, number of ranks): of torch.distributed if it was initialised here, else of the environment.
 
-    Rank 0 of 1 if a framework deals what the caller reads (see `is_dealt_by_framework`). Of the environment, RANK and
+    (0, 1) if a framework deals what the caller reads (see `is_dealt_by_framework`). Of the environment, RANK and
     WORLD_SIZE count together; without one of them there is one rank. Raises: ValueError, naming the variable, if one is
     not a whole number, or if RANK is not below WORLD_SIZE: such a rank would read nothing.
     """
@@ -214,7 +217,7 @@ def this_rank() -> tuple[int, int]:
 
 
 def _number_in(variable: str) -> int:
-    """Return the number that *variable* of the environment is. Raises: ValueError."""
+    """Return the whole number in the environment variable *variable*, which must be set. Raises: ValueError."""
     text = os.environ[variable]
     try:
         return int(text)
@@ -223,7 +226,7 @@ def _number_in(variable: str) -> int:
 
 
 def this_worker() -> tuple[int, int]:
-    """Return number and count of the workers of a DataLoader; 0 of 1 outside of them."""
+    """Return (number, count) of this process among the workers of its DataLoader; (0, 1) outside of workers."""
     from torch.utils.data import get_worker_info
 
     worker = get_worker_info()

@@ -122,12 +122,12 @@ class StatefulSampler(DistributedSampler[Any]):
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """The current epoch, or between iterations the next one."""
+        """The number of the current epoch, or between iterations of the next one."""
         return self._epoch
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
-        """The samples of an epoch, over all ranks: there is no padding."""
+        """The number of samples in an epoch, over all ranks: there is no padding."""
         return self._rows.length
 
     @property
@@ -136,7 +136,7 @@ class StatefulSampler(DistributedSampler[Any]):
         return (self._rank or this_rank())[1]
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be of *epoch*: from its begin, or from a loaded state of the same epoch."""
+        """Make *epoch* the epoch of the next iteration: from its begin, or from a loaded state of the same epoch."""
         self._end_if_over()
         if epoch != self._epoch:
             self._move_to(epoch)
@@ -152,6 +152,10 @@ class StatefulSampler(DistributedSampler[Any]):
         return self._steps_done + steps.batches(rank)
 
     def __iter__(self) -> SamplerIteration:
+        """Begin an iteration: of the next epoch, of the one that was set, or of the rest of a loaded state's.
+
+        Warns if some ranks have a batch fewer. Raises: ValueError if accelerate would deal a given rank's part again.
+        """
         self._end_if_over()
         is_unfinished = self.running is not None and self.running.used and not self.running.ended
         if is_unfinished and not self._was_set:
@@ -183,7 +187,7 @@ class StatefulSampler(DistributedSampler[Any]):
         return self.running.state_dict(taken)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from *state*. Raises: StateError if it belongs to another kind of order, or to other data."""
+        """Have the next iteration resume from *state*. Raises: StateError if it is of another order or other data."""
         # the values of an order are compared below
         checks = dict.fromkeys(self._kind, lambda _: True) | {
             "seed": is_integer,
@@ -210,11 +214,15 @@ class StatefulSampler(DistributedSampler[Any]):
         self._steps_done = state["steps"] if "steps" in state else self._steps_to(self._position)
 
     def _state(self, epoch: int, position: int, steps: int) -> dict[str, Any]:
+        """Return the state after *position* positions and *steps* steps of *epoch*."""
         place = {"seed": self._seed, "epoch": epoch, "done": position, "steps": steps, "data": self._data}
         return make_state(place | self._kind)
 
     def _steps_to(self, position: int) -> int:
-        """Return the steps of an epoch up to position *position*, for states of tartools 0.2, which have no count."""
+        """Return the number of steps in which the ranks consume an epoch up to *position*.
+
+        For states of tartools 0.2, which have no count.
+        """
         self._position = 0
         rank, steps = self._shared()
         self._position = position
@@ -226,7 +234,7 @@ class StatefulSampler(DistributedSampler[Any]):
         return self._digest()
 
     def _shared(self) -> tuple[int, RankSteps]:
-        """Return this rank, and how all ranks share the rest of the epoch, as `RankSteps`."""
+        """Return (this rank, `RankSteps` in which all ranks share the rest of the epoch)."""
         rank, world_size = self._rank or this_rank()
         if isinstance(self._rows, BatchedOrder):
             return rank, self._rows.steps(self._position, self._seed, self._epoch, world_size)
@@ -234,19 +242,22 @@ class StatefulSampler(DistributedSampler[Any]):
         return rank, RankSteps.of(self._position, self._rows.length, *sizes, self.drop_last, self.batch_size is None)
 
     def _end_if_over(self) -> None:
+        """End the epoch if the latest iteration has consumed all of it."""
         if self.running is not None and self.running.used:
             self.running.end_if_over()
 
     def _end(self, epoch: int) -> None:
+        """Go on to the epoch after *epoch*, unless another epoch was set meanwhile."""
         if epoch == self._epoch:
             self._move_to(epoch + 1)
 
     def _move_to(self, epoch: int) -> None:
+        """Make *epoch* the current one, from its begin on."""
         self._epoch, self._position, self._steps_done = epoch, 0, 0
 
 
 class RankSampler(DistributedSampler[Any]):
-    """The samples of the rank of *order*, in the order of its batches.
+    """A sampler, not of batches, over the samples of one rank of *order*, in the order of its batches.
 
     A loader by batches has no other sampler, and what frameworks look at is `loader.sampler`: whether it deals to ranks
     already, and how to set the epoch.
@@ -259,26 +270,26 @@ class RankSampler(DistributedSampler[Any]):
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """The epoch that the next iteration is of."""
+        """The number of the current epoch, or between iterations of the next one."""
         return self.order.epoch
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
-        """The samples of an epoch, over all ranks: there is no padding."""
+        """The number of samples in an epoch, over all ranks: there is no padding."""
         return self.order.total_size
 
     def __len__(self) -> int:
-        """Return the samples of this rank in an epoch, rounded up."""
+        """Return the number of samples of a rank in an epoch, rounded up."""
         return math.ceil(self.total_size / self.order.num_replicas)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.order) if self.order.batch_size is None else chain.from_iterable(self.order)
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next iteration be of *epoch*.
+        """Make *epoch* the epoch of the next iteration.
 
-        Fabric and accelerate count the epochs of each process from 0. So a number below that of a state that was
-        loaded is counted from there.
+        Fabric and accelerate count the epochs of each process from 0. So after a state was loaded, an *epoch* below
+        that of the state counts from there: the first one set is the state's epoch, and later ones follow it.
         """
         if self.order.is_loaded:
             self._epochs_before, self.order.is_loaded = max(self.order.epoch - epoch, 0), False
@@ -286,10 +297,12 @@ class RankSampler(DistributedSampler[Any]):
 
 
 class SamplerIteration(Iterator[Any]):
-    """One iteration of a `StatefulSampler`; it has a state for torchdata's loader.
+    """One iteration over the batches (or samples) of this rank; it has a state, for torchdata's loader.
 
-    *taken*: batches, or samples, that it has yielded; *consumed*: batches that training has received: all, unless a
-    loader that prefetches counts them (`loader_counts`).
+    `taken`: batches that it has yielded
+    `consumed`: batches that training has received: all, unless a loader that prefetches counts them (`loader_counts`)
+    `epoch`: number of the epoch
+    `ended`: True once all batches were consumed
     """
 
     def __init__(self, sampler: StatefulSampler) -> None:
@@ -297,6 +310,7 @@ class SamplerIteration(Iterator[Any]):
         self._begin()
 
     def _begin(self) -> None:
+        """Begin, at the place where the sampler is: also again, after a state was loaded."""
         sampler = self._sampler
         self._rank, self._steps = sampler._shared()
         self._seed, self.epoch, self._steps_before = sampler._seed, sampler._epoch, sampler._steps_done
@@ -318,22 +332,22 @@ class SamplerIteration(Iterator[Any]):
 
     @property
     def remaining(self) -> int:
-        """The batches that this rank has not consumed yet."""
+        """The number of batches (or samples) that this rank has not consumed yet."""
         return self._steps.batches(self._rank) - self.consumed
 
     @property
     def used(self) -> bool:
-        """True if a batch was consumed, or a state loaded: loaders with workers begin iterations in vain."""
+        """True if a batch was consumed or a state loaded: loaders with workers begin iterations that nobody uses."""
         return self.consumed > 0 or self._loaded
 
     def end_if_over(self) -> None:
-        """End the epoch if all batches are consumed."""
+        """End the epoch if all batches are consumed: the sampler moves on to the next one."""
         if not self.ended and self.remaining <= 0:
             self.ended = True
             self._sampler._end(self.epoch)
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
-        """Return the state of all ranks after *taken* batches, by default the consumed ones."""
+        """Return the state of all ranks after *taken* batches (or samples); None: after those that were consumed."""
         taken = self.consumed if taken is None else taken
         return self._sampler._state(self.epoch, self._steps.after(taken), self._steps_before + taken)
 
@@ -342,13 +356,13 @@ class SamplerIteration(Iterator[Any]):
         return list(islice(self._batches(self.consumed), self.taken - self.consumed))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from *state*."""
+        """Resume this iteration from *state*, before it has yielded anything. Raises: StateError as the sampler."""
         self._sampler.load_state_dict(state)
         self._begin()
         self._loaded = True
 
     def _batches(self, low: int = 0) -> Iterator[Any]:
-        """Yield the batches of this rank, or its samples, from number *low* on."""
+        """Yield the batches of this rank, lists of rows, from number *low* on; single rows without a batch size."""
         steps, rank = self._steps, self._rank
         rows_at, single = self._sampler._rows.rows, self._sampler.batch_size is None
         at_once = max(POSITIONS_IN_BATCH // steps.size, 1)
@@ -367,9 +381,9 @@ def order_of(
 ) -> epochorder.RowOrder:
     """Return the order of the samples of *dataset*, given the arguments of `StatefulSampler`.
 
-    *batch*: batch size within which sources have their exact shares (per_batch); 0: within an epoch.
+    *batch*: batch size, to have exact shares of sources in each batch (per_batch); 0: in an epoch.
 
-    Raises: ValueError for what does not go together.
+    Raises: ValueError for arguments that do not go together.
     """
     table, count = getattr(dataset, "table", dataset), len(dataset)
     if weights is not None or length is not None:
@@ -403,7 +417,7 @@ def is_digest(value: Any) -> bool:
 
 
 def datasets_in(dataset: Any) -> list[Any]:
-    """Return the inner datasets of *dataset*, if it is torch's Subset, ConcatDataset or StackDataset."""
+    """Return the inner datasets of *dataset*, if it is torch's Subset, ConcatDataset or StackDataset; else []."""
     if isinstance(dataset, Subset):
         return [dataset.dataset]
     parts = dataset.datasets if isinstance(dataset, (ConcatDataset, StackDataset)) else ()
@@ -411,9 +425,9 @@ def datasets_in(dataset: Any) -> list[Any]:
 
 
 def begin_epoch(dataset: Any, seed: int | None, epoch: int) -> None:
-    """Seed the samples of *dataset* and its inner datasets for *epoch* of a run with *seed*.
+    """Set the seed and the epoch from which random transforms of *dataset* and its inner datasets get their seeds.
 
-    *seed*: None for that of the epoch before, at first 0.
+    *seed*: of the run; None: leave the one that was set before, at first 0.
     """
     seeds = getattr(getattr(dataset, "chooser", dataset), "seeds", None)
     if isinstance(seeds, SharedSeeds):
@@ -423,7 +437,7 @@ def begin_epoch(dataset: Any, seed: int | None, epoch: int) -> None:
 
 
 def digest_of_dataset(dataset: Any) -> str | None:
-    """Return a fingerprint of the samples of *dataset*, in their order; None if only their number is known."""
+    """Return a fingerprint of the samples of *dataset* in their order, or of its inner datasets; None if unknown."""
     if hasattr(dataset, "digest"):
         digest: str = dataset.digest()
         return digest

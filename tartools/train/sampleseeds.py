@@ -20,7 +20,7 @@ MAX_SEED = (1 << 63) - 1
 
 
 class SampleSeeds(NamedTuple):
-    """The seeds of the samples of an epoch, or of one *repetition* of the data in it."""
+    """The seeds of all samples in one epoch of a run with *seed*, or in one *repetition* of the data in that epoch."""
 
     seed: int
     epoch: int
@@ -37,26 +37,26 @@ class SampleSeeds(NamedTuple):
 
 
 class SharedSeeds(SharedNumbers):
-    """The seeds of the samples of an epoch that this process begins, and its workers see."""
+    """The seeds of all samples in the current epoch, which this process begins and its workers see."""
 
     def __init__(self) -> None:
         super().__init__(2)
 
     def begin(self, seed: int | None, epoch: int) -> None:
-        """Begin *epoch* of a run with *seed*; None: the seed of the epoch before."""
+        """Make *epoch* the current one, of a run with *seed*; None: keep the seed."""
         self.numbers[1] = epoch
         if seed is not None:
             self.numbers[0] = seed & MAX_SEED
 
     def of(self, url: str, key: str) -> int:
-        """Return the seed of the sample *key* of the shard *url*."""
+        """Return the seed of the sample *key* of the shard *url* in the current epoch, from 0 to 2**63 - 1."""
         return SampleSeeds(*self.numbers).of(url, key)
 
 
 def seed_parameter(function: Any) -> str | None:
-    """Return the parameter by which *function* asks for a seed, "seed" or "rng"; None if it does not.
+    """Return the parameter by which *function* asks for a seed, "seed" or "rng"; None if it does not ask.
 
-    One with a default value other than None is its own affair.
+    A parameter of that name with a default other than None does not ask, nor does one that is positional only.
     """
     try:
         parameters = inspect.signature(function).parameters
@@ -71,7 +71,10 @@ def seed_parameter(function: Any) -> str | None:
 
 
 def call_with_seed(function: Callable[..., Any], parameter: str | None, seed: int, *values: Any) -> Any:
-    """Return the result of *function* for *values*, and for *seed* if it asks for one by *parameter*."""
+    """Return the result of *function* for *values*, and for *seed* if it has a *parameter* for it.
+
+    *parameter*: "seed"; "rng", which gets a numpy Generator of the seed; None: no seed is passed.
+    """
     if parameter is None:
         return function(*values)
     if parameter == "seed":
@@ -82,7 +85,7 @@ def call_with_seed(function: Callable[..., Any], parameter: str | None, seed: in
 
 
 class CurrentSample:
-    """The sample that the stages of a stream work on now, for functions that ask for its seed."""
+    """The sample that a stream's stages work on now, for functions that ask for its seed. *seeds*: of the epoch."""
 
     def __init__(self, seeds: SampleSeeds) -> None:
         self._seeds = seeds
@@ -96,13 +99,16 @@ class CurrentSample:
             yield sample
 
     def forget(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Yield *items* of a stage that may hold samples: which sample each is of is not known."""
+        """Yield *items* of a stage that may hold samples; at each the current sample becomes unknown."""
         for item in items:
             self._sample = None
             yield item
 
     def seeded(self, function: Any) -> Any:
-        """Return *function*, called with the seed of the current sample if it asks for one."""
+        """Return *function* as a function that gets the seed of the current sample, if it asks for one; else unchanged.
+
+        Its calls raise UsageError while the current sample is unknown.
+        """
         parameter = seed_parameter(function)
         if parameter is None:
             return function

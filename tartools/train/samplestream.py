@@ -46,7 +46,12 @@ def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, r
 
 
 class SampleStream(IterableDataset[dict[str, Any]]):
-    """A stream of the samples of shards and tables as dicts, which `samples` makes."""
+    """A stream of the samples of shards and tables as dicts, which `samples` makes.
+
+    `urls`: of the shards and tables, expanded; `shuffled`, `seed`, `resampled`: as for `samples`
+    `epoch`, `rank`, `resume`: state that is shared with workers; see `ranks`
+    *checked*: check local shards now. Raises: ValueError without shards.
+    """
 
     def __init__(
         self, urls: Name | Iterable[Name], shuffle: bool, seed: int, resampled: bool, checked: bool = True
@@ -65,7 +70,7 @@ class SampleStream(IterableDataset[dict[str, Any]]):
 
     @cached_property
     def identities(self) -> list[str]:
-        """The fingerprint of each shard: see `slices.shard_identity`."""
+        """The fingerprints of the shards, in their order: see `slices.shard_identity`."""
         return [*map(slices.shard_identity, self.urls)]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -74,14 +79,17 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         return iter(SliceReader(self.urls, self.slices((number, 0), self.rank.reader())))
 
     def slices(self, epoch: tuple[int, int], reader: ReaderId) -> NumberedSlices:
-        """Return a function: number -> slice that *reader* reads n-th. *epoch*: (epoch, repetition in it)."""
+        """Return a function: n -> slice that *reader* reads n-th, None behind the last; without an end if resampled.
+
+        *epoch*: (epoch, repetition in it).
+        """
         if self.resampled:
             count, name = len(self.urls), f"resampled {self.seed} {epoch} {reader}"
             return lambda number: ShardSlice(Random(f"{name} {number}").randrange(count))
         return by_number(self.dealt(epoch, reader))
 
     def dealt(self, epoch: tuple[int, int], reader: ReaderId) -> list[ShardSlice]:
-        """Return the slices that *reader* reads in *epoch*, if shards are not resampled."""
+        """Return the slices that *reader* reads in *epoch*, a pair (epoch, repetition), if shards are not resampled."""
         order = [*map(ShardSlice, range(len(self.urls)))]
         if self.shuffled:
             Random(f"shards {self.seed} {epoch}").shuffle(order)
@@ -89,7 +97,11 @@ class SampleStream(IterableDataset[dict[str, Any]]):
 
 
 def warn_of_unequal_ranks(source: SampleStream, readers: int) -> None:
-    """Warn if one rank gets half as much again of *source* as another, or more; bytes of tables and shards differ."""
+    """Warn if the largest share of a rank of *source* has 1.5 times as many bytes as the smallest, or more.
+
+    *readers*: number of readers of all ranks. Compares nothing for tables mixed with shards, whose bytes differ, or for
+    more than 10,000 shards; if one is remote, all count as equally large.
+    """
     urls, ranks = source.urls, source.rank.rank_and_size()[1]
     if ranks == 1 or len(urls) > MAX_COMPARED_SHARDS or len({*map(is_table_name, urls)}) > 1:
         return

@@ -18,13 +18,19 @@ MAIN_GUARD_HINT = (
 
 
 def check_sent(option: str, functions: Iterable[Any]) -> None:
-    """Raise TypeError, which names the argument, if one of *functions* can't be pickled for a spawned worker."""
+    """Check *functions* by `check_sendable` if a worker is being spawned now, so that they are pickled for it.
+
+    *option*: name of the argument that has them.
+    """
     if context.get_spawning_popen() is not None:
         check_sendable(option, functions)
 
 
 def check_sendable(option: str, functions: Iterable[Any]) -> None:
-    """Raise TypeError, which names the argument, if one of *functions* is a lambda, or inside another function."""
+    """Raise TypeError if one of *functions* can't be pickled: a lambda, or a function inside another one.
+
+    *option*: name of the argument that has them, for the message. Callable objects are not checked.
+    """
     for function in functions:
         if isinstance(function, FunctionType):
             try:
@@ -38,7 +44,7 @@ def check_sendable(option: str, functions: Iterable[Any]) -> None:
 
 
 def check_guarded() -> None:
-    """Raise RuntimeError if the program starts workers while it is imported by one."""
+    """Raise RuntimeError if this is a worker that imports the main program, which would start workers in turn."""
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False):  # as multiprocessing finds it out
         raise RuntimeError(

@@ -33,13 +33,16 @@ def keep_freed_memory() -> None:
 
 
 class SharedBuffers:
-    """The buffers of a worker. The last byte of each says whether the training process still has a batch in it."""
+    """The buffers of a worker in shared memory, used again for later batches.
+
+    The last byte of each is 1 while the training process has a batch in it, and 0 when it is free.
+    """
 
     def __init__(self) -> None:
         self._buffers: list[torch.Tensor] = []
 
     def take(self, size: int) -> torch.Tensor:
-        """Return a buffer of at least *size* bytes and a last byte, 1 until the training process frees it."""
+        """Return a buffer of more than *size* bytes whose last byte is 1, until the training process frees it."""
         free = [candidate for candidate in self._buffers if not candidate[-1]]
         buffer = next((candidate for candidate in free if len(candidate) > size), None)
         if buffer is None:
@@ -103,7 +106,10 @@ _buffers = SharedBuffers()  # of this worker, for lists
 
 
 def _crossing(batch: SentList) -> tuple[Any, ...]:
-    """Reduce *batch* for a queue of multiprocessing, through shared memory if it is large."""
+    """Return (function, arguments) that make the list *batch* in the training process: its reduction for queues.
+
+    The pickle of a batch of 64 KiB or more is in shared memory, if that has room.
+    """
     parts: list[bytes] = []  # a payload of 64 KiB or more is one of them, and is not copied for it
     ForkingPickler(SimpleNamespace(write=parts.append), HIGHEST_PROTOCOL).dump([*batch])
     size = sum(map(len, parts))
@@ -118,14 +124,14 @@ def _crossing(batch: SentList) -> tuple[Any, ...]:
 
 
 def _received(buffer: torch.Tensor, size: int) -> Any:
-    """Return the batch of *size* bytes in *buffer*, which its worker uses again."""
+    """Return the batch that is pickled in the first *size* bytes of *buffer*; free the buffer for its worker."""
     batch = pickle.loads(memoryview(buffer.numpy())[:size])  # type: ignore[arg-type]  # noqa: S301
     buffer[-1] = 0
     return batch
 
 
 def _fits(size: int) -> bool:
-    """True if all workers can take two more buffers of *size*: in a container shared memory may be 64 MB."""
+    """True if shared memory has room for two more buffers of *size* bytes a worker: containers may have 64 MB."""
     worker = get_worker_info()
     try:
         system = os.statvfs(SHARED_MEMORY_FOLDER)

@@ -58,9 +58,9 @@ def shard_identity(url: str) -> str:
 
 
 def assign(slices: Sequence[ShardSlice], reader: ReaderId) -> list[ShardSlice]:
-    """Return the slices of *reader*, in their order.
+    """Return the slices that *reader* reads, in the order of *slices*.
 
-    All readers get equally many slices of them, unless there are 8 times as many as readers: then they are not cut.
+    Slices are cut so that all readers get equally many, or dealt as they are if they are 8 times as many as readers.
     """
     # Every reader computes this alone, without a word to the others, so it depends on nothing but the arguments.
     # - Many slices: whole ones, by turns. Readers differ by one of them, which is at most an eighth of their share.
@@ -84,9 +84,9 @@ def assign(slices: Sequence[ShardSlice], reader: ReaderId) -> list[ShardSlice]:
 
 
 def estimate_share(urls: Sequence[str], sizes: Sequence[int], slices: Sequence[ShardSlice]) -> float:
-    """Return about how many bytes *slices* have of the shards *urls* with these *sizes*.
+    """Return about how many bytes *slices* have of the shards *urls*, which have *sizes* bytes.
 
-    A shard that can't be cut is its first slice; on servers, one whose name says that it is compressed.
+    A shard that can't be cut counts as its first slice; on servers, one whose name says that it is compressed.
     """
     total = 0.0
     for piece in slices:
@@ -99,7 +99,7 @@ def estimate_share(urls: Sequence[str], sizes: Sequence[int], slices: Sequence[S
 
 
 def is_cut(url: str) -> bool:
-    """True if the shard *url* can be cut, as far as is known without a request."""
+    """True if the shard *url* can be cut into slices: a remote one unless its name says that it is compressed."""
     if storage.plain_size(url) is None:
         return compression.split_packed(Url(url).name)[1] is None
     if schema.is_table(url):
@@ -109,7 +109,7 @@ def is_cut(url: str) -> bool:
 
 
 def resolve_slice(url: str, piece: ShardSlice) -> ShardSlice | None:
-    """Return *piece* with its bytes or rows of the shard *url*; None if it is empty.
+    """Return *piece*, a fraction of the shard *url*, as a range of bytes, or of rows of a table; None if it is empty.
 
     All of a shard that can't be cut is its first slice: what is compressed, a pipe, a server without ranges.
     Raises: StorageError.
@@ -137,7 +137,10 @@ def resolve_slice(url: str, piece: ShardSlice) -> ShardSlice | None:
 
 
 def can_be_cut(url: str, file: io.BufferedReader) -> bool:
-    """True if slices of the shard *url*, opened as *file* by `seekable.reading`, can be read."""
+    """True if parts of the shard *url*, opened as *file* by `seekable.reading`, can be read: it is not compressed.
+
+    False also if it begins with a global pax header, or is a copy of an object whose server has no ranges.
+    """
     if storage.is_far(url) and isinstance(file.raw, io.FileIO):  # a copy, because the server has no ranges
         return False
     file.seek(0)
@@ -146,6 +149,7 @@ def can_be_cut(url: str, file: io.BufferedReader) -> bool:
 
 
 def _rows(url: str, piece: ShardSlice) -> ShardSlice | None:
+    """Return *piece*, a fraction of the table *url*, as a range of rows; None if it is empty."""
     from tartools.tables import source
 
     with source.open_table(url) as table:
@@ -154,13 +158,16 @@ def _rows(url: str, piece: ShardSlice) -> ShardSlice | None:
 
 
 def _share(piece: ShardSlice, size: int, number: int) -> int:
-    """Return the estimated begin, byte or row, of slice *number* of *piece*, in a shard of *size* bytes or rows."""
+    """Return where slice *number* of *piece* would begin if all were equal, in a shard of *size* bytes or rows."""
     end = size if piece.end is None else piece.end
     return piece.begin + (end - piece.begin) * number // piece.slices
 
 
 def _cut(file: io.BufferedReader, size: int, piece: ShardSlice, number: int) -> Cut | None:
-    """Return the begin of slice *number* of *piece*; None if it is the end of *file*."""
+    """Return the first cut from the estimated begin of slice *number* of *piece* on; None at the end of *file*.
+
+    *size*: bytes of the file. It is not behind the end of *piece*.
+    """
     if number == 0:
         return Cut(piece.begin, b"")
     if number == piece.slices:
@@ -170,7 +177,12 @@ def _cut(file: io.BufferedReader, size: int, piece: ShardSlice, number: int) -> 
 
 
 def _next_cut(file: io.BufferedReader, size: int, start: int) -> Cut | None:
-    """Return the first place from byte *start* on where *file* can be cut; None if that is its end."""
+    """Return the first cut at or behind byte *start*, where a sample begins in *file*; None if there is none.
+
+    *size*: bytes of the file.
+
+    Samples inside of payloads that are archives themselves are passed over, as far as they are recognised.
+    """
 
     def read(count: int, offset: int) -> bytes:
         file.seek(offset)
@@ -190,9 +202,10 @@ def _next_cut(file: io.BufferedReader, size: int, start: int) -> Cut | None:
 
 
 def _early_end(read: Read, position: int, max_bytes: int, size: int) -> int | None:
-    """Return the end of the archive with a member at *position* if that is inside a payload; None if it is the shard.
+    """Return the end of an archive inside a payload, if the member at *position* is in one; None if it is in the shard.
 
-    None also if it does not end in the next 1000 members, or *max_bytes* bytes.
+    It is inside if the archive ends before the shard does, of *size* bytes. None also if it does not end in the next
+    1000 members, or *max_bytes* bytes.
     """
     last = position + max_bytes
     for _ in range(MEMBERS_BEHIND_CUT):
@@ -219,7 +232,7 @@ def _early_end(read: Read, position: int, max_bytes: int, size: int) -> int | No
 
 
 def _has_data(read: Read, position: int) -> bool:
-    """True if bytes other than zero follow at *position*."""
+    """True if bytes other than zero follow, by `read(count, offset)`, from byte *position* on."""
     while data := read(MAX_CUT_SEARCH_BYTES, position):
         if data.strip(b"\0"):
             return True
@@ -231,14 +244,17 @@ NumberedSlices = Callable[[int], ShardSlice | None]  # gives the slice that is r
 
 
 def by_number(pieces: Sequence[ShardSlice]) -> NumberedSlices:
-    """Return a function from number to slice of *pieces*, None after the last."""
+    """Return a function: n -> the n-th of *pieces*, None behind the last."""
     return lambda number: pieces[number] if number < len(pieces) else None
 
 
 class SliceReader:
-    """An iterator of the samples of the slices `numbered(0)`, `numbered(1)`, ..., from *start* on, until one is None.
+    """Iterates over the samples, as dicts, of the slices `numbered(0)`, `numbered(1)`, ... until one is None.
 
-    *wanted*: fields to read; None: all. `failed(error)`: True to skip an unreadable slice, else the end.
+    `urls`: of the shards, to whose numbers slices refer; `start`: where to begin, None for the first sample
+    `wanted`: fields to read, others are None; None for all
+    `failed(error)`: called for a slice that can't be read; True to go on with the next one, else the iteration ends.
+        None: the error is raised
     """
 
     def __init__(
@@ -262,7 +278,7 @@ class SliceReader:
         self._begun = self._iterated()
 
     def position(self) -> Position:
-        """Return the position of the next sample."""
+        """Return the position of the next sample, from which another reader can start."""
         current, batch = self._current, self._batch
         if not self._count or current is None or batch is None:
             return Position(self._number, self._rest)
@@ -279,6 +295,7 @@ class SliceReader:
         return self._begun
 
     def _iterated(self) -> Iterator[dict[str, Any]]:
+        """Yield the samples of all slices, and keep `_number`, `_rest` and the other values for `position` current."""
         account = Account()
         while (piece := self._rest or self._numbered(self._number)) is not None:
             self._rest = piece
@@ -292,7 +309,7 @@ class SliceReader:
             self._number, self._rest, self._current, self._count, self._batch = self._number + 1, None, None, 0, None
 
     def _samples(self, url: str, piece: ShardSlice, account: Account) -> Iterator[dict[str, Any]]:
-        """Yield the samples of the slice *piece* of the shard *url*."""
+        """Yield the samples of the slice *piece* of the shard *url* as dicts, without the first `piece.skip`."""
         self._current = resolved = resolve_slice(url, piece)
         if resolved is None:
             return
@@ -307,7 +324,7 @@ class SliceReader:
         account.check()
 
     def _batches(self, url: str, resolved: ShardSlice, account: Account) -> Generator[Batch, None, None]:
-        """Yield the batches of the slice *resolved* of the shard *url*."""
+        """Yield the batches of *resolved*, a slice of the shard *url* with its bytes or rows; sets `_plain`."""
         begin = resolved.begin
         if resolved.rows:
             yield from row_batches(url, range(begin, resolved.end or 0), account)
@@ -326,7 +343,7 @@ class SliceReader:
 
 
 def _is_plain(url: str, stream: Input, batch: Batch) -> bool:
-    """True if reading can begin at any byte of the shard *url*; *batch* is the first one of its *stream*."""
+    """True if reading can begin at any sample of the shard *url*; *batch* is the first one of its *stream*."""
     if not storage.is_seekable(url) or not isinstance(stream, ShardStream) or stream.compressed:
         return False
     if batch.shards[0] != url:  # that of a table
@@ -340,9 +357,11 @@ def _is_plain(url: str, stream: Input, batch: Batch) -> bool:
 
 
 def _slice_batches(url: str, stream: Input, resolved: ShardSlice, account: Account, going_on: bool) -> Iterator[Batch]:
-    """Yield the samples of the slice *resolved* of the shard *url*, whose *stream* is at its begin.
+    """Yield the batches of the slice *resolved* of the shard *url*, whose *stream* is at its begin.
 
-    If this is *going_on* behind a sample, there may be none. Raises: TarFormatError, also if none begins at its end.
+    *going_on*: the slice is the rest of one, so that there may be no sample in it.
+    Raises: TarFormatError for damage; StorageError if no sample begins at the end of the slice, so that the cut was
+    wrong.
     """
     begin, cut = resolved.begin, resolved.cut
     until = None if cut is None else cut.offset
@@ -360,6 +379,7 @@ def _slice_batches(url: str, stream: Input, resolved: ShardSlice, account: Accou
 
 
 def _wrong_cut(url: str, offset: int) -> StorageError:
+    """Return the error that no sample begins at byte *offset* of the shard *url*, where it was cut."""
     return StorageError(
         "no sample begins here, though it looks like it (an archive in a payload?), so workers can't share this shard: "
         "train from its table, which tarindex makes",
@@ -382,7 +402,11 @@ def _name(field: bytes, member: Member) -> str:
 
 
 def dicts(batch: Batch, first: int = 0, needed: Set[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the samples of *batch* from number *first* on as dicts, like `as_dict`; fields not *needed* are None."""
+    """Yield the samples of *batch* from number *first* on as dicts: `__key__`, `__url__`, payloads by field.
+
+    *needed*: fields to read, others are None; None for all. Raises: SampleError for fields that differ only in case, or
+    whose names begin with two underscores.
+    """
     cached_name = _names.get
     for number, (raw_key, url, members) in enumerate(batch.member_lists(first), first):
         begin = field_offset(raw_key)

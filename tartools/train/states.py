@@ -24,7 +24,7 @@ class StateError(UsageError, ValueError):
 
 
 def make_state(values: Mapping[str, Any]) -> State:
-    """Return a state of this version with *values*, as plain values.
+    """Return a state of this version with *values*, made plain by `plain_value`.
 
     >>> make_state({"epoch": np.int64(3), "shard": (1, "a")})
     {'version': 1, 'epoch': 3, 'shard': [1, 'a']}
@@ -33,7 +33,7 @@ def make_state(values: Mapping[str, Any]) -> State:
 
 
 def plain_value(value: Any) -> Any:
-    """Return *value* with plain dicts, lists, numbers and texts. Raises: TypeError for another class."""
+    """Return *value* with plain dicts, lists, numbers, texts and None inside. Raises: TypeError for another class."""
     if isinstance(value, Mapping):
         return {str(name): plain_value(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -49,9 +49,10 @@ def plain_value(value: Any) -> Any:
 
 
 def check_state(state: Any, owner: str, checks: Mapping[str, Callable[[Any], bool]]) -> None:
-    """Raise StateError unless *state* is one of *owner*: of this version, with a value for each of *checks*.
+    """Raise StateError unless *state* has a version that we read, and for each name in *checks* a value that passes.
 
-    States made before there were versions have none, and are otherwise those of version 1.
+    *owner*: whose state it should be, for the message, as "an ObjectStream". A state without a version is one of
+    version 1.
     """
     if not isinstance(state, dict) or not {*checks} <= {*state}:
         raise StateError(f"this is not a state of {owner}")
@@ -67,7 +68,7 @@ def check_state(state: Any, owner: str, checks: Mapping[str, Callable[[Any], boo
 
 
 def short_repr(value: Any) -> str:
-    """Return the text of *value*, in up to 100 characters."""
+    """Return the `repr` of *value*, cut to 100 characters."""
     text = repr(value)
     return text if len(text) <= 100 else text[:97] + "..."
 
@@ -93,16 +94,16 @@ def is_text(value: Any) -> bool:
 
 
 def is_list(value: Any, *checks: Callable[[Any], bool]) -> bool:
-    """True if *value* is a list with one value for each of *checks*, which passes that check."""
+    """True if *value* is a list or tuple of as many items as *checks*, and each passes its check."""
     right = isinstance(value, (list, tuple)) and len(value) == len(checks)
     return right and all(is_valid(item) for is_valid, item in zip(checks, value, strict=True))
 
 
 def is_list_of(value: Any, is_valid: Callable[[Any], bool]) -> bool:
-    """True if *value* is a list whose values all pass *is_valid*."""
+    """True if *value* is a list or tuple whose items all pass *is_valid*."""
     return isinstance(value, (list, tuple)) and all(map(is_valid, value))
 
 
 def is_reader(value: Any) -> bool:
-    """True if *value* is a reader: its number, and how many readers there are."""
+    """True if *value* is a `ReaderId` as a list: [number, readers], with number below readers."""
     return is_list(value, is_count, is_count) and value[0] < value[1]

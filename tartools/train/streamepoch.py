@@ -72,7 +72,7 @@ class StreamEpoch:
         self._failed = None if handler is None else self._failures.counted(handler)
 
     def cursor(self) -> Cursor:
-        """Return the cursor that resumes with the next item."""
+        """Return the cursor of this reader from which the next item is resumed."""
         if self._reader is None and self._start is not None:
             return self._start
         remainder = None if self._start is None else self._start.remainder
@@ -87,13 +87,18 @@ class StreamEpoch:
         return Cursor(self._data.digest(), self._me, self._epoch, *counts, position, shuffle, remainder)
 
     def iterated(self) -> Iterator[Any]:
-        """Yield the items of the last stage, for the samples and repetitions of `with_epoch` and `repeat`."""
+        """Yield the items of the last stage in all repetitions of the epoch; then report accepted errors."""
         try:
             yield from self._repetitions()
         finally:
             self._failures.report()
 
     def _repetitions(self) -> Iterator[Any]:
+        """Yield the items of all repetitions, and count them.
+
+        Raises: UsageError if `with_epoch` can't have its items, because this reader has none; ValueError by
+        *empty_check*.
+        """
         data = self._data
         worker = get_worker_info() is not None
         max_items = data.nsamples if data.repetitions != 1 and data.nsamples > 0 else None
@@ -119,7 +124,7 @@ class StreamEpoch:
             self._start = self._reader = self._buffer = self._held = None
 
     def _items(self) -> Iterator[Any]:
-        """Begin the repetition at its cursor; return the items of the last stage from there on."""
+        """Begin a repetition, at its cursor if there is one; return the items of the last stage from there on."""
         source, steps, start = self._data.source, self._data.pipeline[1:], self._start
         epoch = self._epoch, self._repetition
         first = next((step for step in steps if not isinstance(step, ShuffleStage)), None)
@@ -146,7 +151,7 @@ class StreamEpoch:
         return items if position is not None else islice(items, self._yielded, None)
 
     def _through(self, step: Any, items: Iterator[Any]) -> Iterator[Any]:
-        """Apply the stage *step* to *items*; errors that its handler accepts are counted."""
+        """Return the items of the stage *step* for *items*; errors that its handler accepts are counted."""
         if isinstance(step, ChooseStage):
             return step(items, self._failed, self._seeds)
         seeded = step if self._sample is None else streamstages.seeded_step(step, self._sample)
@@ -154,11 +159,14 @@ class StreamEpoch:
         return results if self._sample is None or streamstages.holds_nothing(step) else self._sample.forget(results)
 
     def _noted(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Return *samples*, which are noted one by one if a stage asks for their seeds."""
+        """Return *samples*; if a stage asks for seeds, each is noted as the current sample when it is yielded."""
         return samples if self._sample is None else self._sample.note(samples)
 
     def _read(self, steps: list[Any], needed: Set[str] | None, pieces: Sequence[ShardSlice]) -> Iterator[Any]:
-        """Return the samples of slices that another reader has read, after the stages *steps*."""
+        """Return the samples of the slices *pieces*, after the stages *steps*; *needed*: fields to read, None for all.
+
+        For samples that a shuffle buffer of another reader held.
+        """
         reader = SliceReader(self._data.source.urls, by_number(pieces), None, needed, self._failed)
         items = self._noted(iter(reader))
         for step in steps:
@@ -167,11 +175,12 @@ class StreamEpoch:
 
 
 def assign_remainder(cursors: Sequence[Cursor], source: SampleStream, reader: ReaderId) -> Remainder:
-    """Return the share of *reader* of what *cursors*, those of all readers before, leave of the epoch of *source*.
+    """Return the share that *reader* has of the samples that *cursors* leave of the epoch of *source*.
 
-    Every reader computes it alone, and all come to the same shares. Slices are taken from the cursors by turns, so that
-    shards come in about the order that they had, and are cut further where there are few (`slices.assign`). What one
-    shuffle buffer held goes to one reader, because its samples lie close together.
+    *cursors*: of all readers of the run that stopped. Every reader computes it alone, and all come to the same shares.
+    Slices are taken from the cursors by turns, so that shards come in about the order that they had, and are cut
+    further where there are few (`slices.assign`). What one shuffle buffer held goes to one reader, because its samples
+    lie close together.
 
     Raises: StateError if a cursor is missing, or does not say what was read.
     """
@@ -191,7 +200,7 @@ def assign_remainder(cursors: Sequence[Cursor], source: SampleStream, reader: Re
 
 
 def _remainder_of(cursor: Cursor, source: SampleStream) -> Remainder:
-    """Return what *cursor* leaves of its epoch."""
+    """Return the samples that *cursor* leaves to its own reader. Raises: StateError if it can't name them."""
     if cursor.repetition:  # the epoch is over, because only one repetition can be shared
         return Remainder([], [])
     held, pieces = cursor.remainder or Remainder([], source.dealt((cursor.epoch, 0), cursor.reader))
@@ -213,6 +222,6 @@ def _remainder_of(cursor: Cursor, source: SampleStream) -> Remainder:
 
 
 def _slices_from(pieces: Sequence[ShardSlice], position: Position) -> list[ShardSlice]:
-    """Return the slices of *pieces* from *position* on."""
+    """Return the slices of *pieces* from *position* on, the first one cut to its unread rest."""
     number, rest = position
     return [*pieces[number:]] if rest is None else [rest, *pieces[number + 1 :]]

@@ -63,7 +63,7 @@ class ShuffleBuffer:
         self._draws: list[float] = []
 
     def iterated(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Yield *samples* shuffled; a yielded sample is not held any more."""
+        """Yield *samples* shuffled; first take again those that the start cursor holds."""
         self._samples = with_numbers(samples, self._read, self._numbers)
         self._start = None
         size, initial = self._stage.size, self._stage.initial
@@ -76,7 +76,7 @@ class ShuffleBuffer:
             yield self._drawn()
 
     def cursor(self) -> tuple[Position, ShuffleCursor]:
-        """Return the position of a mark before the oldest held sample, and the cursor from there on."""
+        """Return the position of a mark before the oldest held sample, and the `ShuffleCursor` counted from there."""
         if self._start is not None:
             return self._marks[0][1], self._start
         first, begin = self._mark()
@@ -84,14 +84,14 @@ class ShuffleBuffer:
         return begin, ShuffleCursor(self._yielded, self._read - first, numbers, self._position())
 
     def _mark(self) -> tuple[int, Position]:
-        """Return the last mark before all held samples; delete earlier marks."""
+        """Return the last mark (samples read, position) before all held samples; delete the marks before it."""
         first = min(self._numbers, default=self._read)
         while len(self._marks) > 1 and self._marks[1][0] <= first:
             del self._marks[0]
         return self._marks[0]
 
     def _take(self, samples: Iterator[Any]) -> bool:
-        """Hold the next of *samples*; return False if there is none."""
+        """Move the next of *samples* into the buffer; return False if there is none."""
         for sample in islice(samples, 1):
             self._numbers.append(self._read)
             self._samples.append(sample)
@@ -103,6 +103,7 @@ class ShuffleBuffer:
         return False
 
     def _drawn(self) -> Any:
+        """Remove a random sample from the buffer, which is not empty, and return it."""
         at = self._yielded % DRAWS_AT_ONCE
         if not at or not self._draws:
             chance = Random(f"{self._name} {self._yielded // DRAWS_AT_ONCE}")
@@ -116,7 +117,10 @@ class ShuffleBuffer:
 
 
 class HeldSamplesReader:
-    """Yields the samples that shuffle buffers of other readers *held*. *read*: returns the samples of slices."""
+    """Iterates over samples that shuffle buffers of other readers held when the run stopped.
+
+    *held*: these samples, by buffer. `read(slices)`: yields the samples of slices, to find them again.
+    """
 
     def __init__(self, held: Sequence[HeldSamples], read: Callable[[Sequence[ShardSlice]], Iterator[Any]]) -> None:
         self._held, self._read = [*held], read
@@ -133,7 +137,7 @@ class HeldSamplesReader:
             self._yielded = 0
 
     def remaining(self) -> list[HeldSamples]:
-        """Return the samples that are still to come."""
+        """Return the samples that were not yielded yet, in the form of *held*."""
         if not self._held:
             return []
         (numbers, slices), *others = self._held
@@ -141,7 +145,10 @@ class HeldSamplesReader:
 
 
 def with_numbers(samples: Iterator[Any], count: int, numbers: Sequence[int]) -> list[Any]:
-    """Return the samples with these *numbers* of the next *count* of *samples*, in this order."""
+    """Take the next *count* of *samples*; return those numbered *numbers* among them, in the order of *numbers*.
+
+    Raises: StateError if there are fewer samples.
+    """
     number_set = {*numbers}
     samples_by_number = {number: sample for number, sample in enumerate(islice(samples, count)) if number in number_set}
     if len(samples_by_number) < len(number_set):
@@ -150,9 +157,11 @@ def with_numbers(samples: Iterator[Any], count: int, numbers: Sequence[int]) -> 
 
 
 class BatchStage:
-    """Makes batches of *size* samples. Unlike webdataset's, it gives a batch as soon as it is full.
+    """A stage that makes batches of *size* samples. Unlike webdataset's, it gives a batch as soon as it is full.
 
-    Raises: ValueError if *size* is none.
+    *collate*: makes a batch of a list; None: it stays a list. *partial*: the last batch may be smaller, else it is left
+    out.
+    Raises: ValueError if *size* is below 1.
     """
 
     def __init__(self, size: int, collate: Callable[[list[Any]], Any] | None, partial: bool) -> None:
@@ -168,7 +177,7 @@ class BatchStage:
 
 
 class ChooseStage:
-    """A `FieldChooser` as a stage."""
+    """A stage that applies *chooser* to each sample. `wanted`: fields that it needs, None for all."""
 
     def __init__(self, chooser: FieldChooser) -> None:
         self._chooser = chooser
@@ -191,9 +200,10 @@ class ChooseStage:
 
 
 class FilesStage:
-    """Renames the files of samples by `rename(name)`; keeps the files for which `select(new name)` is true.
+    """A stage that renames and selects the members ("files" in webdataset) of samples: dicts with their payloads.
 
-    *lax* drops samples that webdataset does not see: files without a suffix, hidden files, and files in
+    `rename(name)`: new name of KEY.FIELD; None: unchanged. `select(name)`: True to keep a member, by its new name;
+    None: all. *lax* drops samples that webdataset does not see: files without a suffix, hidden files, and files in
     `__meta__/` and other such folders. Raises: SampleError if *rename* changes the key of a file.
     """
 
@@ -201,7 +211,7 @@ class FilesStage:
         self._select, self._rename, self._lax = select, rename, lax
 
     def __call__(self, samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield *samples* with their renamed and selected files; skip a sample without files."""
+        """Yield *samples* with their renamed and selected fields; skip a sample that has none left."""
         for sample in samples:
             if not self._lax or ("" not in sample and not NO_SAMPLE.match(sample[DICT_KEY])):
                 own = {name: value for name, value in sample.items() if name[:2] == RESERVED_PREFIX}
@@ -210,6 +220,7 @@ class FilesStage:
                     yield own | files
 
     def _files(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Return the selected payloads of *sample* by their new fields. Raises: SampleError if a key changes."""
         files, key = {}, sample[DICT_KEY]
         for field, payload in sample.items():
             if field[:2] == RESERVED_PREFIX:
@@ -226,13 +237,13 @@ class FilesStage:
 
 
 class Failures:
-    """Counts the errors in an epoch that handlers accepted."""
+    """Counts the errors in an epoch that handlers accepted, for one warning about them at its end."""
 
     def __init__(self) -> None:
         self._count, self._last = 0, ""
 
     def counted(self, handler: Handler) -> Handler:
-        """Return *handler*, whose calls that don't raise are counted."""
+        """Return *handler* as a handler whose calls are counted, if they don't raise, whatever they return."""
 
         def counting(error: Exception) -> object:
             going_on = handler(error)
@@ -242,7 +253,7 @@ class Failures:
         return counting
 
     def of_step(self, step: Any) -> Any:
-        """Return the stage *step* with its handler counted, if it has one."""
+        """Return the stage *step* of webdataset with its handler counted; unchanged if it raises all errors."""
         handler = (
             step.kw.get("handler", filters.reraise_exception) if isinstance(step, filters.FilterFunction) else None
         )
@@ -251,7 +262,7 @@ class Failures:
         return filters.FilterFunction(step.f, *step.args, **step.kw | {"handler": self.counted(handler)})
 
     def report(self) -> None:
-        """Warn, once, if errors were accepted."""
+        """Warn about the errors that were accepted, if there were any, and count from 0 again."""
         if self._count:
             subject = (
                 "was 1 failure that a handler" if self._count == 1 else f"were {self._count} failures that handlers"
@@ -261,11 +272,14 @@ class Failures:
 
 
 class UndecodableError(SampleError, autodecode.DecodingError):  # type: ignore[misc]
-    """A field can't be decoded; also an error class of webdataset."""
+    """A field can't be decoded: a SampleError, and for handlers of webdataset its DecodingError, too."""
 
 
 class DecodeStage:
-    """Decodes the fields of a sample by *decoder*, one of webdataset. Raises: UndecodableError."""
+    """A function for webdataset's `map` that decodes all fields of a sample by *decoder*, webdataset's Decoder.
+
+    Raises: UndecodableError, with shard, sample and field.
+    """
 
     def __init__(self, decoder: Any) -> None:
         self._decoder = decoder
@@ -280,14 +294,14 @@ class DecodeStage:
 
 
 def asks_for_seed(step: Any) -> bool:
-    """True if a function of the stage *step* of webdataset asks for the seed of its sample."""
+    """True if *step* is a stage of webdataset, and one of its functions asks for the seed of its sample."""
     if not isinstance(step, filters.FilterFunction):
         return False
     return any(callable(value) and seed_parameter(value) for value in (*step.args, *step.kw.values()))
 
 
 def seeded_step(step: Any, sample: CurrentSample) -> Any:
-    """Return the stage *step*, whose functions get the seed of the current *sample* if they ask for one."""
+    """Return the stage *step*, whose functions get the seed of the current *sample* where they ask for one."""
     if not asks_for_seed(step):
         return step
     args = [sample.seeded(value) if callable(value) else value for value in step.args]
@@ -310,7 +324,7 @@ def is_resumed_by_place(steps: Sequence[Any]) -> bool:
 
 
 def holds_nothing(step: Any) -> bool:
-    """True if the stage *step* is known to hold no samples between two that it yields."""
+    """True if the stage *step* is known to hold no samples between two items that it yields, nor to make two of one."""
     return isinstance(step, (ChooseStage, FilesStage)) or (
         isinstance(step, filters.FilterFunction) and step.f in _HOLD_NOTHING
     )

@@ -102,7 +102,7 @@ class TableDataset(Dataset[Any]):
         return len(self.table)
 
     def set_epoch(self, epoch: int) -> None:
-        """Seed transforms that ask for it for *epoch*; `StatefulSampler` and `loader` call this themselves."""
+        """Have random transforms get their seeds for *epoch*; `StatefulSampler` and `loader` call this themselves."""
         begin_epoch(self, None, epoch)
 
     def __getitem__(self, index: int) -> Any:
@@ -115,11 +115,11 @@ class TableDataset(Dataset[Any]):
         return list(self.batch(list(indices)))
 
     def digest(self) -> str:
-        """Return the fingerprint of the samples in their order: of the table."""
+        """Return a fingerprint of the samples in their order: that of the table."""
         return self.table.digest()
 
     def warn_of_returning_key(self) -> None:
-        """Warn, once, if the table lists parts of a sample, whose members are not adjacent, as samples."""
+        """Warn, at the first call only, if a key returns later in a shard: its rows are parts of one sample."""
         if not self._is_compared:
             self._is_compared = True
             if key_and_shard := self.table.returning_key():
@@ -127,14 +127,18 @@ class TableDataset(Dataset[Any]):
                 Account().comes_back(key.encode("utf-8", "surrogateescape"), shard)
 
     def batch(self, rows: list[int], buffer_of: GetBuffer | None = None) -> TableBatch | list[Any]:
-        """Return the samples of *rows* in one buffer, `buffer_of(size)` if given; a list of them if that can't be."""
+        """Return the samples of *rows*, in this order: a `TableBatch`, whose payloads are in one buffer, or a list.
+
+        `buffer_of(size)`: makes the buffer, of *size* bytes or more. It is a list if a field is to be a file, or if
+        `Table.bulk` can't read the rows.
+        """
         bulk = None if self.chooser.files else self.table.bulk(rows, buffer_of, self.chooser.needed)
         if bulk is not None:
             return TableBatch(bulk, self.chooser, self._columns.of(rows))
         return list(map(self.chooser, self._samples(rows)))
 
     def _samples(self, rows: list[int]) -> list[Any]:
-        """Return the samples of *rows*: as dicts if read in ranges, or if columns add fields; else as `Sample`."""
+        """Return the samples of *rows*, each a dict if it is read in ranges or columns add fields, else a `Sample`."""
         files, needed = self.chooser.files, self.chooser.needed
         parts = [sample_in_ranges(self.table, row, files, needed) for row in rows] if files else [None] * len(rows)
         full_samples = iter(self.table[[row for row, part in zip(rows, parts, strict=True) if part is None]])
@@ -149,7 +153,10 @@ class TableDataset(Dataset[Any]):
 
 
 class ColumnFields:
-    """The *columns* of *table* that are fields of samples. Holds: them, read again in processes that are started."""
+    """The columns of *table* that become fields of samples. Holds: their values, which are not pickled.
+
+    Raises: KeyError for a column that the table has not; ValueError for a field that begins with two underscores.
+    """
 
     def __init__(self, table: Table, columns: Columns) -> None:
         self._table, self._names = table, column_fields(columns)
@@ -162,7 +169,7 @@ class ColumnFields:
         return self.__dict__ | {"_values": {}}
 
     def of(self, rows: list[int]) -> dict[str, list[Any]]:
-        """Return the values of each field for *rows*. Raises: KeyError for a column that the table has not."""
+        """Return a list of values for *rows* by field; arrays are copies. Raises: KeyError for an absent column."""
         if not self._values:
             self._values = {field: self._table.column(column, nulls=True) for field, column in self._names.items()}
         lists = {field: values[rows].tolist() for field, values in self._values.items()}
@@ -194,8 +201,9 @@ def with_column_fields(fields: fieldchooser.Fields, transform: Any, columns: dic
 
 
 def complete_rows(table: Table, fields: Sequence[Sequence[str]], columns: dict[str, str]) -> Table:
-    """Return the rows of *table* whose samples have one of the names of each of *fields*; warn of the others.
+    """Return *table* without the rows whose samples lack one of *fields*; log a warning that counts them by field.
 
+    *fields*: for each its names, one of which is enough; *columns*: field -> column, which has it where it is not null.
     Raises: ValueError without fields; StorageError if the table does not say which fields samples have.
     """
     if not fields:
@@ -221,7 +229,7 @@ def complete_rows(table: Table, fields: Sequence[Sequence[str]], columns: dict[s
 
 
 def overlay(samples: Iterable[dict[str, Any]], values: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Yield *samples* with *values* as fields, except null."""
+    """Yield each of *samples* with a value of each list in *values* as field, in their order; None changes nothing."""
     for number, sample in enumerate(samples):
         present = {field: column[number] for field, column in values.items() if column[number] is not None}
         yield sample | present
@@ -261,7 +269,7 @@ def table_of(source: TableSource, table_url: Name | None = None, keep_members: b
 def _names(source: Any) -> list[str]:
     """Return *source*, a name or several, as a list of URLs and paths.
 
-    Raises: TypeError for a dataset of another class; the message says which of our classes reads it.
+    Raises: TypeError for a dataset of another class; the message says by which of our classes to read it.
     """
     if hasattr(source, "__getitem__") and not isinstance(source, Iterable):
         reader = "loader"
@@ -274,7 +282,10 @@ def _names(source: Any) -> list[str]:
 
 
 def _update_table(urls: Sequence[str], table_url: str) -> Table:
-    """Return the table *table_url* of the shards *urls*; write it if it is missing or out of date."""
+    """Return the table of the shards *urls* that is kept at *table_url*; write it if it is missing or out of date.
+
+    Raises: ValueError if one of *urls* is a table.
+    """
     if tables := [url for url in urls if is_table(url)]:
         raise ValueError(f"table= keeps the table of shards, and this is a table: {tables[0]}")
     if not storage.exists(table_url):
@@ -293,9 +304,10 @@ def _update_table(urls: Sequence[str], table_url: str) -> Table:
 
 @dataclass(eq=False, repr=False)
 class TableBatch:
-    """The samples of *bulk*, decoded by *chooser* when they are asked for: a sequence.
+    """A batch of samples, as a sequence; each is decoded when it is asked for.
 
-    *columns*: values of table columns that are fields of the samples, by field.
+    `bulk`: the payloads, in one buffer; `chooser`: makes an item of a sample
+    `columns`: values of table columns that are fields of the samples, by field
 
     Holds: the buffer; each sample that is made has copies of its payloads.
     """
@@ -311,18 +323,19 @@ class TableBatch:
         return f"<TableBatch: {len(self)} with {' '.join(self.bulk.fields)}>"
 
     def __getitem__(self, index: int) -> Any:
-        """Return sample *index*. Raises: IndexError."""
+        """Return sample *index* (negative: from the end), decoded. Raises: IndexError; what the chooser raises."""
         number = range(len(self))[index]
         one_row = slice(number, number + 1)
         columns = {field: values[one_row] for field, values in self.columns.items()}
         return next(iter(TableBatch(self.bulk.part(one_row), self.chooser, columns)))
 
     def __iter__(self) -> Iterator[Any]:
+        """Iterate over the samples, decoded; dicts of bytes if nothing is chosen, decoded or transformed."""
         samples = overlay(self._stored(), self.columns) if self.columns else self._stored()
         return samples if self.chooser.raw and self.chooser.fields is None else map(self.chooser, samples)
 
     def _stored(self) -> Iterator[dict[str, Any]]:
-        """Yield each sample as a dict: `__key__`, `__url__`, payloads by field; None if not needed."""
+        """Yield each sample as a dict: `__key__`, `__url__`, payloads by field; None for a field that is not needed."""
         bulk, needed = self.bulk, self.chooser.needed
         payloads = (
             bulk.payloads(n) if needed is None or name in needed else repeat(None) for n, name in enumerate(bulk.fields)
@@ -334,7 +347,10 @@ class TableBatch:
 
 
 def _as_stored(sample: dict[str, Any], fields: list[str], offsets: list[int]) -> dict[str, Any]:
-    """Return *sample* without absent fields, in archive order. *offsets*: of payloads of *fields*; -1: absent."""
+    """Return *sample* without absent fields, the others in archive order.
+
+    *offsets*: where the payloads of *fields* begin, in bytes; -1: absent.
+    """
     order = sorted(zip(offsets, fields, strict=True))
     return {DICT_KEY: sample[DICT_KEY], DICT_URL: sample[DICT_URL]} | {
         name: sample[name] for offset, name in order if offset >= 0
@@ -342,10 +358,11 @@ def _as_stored(sample: dict[str, Any], fields: list[str], offsets: list[int]) ->
 
 
 def sample_in_ranges(table: Table, row: int, files: Set[str], needed: Set[str] | None) -> dict[str, Any] | None:
-    """Return the sample of *row* as `as_dict` does, with the fields *files* as files that can seek.
+    """Return the sample of *row* as a dict, like `as_dict`, with the fields *files* as files that can seek.
 
+    Reads the headers, and those of the other fields that are *needed* (None: all).
     None if it has to be read whole: it is small, local, of a shard whose version the table does not have, or has links.
-    Reads the headers, and the other fields that are *needed*. Raises: StorageError, also if the shard was replaced.
+    Raises: StorageError, also if the shard was replaced.
     """
     (numbers, begins, ends), row = table.places(), row % len(table)
     number, begin, end = (int(column[row]) for column in (numbers, begins, ends))
@@ -373,16 +390,18 @@ def sample_in_ranges(table: Table, row: int, files: Set[str], needed: Set[str] |
 
 
 def _read(file: io.BufferedReader, count: int, at: int) -> bytes:
+    """Return *count* bytes of *file* from byte *at* on, fewer at its end."""
     file.seek(at)
     return file.read(count)
 
 
 def _field(file: io.BufferedReader, member: Member, as_file: bool) -> Any:
+    """Return the payload of *member* of *file*: a file that reads it in ranges if *as_file*, else its bytes."""
     return io.BufferedReader(RangedPayload(file, member)) if as_file else _read(file, member.size, member.data)
 
 
 class RangedPayload(PayloadReader):
-    """The payload of *member* of *file*."""
+    """A raw file of the payload of *member*, read from the open *file* when it is asked for."""
 
     def __init__(self, file: io.BufferedReader, member: Member) -> None:
         super().__init__(member)

@@ -112,7 +112,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
     @property
     def source(self) -> SampleStream:
-        """The first stage."""
+        """The first stage of the pipeline, which reads the shards."""
         return self.pipeline[0]  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         self.close()
 
     def compose(self, *stages: Any) -> WebDataset:
-        """Return a copy with *stages* after the others, and an epoch of its own."""
+        """Return a copy of this dataset with *stages* after its own, and with a count of epochs of its own."""
         result: WebDataset = super().compose(*stages)
         result.pipeline[0] = copy.copy(self.source)
         result.pipeline[0].epoch, result.pipeline[0].resume = SharedEpoch(self.source.epoch.number), SingleResume()
@@ -158,7 +158,10 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     def shuffle(
         self, size: int, *, initial: int = streamstages.DEFAULT_SHUFFLE_START, seed: int | None = None
     ) -> WebDataset:
-        """Add a shuffle buffer of *size* samples; it yields the first one when it holds *initial*."""
+        """Return a copy with a shuffle buffer of *size* samples; it yields the first one when it holds *initial*.
+
+        *seed*: of its draws; None for that of this dataset. A *size* below 1 adds nothing, and returns this dataset.
+        """
         if size < 1:
             return self
         return self.compose(ShuffleStage(size, self.source.seed if seed is None else operator.index(seed), initial))
@@ -166,11 +169,14 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     def batched(
         self, batchsize: int, collation_fn: Any = filters.default_collation_fn, partial: bool = True
     ) -> WebDataset:
-        """Make batches of *batchsize* samples by *collation_fn*; if *partial*, the last one may be smaller."""
+        """Return a copy that makes batches of *batchsize* samples by *collation_fn*; None: lists.
+
+        *partial*: the last one may be smaller; else it is left out then.
+        """
         return self.compose(BatchStage(batchsize, collation_fn, partial))
 
     def listed(self, batchsize: int, partial: bool = True) -> WebDataset:
-        """Make lists of *batchsize* samples."""
+        """Return a copy that makes lists of *batchsize* samples; if *partial*, the last one may be shorter."""
         return self.compose(BatchStage(batchsize, None, partial))
 
     def decode(
@@ -224,6 +230,10 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         return frameworks.gather_from_ranks(state)
 
     def _own_state(self) -> Any:
+        """Return the state of this reader: of its latest iterator, else the loaded one, else of an epoch's begin.
+
+        Raises: UsageError if workers of a loader have begun to iterate: they have the states.
+        """
         if self._under_way is not None:
             return self._under_way.cursor().as_state()
         if self.source.resume.in_workers:
@@ -235,7 +245,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         return Cursor(self.digest(), self.source.rank.reader(), epoch).as_state()
 
     def load_state_dict(self, state: Any) -> None:
-        """Let the next iterator go on where *state* was taken: of this, of a StatefulDataLoader, or a list of such.
+        """Have the next iterator resume from *state*: of this class, of a StatefulDataLoader, or a list of such.
 
         With as many readers (ranks times workers) as before, the order is as it would have been. For another number,
         give the list of the states of all ranks to each rank, before its loader is iterated over: what is left is dealt
@@ -279,6 +289,10 @@ def shard_names(urls: Name | Iterable[Name]) -> Name | Iterable[Name]:
 
 
 def _of_environment(variable: re.Match[str]) -> str:
+    """Return the value of `${NAME}`, the match *variable*: WDS_NAME of the environment, else NAME.
+
+    Raises: ValueError if the environment has neither.
+    """
     value = os.environ.get(f"WDS_{variable[1]}", os.environ.get(variable[1]))
     if value is None:
         raise ValueError(f"{variable.string} needs WDS_{variable[1]} in the environment")
@@ -286,6 +300,10 @@ def _of_environment(variable: re.Match[str]) -> str:
 
 
 def _either(name: str, value: Any, other_name: str, other_value: Any) -> Any:
+    """Return the one of *value* and *other_value*, two names of one argument, that is not None; None if both are.
+
+    Raises: TypeError, which has both names, if both were given.
+    """
     if value is not None and other_value is not None:
         raise TypeError(f"{name} and {other_name} are one thing: give one of them")
     return other_value if value is None else value
@@ -307,7 +325,7 @@ def _split(source: SampleStream, nodesplitter: Any, workersplitter: Any) -> None
 
 
 class SizedWebDataset(WebDataset):
-    """A `WebDataset` whose `with_length` was called."""
+    """A `WebDataset` whose `with_length` was called: it has a `len`."""
 
     def __len__(self) -> int:
         return int(self.size)

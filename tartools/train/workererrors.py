@@ -25,7 +25,10 @@ PICKLE_HINT = "return tensors, arrays, numbers or texts, or make them in collate
 
 
 class NotedValue(NamedTuple):
-    """The sample and field of a value that perhaps can't be pickled."""
+    """Where a value comes from that perhaps can't be pickled.
+
+    `kind`: its class; `url`, `key`: shard and key of its sample; `field`: its field, None if it is all of the sample
+    """
 
     kind: type
     url: str
@@ -57,9 +60,9 @@ def guard_worker() -> bool:
 
 
 def note_result(result: Any, sample: Mapping[str, Any], fields: Sequence[str] = ()) -> None:
-    """Remember, in a worker, the key and URL of *sample* for the values of *result* that perhaps can't be pickled.
+    """In a worker, remember shard and key of *sample* for the values in *result* that perhaps can't be pickled.
 
-    *fields*: the names of the values, if *result* is a tuple of as many.
+    *fields*: the names of the values, if *result* is a tuple of as many. `describe_unpicklable` looks them up.
     """
     if not _guarded:  # all samples come here
         return
@@ -84,7 +87,7 @@ class WorkerInit:
         self.function = function
 
     def __call__(self, worker: int) -> None:
-        """Prepare *worker*."""
+        """Call `guard_worker`, and the user's function with *worker*, the number of this worker."""
         guard_worker()
         if self.function is not None:
             self.function(worker)
@@ -95,7 +98,7 @@ class ResultPickler(ForkingPickler):
 
     @classmethod
     def dumps(cls, obj: Any, protocol: int | None = None) -> Any:
-        """Return the pickle of *obj*, (number, batch), or of (number, error)."""
+        """Return the pickle of *obj*, (number, batch); if it can't be pickled, that of (number, error)."""
         try:
             return ForkingPickler.dumps(obj, protocol)
         except Exception as error:  # each class has its own
@@ -105,7 +108,10 @@ class ResultPickler(ForkingPickler):
 
 
 def with_error(message: tuple[Any, Any], error: Exception) -> tuple[Any, Any]:
-    """Return the *message* of a worker to its loader with an ExceptionWrapper in the place of the batch."""
+    """Return *message*, (number, batch) of a worker, with torch's ExceptionWrapper about *error* in place of the batch.
+
+    In a worker of torchdata the batch is (batch, worker, state): there the state becomes None.
+    """
     target = getattr(multiprocessing.current_process(), "_target", None)
     number, batch = message
     if getattr(target, "__module__", "").startswith("torchdata"):  # whose workers send their states along
@@ -153,7 +159,10 @@ def describe_unpicklable(batch: Any) -> str:
 
 
 def first_unpicklable(value: Any) -> tuple[Any, Any] | None:
-    """Return key or number and value of the first item of *value* that can't be pickled; None if there is none."""
+    """Return (key or index, item) of the first item of *value* that can't be pickled; None if there is none.
+
+    Looks into mappings, lists and tuples; other values have no items.
+    """
     if isinstance(value, Mapping):
         items = list(value.items())
     elif isinstance(value, (list, tuple)):

@@ -76,7 +76,7 @@ class ZipDataset(Dataset[Any]):
         return self._ends[-1] if self._ends else 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Seed transforms that ask for it for *epoch*; `StatefulSampler` and `loader` call this themselves."""
+        """Have random transforms get their seeds for *epoch*; `StatefulSampler` and `loader` call this themselves."""
         begin_epoch(self, None, epoch)
 
     def __getitem__(self, index: int) -> Any:
@@ -85,7 +85,7 @@ class ZipDataset(Dataset[Any]):
         return self.chooser(zip_file.sample(number, self.chooser.needed))
 
     def __getitems__(self, indices: Iterable[int]) -> list[Any]:
-        """Return the samples *indices*, in this order."""
+        """Return the samples numbered *indices*, decoded, in this order."""
         guard_worker()
         samples = [
             partial(zip_file.sample, number, self.chooser.needed) for zip_file, number in map(self._place, indices)
@@ -102,6 +102,7 @@ class ZipDataset(Dataset[Any]):
         ).hexdigest()
 
     def _place(self, index: int) -> tuple[_Zip, int]:
+        """Return (zip file, number in it) of the sample *index*; negative: from the end. Raises: IndexError."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         index %= len(self)
@@ -110,9 +111,9 @@ class ZipDataset(Dataset[Any]):
 
 
 class _Zip:
-    """The zip file *url* of this *version*; its directory is read when it is needed, and not pickled.
+    """The zip file at *url*, of this *version*; its directory is read when it is needed, and not pickled.
 
-    Of a local file, whose version is size and time, the directory is that of *digest*, if it was read before.
+    *digest*: of the directory of a local file, if it was read before, because its version is only size and time.
     """
 
     def __init__(self, url: str, version: str, digest: bytes | None = None) -> None:
@@ -127,7 +128,7 @@ class _Zip:
         return _Zip, (self.url, self.version, self._digest)
 
     def zipped(self) -> ZipSamples:
-        """Return the directory of the file. Raises: StorageError if the file was replaced."""
+        """Return the samples in the directory of the file, read once. Raises: StorageError if the file was replaced."""
         if self._zipped is None:
             with seekable.reading(self.url) as file:
                 if seekable.version(file) != self.version:
@@ -143,7 +144,7 @@ class _Zip:
         return self._zipped
 
     def sample(self, number: int, needed: Set[str] | None) -> dict[str, Any]:
-        """Return sample *number*, with the fields *needed*, in lower case; None: all."""
+        """Return sample *number* as a dict of webdataset. *needed*: fields to read, others are None; None: all."""
         zipped = self.zipped()
         infos = zipped[number]
         begin, end = _span(infos, zipped.start)
@@ -157,7 +158,7 @@ class _Zip:
         return dict_of(key.decode(), self.url, fields, needed)
 
     def _read(self, begin: int, end: int) -> bytes:
-        """Return bytes of the file. Raises: StorageError if it is another file now."""
+        """Return bytes *begin* to *end* of the file, fewer at its end. Raises: StorageError if it has changed."""
         if not self.is_local:
             return fetched(self.url, begin, end, self.version)
         file = self._file()
@@ -171,18 +172,22 @@ class _Zip:
         return data
 
     def _file(self) -> SharedFile:
-        """Return the open local file: each process opens it for itself."""
+        """Return the open local file; each process opens it once for itself."""
         if self._open is None or self._open[0] != os.getpid():
             with seekable.reading(self.url) as file:
                 self._open = os.getpid(), SharedFile(os.dup(file.fileno()), "r")
         return self._open[1]
 
     def _replaced(self) -> StorageError:
+        """Return the error that the file was changed or replaced."""
         return StorageError("was changed or replaced since this dataset was made", url=self.url)
 
 
 def _span(infos: list[ZipInfo], max_end: int) -> tuple[int, int]:
-    """Return the bytes to read of a sample: all members, if they lie near each other, or else the first."""
+    """Return (begin, end), the bytes to read for a sample with the members *infos*, at most up to byte *max_end*.
+
+    All members, if they lie near each other in the file, else the first alone.
+    """
     begin = infos[0].header_offset
     ends = [
         info.header_offset + LOCAL_HEADER.size + len(info.orig_filename) + EXTRA_FIELD_SLACK_BYTES + info.compress_size
@@ -195,7 +200,7 @@ def _span(infos: list[ZipInfo], max_end: int) -> tuple[int, int]:
 
 
 class _Window:
-    """A file with the bytes *data* from *begin* on in memory; *fetch* reads other bytes as needed."""
+    """An open file whose bytes *data*, from byte *begin* on, are in memory; `fetch(begin, end)` reads any others."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], begin: int, data: bytes) -> None:
         self._fetch = fetch
@@ -203,13 +208,13 @@ class _Window:
         self._position = begin
 
     def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a byte of the file."""
+        """Go to byte *place* of the whole file, and return it; *whence* is SEEK_SET."""
         assert whence == io.SEEK_SET
         self._position = place
         return place
 
     def read(self, count: int) -> bytes:
-        """Return the next *count* bytes of the file, fewer at its end."""
+        """Return the next *count* bytes, fewer at the end of the file."""
         at = self._position - self._begin
         data = self._data[at : at + count] if at >= 0 else b""
         if len(data) < count:
