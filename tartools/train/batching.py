@@ -112,6 +112,9 @@ class BatchedOrder:
     def _batches(self, seed: int, epoch: int) -> tuple[Any, Any]:
         """Return (rows in the order of the epoch, positions at which batches begin and the last one ends); cached."""
         if self._cached_epoch is None or self._cached_epoch[0] != (seed, epoch):
+            # The stable sort by bucket keeps the order of the epoch within a bucket, so each bucket is one run, which
+            # `_starts` cuts into batches. Then whole batches move: at random, or to the place at which `inner` reached
+            # their last row, so that block-shuffled rows are read from neighbouring bytes.
             rows = self._inner.rows(np.arange(self.length), seed, epoch)
             order = np.argsort(self._labels[rows], kind="stable")
             labels = self._labels[rows[order]]

@@ -356,7 +356,7 @@ class SamplerIteration(Iterator[Any]):
         return list(islice(self._batches(self.consumed), self.taken - self.consumed))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume this iteration from *state*, before it has yielded anything. Raises: StateError as the sampler."""
+        """Begin again at the place of *state*. Raises: StateError if it is of another order or other data."""
         self._sampler.load_state_dict(state)
         self._begin()
         self._loaded = True
