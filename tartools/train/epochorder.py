@@ -106,7 +106,7 @@ class BlockOrder:
         self.length = len(begins)
         self.kind = {"block": size, "window": window}
         self._window = window
-        # A block crosses no gap and no end of a shard: `new` marks rows that do not begin where the row before them ends.
+        # A block crosses no gap and no end of a shard: `new` marks rows that do not begin where the one before ends.
         # Such a run of neighbours is cut again where the bytes before a row, in its run, pass a multiple of *size*.
         sizes = np.cumsum(ends - begins)
         new = np.ones(self.length, bool)
@@ -196,9 +196,9 @@ class ShareOrder:
         """Return the row numbers at *positions* of epoch *epoch* of a run with *seed*."""
         positions = np.asarray(positions)
         source, draw, indexes = np.empty((3, len(positions)), np.int64)
-        # Each position gets a source, and the number of its draw from that source, counted over all parts: the positions
-        # of a turn (a batch, or a permuted part) are cut into one range for each source, as long as its share. The draws
-        # of a source are permuted before they become points, or rows would come in the order of `_order`.
+        # Each position gets a source, and the number of its draw from this source, counted over all parts: the
+        # positions of a turn (a batch, or a permuted part) are cut into a range for each source, as long as its share.
+        # The draws of a source are permuted before they become points, or rows would come in the order of `_order`.
         drawn = np.zeros(len(self._ends), np.int64)  # by each source, in the parts before
         for number, (begin, end, shares) in enumerate(self._parts(epoch)):
             selected = np.flatnonzero((positions >= begin) & (positions < end))

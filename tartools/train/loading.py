@@ -157,6 +157,10 @@ class Loader(DataLoader[Any]):
         self._is_prepared = False  # by accelerate
 
     def __getattr__(self, name: str) -> Any:
+        """Answer accelerate's question whether it prepared this loader: True, so that it takes it as it is.
+
+        Raises: AttributeError for any other name.
+        """
         if name != frameworks.PREPARED_ATTRIBUTE:
             raise AttributeError(f"'Loader' object has no attribute {name!r}")
         # accelerate asks this in `prepare` alone, and returns the loader if it is true
@@ -292,6 +296,7 @@ class _TableBatches(Dataset[Any]):
         return len(self.data)
 
     def __getitems__(self, rows: list[int]) -> TableBatch | list[Any] | TarToolsError:
+        """Return the batch of *rows*; in a worker of this dataset's loader a TarToolsError as a value."""
         worker = get_worker_info()
         # in a worker of another loader, nobody receives our buffers
         if worker is None or worker.dataset is not self:
