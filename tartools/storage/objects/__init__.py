@@ -26,7 +26,10 @@ TABLE_OUTDATED = "was replaced since the table was made, or the table was made e
 
 
 def store_of(url: str) -> Store:
-    """Return the store that *url* is in. Imports its library, which takes up to 0.2 seconds."""
+    """Return the store that *url* is in: a module with the functions of `contract.Store`.
+
+    Imports its library, which takes up to 0.2 seconds. Raises: StorageError for a scheme that can't be read.
+    """
     return cast(Store, loaded_module(Url(url).module("read")))
 
 
@@ -46,14 +49,17 @@ def object_at(url: str) -> Object:
 
 
 def open_read(url: str) -> Input:
-    """Return the bytes of the object *url* as a stream."""
+    """Return the bytes of the object *url* as a stream, which requests nothing before its first read.
+
+    Raises: UsageError if *url* does not name an object.
+    """
     from tartools.storage.objects import ranges
 
     return ranges.RangedInput(object_at(url))
 
 
 def open_write(url: str, force: bool) -> OutputStream:
-    """Return an output that makes the object *url*."""
+    """Return an output that makes the object *url* at `commit`; unless *force*, that fails if the object exists."""
     return object_at(url).output(force)
 
 
@@ -73,11 +79,13 @@ def exists(url: str) -> bool:
 def fetched(
     url: str, begin: int, end: int, version: str, replaced: str = TABLE_OUTDATED, listed: bool = False
 ) -> bytes:
-    """Return bytes *begin* to *end* of the object *url*, if it still has this *version* (see `storage.checks`).
+    """Return bytes *begin* to *end* (exclusive) of the object *url*, if it still has this *version*.
 
-    A version that is a size and a blank, with nothing behind it, is only compared by size. For *listed* see `Pinned`.
+    *version*: the size in bytes, a blank, and the ETag or generation; with nothing behind the blank only the size is
+    compared. *replaced*: the message if the object has another version now. *listed*: the version comes from a listing,
+    so that a response without a version counts as the same.
 
-    Raises: StorageError after the last try, and with the message *replaced* if the object has another version now.
+    Raises: StorageError after the last try, or for another version.
     """
     part = Range(begin, end, repeatable=True)
     _receive(part, url, version, replaced, listed)
@@ -87,11 +95,15 @@ def fetched(
 
 
 def fetch_into(buffer: memoryview, url: str, begin: int, version: str) -> None:
-    """Fill *buffer* with bytes of the object *url* at this *version*, from *begin* on, without a copy."""
+    """Fill *buffer* with bytes of the object *url* from byte *begin* on, without a copy.
+
+    *version*: as in `fetched`. Raises: StorageError after the last try, or if the object has another version now.
+    """
     _receive(Range(begin, begin + len(buffer), buffer, repeatable=True), url, version, TABLE_OUTDATED, False)
 
 
 def _receive(part: Range, url: str, version: str, replaced: str, listed: bool) -> None:
+    """Receive the bytes of *part*, of the object *url* at this *version*. *replaced*, *listed*: as in `fetched`."""
     size, tag = size_in_version(version), version.partition(" ")[2]
     source = Pinned(
         object_at(url),

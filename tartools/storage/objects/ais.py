@@ -30,7 +30,13 @@ _TRUE = ("1", "t", "true", "y", "yes", "on")
 
 
 class _Location(NamedTuple):
-    """The parts of a URL; *name* may be empty, *ending* names the *provider* if the scheme does not."""
+    """The parts of a URL.
+
+    *scheme*: "ais", "aws" or "gcp".
+    *bucket*, *name*: of the object; *name* may be empty.
+    *ending*: the query "?provider=NAME", or "".
+    *provider*: the store that has the bucket: of *ending*, or else the scheme.
+    """
 
     scheme: str
     bucket: str
@@ -43,7 +49,10 @@ class _Location(NamedTuple):
         return f"{self.scheme}://{self.bucket}/{name}{self.ending}"
 
     def address(self, path: str, **query: str) -> str:
-        """Return the address of *path*, which names the bucket, at the proxy."""
+        """Return the URL of *path*, such as "objects/BUCKET/NAME", at the proxy, with *query* and the provider.
+
+        Raises: StorageError if `AIS_ENDPOINT` is not set.
+        """
         endpoint = os.environ.get("AIS_ENDPOINT", "").rstrip("/")
         if not endpoint:
             raise StorageError("set AIS_ENDPOINT to the URL of the AIStore proxy", url=self.url(self.name))
@@ -53,6 +62,7 @@ class _Location(NamedTuple):
 
 
 def _parsed(url: str) -> _Location:
+    """Return the parts of *url*."""
     base_url, ending = Url(url).name, Url(url).query
     scheme, _, path = base_url.partition("://")
     bucket, _, name = path.partition("/")
@@ -60,12 +70,20 @@ def _parsed(url: str) -> _Location:
 
 
 def _trusted() -> Trust:
+    """Return the certificates to trust: the file `AIS_CLIENT_CA`, or True for the usual ones.
+
+    False, to check none, if `AIS_SKIP_VERIFY` says so.
+    """
     skip = os.environ.get("AIS_SKIP_VERIFY_CRT") or os.environ.get("AIS_SKIP_VERIFY", "")
     return skip.lower() not in _TRUE and (os.environ.get("AIS_CLIENT_CA") or True)
 
 
 def _token(address: str, moved: bool) -> dict[str, str]:
-    """Return the header with the token, for the proxy and the targets that it sends a body to. Raises: StorageError."""
+    """Return the header with `AIS_AUTHN_TOKEN`; {} if it is not set.
+
+    It is also sent to the targets that the proxy sends a body to, but not where a request without a body is *moved*.
+    Raises: StorageError if the token has unprintable characters.
+    """
     token = os.environ.get("AIS_AUTHN_TOKEN", "").strip()
     if not token.isprintable():
         raise StorageError("AIS_AUTHN_TOKEN is not a token: it has unprintable characters", url=address)
@@ -84,7 +102,11 @@ def _request(
     pinned: bool = False,
     **options: Any,
 ) -> Response:
-    """Return the response to one request, which has one of the statuses *valid*. Raises: as `Client.request`."""
+    """Make one request to *address*; return its response, whose status is one of *valid*.
+
+    *url* and *verb* ("read", "write") are for messages. *pinned*: True if a version of the object was read before, so
+    that a missing object was deleted meanwhile. Raises: TransientError; StorageError.
+    """
     response = AIS_CLIENT.request(method, address, url, **options)
     if response.status not in valid:
         raise _status_error(response, verb, pinned)
@@ -100,14 +122,20 @@ def _act(
     value: Any = None,
     valid: Collection[int] = DONE_STATUSES,
 ) -> Response:
-    """Return the response to one action message."""
+    """Send the action message *action* with *value* to *address*; return the response, whose status is one of *valid*.
+
+    *url* and *verb* are for messages. Raises: TransientError; StorageError.
+    """
     body = json.dumps({"action": action, "value": value}).encode()
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
     return _request(method, address, url, verb, valid, headers=headers, body=body)
 
 
 def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
-    """Return the failure that *response* reports (AIStore, cmn/err.go), to a HEAD in a header."""
+    """Return the error that *response* reports (AIStore, cmn/err.go); its text is in the body, for a HEAD in a header.
+
+    *verb* was requested; *pinned*: see `_request`.
+    """
     text, url = response.headers.get("Hdr-Error", "") or response.text(), response.url
     response.drain()
     if response.status == 404:
@@ -134,16 +162,21 @@ def object_at(url: str) -> Object:
 
 
 class _AisObject:
+    """The object *url* in AIStore, whose parts are *place*; see `contract.Object`."""
+
     def __init__(self, url: str, place: _Location) -> None:
         self.url = url
         self._place = place
 
     def address(self, **query: str) -> str:
-        """Return its address at the proxy."""
+        """Return the URL of the object at the proxy, with *query*."""
         return self._place.address(f"objects/{self._place.bucket}/{self._place.name}", **query)
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """Request the bytes *start* to *end*; see `contract.Object`. Only `ranges` checks *version*."""
+        """Request the bytes *start* to *end* (exclusive; None: to the last); see `contract.Object`.
+
+        AIStore has no conditional reads: *version* is not sent, and `pinned` compares the version of the reply.
+        """
         headers = range_header(start, end)
         response = _request("GET", self.address(), self.url, "read", RANGE_STATUSES, bool(version), headers=headers)
         now = self._version(response.headers)
@@ -153,9 +186,10 @@ class _AisObject:
         return reply
 
     def _version(self, headers: Mapping[str, str]) -> str:
-        """Return the version: in the cluster the checksum, in a store behind it the ETag, if there is one.
+        """Return the version that *headers* tell; "" if there is none.
 
-        The ETag of an object in the cluster may be out of date; one behind it may get a checksum when it is cached.
+        In the cluster it is the checksum, since the ETag may be out of date; in a store behind it the ETag, since a
+        checksum may be added when the object is cached. Each stands in for the other if that is missing.
         """
         tag, checksum = headers.get("ETag", ""), headers.get("Ais-Checksum-Value", "")
         if tag.startswith("W/"):
@@ -163,7 +197,7 @@ class _AisObject:
         return checksum or tag if self._place.provider == "ais" else tag or checksum
 
     def _is_of_range(self, version: str) -> bool:
-        """True if *version* is the checksum of a range only, as in buckets with `enable_read_range`."""
+        """True if *version* is the checksum of a range only, as in buckets with `enable_read_range`; asks by a HEAD."""
         if self._place.provider != "ais":
             return False
         response = AIS_CLIENT.request("HEAD", self.address(), self.url)
@@ -172,6 +206,10 @@ class _AisObject:
         return response.status == 200 and object_version not in ("", version)
 
     def head(self) -> ListedObject | None:
+        """Return size and time of the object, without a version; None if it does not exist.
+
+        Raises: TransientError; StorageError.
+        """
         try:
             response = _request("HEAD", self.address(), self.url, "read", (200,))
         except NotFoundError:
@@ -181,14 +219,19 @@ class _AisObject:
         return ListedObject(self.url, http.content_length(response.headers), changed)
 
     def remove(self) -> None:
+        """Remove the object, if it exists. Raises: TransientError; StorageError."""
         _request("DELETE", self.address(), self.url, "remove", (*DONE_STATUSES, 404)).drain()
 
     def output(self, force: bool) -> Upload:
+        """Return an upload that makes the object at `commit`; unless *force*, that fails if the object exists."""
         return Upload(_AisMultipart(self, force))
 
 
 class _AisMultipart:
-    """An upload in parts, which go to the target directly: the proxy would drop them."""
+    """The requests of an upload to AIStore; see `uploads.Target`. The data go to the target: the proxy would drop them.
+
+    *force*: replace an existing object.
+    """
 
     workers = PARTS_SENT_AT_ONCE
 
@@ -201,19 +244,23 @@ class _AisMultipart:
         self._final = False  # the request that makes the object appear was sent, perhaps without a response
 
     def put(self, data: bytearray) -> None:
+        """Make the object of *data* by one request, and compare its size."""
         self._check_absent()
         self._put(self._target.address(), data)
         integrity.require_size(self._target, len(data))
 
     def begin(self) -> None:
+        """Begin an upload in parts, and keep its id."""
         response = _act("POST", self._target.address(), self.url, "write", "mpt-upload")
         self._upload = http.read_all(response, self.url).decode("utf-8", "replace").strip().strip('"')
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
+        """Send part *number*, which begins at byte *offset* of the object."""
         self._put(self._target.address(uploadId=self._upload, partNumber=str(number)), data)
         self._sent.add(number)
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
+        """Send the last part if that was not done, let the object appear, and compare its size."""
         if number not in self._sent:
             self.part(number, offset, data)
         is_repeated = self._final
@@ -232,11 +279,15 @@ class _AisMultipart:
         integrity.require_size(self._target, offset + len(data))
 
     def abort(self) -> None:
+        """Drop the parts that were sent since `begin`."""
         address = self._target.address(uploadId=self._upload)
         _act("DELETE", address, self.url, "write", "mpt-abort", valid=(*DONE_STATUSES, 404)).drain()
 
     def _check_absent(self) -> None:
-        """Raise StorageError if the object exists and may not be replaced: AIStore has no conditional writes."""
+        """Raise ExistsError if the object exists and may not be replaced: AIStore has no conditional writes.
+
+        Looks only before the first request that may make the object appear.
+        """
         if not self._force and not self._final:
             try:
                 existing = self._target.head()
@@ -247,7 +298,7 @@ class _AisMultipart:
         self._final = True
 
     def _put(self, address: str, data: bytearray) -> None:
-        """Send *data* to the target that the proxy names."""
+        """PUT *data* at the target that the proxy redirects *address* to."""
         response = _request("PUT", address, self.url, "write", (*DONE_STATUSES, 307, 308), body=b"", follow=False)
         target = response.redirect("PUT")
         response.drain()
@@ -255,13 +306,17 @@ class _AisMultipart:
 
 
 def page(prefix: str, page_token: str, flat: bool) -> Page:
-    """Return a page of the objects whose URLs begin with *prefix*, and have its query; see `contract.Store`."""
+    """Return a page of the objects whose URLs begin with *prefix*, and have its query; see `contract.Store`.
+
+    *page_token*: JSON with the id of the listing and the continuation token; "" for the first page.
+    """
     place = _parsed(prefix)
     uuid, token = json.loads(page_token) if page_token else ("", "")
     value = {"prefix": place.name, "props": "name,size,checksum", "uuid": uuid, "continuation_token": token}
     column = "checksum" if place.provider == "ais" else ""  # the version of what is behind the cluster is not listed
 
     def parse_page(reply: Any) -> Page:
+        """Return the page that *reply*, the JSON of a response, describes."""
         entries = [
             ListedObject(place.url(entry["name"]), int(entry.get("size") or 0), None, entry.get(column, ""))
             for entry in reply.get("entries") or ()

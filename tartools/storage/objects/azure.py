@@ -63,7 +63,13 @@ _lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 class AzureAccount(NamedTuple):
-    """An account: its *name*, the *endpoint* of its blobs, and its credentials: a *key*, a *sas*, or else a token."""
+    """An account of Azure Storage.
+
+    *name*: its name.
+    *endpoint*: the URL of its blobs, without a slash at the end.
+    *key*: the shared key, which signs requests; b"" if there is none.
+    *sas*: a shared access signature, a query; "" if there is none. Without both, a token is sent.
+    """
 
     name: str
     endpoint: str
@@ -111,7 +117,10 @@ def _fields(connection_string: str) -> dict[str, str]:
 
 
 def _signature(account: AzureAccount, method: str, address: str, headers: Mapping[str, str]) -> str:
-    """Return the header Authorization of a request (Authorize with Shared Key)."""
+    """Return the value of the header Authorization for a request (Authorize with Shared Key).
+
+    *headers*: the other headers, which are signed; *address*: the URL with its query.
+    """
     fields = {name.lower(): value for name, value in headers.items()}
     if fields.get("content-length") == "0":
         del fields["content-length"]
@@ -129,7 +138,10 @@ def _signature(account: AzureAccount, method: str, address: str, headers: Mappin
 
 
 def _token(url: str) -> str:
-    """Return a token of DefaultAzureCredential: environment, workload, managed identity, az login."""
+    """Return a token of DefaultAzureCredential: environment, workload, managed identity, az login.
+
+    It is kept for this process until five minutes before it ends. *url* is for messages. Raises: StorageError.
+    """
     with _lock[os.getpid()]:
         cached_token = _tokens(os.getpid())
         if cached_token.get("ends", 0.0) - time.time() < RENEWAL_SECONDS:
@@ -139,12 +151,18 @@ def _token(url: str) -> str:
 
 @functools.cache
 def _tokens(process: int) -> dict[str, Any]:
-    """Return the token of this *process* and when it ends, in seconds since 1970; nothing at first."""
+    """Return the dict that keeps the token of this *process*, empty at first.
+
+    Keys: "token"; "ends", in seconds since 1970.
+    """
     return {}
 
 
 def _new_token(url: str) -> tuple[str, float]:
-    """Return a new token, and when it ends. Raises: StorageError."""
+    """Return a new token, and when it ends, in seconds since 1970.
+
+    Raises: StorageError if there are no credentials.
+    """
     try:
         from azure.core.exceptions import ClientAuthenticationError
         from azure.identity import CredentialUnavailableError, DefaultAzureCredential
@@ -163,7 +181,7 @@ def _new_token(url: str) -> tuple[str, float]:
 
 
 def _address(account: AzureAccount, container: str, name: str, query: Mapping[str, str]) -> str:
-    """Return the address of a blob, or of a *container*, with a query and the account's SAS."""
+    """Return the URL of the blob *name*, or of the *container* if that is "", with *query* and the account's SAS."""
     path = "/".join(quote(part, safe="~", errors="surrogateescape") for part in [container, *name.split("/")] if name)
     query_text = urlencode(query, errors="surrogateescape", quote_via=quote)
     query_text = "&".join(filter(None, [query_text, account.sas]))
@@ -182,9 +200,12 @@ def _request(
     pinned: bool = False,
     query: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return the response to one request for the blob *url*, or for its container if *name* is "".
+    """Make one request for the blob *url*, or for its container if *name* is ""; return its response.
 
-    Raises: as `Client.request`; StorageError, also if its status is none of *statuses*.
+    *verb* ("read", "write", …) is for messages; the status of the response is one of *statuses*. *body* is sent with
+    its MD5. *pinned*: True if a version of the blob was read before, so that a missing blob was deleted meanwhile.
+
+    Raises: TransientError if there is no response, or a retry may help; StorageError for any other status.
     """
     try:
         account = _account()
@@ -208,7 +229,10 @@ def _request(
 
 
 def _status_error(response: Response, verb: str, pinned: bool, by_key: bool) -> Exception:
-    """Return the failure that *response* reports (Blob service error codes). *by_key*: the account's key signed."""
+    """Return the error that *response* reports (Blob service error codes), and close it.
+
+    *verb* was requested. *pinned*: see `_request`. *by_key*: the account's key signed the request.
+    """
     url, code = response.url, response.headers.get("x-ms-error-code", "")
     if code == "ContainerNotFound":
         response.close()
@@ -242,11 +266,13 @@ def object_at(url: str) -> Object:
 
 
 class _Blob:
+    """The blob *url*; see `contract.Object`."""
+
     def __init__(self, url: str) -> None:
         self.url = url
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """Request the bytes *start* to *end*; see `contract.Object`. A version is an ETag."""
+        """Request the bytes *start* to *end* (exclusive; None: to the last), of the ETag *version* unless it is ""."""
         headers = http.range_header(start, end) | ({"If-Match": version} if version else {})
         response = _request("GET", self.url, "read", RANGE_STATUSES, headers=headers, pinned=bool(version))
         about = response.headers
@@ -256,6 +282,7 @@ class _Blob:
         return reply
 
     def head(self) -> ListedObject | None:
+        """Return size, time and ETag of the blob; None if it does not exist. Raises: TransientError; StorageError."""
         try:
             response = _request("HEAD", self.url)
         except NotFoundError:
@@ -266,9 +293,11 @@ class _Blob:
         return ListedObject(self.url, content_length(about), modified, about.get("ETag", ""))
 
     def remove(self) -> None:
+        """Remove the blob, if it exists. Raises: TransientError; StorageError."""
         _request("DELETE", self.url, "remove", (202, *DONE_STATUSES, 404)).drain()
 
     def output(self, force: bool) -> Upload:
+        """Return an upload that makes the blob at `commit`; unless *force*, that fails if the blob exists."""
         return Upload(_Blocks(self, force))
 
 
@@ -290,7 +319,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 
 
 def _listed(container: str, blob: ET.Element) -> ListedObject | None:
-    """Return a blob of a listing; None for a directory, which has the place of one in a hierarchical account."""
+    """Return a blob of a listing of *container*; None for a directory, which a hierarchical account lists like one."""
     if blob.findtext("Properties/ResourceType") == "directory":
         return None
     name = blob.findtext("Name") or ""
@@ -306,9 +335,10 @@ def _listed(container: str, blob: ET.Element) -> ListedObject | None:
 
 
 class _Blocks:
-    """A block blob: blocks in any order, and a list of them that makes it appear (Put Block, Put Block List).
+    """The requests of an upload to Azure; see `uploads.Target`. It sends blocks in any order, then a list of them.
 
-    Blocks have names of this upload, so those of two writers never mix. Azure drops what is not listed after a week.
+    The list makes the blob appear (Put Block, Put Block List). Blocks have names of this upload, so those of two
+    writers never mix. Azure drops what is not listed after a week. *force*: replace an existing blob.
     """
 
     workers = 4  # blocks that are sent at once
@@ -322,6 +352,7 @@ class _Blocks:
         self._is_doubtful = False  # the blob may have appeared without a response
 
     def put(self, data: bytearray) -> None:
+        """Make the blob of *data* by one request."""
         headers = {"x-ms-blob-type": "BlockBlob", **self._condition}
         self._finish(0, data, lambda: _request("PUT", self.url, "write", headers=headers, body=data))
 
@@ -329,10 +360,12 @@ class _Blocks:
         """Do nothing: the first block begins the upload."""
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
+        """Send *data* as block *number*."""
         _request("PUT", self.url, "write", body=data, query={"comp": "block", "blockid": self._block(number)}).drain()
         self._numbers.add(number)
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
+        """Send the last block if that was not done, and the list of blocks, which makes the blob appear."""
         if number not in self._numbers:
             self.part(number, offset, data)
         blocks = "".join(f"<Latest>{escape(self._block(n))}</Latest>" for n in sorted(self._numbers))
@@ -341,11 +374,15 @@ class _Blocks:
         self._finish(offset, data, lambda: make(query={"comp": "blocklist"}))
 
     def _block(self, number: int) -> str:
-        """Return the name of a block: base64, of one length for all blocks of a blob."""
+        """Return the id of block *number*: base64, of one length for all blocks of a blob."""
         return base64.b64encode(f"{number:05d}-{self._upload}".encode()).decode()
 
     def _finish(self, offset: int, data: bytearray, make: Callable[[], Response]) -> None:
-        """Make the blob, which ends with *data*, unless an earlier attempt without a response has succeeded."""
+        """Make the blob by *make*, one request, unless an earlier attempt without a response has succeeded.
+
+        It has: if the blob exists, ends at the end of *data*, which begins at byte *offset*, and has these bytes there.
+        Raises: ExistsError; TransientError; StorageError.
+        """
         is_doubtful, self._is_doubtful = self._is_doubtful, True
         try:
             make().drain()

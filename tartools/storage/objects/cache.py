@@ -50,7 +50,13 @@ _counted = mmap.mmap(-1, COUNTER_SLOTS * COUNTER_SLOT.size)  # shared with forks
 
 
 class CachedVersion(NamedTuple):
-    """The cached part of one version of an object: *stored_size* of *size* bytes, last *used* in seconds since 1970."""
+    """The cached part of one version of an object.
+
+    *url*, *version*: of the object; "?" if the description is damaged.
+    *size*: bytes of the object; *stored_size*: bytes of it on the disk, with checksums.
+    *used*: the time of the last read, in seconds since 1970.
+    *folder*: the path of the blocks.
+    """
 
     url: str
     version: str
@@ -61,11 +67,12 @@ class CachedVersion(NamedTuple):
 
 
 def bytes_read() -> tuple[int, ...]:
-    """Return the bytes that this process and its forks have read from the cache, have fetched, and have stored."""
+    """Return three numbers of bytes for this process and its forks: read from the cache, fetched, and stored."""
     return tuple(map(sum, zip(*COUNTER_SLOT.iter_unpack(_counted), strict=True)))
 
 
 def _count(hit_size: int = 0, fetched_size: int = 0, stored_size: int = 0) -> None:
+    """Add to the counters that `bytes_read` sums up: bytes read from the cache, fetched, and stored."""
     place = threading.get_native_id() % COUNTER_SLOTS * COUNTER_SLOT.size
     before = COUNTER_SLOT.unpack_from(_counted, place)
     COUNTER_SLOT.pack_into(_counted, place, before[0] + hit_size, before[1] + fetched_size, before[2] + stored_size)
@@ -73,7 +80,7 @@ def _count(hit_size: int = 0, fetched_size: int = 0, stored_size: int = 0) -> No
 
 @functools.cache
 def cache_of(text: str) -> Cache:
-    """Return the cache that *text* describes: FOLDER:SIZE. Raises: UsageError."""
+    """Return the cache that *text* describes, "FOLDER:SIZE"; the same one for the same text. Raises: UsageError."""
     folder, colon, size = text.rpartition(":")
     try:
         if not folder or not colon:
@@ -84,9 +91,11 @@ def cache_of(text: str) -> Cache:
 
 
 class Cache:
-    """Blocks in the folder *path*, up to *budget* bytes of all processes, and one block of each process more.
+    """Blocks of objects on the local disk, in the folder *path*.
 
-    Raises: ValueError if somebody else made the folder, who could put anything into it.
+    They have up to *budget* bytes, of all processes together, and one block of each process more.
+
+    Raises: ValueError if another user made the folder, who could put anything into it.
     """
 
     def __init__(self, path: str, budget: int) -> None:
@@ -98,7 +107,7 @@ class Cache:
         self._full = False
 
     def entry(self, url: str, version: str) -> str:
-        """Return the folder of this *version* of *url*."""
+        """Return the path of the folder for this *version* of *url*, which need not exist."""
         name = sha256(f"{url}\0{version}".encode("utf-8", "surrogateescape")).hexdigest()
         return os.path.join(self.folder, name[:2], name[2:40])
 
@@ -111,7 +120,7 @@ class Cache:
             yield CachedVersion(about["url"], about["version"], about["size"], size, used, folder)
 
     def clear(self, url: str = "") -> int:
-        """Remove the entries of *url* and of URLs below it, or all; return their size in bytes."""
+        """Remove the entries of *url* and of URLs below it, or all entries if it is ""; return their size in bytes."""
         removed = 0
         for entry in self.entries():
             if not url or entry.url == url or entry.url.startswith(url.rstrip("/") + "/"):
@@ -122,7 +131,10 @@ class Cache:
         return removed
 
     def reserve(self, size: int) -> bool:
-        """Reserve *size* bytes, if need be by evicting blocks; return False if they do not fit. Raises: OSError."""
+        """Count *size* bytes as used; return False, and count nothing, if they do not fit.
+
+        With `TARTOOLS_CACHE_EVICT=old` the least recently read blocks are removed to make room. Raises: OSError.
+        """
         evicting = os.environ.get("TARTOOLS_CACHE_EVICT") == "old"
         with self._counting() as file:
             used = _number(file)
@@ -138,13 +150,13 @@ class Cache:
             return fits
 
     def _fits(self, total: int, unwritten: int) -> bool:
-        """True if *total* bytes fit into budget and disk; *unwritten* of them are not on the disk yet."""
+        """True if *total* bytes fit into the budget, and *unwritten* bytes on the disk, with 1 GiB to spare."""
         disk = os.statvfs(self.folder)
         return total <= self.budget and disk.f_bavail * disk.f_frsize >= unwritten + MIN_FREE_BYTES
 
     @contextmanager
     def _counting(self) -> Iterator[int]:
-        """Lock and give the open file with the size of the cache of all processes, in bytes."""
+        """Yield the descriptor of the file that counts the bytes in the cache, locked against other processes."""
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         fd = os.open(os.path.join(self.folder, "used"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -159,6 +171,7 @@ class Cache:
         return [folder for folder in glob(names) if not os.path.islink(folder)]
 
     def _measured(self) -> int:
+        """Return the size in bytes of all blocks on the disk."""
         return sum(size for folder in self._folders() for _, size, _ in _blocks(folder))
 
     def _evict(self, size: int) -> int:
@@ -197,14 +210,15 @@ def _number(fd: int) -> int | None:
 
 
 def _set_number(fd: int, number: int) -> None:
+    """Write *number*, at least 0, as the content of the file *fd*."""
     os.pwrite(fd, b"%*d" % (NUMBER_BYTES, max(number, 0)), 0)
     os.ftruncate(fd, NUMBER_BYTES)
 
 
 class CachedObject:
-    """The object *source*, read through *cache*.
+    """The object *source*, read through *cache*; see `contract.Object`.
 
-    A reply to `get` has up to 8 MiB in memory. Failures of the cache are none of the run: then nothing is kept.
+    A reply to `get` holds up to 8 MiB in memory. Errors of the cache never fail a read: then nothing is stored.
     """
 
     def __init__(self, source: Object, cache: Cache) -> None:
@@ -214,7 +228,11 @@ class CachedObject:
         self._sizes: dict[str, int] = {}  # of versions
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """See `Object.get`. The first call requests the version, others only blocks that are not cached."""
+        """Return the bytes *start* to *end* (exclusive; None: to the last), read through the cache.
+
+        *version*: the version to read; "" requests the current one first. Without a version the cache is not used.
+        Raises: TransientError; StorageError.
+        """
         version = version or self._current()
         size = self._size(version) if version else None
         if size is None or not start < size:
@@ -223,7 +241,10 @@ class CachedObject:
         return Reply(_Chunks(self._read(start, end, size, version)), start, end - start, size, version)
 
     def _current(self) -> str:
-        """Return the version of the object, "" if its server does not tell or has no ranges. Raises: as `get`."""
+        """Return the version of the object, by a request for its first byte; "" without versions or ranges.
+
+        Raises: TransientError; StorageError.
+        """
         reply = self._source.get(0, 1, "")
         try:
             if reply.size is None or reply.length != min(reply.size, 1):
@@ -236,7 +257,7 @@ class CachedObject:
         return reply.version
 
     def _size(self, version: str) -> int | None:
-        """Return the bytes of this *version*; None if it can't be kept."""
+        """Return the size in bytes of this *version*; None if that is not known: then it is not cached."""
         if version not in self._sizes and (about := _about(self._cache.entry(unpinned(self.url), version))):
             self._sizes[version] = about["size"]
         if version not in self._sizes:
@@ -244,7 +265,10 @@ class CachedObject:
         return self._sizes.get(version)
 
     def _read(self, start: int, end: int, size: int, version: str) -> Iterator[memoryview]:
-        """Yield the bytes *start* to *end*. Raises: StorageError."""
+        """Yield the bytes *start* to *end* of this *version*, which has *size* bytes, up to a block at a time.
+
+        Raises: StorageError.
+        """
         folder = self._cache.entry(unpinned(self.url), version)
         entry = _Entry(self._source, self._cache, folder, size, version)
         number, last = start // CACHE_BLOCK_BYTES, -(-end // CACHE_BLOCK_BYTES)
@@ -262,7 +286,7 @@ class CachedObject:
 
 
 class _Entry(NamedTuple):
-    """One *version* of an object, of *size* bytes, in a *folder* of *cache*."""
+    """One *version* of the object *source*, of *size* bytes, whose blocks are in *folder* of *cache*."""
 
     source: Object
     cache: Cache
@@ -271,9 +295,10 @@ class _Entry(NamedTuple):
     version: str
 
     def blocks(self, first: int, last: int) -> tuple[bool, list[memoryview]]:
-        """Return (True, the cached block *first*), or (False, blocks from *first* on, fetched by one request).
+        """Return (True, the cached block *first*), or (False, blocks from number *first* on, fetched by one request).
 
-        It ends before *last*, a cached block, or a block that another process fetches. Fetched blocks are stored.
+        Fetched blocks end before number *last*, a cached block, or a block that another process fetches, and are
+        stored.
         """
         block = self._block_or_lock(first, wait=True)
         assert block is not None
@@ -297,9 +322,10 @@ class _Entry(NamedTuple):
                 _release(fd, f"{self.folder}/{number}.part")
 
     def _block_or_lock(self, number: int, *, wait: bool) -> memoryview | int | None:
-        """Return the block *number*, or the locked temporary file for it: -1 if nothing can be stored.
+        """Return the data of block *number* if it is cached, else the descriptor of its locked temporary file.
 
-        Without *wait*, None if another process has the lock; else it is waited for.
+        The descriptor is -1 if nothing can be stored. If another process has the lock: waits for it with *wait*, else
+        returns None.
         """
         path = f"{self.folder}/{number}"
         while (block := self._read_block(path, min(CACHE_BLOCK_BYTES, self.size - number * CACHE_BLOCK_BYTES))) is None:
@@ -310,7 +336,11 @@ class _Entry(NamedTuple):
         return block
 
     def _lock(self, path: str, wait: bool) -> int | None:
-        """Return the temporary file *path*, locked; None if another process has it, -1 if nothing can be kept."""
+        """Return the descriptor of the temporary file *path*, locked; -1 on any failure.
+
+        If another process has the lock: waits for it with *wait*, up to the idle timeout, and then returns -1; else
+        returns None.
+        """
         try:
             if _about(self.folder) is None:  # also after one that was killed before it had written that
                 self._make_folder()
@@ -332,6 +362,7 @@ class _Entry(NamedTuple):
         return -1
 
     def _make_folder(self) -> None:
+        """Make the folder of the entry, with a file that describes the object. Raises: OSError."""
         os.makedirs(self.cache.folder, mode=0o700, exist_ok=True)  # those below are not seen by others
         os.makedirs(self.folder, exist_ok=True)
         about = {"url": redacted(unpinned(self.source.url)), "version": self.version, "size": self.size}
@@ -341,7 +372,10 @@ class _Entry(NamedTuple):
         os.rename(path, os.path.join(self.folder, "object.json"))
 
     def _read_block(self, path: str, length: int) -> memoryview | None:
-        """Return the block in the file *path*, None if it is not there; a damaged one is removed."""
+        """Return the data, *length* bytes, of the block in the file *path*; None if it is missing.
+
+        A damaged one counts as missing, and is removed.
+        """
         try:
             with open(path, "rb", buffering=0) as file:
                 data = memoryview(file.readall())
@@ -356,7 +390,10 @@ class _Entry(NamedTuple):
         return None
 
     def _store_block(self, fd: int, number: int, block: memoryview) -> None:
-        """Give the temporary file *fd* of a block its content and name, if there is room."""
+        """Write *block* with its checksum into the temporary file *fd*, and rename that to *number*, if there is room.
+
+        Errors are ignored: then the block is not stored.
+        """
         path = f"{self.folder}/{number}"
         with suppress(OSError):  # a full disk, a folder that was removed
             if fd < 0 or not self.cache.reserve(len(block) + CHECKSUM.size):
@@ -368,7 +405,7 @@ class _Entry(NamedTuple):
 
 
 def _release(fd: int, path: str) -> None:
-    """Give up the lock of a temporary file; if it was not renamed, and is still at *path*, it is removed."""
+    """Unlock and close the temporary file *fd*; remove it if it is still at *path*, that is, was not renamed."""
     if fd >= 0:
         with suppress(OSError):
             if _is_at(fd, path):
@@ -377,26 +414,30 @@ def _release(fd: int, path: str) -> None:
 
 
 class _Chunks(Body):
-    """The bytes of *chunks* as the body of a reply."""
+    """The bytes of *chunks* as the body of a reply; each read returns bytes of one chunk."""
 
     def __init__(self, chunks: Iterator[memoryview]) -> None:
         self._chunks = chunks
         self._rest = memoryview(b"")
 
     def read(self, max_bytes: int, /) -> bytes:
+        """Return up to *max_bytes* bytes, b"" at the end. Raises: the errors of *chunks*."""
         return bytes(self._next(max_bytes))
 
     def readinto(self, room: memoryview, /) -> int:
+        """Read up to `len(room)` bytes into *room*; return how many, 0 at the end."""
         data = self._next(len(room))
         room[: len(data)] = data
         return len(data)
 
     def _next(self, max_bytes: int) -> memoryview:
+        """Return up to *max_bytes* bytes of the current chunk, empty at the end."""
         self._rest = self._rest or next(self._chunks, memoryview(b""))
         data, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
         return data
 
     def close(self) -> None:
+        """Drop the remaining chunks."""
         self._chunks = iter(())
 
 
@@ -409,6 +450,7 @@ def _is_at(fd: int, path: str) -> bool:
 
 
 def _checksum(data: memoryview) -> int:
+    """Return the CRC-32 of *data*."""
     from isal import isal_zlib
 
     return isal_zlib.crc32(data)

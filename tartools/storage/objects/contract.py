@@ -18,14 +18,17 @@ class NoPermissionError(StorageError):
 
 
 class Body(Protocol):
-    """The bytes of a response, as they come."""
+    """The bytes of a response, read as they come."""
 
     def read(self, max_bytes: int, /) -> bytes:
         """Return up to *max_bytes* bytes, b"" at the end. Raises: TransientError if the connection is cut or silent."""
         ...
 
     def readinto(self, room: memoryview, /) -> int:
-        """Fill *room* as far as bytes come, and return how many did, 0 at the end. Raises: as `read`."""
+        """Read up to `len(room)` bytes into *room*; return how many, 0 at the end.
+
+        Raises: TransientError if the connection is cut or silent.
+        """
         data = self.read(len(room))
         room[: len(data)] = data
         return len(data)
@@ -36,11 +39,15 @@ class Body(Protocol):
 
 
 class Reply(NamedTuple):
-    """A response to `Object.get`: *body* begins at byte *start* of an object of *size* bytes.
+    """A response to `Object.get`.
 
-    *length* is the length of *body* according to the server. *version* (an ETag, a generation) pins the object in the
-    requests that follow; "" if the server has none that changes with every byte. *size* and *length* are None if the
-    server does not say. If it is not *framed*, *body* ends when the connection is closed, for whatever reason.
+    *body*: the bytes, from byte *start* of the object on.
+    *start*: 0 if the server ignores ranges, else the first byte that was requested.
+    *length*: the length of *body* in bytes, as the server states it; None if it does not.
+    *size*: the size of the whole object in bytes; None if the server does not say it.
+    *version*: the ETag or generation, a header line (web), a checksum or an mtime; it pins the object in later
+    requests; "" if the server has none that changes with every byte.
+    *framed*: False if *body* ends when the connection is closed, for whatever reason, so that it may be truncated.
     """
 
     body: Body
@@ -52,9 +59,12 @@ class Reply(NamedTuple):
 
 
 class ListedObject(NamedTuple):
-    """An object in a store: its URL, bytes, and time of its last change in seconds since 1970; None if unknown.
+    """An object in a store, or a local file, as a listing or `Object.head` describes it.
 
-    *version* is what `Reply` has, of a file its mtime in ns; "" if the listing does not tell.
+    *url*: its URL.
+    *size*: in bytes; None if unknown.
+    *modified*: the time of its last change in seconds since 1970; None if unknown.
+    *version*: as in `Reply`; of a local file its mtime in ns; "" if the listing does not say it.
     """
 
     url: str
@@ -64,7 +74,12 @@ class ListedObject(NamedTuple):
 
 
 class Page(NamedTuple):
-    """One page of a listing: objects, and the token of the *next* page. *ordered*: by their names as UTF-8 bytes."""
+    """One page of a listing.
+
+    *entries*: the objects.
+    *next*: the token that requests the next page; "" on the last page.
+    *ordered*: True if all pages are sorted by the UTF-8 bytes of the names.
+    """
 
     entries: list[ListedObject]
     next: str  # "" at the end
@@ -76,7 +91,7 @@ class Object(Protocol):
 
     @property
     def url(self) -> str:
-        """Its URL, as the user gave it."""
+        """The URL of the object, as the user gave it."""
         ...
 
     def get(self, start: int, end: int | None, version: str) -> Reply:

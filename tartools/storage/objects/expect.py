@@ -16,6 +16,8 @@ from botocore.awsrequest import AWSHTTPConnectionPool, AWSHTTPSConnectionPool
 
 
 class _CloseAfterRefusal:
+    """A mixin for pools of connections: it closes a connection whose request was refused before its body was sent."""
+
     def _put_conn(self, conn: Any) -> None:
         """Release a connection of urllib3, which opens a closed one when it is used again."""
         if getattr(conn, "_response_received", False):  # of botocore: an answer came instead of 100 Continue
@@ -24,14 +26,21 @@ class _CloseAfterRefusal:
 
 
 class _HttpPool(_CloseAfterRefusal, AWSHTTPConnectionPool):  # type: ignore[misc]  # botocore has no types
+    """Connections of botocore without TLS, closed after refusals."""
+
     pass
 
 
 class _HttpsPool(_CloseAfterRefusal, AWSHTTPSConnectionPool):  # type: ignore[misc]
+    """Connections of botocore by TLS, closed after refusals."""
+
     pass
 
 
 def close_after_refusals(client: Any) -> None:
-    """Let `client` close a connection whose request was refused before its body was sent."""
+    """Let *client*, of botocore, close a connection whose request was refused before its body was sent.
+
+    Does nothing if this version of botocore keeps its connections elsewhere.
+    """
     with suppress(AttributeError):  # no public way leads there: another botocore keeps its own pools
         client._endpoint.http_session._pool_classes_by_scheme.update(http=_HttpPool, https=_HttpsPool)

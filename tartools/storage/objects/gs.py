@@ -56,6 +56,7 @@ _lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 def _server() -> str:
+    """Return the URL of the server: `STORAGE_EMULATOR_HOST`, or Google's."""
     host = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
     return GCS_SERVER if not host else host if "://" in host else f"http://{host}"
 
@@ -63,19 +64,26 @@ def _server() -> str:
 def _renewal(
     url: str, method: str = "GET", body: Any = None, headers: Any = None, timeout: float | None = None, **_: object
 ) -> Any:
-    """Make a request by which google.auth gets and renews tokens. Raises: TransportError if there is no response."""
+    """Make a request for google.auth, which gets and renews tokens by it; return the response of urllib3.
+
+    The arguments are those of google.auth's transport. Raises: TransportError if there is no response.
+    """
     limit: Any = timeout or Timeout(*timeouts())
     return Request(connections(url))(url, method, body, headers, limit)
 
 
 def _credentials() -> Any:
-    """Return the credentials of this process. Without any, google.auth takes up to 12 seconds to find that out."""
+    """Return the credentials of this process; anonymous ones for an emulator.
+
+    If there are none, google.auth takes up to 12 seconds to find that out. Raises: DefaultCredentialsError.
+    """
     with _lock[os.getpid()]:
         return _credentials_for(os.getpid(), _server())
 
 
 @functools.cache
 def _credentials_for(process: int, server: str) -> Any:
+    """Return the credentials of this *process* for *server*, made once."""
     return (
         google.auth.default(scopes=[GS_SCOPE], request=cast(Any, _renewal))[0]
         if server == GCS_SERVER
@@ -85,7 +93,7 @@ def _credentials_for(process: int, server: str) -> Any:
 
 @contextmanager
 def _translated(url: str) -> Iterator[None]:
-    """Turn failures of credentials into StorageError, or TransientError."""
+    """Turn errors of google.auth into StorageError, or TransientError if its server can't be reached."""
     try:
         yield
     except exceptions.DefaultCredentialsError:
@@ -109,9 +117,12 @@ def _request(
     headers: dict[str, str] | None = None,
     body: Any = None,
 ) -> Response:
-    """Return the response to one request, which has one of the statuses *statuses*.
+    """Make one request to *address*; return its response, whose status is one of *statuses*.
 
-    Raises: as `Client.request`; StorageError for credentials.
+    *url* and *verb* ("read", "write", …) are for messages. *pinned*: True if a version of the object was read before,
+    so that a missing object was deleted meanwhile. Credentials that the server does not accept are renewed twice.
+
+    Raises: TransientError; StorageError, also for credentials.
     """
     with _translated(url):
         credentials = _credentials()
@@ -129,7 +140,10 @@ def _request(
 
 
 def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
-    """Return the failure that *response* reports (Cloud Storage, JSON API, "HTTP status and error codes")."""
+    """Return the error that *response* reports (Cloud Storage, JSON API, "HTTP status and error codes"), and close it.
+
+    *verb* was requested; *pinned*: see `_request`.
+    """
     text, url = response.text(), response.url
     if response.status == 404 and (verb != "read" or "bucket does not exist" in text):
         return StorageError(f"no such bucket: {bucket_and_name(url)[0]}", url=url)
@@ -146,6 +160,8 @@ def object_at(url: str) -> Object:
 
 
 class _GsObject:
+    """The object *url* in Google Cloud Storage; see `contract.Object`."""
+
     def __init__(self, url: str) -> None:
         self.url = url
         bucket, name = bucket_and_name(url)
@@ -154,7 +170,7 @@ class _GsObject:
         self._path = f"{self.bucket}/{escaped(name)}"
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """Request the bytes *start* to *end*; see `contract.Object`. A version is a generation."""
+        """Request the bytes *start* to *end* (exclusive; None: to the last), of generation *version* unless ""."""
         pinned = f"&generation={version}" if version else ""
         # Without this, objects with a Content-Encoding would be decompressed by the server, and have no ranges.
         headers = range_header(start, end) | {"Accept-Encoding": "gzip"}
@@ -164,6 +180,7 @@ class _GsObject:
         return http.reply(response.status, response.headers, response, self.url, start, version)
 
     def head(self) -> ListedObject | None:
+        """Return size and time of the object; None if it does not exist. Raises: TransientError; StorageError."""
         try:
             response = _request("GET", f"{_server()}{self._path}?fields=size,updated", self.url)
             return response.json(partial(_listed, self.url))
@@ -171,13 +188,16 @@ class _GsObject:
             return None
 
     def remove(self) -> None:
+        """Remove the object, if it exists. Raises: TransientError; StorageError."""
         _request("DELETE", f"{_server()}{self._path}", self.url, "remove", (*DONE_STATUSES, 404)).drain()
 
     def output(self, force: bool) -> Upload:
+        """Return an upload that makes the object at `commit`; unless *force*, that fails if the object exists."""
         return Upload(_Resumable(self, force))
 
 
 def _listed(url: str, about: dict[str, Any]) -> ListedObject:
+    """Return the entry of the object *url*, which the JSON *about* describes."""
     size, updated = about.get("size"), about.get("updated")
     changed = datetime.fromisoformat(updated).timestamp() if updated else None
     return ListedObject(url, None if size is None else int(size), changed, about.get("generation", ""))
@@ -198,6 +218,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
     address = f"{_server()}/storage/v1/b/{escaped(bucket)}/o?{urlencode(query, errors='surrogateescape')}"
 
     def parse_page(response: Any) -> Page:
+        """Return the page that *response*, the JSON of a listing, describes."""
         entries = [_listed(f"gs://{bucket}/{about['name']}", about) for about in response.get("items", ())]
         return Page(entries, response.get("nextPageToken", ""))
 
@@ -205,9 +226,10 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 
 
 class _Resumable:
-    """A resumable upload: parts in order, in one session, which tells the number of bytes it has received.
+    """The requests of an upload to GCS; see `uploads.Target`. Parts go in order, in one session.
 
-    Source: Cloud Storage documentation, "Perform resumable uploads".
+    The session tells the number of bytes that it has received. *force*: replace an existing object. Source: Cloud
+    Storage documentation, "Perform resumable uploads".
     """
 
     workers = 1
@@ -222,6 +244,7 @@ class _Resumable:
         self._resource: dict[str, Any] = {}  # the object, as the server describes it
 
     def put(self, data: bytearray) -> None:
+        """Make the object of *data* by one request, unless an earlier attempt without a response has done it."""
         was_doubtful, self._is_doubtful = self._is_doubtful, True
         response = self._post(
             "media",
@@ -238,12 +261,18 @@ class _Resumable:
             self._require_stored(0, data)
 
     def begin(self) -> None:
+        """Begin a session, and keep its address."""
         response = self._post("resumable", b"", {"X-Upload-Content-Type": CONTENT_TYPE}, DONE_STATUSES)
         response.drain()
         self._session = response.headers.get("Location", "")
 
     def _post(self, kind: str, body: Any, headers: dict[str, str], expected: tuple[int, ...]) -> Response:
-        """Return the response to an insert of this object; without the condition if the server does not know that."""
+        """Return the response to a POST that inserts the object; its status is one of *expected*.
+
+        *kind*: "media" for all data in *body*, "resumable" for a session. If the server does not know the condition
+        that no object exists, asks whether it does, and sends the request without the condition. Raises: ExistsError;
+        TransientError; StorageError.
+        """
         refusals = (400, 501) if self._condition else ()
         address = self._address(kind)
         response = _request("POST", address, self.url, "write", (*expected, *refusals), body=body, headers=headers)
@@ -257,30 +286,36 @@ class _Resumable:
         return self._post(kind, body, headers, expected)
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
+        """Send *data*, which begins at byte *offset* of the object; the *number* is not used."""
         self._send(offset, data, None)
         self._update_digest(offset, data)
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
-        """Send the last part, which makes the object appear."""
+        """Send the last part, which makes the object appear, and compare the object with the sent data."""
         self._send(offset, data, offset + len(data))
         self._require_stored(offset, data)
 
     def abort(self) -> None:
-        """Drop the session."""
+        """Drop the session, and the data that it has received."""
         statuses = (*DONE_STATUSES, 404, 410, 499)  # 499: "client closed request", as is documented
         _request("DELETE", self._session, self.url, "write", statuses, body=b"").drain()
 
     def _address(self, kind: str) -> str:
+        """Return the address of an upload of *kind* "media" or "resumable"."""
         query = {"uploadType": kind, "name": self._target.name} | self._condition
         return f"{_server()}/upload{self._target.bucket}?{urlencode(query, errors='surrogateescape')}"
 
     def _update_digest(self, offset: int, data: bytearray) -> None:
+        """Add *data* at byte *offset* to the MD5 of the sent data, unless it is in it already."""
         if offset == self._digested:
             self._digest.update(data)
             self._digested += len(data)
 
     def _require_stored(self, offset: int, data: bytearray) -> None:
-        """Compare the stored object with the sent data, which ends in *data*; if not equal remove it and raise."""
+        """Compare MD5 or size of the stored object with the sent data, which end in *data* at byte *offset*.
+
+        Raises: StorageError if they differ; then the object is removed.
+        """
         self._update_digest(offset, data)
         stored = self._resource.get("md5Hash")
         sent = b64encode(self._digest.digest()).decode()
@@ -291,7 +326,11 @@ class _Resumable:
             raise integrity.corrupted_error(self.url, f"MD5 {sent}", stored)
 
     def _send(self, offset: int, data: bytearray, total: int | None) -> None:
-        """Send the missing bytes of *data*, which begins at byte *offset* of an object of *total* bytes."""
+        """Send the bytes of *data*, which begins at byte *offset* of the object, that the session does not have.
+
+        *total*: the size of the object in bytes if this is the last part, else None. Raises: TransientError;
+        StorageError.
+        """
         end, size = offset + len(data), "*" if total is None else str(total)
         stored = self._send_range(b"", f"bytes */{size}") if self._is_doubtful else offset
         while stored is not None and (stored < end or total is not None):
@@ -305,7 +344,10 @@ class _Resumable:
                 raise TransientError("the server did not store the part")
 
     def _send_range(self, body: Any, place: str) -> int | None:
-        """Send *body* as Content-Range *place*; return how many bytes the server has, None for all."""
+        """Send *body* with the header Content-Range *place*; return how many bytes the session has.
+
+        None if the object is complete. Raises: TransientError; StorageError.
+        """
         self._is_doubtful = True
         statuses, headers = (200, 201, 308, 404, 410), {"Content-Range": place}
         response = _request("PUT", self._session, self.url, "write", statuses, body=body, headers=headers)
@@ -322,7 +364,7 @@ class _Resumable:
 
 
 def _resource(response: Response) -> dict[str, Any]:
-    """Return the object that *response* describes; {} if it does not, as of emulators."""
+    """Return the JSON object in *response*, which describes the stored object; {} if there is none, as of emulators."""
     try:
         resource = json.loads(response.text())
     except ValueError:

@@ -44,7 +44,12 @@ MAX_CACHED_PAGES = 32  # of listings that are remembered: a page of a commit nev
 
 
 class HubPath(NamedTuple):
-    """The parts of a URL: *base* is its part before *path*, which is "" for the whole data set."""
+    """The parts of a URL.
+
+    *base*: the URL up to the data set and its revision, as the user wrote it.
+    *repo*: the data set, ORG/NAME. *revision*: a branch, a tag or a commit; "main" if the URL has none.
+    *path*: the file in the data set, "" for the whole data set.
+    """
 
     base: str
     repo: str
@@ -52,12 +57,12 @@ class HubPath(NamedTuple):
     path: str
 
     def api(self, kind: str, revision: str, suffix: str = "") -> str:
-        """Return the address that answers for *kind* ("tree", "revision") at *revision*."""
+        """Return the URL of the API for *kind* ("tree", "revision", "paths-info") at *revision*, with *suffix*."""
         return f"{server()}/api/datasets/{quote(self.repo)}/{kind}/{escaped(revision)}{suffix}"
 
 
 def parsed_hub_url(url: str) -> HubPath:
-    """Return the parts of *url*. Raises: UsageError if it names no data set."""
+    """Return the parts of the hf: URL *url*. Raises: UsageError if it names no data set."""
     match = re.fullmatch(_DATASET_URL, url, re.DOTALL)
     if not match or match[3] == "":
         raise UsageError(f"write {HF_URL_FORM}", url=url)
@@ -84,11 +89,12 @@ def token() -> str:
 
 
 def is_hub(address: str) -> bool:
-    """True if *address* is on the hub itself, which gets the token; servers that it redirects to do not get it."""
+    """True if the URL *address* is on the hub itself: only that gets the token, not servers it redirects to."""
     return urlsplit(address)[:2] == urlsplit(server())[:2]
 
 
 def _credentials(address: str, moved: bool) -> Mapping[str, str]:
+    """Return the header with the user's token, if *address* is on the hub and there is a token; *moved* is not used."""
     user_token = token() if is_hub(address) else ""
     return {"Authorization": f"Bearer {user_token}"} if user_token else {}
 
@@ -97,10 +103,10 @@ HUB_CLIENT = Client(_credentials)
 
 
 def refusal_of_hub(status: int, headers: Mapping[str, str], place: HubPath, url: str) -> Exception | None:
-    """Map hub-specific error codes to an error; None if the generic HTTP error applies.
+    """Return the error for a response of the hub with this *status* and *headers*; None if it is none of the hub's own.
 
-    Without a token it answers 401 for what is private, gated or not there. It tells by a draft of the IETF, RateLimit,
-    in how many seconds it answers again.
+    Without a token the hub answers 401 for what is private, gated or missing. The header RateLimit (a draft of the
+    IETF) has the seconds after which it answers again. *place*, *url*: the requested file, for messages.
     """
     code, user_token = headers.get("X-Error-Code", ""), token()
     if code == "GatedRepo":
@@ -122,7 +128,7 @@ def refusal_of_hub(status: int, headers: Mapping[str, str], place: HubPath, url:
 
 
 def failure_of_hub(response: Response, place: HubPath, verb: str = "read") -> Exception:
-    """Return the failure that *response* reports, and close it."""
+    """Return the error that *response*, to a request for *place*, reports, and close it; *verb* was requested."""
     error = refusal_of_hub(response.status, response.headers, place, response.url) if is_hub(response.address) else None
     if error is None:
         return http.status_error(response, verb)
@@ -131,7 +137,11 @@ def failure_of_hub(response: Response, place: HubPath, verb: str = "read") -> Ex
 
 
 def ask(address: str, place: HubPath, url: str, verb: str = "read", form: Any = None) -> Response:
-    """Return the response, of status 200, of the hub's API at *address*, which a *form* is sent to if there is one."""
+    """Make one request to the hub's API at *address*, a POST if there is a *form*; return the response, of status 200.
+
+    *place*, *url*, *verb*: the requested file and the word for the request, for messages. Raises: TransientError;
+    StorageError.
+    """
     body = None if form is None else urlencode(form, errors="surrogateescape").encode()
     headers = {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
     response = HUB_CLIENT.request("GET" if form is None else "POST", address, url, headers=headers, body=body)
@@ -146,7 +156,7 @@ _commits: dict[tuple[str, str, str], str] = {}  # by server, data set and revisi
 
 
 def current_commit(place: HubPath, url: str) -> str:
-    """Return the commit that the revision of *place* is now; one attempt.
+    """Return the commit that the revision of *place* is now; one attempt. *url* is for messages.
 
     Raises: TransientError; StorageError if there is no such data set or revision.
     """
@@ -162,21 +172,22 @@ def current_commit(place: HubPath, url: str) -> str:
 def commit_of(place: HubPath, url: str) -> str:
     """Return the commit that the revision of *place* was when this process, or one that it is a fork of, first asked.
 
-    Raises: as `current_commit`.
+    A commit that this process makes takes its place. Raises: TransientError; StorageError if there is no such data set
+    or revision.
     """
     key = server(), place.repo, place.revision
     return _commits.get(key) or _commits.setdefault(key, current_commit(place, url))
 
 
 def pinned(url: str) -> str:
-    """Return *url* with a commit in place of its revision: see `commit_of`."""
+    """Return *url* with a commit in place of its revision: the one that `commit_of` returns. Raises: StorageError."""
     place = parsed_hub_url(url)
     commit = with_retries(lambda: commit_of(place, url), url)
     return f"hf://datasets/{place.repo}@{commit}/{place.path}"
 
 
 def versions(place: HubPath, revision: str, paths: Sequence[str], url: str) -> dict[str, ListedObject]:
-    """Return the entries of the files among *paths* at *revision*, by path; one attempt."""
+    """Return the entries, by path, of those *paths* that are files of *place* at *revision*; one attempt."""
     entries: list[ListedObject] = []
     for first in range(0, len(paths), MAX_PATHS_IN_REQUEST):
         form = [("paths", path) for path in paths[first : first + MAX_PATHS_IN_REQUEST]] + [("expand", "false")]
@@ -185,7 +196,7 @@ def versions(place: HubPath, revision: str, paths: Sequence[str], url: str) -> d
 
 
 def _files(place: HubPath, entries: list[dict[str, Any]]) -> list[ListedObject]:
-    """Return the entries of the files in the JSON list *entries*."""
+    """Return the files in the JSON list *entries* of the hub."""
     return [
         ListedObject(
             f"{place.base}/{about['path']}",
@@ -210,9 +221,10 @@ def object_at(url: str) -> Object:
 
 
 class _HubObject:
-    """One file of a data set. It is asked for once, and again when the address that the hub gave has expired.
+    """One file of a data set on the hub; see `contract.Object`. *place*: the parts of *url*.
 
-    A version is the SHA-256 of Git LFS, or Git's.
+    The hub is asked for its signed address once, and again when that has expired. A version is the SHA-256 of Git LFS,
+    or Git's SHA-1.
     """
 
     def __init__(self, url: str, place: HubPath) -> None:
@@ -224,6 +236,10 @@ class _HubObject:
         )  # of a process the threads ask once
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
+        """Request the bytes *start* to *end* (exclusive; None: to the last) of the file at its commit.
+
+        *version* is not sent: `pinned` compares that of the reply.
+        """
         headers = range_header(start, end)
         signed = self._signed
         if signed is not None:
@@ -239,7 +255,10 @@ class _HubObject:
         return self._reply(response, start, resolved[1])
 
     def _resolved(self, headers: dict[str, str]) -> tuple[tuple[str, str], Response | None]:
-        """Ask the hub for the signed address, and keep it; return the response, too, if the hub sends the file."""
+        """Ask the hub for the address of the file; return ((address, version), response).
+
+        An address on another server is kept, and the response is None; else the response of the hub has the file.
+        """
         commit, path = commit_of(self._place, self.url), quote(self._place.path, errors="surrogateescape")
         address = f"{server()}/datasets/{quote(self._place.repo)}/resolve/{commit}/{path}"
         tag = ""
@@ -257,20 +276,26 @@ class _HubObject:
         raise StorageError("too many redirects", url=self.url)
 
     def _reply(self, response: Response, start: int, version: str) -> Reply:
+        """Return the reply for *response* to a request from byte *start* on. Raises: the error that it reports."""
         if response.status not in RANGE_STATUSES:
             raise failure_of_hub(response, self._place)
         return http.reply(response.status, response.headers, response, self.url, start, version)
 
     def head(self) -> ListedObject | None:
+        """Return size and version of the file in its branch as that is now; None if it does not exist."""
         place = self._place  # of a branch as it is now
         version = versions(place, place.revision, [place.path], self.url).get(place.path)
         return None if version is None else version._replace(url=self.url)
 
     def remove(self) -> None:
+        """Remove the file, if it exists, by a commit of its own, or in the open block of `one_commit`."""
         _change(_Change(self._place, self.url, None, True))
 
     def output(self, force: bool) -> SentOutput:
-        """Return an output that is uploaded when it is complete. Raises: StorageError, UsageError."""
+        """Return an output that is uploaded and committed at `commit`; that fails if the file exists, unless *force*.
+
+        Raises: StorageError if huggingface_hub is missing; UsageError if the URL names a commit.
+        """
         if find_spec("huggingface_hub") is None:
             message = f"a library for uploads to the hub is missing: {how_to_install('tartools[hf]')}"
             raise StorageError(f"{message}; or write files, and upload them by hf upload", url=self.url)
@@ -298,7 +323,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 
 @functools.lru_cache(MAX_CACHED_PAGES)
 def _tree(address: str, place: HubPath) -> tuple[list[ListedObject], str]:
-    """Return the page of a listing that is at *address*, and the address of the next one, "" at the end."""
+    """Return the files in the page of a listing at *address*, and the address of the next page, "" at the end."""
     response = ask(address, place, place.base, "list")
     entries = response.json(partial(_files, place))
     link = re.search(r'<([^>]*)>\s*;[^,]*rel="?next"?', response.headers.get("Link", ""))
@@ -314,7 +339,10 @@ def _tree(address: str, place: HubPath) -> tuple[list[ListedObject], str]:
 
 
 class _Change(NamedTuple):
-    """A file that a commit adds, as an *addition* of huggingface_hub, or removes, if that is None."""
+    """A change that a commit makes to the file *url*, whose parts are *place*.
+
+    *addition*: the new content, of huggingface_hub; None: remove it. *force*: an existing file may be replaced.
+    """
 
     place: HubPath
     url: str
@@ -326,7 +354,10 @@ _changes: list[_Change] | None = None  # of the block of `one_commit` that runs
 
 
 def _add(place: HubPath, url: str, force: bool, sink: io.FileIO) -> None:
-    """Upload the content of *sink*, and commit it. Raises: StorageError, also if the file exists by then."""
+    """Upload the content of *sink* as the file *url*, and commit it, now or in the open block of `one_commit`.
+
+    Raises: StorageError, also if the file exists by then (unless *force*).
+    """
     from huggingface_hub import CommitOperationAdd
 
     existing = partial(versions, place, place.revision, [place.path], url)
@@ -350,7 +381,7 @@ def _change(change: _Change) -> None:
 
 @contextmanager
 def one_commit() -> Iterator[None]:
-    """Make one commit of all changes in the block at its normal end; after an error nothing appears."""
+    """Make one commit (for each branch) of all changes in the block at its normal end; after an error none."""
     global _changes  # noqa: PLW0603
     before, _changes = _changes, []
     try:
@@ -362,11 +393,12 @@ def one_commit() -> Iterator[None]:
 
 
 def _branch(change: _Change) -> tuple[str, str]:
+    """Return data set and revision of *change*."""
     return change.place.repo, change.place.revision
 
 
 def _upload(place: HubPath, url: str, addition: Any) -> None:
-    """Bring the content of a file to the hub, where it is not visible yet. Raises: StorageError."""
+    """Upload the content of *addition*, a file, to the hub, not yet visible. Raises: StorageError."""
     try:
         with _library(place, url) as client:
             client.preupload_lfs_files(place.repo, [addition], repo_type="dataset", revision=place.revision)
@@ -383,7 +415,11 @@ def _send(changes: Sequence[_Change]) -> None:
 
 
 def _attempt(changes: Sequence[_Change], sent: list[str]) -> None:
-    """Make the commit, one attempt: of the branch as it is now, or else there is no commit."""
+    """Make one commit of *changes* to their branch, one attempt, on top of its current commit.
+
+    *sent*: the parents of earlier attempts, whose commits may have succeeded without a response. No commit is made if
+    the changes are there already. Raises: ExistsError; TransientError; StorageError.
+    """
     from huggingface_hub import CommitOperationDelete
 
     place, url = changes[0].place, changes[0].url
@@ -418,9 +454,9 @@ def _attempt(changes: Sequence[_Change], sent: list[str]) -> None:
 
 @contextmanager
 def _library(place: HubPath, url: str) -> Iterator[Any]:
-    """Give the client of the hub, and turn its errors into StorageError, or TransientError.
+    """Yield the client of huggingface_hub, and turn its errors into StorageError, or TransientError.
 
-    It says nothing itself: addresses with signatures are in its log.
+    Its log and progress bars are off meanwhile: addresses with signatures are in its log.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError

@@ -60,7 +60,7 @@ class InvalidUrlError(StorageError):
 
 
 class Payload(SeekableFile):
-    """The *data* of a request as a file: anything else is sent at once, and would have to be within one timeout."""
+    """The *data* of a request as a file: sent in chunks, each of which has a timeout of its own."""
 
     def __init__(self, data: bytearray | memoryview) -> None:
         super().__init__(len(data))
@@ -116,14 +116,17 @@ class Response(contract.Body):
             raise StorageError(INVALID_REDIRECT, url=self.url) from None
 
     def text(self) -> str:
-        """Return the body of a failure, "" if it does not come."""
+        """Return the whole body of an error response as text; "" if it can't be read."""
         try:
             return read_all(self, self.url).decode("utf-8", "replace")
         except (TransientError, StorageError):
             return ""
 
     def json(self, parse: Callable[[Any], Result]) -> Result:
-        """Return the parsed JSON of the body. Raises: TransientError; StorageError for another form of JSON."""
+        """Return `parse(JSON of the body)`, and close the response.
+
+        Raises: TransientError; StorageError if the body is not JSON, or *parse* fails on it by a lookup or a type.
+        """
         try:
             return parse(json.loads(read_all(self, self.url)))
         except (ValueError, LookupError, TypeError, AttributeError):
@@ -131,10 +134,11 @@ class Response(contract.Body):
 
 
 class Client(NamedTuple):
-    """Makes requests. *trust* says which certificates are trusted.
+    """Makes requests.
 
-    *credentials* gives the headers with credentials for an address; its second argument tells whether a request
-    without a body was redirected there by another server.
+    *credentials*: called with an address and *moved*, returns the headers with credentials for it. *moved* is True if a
+    request without a body was redirected there by another server.
+    *trust*: returns the certificates to trust: True for the usual ones, False for any, or a file or folder.
     """
 
     credentials: Callable[[str, bool], Mapping[str, str]] = lambda address, moved: {}
@@ -174,6 +178,7 @@ class Client(NamedTuple):
     def _sent(
         self, method: str, address: str, url: str, headers: dict[str, str], body: io.IOBase | bytes | None
     ) -> Response:
+        """Return the response to one request, without following redirects; see `request`."""
         times = timeouts()
         connect = times.idle if body else times.connect  # urllib3 uses the timeout for connecting while it sends
         if isinstance(body, io.IOBase):
@@ -202,13 +207,14 @@ class Client(NamedTuple):
 def failure(
     error: Exception, url: str, address: str = "", connect: float = 0.0, bundles: str = BUNDLE_VARIABLES
 ) -> TransientError | StorageError:
-    """Translate *error* of urllib3, of a request to *address*, to TransientError or StorageError.
+    """Return the TransientError or StorageError for *error* of urllib3, of a request to *address* for *url*.
 
     *connect* is the timeout for connecting, in seconds; *bundles* the variables that name trusted certificates.
     """
     causes = list(_causes(error))
 
     def is_any(*kinds: type[BaseException]) -> bool:
+        """True if one of the causes is of one of *kinds*."""
         return any(isinstance(cause, kinds) for cause in causes)
 
     for cause in causes:
@@ -254,12 +260,12 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def is_busy(status: int) -> bool:
-    """True if a response of this *status* asks for a retry."""
+    """True if a response of this *status* means that the server is busy, so that a retry may succeed."""
     return status in (408, 429) or (status >= 500 and status not in (501, 505))
 
 
 def busy(status: int, code: str, after: str) -> TransientError:
-    """Return the failure of a server that asks for a retry; *after* is its Retry-After (RFC 9110, 10.2.3)."""
+    """Return the error of a busy server; *code*: its reason; *after*: its Retry-After (RFC 9110, 10.2.3) or ""."""
     when = None if after.isdecimal() else parse_date(after)
     seconds = float(after) if after.isdecimal() else None if when is None else max(when - time.time(), 0.0)
     kind = OverloadError if status in (429, 503) or code.startswith(_OVERLOADS) else TransientError
@@ -270,7 +276,7 @@ def busy(status: int, code: str, after: str) -> TransientError:
 def status_error(
     response: Response, verb: str = "read", *, pinned: bool = False, code: str = ""
 ) -> TransientError | StorageError:
-    """Return the failure that *response* reports, and close it.
+    """Return the error that *response*, of a status that was not expected, reports; close the response.
 
     *verb* was requested: "read", "write", "list". *pinned*: of one version. *code* is the server's own name for the
     failure. Source: RFC 9110, 15.
@@ -317,7 +323,7 @@ def parse_date(text: str) -> float | None:
 
 
 def read_all(body: contract.Body, url: str) -> bytes:
-    """Return all of *body*, and close it. Raises: TransientError; StorageError beyond 32 MiB."""
+    """Return all bytes of *body*, and close it. Raises: TransientError; StorageError if there are 32 MiB or more."""
     parts, missing = [], MAX_RESPONSE_BYTES
     try:
         while data := body.read(missing):
@@ -331,17 +337,17 @@ def read_all(body: contract.Body, url: str) -> bytes:
 
 
 def range_of(start: int, end: int | None) -> str:
-    """Return the value of the header Range for the bytes *start* to *end* (RFC 9110, 14.2), "" for all of them."""
+    """Return the value of the header Range for the bytes *start* to *end* (*end* None: to the last); "" for all."""
     return f"bytes={start}-{'' if end is None else end - 1}" if start or end is not None else ""
 
 
 def range_header(start: int, end: int | None) -> dict[str, str]:
-    """Return the header that requests the bytes *start* to *end*, none for all of them."""
+    """Return the header Range for the bytes *start* to *end* (exclusive; None: to the last); {} for all of them."""
     return {"Range": value} if (value := range_of(start, end)) else {}
 
 
 def escaped(name: str) -> str:
-    """Return *name* as one segment of the path of an address. GCS refuses names that are not UTF-8."""
+    """Return *name* percent-encoded, slashes too, as one segment of a path. GCS refuses names that are not UTF-8."""
     return quote(name, safe="", errors="surrogateescape")
 
 
@@ -352,7 +358,7 @@ def content_length(headers: Mapping[str, str]) -> int | None:
 
 
 def reply(status: int, headers: Mapping[str, str], body: contract.Body, url: str, start: int, version: str) -> Reply:
-    """Return the response of *status* 200, 206 or 416 to a request for the bytes from *start* on.
+    """Return the `Reply` of a response with *status* 200, 206 or 416 to a request for the bytes from *start* on.
 
     The names of *headers* are in small letters, or case does not matter. A Content-Range counts with status 200 too:
     AIStore up to 4.4 sends that. Source: RFC 9110, 14.4 and 15.5.17.
@@ -400,7 +406,7 @@ def connections(address: str, trust: Trust = True) -> urllib3.PoolManager:
 
 @functools.cache
 def _connections(process: int, proxy: str, trust: Trust | None) -> urllib3.PoolManager:
-    """Return new connections; *trust* is None if nothing is encrypted."""
+    """Return the connections of this *process* by *proxy* ("": none); *trust* is None if nothing is encrypted."""
     context = None if trust is None else _context(trust)
     options: dict[str, Any] = {
         "num_pools": MAX_KEPT_CONNECTIONS,
@@ -423,7 +429,7 @@ def _connections(process: int, proxy: str, trust: Trust | None) -> urllib3.PoolM
 
 
 def _context(trust: Trust) -> ssl.SSLContext:
-    """Return the TLS context: with certificates of the system or `SSL_CERT_FILE`, and Mozilla's, or in *trust*."""
+    """Return a TLS context: with certificates of the system or `SSL_CERT_FILE`, and Mozilla's, or in *trust*."""
     if isinstance(trust, str):
         return load_trusted(trust, BUNDLE_VARIABLES)
     context = ssl.create_default_context()
@@ -436,9 +442,9 @@ def _context(trust: Trust) -> ssl.SSLContext:
 
 
 def load_trusted(bundle: str, variables: str) -> ssl.SSLContext:
-    """Return a context that trusts only the certificates in a file or folder, which the `variables` may name.
+    """Return a TLS context that trusts only the certificates in the file or folder *bundle*.
 
-    Raises: StorageError if they cannot be read.
+    *variables*: the environment variables that may name it, for messages. Raises: StorageError if they cannot be read.
     """
     is_folder = os.path.isdir(bundle)
     try:
@@ -462,7 +468,7 @@ def _proxy_of(address: str) -> str:
 
 
 def _is_in(host: str, networks: str) -> bool:
-    """True if *host* is an address in one of *networks* (10.0.0.0/8, …), which `proxy_bypass` does not know."""
+    """True if *host* is an IP address in one of *networks*, "10.0.0.0/8,…", which `proxy_bypass` does not know."""
     for network in networks.split(","):
         with suppress(ValueError):
             if "/" in network and ip_address(host) in ip_network(network.strip(), strict=False):

@@ -15,29 +15,32 @@ Data = bytes | bytearray | memoryview
 
 
 def md5_digest(data: Data) -> bytes:
-    """Return the MD5 of `data`, 16 bytes."""
+    """Return the MD5 of *data*, 16 bytes."""
     return md5(data, usedforsecurity=False).digest()
 
 
 def md5_base64(data: Data) -> str:
-    """Return the MD5 of `data` as Content-MD5 has it (RFC 1864)."""
+    """Return the MD5 of *data* in base64, as the header Content-MD5 has it (RFC 1864)."""
     return b64encode(md5_digest(data)).decode()
 
 
 def crc32_base64(data: Data) -> str:
-    """Return the CRC-32 of `data` as x-amz-checksum-crc32 has it: four bytes, the most significant first."""
+    """Return the CRC-32 of *data* in base64, as the header x-amz-checksum-crc32 has it: four bytes, big-endian."""
     return b64encode(crc32(data).to_bytes(4, "big")).decode()
 
 
 def corrupted_error(url: str, sent: str, stored: str) -> StorageError:
-    """Return the error that a store has other data than were sent, by their sizes or checksums."""
+    """Return the error that the store has other data than were sent.
+
+    *sent*, *stored*: the sizes or checksums of both, as text.
+    """
     return StorageError(f"the server stored other data than were sent ({stored}, not {sent})", url=url)
 
 
 def require_size(target: Object, sent: int) -> None:
-    """Ask the store for the size of an object that was just written, and compare it with the number of sent bytes.
+    """Compare the size that the store has for *target*, which was just written, with *sent*, in bytes.
 
-    Nothing is compared if the store does not say it, or lets this user only write.
+    Nothing is compared if the store does not say the size, or lets this user only write.
 
     Raises: TransientError; StorageError if the object is missing, or has another size: then it is removed.
     """
@@ -53,6 +56,6 @@ def require_size(target: Object, sent: int) -> None:
 
 
 def remove_corrupted(target: Object) -> None:
-    """Try to remove an object with other data than were sent: nothing appears after a failure."""
+    """Try to remove the object *target*, which has other data than were sent; errors are ignored."""
     with suppress(StorageError, TransientError):
         target.remove()

@@ -25,7 +25,10 @@ RATE_SECONDS = 1.0  # of which requests are counted, to know their rate
 
 
 class Pacer:
-    """The rate of requests to one server; None while it has not refused any."""
+    """The rate of requests to one server, shared by all threads; without limit while the server refuses none.
+
+    *clock* returns seconds. *successes*: the number of requests that the server has carried out.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.successes = 0
@@ -37,7 +40,7 @@ class Pacer:
         self._starts: deque[float] = deque(maxlen=int(MAX_RATE))
 
     def start(self) -> float:
-        """Return the seconds that the next request has to wait. It takes this turn."""
+        """Return the seconds that the next request has to wait, 0 without a limit. Each call takes one turn."""
         now = self._clock()
         with self._lock:
             if self._rate is not None and now - self._refused > MEMORY_SECONDS:
@@ -58,10 +61,11 @@ class Pacer:
                 )  # there are so many each second
 
     def refuse(self, queued: float, after: float) -> None:
-        """Note that the server has refused a request, and asks for a retry *after* some seconds.
+        """Lower the rate, because the server has refused a request.
 
-        *queued*: when `start` was called for it. Of requests that were queued before the rate was lowered, none lowers
-        it again: they have the turns of the old rate.
+        *queued*: the time, by the clock, when `start` was called for it. Requests that were queued before the rate was
+        last lowered do not lower it again: they have the turns of the old rate. *after*: seconds for which the server
+        asks to wait; 0 if it does not.
         """
         now = self._clock()
         with self._lock:
@@ -80,7 +84,10 @@ _pacers: dict[tuple[int, str], Pacer] = {}
 
 
 def pacer_of(url: str) -> Pacer:
-    """Return the pacer of the server of *url* in this process: a fork may not wait for a lock of its parent."""
+    """Return the pacer of the server of *url* in this process: a web server, else all URLs of its scheme.
+
+    Each process has its own: a fork may not wait for a lock of its parent.
+    """
     scheme = Url(url).scheme or ""
     server = urlsplit(url).netloc.rpartition("@")[2] if scheme in ("http", "https") else scheme
     pacer = _pacers.get((os.getpid(), server))

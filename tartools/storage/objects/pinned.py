@@ -15,11 +15,14 @@ REPLACED_WHILE_READ = "was replaced while it was being read"
 
 
 class Range:
-    """The bytes *start* to *end* (None: up to where the object ends) of an object, and where they are received.
+    """The bytes *start* to *end* (exclusive; None: to the end of the object), and where they are received.
 
-    That is *destination*, if it is not None, which holds the next bytes; else the next place in *buffer*, which has
-    room for all; else new memory. `chunks` has views of both. *repeatable*: no reader has seen them, so
-    they may be received anew.
+    *buffer*: memory with room for all of them, or None.
+    *destination*: if not None, memory for the next bytes, which are then not in *chunks*; used only without *buffer*.
+    *chunks*: received bytes that the reader has not taken yet, as views of *buffer* or of new memory.
+    *repeatable*: True if no reader sees the bytes before all have come, so that they may be received anew.
+    *received*: how many bytes have come.
+    *verified*: True if the received bytes are known to be of the pinned version.
     """
 
     def __init__(self, start: int, end: int | None, buffer: memoryview | None = None, repeatable: bool = False) -> None:
@@ -34,11 +37,11 @@ class Range:
 
     @property
     def position(self) -> int:
-        """The byte that comes next."""
+        """The byte of the object that comes next."""
         return self.start + self.received
 
     def take(self, reply: Reply, max_bytes: int) -> int:
-        """Receive up to *max_bytes* bytes of *reply* into memory (see `Range`); return their count, 0 at the end."""
+        """Receive up to *max_bytes* bytes of *reply* into memory (see `Range`); return how many, 0 at the end."""
         room = self.destination if self.buffer is None else self.buffer[self.received :]
         data = room[: reply.body.readinto(room[:max_bytes])] if room else memoryview(reply.body.read(max_bytes))
         if self.destination is None and data:
@@ -47,10 +50,14 @@ class Range:
 
 
 class Pinned:
-    """The object *source*, pinned to one version: the one of the first response, or else *size* and *version*.
+    """The object *source*, all of whose ranges are read of one version.
 
-    If it is not *ranged*, the server may send all of it where a range was requested. *listed*: the version comes from
-    a listing, and the server may not send it with the data, as emulators of GCS do. *replaced* tells of another one.
+    *size*, *version*: the size in bytes and the version to read; None for those of the first response.
+    *ranged*: False if the server may send all of the object where a range was requested.
+    *listed*: True if the version comes from a listing: the server may not send it with the data, as emulators of GCS
+    do.
+    *replaced*: the message of the error for another version.
+    *framed*: False if the server did not state the length, so that the bytes may be truncated.
     """
 
     framed = True  # the server states the length
@@ -74,10 +81,11 @@ class Pinned:
         self._read = FIRST_READ_SIZE
 
     def receive(self, part: Range, wait: Callable[[float], object] = time.sleep) -> Iterator[int]:
-        """Receive the bytes of *part*, some at a time, and resume where it was cut; yield how many each time.
+        """Receive the bytes of *part*, and resume where they were cut; yield the number of bytes received each time.
 
-        *wait* is called with the seconds until the next attempt. Raises: StorageError after the last attempt, for
-        another version, for a cut of which the version is not known; what *wait* raises.
+        *wait* is called with the seconds until the next attempt; it may raise, to give up.
+
+        Raises: StorageError after the last attempt, for another version, or for a cut if the version is not known.
         """
         attempts = Attempts(self.source.url, lambda: part.position)
         if part.repeatable and part.end is not None:
@@ -97,7 +105,10 @@ class Pinned:
                 wait(attempts.failed(error))
 
     def _forget_unsure(self, part: Range) -> None:
-        """Restart *part* if the next bytes may be of another version."""
+        """Drop the received bytes of *part* if the next bytes may be of another version.
+
+        Raises: StorageError if a reader may have seen them.
+        """
         if part.verified or not part.received:
             return
         if not part.repeatable:
@@ -107,7 +118,10 @@ class Pinned:
         part.chunks.clear()
 
     def _attempt(self, part: Range) -> Iterator[int]:
-        """Receive the missing bytes of *part* from one response. Raises: TransientError, StorageError."""
+        """Receive the missing bytes of *part* from one response; yield the number of bytes received each time.
+
+        Raises: TransientError if the response ends too early; StorageError.
+        """
         begin = part.position
         end = None if part.end is None else max(part.end, begin + 1)  # of nothing a byte: is the object there?
         reply = self.source.get(begin, end, self.version or "")
@@ -150,7 +164,8 @@ class Pinned:
     def _first(self, reply: Reply, part: Range) -> Reply:
         """Learn from the first response the object's size and version, and whether the server has ranges.
 
-        Return the response to read: one of the whole object if no version pins the parts.
+        Returns the response to read: *reply*, or one to a new request for the whole object if no version pins the
+        parts. Sets `part.end` to the end of what that response has, None if that is not known.
         """
         assert part.end is not None
         if reply.size is not None and reply.start == part.start:
@@ -168,7 +183,10 @@ class Pinned:
         return reply
 
     def _check(self, reply: Reply, part: Range) -> None:
-        """Compare a response with the pinned version and the requested range. Raises: TransientError, StorageError."""
+        """Compare *reply* with the pinned version and the range of *part*.
+
+        Raises: ChangedError for another version or size; TransientError for another range.
+        """
         nothing = part.end == part.start
         silent = not reply.version and (self._listed or nothing)
         if (self.version and reply.version != self.version and not silent) or reply.size not in (None, self.size):
@@ -179,4 +197,5 @@ class Pinned:
             raise TransientError("the server sent another range than the requested one")
 
     def _failure(self, message: str, part: Range) -> StorageError:
+        """Return a StorageError with *message*, the URL, and the byte of *part* that comes next."""
         return StorageError(message, url=self.source.url, offset=part.position)

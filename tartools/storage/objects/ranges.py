@@ -31,8 +31,8 @@ GATHER_SECONDS = 0.05  # seconds to wait for a whole range before its first byte
 class Pace:
     """Decides how many ranges are requested at once (the window). See docs/adr/0008.
 
-    The window stays as it begins until the reader has waited for two ranges in a row, and doubles after each further
-    range that it waited for, up to *max_window*.
+    *beginning*: the first window; *max_window*: the largest. The window stays as it begins until the reader has waited
+    for two ranges in a row, and doubles after each further range that it waited for.
     """
 
     # A range "was waited for" if two things hold. The reader spent more than half of the time between two ranges
@@ -48,7 +48,7 @@ class Pace:
         self._waited, self._since = 0.0, time.monotonic()  # seconds of waiting for the current range, and its begin
 
     def waited(self, seconds: float) -> None:
-        """Note that the reader has waited for the current range."""
+        """Add *seconds* to the time that the reader has waited for the current range."""
         self._waited += seconds
 
     def record(self, seconds: float, work: float) -> None:
@@ -68,7 +68,11 @@ os.register_at_fork(after_in_child=lambda: budget.__init__(MAX_SHARED_RANGES))  
 
 
 class _Part(Range):
-    """A range, with the time that receiving it took: *seconds*, and of them *work* of the processor."""
+    """A range, and how receiving it went.
+
+    *seconds*: the time that it took; *work*: the processor time of that, in seconds.
+    *is_done*: True when its thread has ended. *error*: the error of the thread, None if there is none.
+    """
 
     seconds = work = 0.0
     is_done = False
@@ -76,10 +80,10 @@ class _Part(Range):
 
 
 class RangedInput(Input):
-    """The bytes of a remote object from *start* on; failures are raised when it is read.
+    """The bytes of the remote object *source* from byte *start* on; failures are raised when it is read.
 
-    *first* bytes are requested first, then twice as many, and so on up to 8 MiB. With *size* and *version*, any other
-    version is a failure.
+    *first*: bytes of the first request; each later one has twice as many, up to 8 MiB. *size*, *version*: the version
+    to read, any other is a failure; None for that of the first response.
 
     Holds: up to 9 ranges, if `TARTOOLS_READAHEAD` is not set; all inputs together 256 MiB, and 1 MiB for each that
     waits for its next bytes.
@@ -109,7 +113,7 @@ class RangedInput(Input):
 
     @property
     def framed(self) -> bool:
-        """True if the server states the length."""
+        """True if the server states the length, so that a truncated object is noticed."""
         return self._source.framed
 
     def readinto(self, view: memoryview, /) -> int:
@@ -135,14 +139,20 @@ class RangedInput(Input):
         return count
 
     def cancel(self) -> bool:
-        """Stop all threads, and a `readinto` that waits for them, but not one that waits for a server."""
+        """Stop all threads, and a `readinto` in another thread that waits for them; later reads fail.
+
+        Returns False if that `readinto` waits for the server, which can't be interrupted.
+        """
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
         return not self._receiving
 
     def close(self) -> None:
-        """Stop reading. Threads that wait for a server end when it responds, or with the process."""
+        """Stop reading, and give back the memory.
+
+        Threads that wait for a server end when it responds, or with the process.
+        """
         if self._owner != os.getpid():  # where these threads are not, and one of them may have had the lock
             return
         with self._changed:
@@ -176,7 +186,7 @@ class RangedInput(Input):
     def _receive_directly(self, view: memoryview) -> int:
         """Receive the next bytes of the range that needs no thread into *view*; return how many.
 
-        0 at its end, and where the bytes are in `_rest`, because *view* is short.
+        Returns 0 at the end of the range, or if the bytes are in `_rest`, because *view* is short.
         """
         if self._direct is None:
             part = self._new_part()
@@ -236,7 +246,7 @@ class RangedInput(Input):
         return memoryview(b"")
 
     def _done_with(self, part: _Part) -> None:
-        """Adapt the window after *part*, and start ranges."""
+        """Record the times of *part*, which was read to its end, adapt the window, and start the next ranges."""
         self._pace.record(part.seconds, part.work)
         with self._changed:
             self._start_ranges()
@@ -245,7 +255,7 @@ class RangedInput(Input):
                 budget.release()
 
     def _start_ranges(self) -> None:
-        """Start threads for as many parts as the window and the budget allow."""
+        """Start threads for as many ranges as the window and the budget allow. The caller holds `_changed`."""
         window = self._pace.window
         while window > 1 and not self._stopped and self._has_more():
             under_way = sum(not part.is_done for part in self._parts)
@@ -265,6 +275,7 @@ class RangedInput(Input):
             self._parts.append(part)
 
     def _run(self, part: _Part) -> None:
+        """Receive the bytes of *part* in this thread, and wake the reader; errors are kept in the part."""
         begin = time.monotonic()
         try:
             for _ in self._source.receive(part, self._pause):
@@ -283,20 +294,23 @@ class RangedInput(Input):
             self._changed.notify_all()
 
     def _new_part(self) -> _Part:
+        """Return the next range, up to 8 MiB, and advance `_next` behind it."""
         end, size = self._next + min(self._length, RANGE_BYTES), self._source.size
         part = _Part(self._next, end if size is None else min(end, size))
         self._next, self._length = end, 2 * self._length
         return part
 
     def _has_more(self) -> bool:
+        """True if ranges remain that were not requested yet; False if the server ignores ranges."""
         size = self._source.size
         return self._source.ranged and (size is None or self._next < size)
 
     def _stop(self) -> StorageError:
+        """Return the error that reading was stopped."""
         return StorageError("reading was stopped", url=self._url)
 
     def _pause(self, seconds: float) -> None:
-        """Wait before the next attempt. Raises: StorageError if reading is stopped."""
+        """Wait *seconds* before the next attempt. Raises: StorageError if reading is stopped meanwhile."""
         with self._changed:
             if self._changed.wait_for(lambda: self._stopped, seconds):
                 raise self._stop()

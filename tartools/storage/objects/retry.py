@@ -25,7 +25,10 @@ Result = TypeVar("Result")
 
 
 class TransientError(Exception):
-    """An attempt failed for a *reason* that may be temporary; the server may ask for a retry *after* some seconds."""
+    """An attempt failed for a *reason* that may be temporary, so that another one may succeed.
+
+    *after*: seconds before the next attempt, as the server asks for; None if it does not.
+    """
 
     def __init__(self, reason: str, after: float | None = None) -> None:
         super().__init__(reason)
@@ -34,28 +37,38 @@ class TransientError(Exception):
 
 
 class OverloadError(TransientError):
-    """The server limits requests: all requests to it have to become fewer."""
+    """The server limits requests: this process sends fewer to it from now on (see `pacing`)."""
 
 
 class Timeouts(NamedTuple):
-    """Seconds that an attempt may take: to *connect*, and *idle* between two bytes."""
+    """How many seconds an attempt may wait: to *connect*, and *idle* between two bytes."""
 
     connect: float
     idle: float
 
 
 def timeouts() -> Timeouts:
-    """Return how long an attempt may take. Raises: UsageError if `TARTOOLS_TIMEOUT` is not a number of seconds."""
+    """Return the timeouts of an attempt: `TARTOOLS_TIMEOUT` seconds (60), and at most 10 to connect.
+
+    Raises: UsageError if that is not a number of seconds.
+    """
     idle = _number("TARTOOLS_TIMEOUT", IDLE_SECONDS, MAX_SECONDS_SETTING)
     return Timeouts(min(CONNECT_TIMEOUT, idle), idle)
 
 
 def setting(name: str, default: int, max_value: int) -> int:
-    """Return the number, from 1 to *max_value*, in the environment variable *name*. Raises: UsageError."""
+    """Return the whole number, from 1 to *max_value*, in the environment variable *name*; *default* if it is not set.
+
+    Raises: UsageError for any other value.
+    """
     return int(_number(name, default, max_value, whole=True))
 
 
 def _number(name: str, default: float, max_value: float, *, whole: bool = False) -> float:
+    """Return the number in the environment variable *name*; *default* if it is not set or empty.
+
+    Raises: UsageError unless it is from 0.001 (if *whole*: a whole number from 1) to *max_value*.
+    """
     text = os.environ.get(name, "")
     if not text:
         return default
@@ -70,9 +83,10 @@ def _number(name: str, default: float, max_value: float, *, whole: bool = False)
 
 
 class Attempts:
-    """The attempts at one piece of work for *url*: how long to wait before the next one.
+    """Counts the attempts at one piece of work for *url*, and says how long to wait before the next one.
 
-    With *position*, which tells the byte of the object that comes next, they are counted from 0 again after 256 KiB.
+    *position*: returns the byte of the object that comes next; after 256 KiB of progress attempts are counted from 0
+    again.
     """
 
     def __init__(self, url: str, position: Callable[[], int] | None = None) -> None:
@@ -85,7 +99,7 @@ class Attempts:
         self._successes, self._overloads = self._pacer.successes, 0
 
     def start(self) -> float:
-        """Return the seconds to wait before the next attempt starts, because the server is busy: 0 if it is not."""
+        """Return the seconds to wait before the next attempt, because the server limits requests: 0 if it does not."""
         self._queued = time.monotonic()
         return self._pacer.start()
 

@@ -66,13 +66,13 @@ def object_at(url: str) -> Object:
 
 
 class _BadLengthError(exceptions.BotoCoreError):  # type: ignore[misc]  # botocore has no types
-    """An answer that botocore can't read."""
+    """The server sent a Content-Length that is not a number, so that botocore can't read its response."""
 
     fmt = "the server sent a Content-Length that is not a number"
 
 
 class _Connection(NamedTuple):
-    """The client, and the parameter that its requests give a checksum of their data by; "" if they give none."""
+    """The *client* of botocore, and the parameter that has the *checksum* of sent data: MD5, CRC32, or "" for none."""
 
     client: Any
     checksum: str
@@ -80,6 +80,10 @@ class _Connection(NamedTuple):
 
 @functools.cache
 def _connection_of(process: int) -> _Connection:
+    """Return the client of *process*, made once, with settings and credentials of the environment.
+
+    Raises: StorageError if the trusted certificates can't be read; errors of botocore.
+    """
     times = timeouts()
     config = Config(
         connect_timeout=times.connect,
@@ -104,7 +108,7 @@ def _connection_of(process: int) -> _Connection:
 
 
 def _require_bundle(bundle: str) -> None:
-    """Raise StorageError if `bundle` is not a file of certificates: botocore would fail at each connection."""
+    """Raise StorageError if *bundle* is not a file of certificates: botocore would fail at each connection."""
     if os.path.isdir(bundle):  # which other clients than botocore take
         raise StorageError(f"the trusted certificates {bundle} are a folder; {BUNDLE_SETTING} has to name a file")
     http.load_trusted(bundle, BUNDLE_SETTING)
@@ -140,12 +144,16 @@ def _connection() -> _Connection:
 
 
 def _client() -> Any:
+    """Return the client of botocore of this process."""
     return _connection().client
 
 
 @contextmanager
 def _translated(url: str, verb: str = "read", pinned: bool = False) -> Iterator[None]:
-    """Turn errors of botocore and urllib3 into TransientError or StorageError; *verb*: the verb of the request."""
+    """Turn errors of botocore and urllib3 into TransientError or StorageError.
+
+    *verb*: the verb of the request, for messages. *pinned*: see `_status_error`.
+    """
     try:
         yield
     except exceptions.ClientError as error:
@@ -168,10 +176,12 @@ def _translated(url: str, verb: str = "read", pinned: bool = False) -> Iterator[
 
 
 def _code(error: exceptions.ClientError) -> str:
+    """Return the error code of S3, such as "NoSuchKey"; "" if there is none."""
     return error.response.get("Error", {}).get("Code") or ""
 
 
 def _status(error: exceptions.ClientError) -> int:
+    """Return the HTTP status of the error; 0 if there is none."""
     status: int = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return status
 
@@ -217,26 +227,33 @@ def _status_error(error: exceptions.ClientError, url: str, verb: str, pinned: bo
 
 
 class _Body(Body):
+    """The bytes of *body*, the stream of botocore; its errors are translated, with *url*."""
+
     def __init__(self, body: Any, url: str) -> None:
         self._body = body
         self._url = url
 
     def read(self, max_bytes: int, /) -> bytes:
+        """Return up to *max_bytes* bytes, b"" at the end. Raises: TransientError; StorageError."""
         with _translated(self._url):
             data: bytes = self._body.read(max_bytes)
             return data
 
     def close(self) -> None:
+        """Release the connection."""
         self._body.close()
 
 
 class _S3Object:
+    """The object *url* in S3; see `contract.Object`."""
+
     def __init__(self, url: str) -> None:
         self.url = url
         bucket, key = bucket_and_name(url)
         self.place = {"Bucket": bucket, "Key": key}
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
+        """Request the bytes *start* to *end* (exclusive; None: to the last), of the ETag *version* unless it is ""."""
         return self._get(start, end, version)[0]
 
     def _get(self, start: int, end: int | None, version: str) -> tuple[Reply, dict[str, str]]:
@@ -258,7 +275,10 @@ class _S3Object:
         return reply, headers
 
     def head(self) -> ListedObject | None:
-        """Return size and time; None if it does not exist. By a GET, because errors of a HEAD have no reason."""
+        """Return size and time of the object; None if it does not exist. Raises: TransientError; StorageError.
+
+        By a GET, because errors of a HEAD have no reason.
+        """
         try:
             reply, headers = self._get(0, 1, "")
         except NotFoundError:
@@ -267,10 +287,12 @@ class _S3Object:
         return ListedObject(self.url, reply.size, http.parse_date(headers.get("last-modified", "")))
 
     def remove(self) -> None:
+        """Remove the object, if it exists. Raises: TransientError; StorageError."""
         with _translated(self.url, "remove"):
             _client().delete_object(**self.place)
 
     def output(self, force: bool) -> Upload:
+        """Return an upload that makes the object at `commit`; unless *force*, that fails if the object exists."""
         return Upload(_S3Multipart(self, force))
 
 
@@ -300,13 +322,16 @@ _unconditional: set[str] = set()  # endpoints that do not know If-None-Match
 
 
 def _is_unknown_condition(error: exceptions.ClientError) -> bool:
-    """True if a server may have refused a request because it does not know its condition."""
+    """True if a server may have refused a request because it does not know If-None-Match."""
     status = _status(error)
     return status == 501 or (status == 400 and _code(error) in ("InvalidArgument", "InvalidRequest", "NotImplemented"))
 
 
 class _S3Multipart:
-    """An upload in parts: S3 API reference, CreateMultipartUpload and the operations that follow it."""
+    """The requests of an upload to S3; see `uploads.Target`. *force*: replace an existing object.
+
+    Source: S3 API reference, CreateMultipartUpload and the operations that follow it.
+    """
 
     workers = 4  # parts that are sent at once
 
@@ -321,15 +346,18 @@ class _S3Multipart:
         self._is_doubtful = False  # the request that makes the object appear was sent, perhaps without a response
 
     def put(self, data: bytearray) -> None:
+        """Make the object of *data* by one request, unless an earlier attempt without a response has done it."""
         self._finish(0, data, functools.partial(self._put, data))
 
     def _put(self, data: bytearray, **condition: str) -> None:
+        """Make one request for the object of *data*, under *condition*, and check that the server has the data."""
         checksum = self._checksum(data)
         reply = _client().put_object(**self._place, **condition, **checksum, Body=http.Payload(data))
         if not self._is_stored(reply, data, checksum):
             integrity.require_size(self._target, len(data))
 
     def begin(self) -> None:
+        """Begin an upload in parts, and keep its id."""
         with _translated(self.url, "write"):
             algorithm = {"ChecksumAlgorithm": "CRC32"} if _connection().checksum == CRC32 else {}
             self._upload = {
@@ -337,6 +365,7 @@ class _S3Multipart:
             }
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
+        """Send part *number*, check that the server has its data, and keep its ETag; *offset* is not used."""
         checksum = self._checksum(data)
         with _translated(self.url, "write"):
             reply = _client().upload_part(
@@ -347,12 +376,13 @@ class _S3Multipart:
         self._parts[number] = {"PartNumber": number, "ETag": reply["ETag"]} | crc
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
+        """Send the last part if that was not done, and let the object appear, unless an earlier attempt has done it."""
         if number not in self._parts:
             self.part(number, offset, data)
         self._finish(offset, data, functools.partial(self._complete, offset + len(data)))
 
     def _complete(self, size: int, **condition: str) -> None:
-        """Make the object of the parts, and compare it with them.
+        """Make the object of the parts, under *condition*, and check its ETag, or else that it has *size* bytes.
 
         Source: S3 User Guide, "Checking object integrity".
         """
@@ -364,7 +394,7 @@ class _S3Multipart:
             integrity.require_size(self._target, size)
 
     def _checksum(self, data: bytearray) -> dict[str, str]:
-        """Return the checksum of `data` as a parameter of a request."""
+        """Return the checksum of *data* as a parameter of a request; {} if the server gets none."""
         name = _connection().checksum
         if not name:
             return {}
@@ -373,11 +403,12 @@ class _S3Multipart:
     def _is_stored(
         self, reply: dict[str, Any], data: bytearray, checksum: dict[str, str], number: int | None = None
     ) -> bool:
-        """True if `reply` proves that the server has `data`: the checksum that was sent, or an ETag that is their MD5.
+        """True if *reply* proves that the server has *data*: by the sent *checksum*, or an ETag that is their MD5.
 
-        An ETag is no MD5 if a key of KMS or of the client encrypts the object, or if it is not 32 hexadecimal digits.
+        False if it proves nothing: an ETag is no MD5 if a key of KMS or of the client encrypts the object, or if it is
+        not 32 hexadecimal digits. *number*: the part; None for a whole object.
 
-        Raises: StorageError if the server has other data; an object is removed then, a part (`number`) is not.
+        Raises: StorageError if the server has other data; an object is removed then, a part is not.
         """
         if CRC32 in checksum and reply.get(CRC32):
             sent, stored = checksum[CRC32], reply[CRC32]
@@ -397,7 +428,11 @@ class _S3Multipart:
         return True
 
     def _finish(self, offset: int, data: bytearray, make: Callable[..., None]) -> None:
-        """Make the object, which ends with *data*, unless an earlier attempt without a response has succeeded."""
+        """Make the object by *make*, unless an earlier attempt without a response has succeeded.
+
+        It has: if the object exists, ends at the end of *data*, which begins at byte *offset*, and has these bytes
+        there. Raises: ExistsError; TransientError; StorageError.
+        """
         was_doubtful, self._is_doubtful = self._is_doubtful, True
         with _translated(self.url, "write"):
             try:
@@ -412,9 +447,9 @@ class _S3Multipart:
                         raise
 
     def _make_if_absent(self, make: Callable[..., None]) -> None:
-        """Call `make` with the condition that the object does not exist; without it if the server does not know that.
+        """Call *make* with the condition that the object does not exist; without it if the server does not know that.
 
-        Raises: ExistsError; ClientError.
+        With *force* there is no condition. Raises: ExistsError; ClientError.
         """
         endpoint, condition = _client().meta.endpoint_url, {"IfNoneMatch": "*"}
         if self._force or endpoint in _unconditional:
@@ -431,10 +466,12 @@ class _S3Multipart:
             _unconditional.add(endpoint)
 
     def _require_absent(self) -> None:
+        """Raise ExistsError if the object exists; nothing if this user may not look."""
         with suppress(NoPermissionError):  # to read; the server may still take a write
             if self._target.head() is not None:
                 raise ExistsError(self.url)
 
     def abort(self) -> None:
+        """Drop the parts that were sent since `begin`."""
         with _translated(self.url, "write"):
             _client().abort_multipart_upload(**self._place, **self._upload)

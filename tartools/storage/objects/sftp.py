@@ -37,7 +37,9 @@ def object_at(url: str) -> Object:
 
 
 def parsed(url: str) -> tuple[Server, bytes]:
-    """Return the server and the path of *url*. Raises: UsageError if it has no host.
+    """Return the server of *url*, and the path on it: relative to the home directory if it began with ~/.
+
+    Raises: UsageError if *url* has no host.
 
     >>> parsed("sftp://me@host:2222/data/a%20b.tar")
     (Server(host='host', user='me', port='2222'), b'/data/a b.tar')
@@ -76,7 +78,10 @@ def _translated(url: str, verb: str = "read") -> Iterator[None]:
 
 
 class _RangeBody(Body):
-    """The bytes *begin* to *end* of an open file, requested ahead; a reply may be shorter than its request."""
+    """The bytes *begin* to *end* (exclusive) of the open file *handle*, requested ahead, up to 64 requests at once.
+
+    *session*: the connection; *url* is for messages. It ends early if the file has become shorter.
+    """
 
     def __init__(self, session: Session, handle: bytes, begin: int, end: int, url: str) -> None:
         self._session = session
@@ -90,16 +95,21 @@ class _RangeBody(Body):
         self._request_ahead()
 
     def _request_ahead(self) -> None:
+        """Send requests until 64 are in flight, or all bytes are requested."""
         while len(self._requests) < client.MAX_REQUESTS_IN_FLIGHT and self._next < self._end:
             end = min(self._next + client.REQUEST_BYTES, self._end)
             self._requests.append((self._request(self._next, end), self._next, end))
             self._next = end
 
     def _request(self, begin: int, end: int) -> int:
+        """Request the bytes *begin* to *end*; return the number of the request."""
         return self._session.request(client.READ, self._handle, struct.pack(">QI", begin, end - begin))
 
     def _receive(self) -> None:
-        """Receive the next bytes, none at the end of the file."""
+        """Receive the reply to the first request into `_chunk`, which stays empty at the end of the file.
+
+        If a reply is shorter than its request, the missing bytes are requested again.
+        """
         number, begin, end = self._requests.popleft()
         try:
             self._chunk = self._session.reply(number).take_bytes()
@@ -117,10 +127,12 @@ class _RangeBody(Body):
         self._request_ahead()
 
     def read(self, max_bytes: int, /) -> bytes:
+        """Return *max_bytes* bytes, fewer at the end. Raises: TransientError; StorageError."""
         data = bytearray(max_bytes)
         return bytes(memoryview(data)[: self.readinto(memoryview(data))])
 
     def readinto(self, room: memoryview, /) -> int:
+        """Fill *room*; return the number of bytes, fewer only at the end. Raises: TransientError; StorageError."""
         count = 0
         with _translated(self._url):
             while count < len(room) and (self._chunk or self._requests):
@@ -143,11 +155,18 @@ class _RangeBody(Body):
 
 
 class _SftpFile:
+    """The file *url* on an SSH server; see `contract.Object`."""
+
     def __init__(self, url: str) -> None:
         self.url = url
         self.server, self.path = parsed(url)
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
+        """Request the bytes *start* to *end* (exclusive; None: to the last) of the file.
+
+        *version* is not sent: `pinned` compares the version of the reply, the mtime in seconds. Raises: TransientError;
+        StorageError.
+        """
         with _translated(self.url):
             session = client.session(self.server)
             handle = session.open(self.path, client.FOR_READING)
@@ -162,7 +181,7 @@ class _SftpFile:
         return Reply(body, start, last - start, size, _version(about))
 
     def _size(self, about: Attributes) -> int:
-        """Return the bytes of a regular file. Raises: StorageError."""
+        """Return the size in bytes in *about*. Raises: StorageError if it has none, or is of no regular file."""
         if about.mode is not None and not stat.S_ISREG(about.mode):
             kind = "a directory" if stat.S_ISDIR(about.mode) else "not a regular file"
             raise StorageError(f"this is {kind} on the server", url=self.url)
@@ -171,6 +190,7 @@ class _SftpFile:
         return about.size
 
     def head(self) -> ListedObject | None:
+        """Return size, mtime and version of the file; None if it is missing. Raises: TransientError; StorageError."""
         try:
             with _translated(self.url):
                 about = client.session(self.server).ask(client.STAT, string(self.path)).take_attributes()
@@ -179,14 +199,17 @@ class _SftpFile:
         return ListedObject(self.url, about.size, about.modified, _version(about))
 
     def remove(self) -> None:
+        """Remove the file, if it exists. Raises: TransientError; StorageError."""
         with suppress(NotFoundError), _translated(self.url, "remove"):
             client.session(self.server).ask(client.REMOVE, string(self.path))
 
     def output(self, force: bool) -> Upload:
+        """Return an upload that makes the file at `commit`; unless *force*, that fails if the file exists."""
         return Upload(_SftpUpload(self, force))
 
 
 def _version(about: Attributes) -> str:
+    """Return the version of a file: its mtime in seconds since 1970, as text; "" if the server does not send it."""
     return "" if about.modified is None else str(about.modified)
 
 
@@ -209,7 +232,11 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 
 
 def _files(session: Session, folder: bytes, prefix: bytes, flat: bool) -> Iterator[tuple[bytes, Attributes]]:
-    """Yield the regular files in and below *folder*, which ends in a slash, whose paths begin with *prefix*."""
+    """Yield (path, attributes) of the regular files in and below *folder* whose paths begin with *prefix*.
+
+    *flat*: not those below subfolders. *folder* ends in a slash, or is b"" for the home directory. Order: as the server
+    lists them. Raises: errors of *session*.
+    """
     for name, about in _entries(session, folder):
         path = folder + name
         if name in (b".", b"..") or not path.startswith(prefix):
@@ -225,7 +252,7 @@ def _files(session: Session, folder: bytes, prefix: bytes, flat: bool) -> Iterat
 
 
 def _entries(session: Session, folder: bytes) -> list[tuple[bytes, Attributes]]:
-    """Return the entries of *folder*; none if it does not exist."""
+    """Return (name, attributes) of all entries of *folder*, with . and ..; none if it does not exist."""
     entries: list[tuple[bytes, Attributes]] = []
     try:
         handle = string(bytes(session.ask(client.OPENDIR, string(folder.rstrip(b"/") or folder or b".")).take_bytes()))
@@ -252,7 +279,10 @@ def _entries(session: Session, folder: bytes) -> list[tuple[bytes, Attributes]]:
 
 
 class _SftpUpload:
-    """A file that is written under a temporary name beside its own, in parts, and renamed."""
+    """The requests of an upload by SFTP; see `uploads.Target`. The file has a temporary name until it is complete.
+
+    *force*: replace an existing file.
+    """
 
     workers = 2  # so that the connection has something to send while a part is confirmed
 
@@ -267,6 +297,7 @@ class _SftpUpload:
         self._is_doubtful = False  # a rename was requested, perhaps without a reply
 
     def put(self, data: bytearray) -> None:
+        """Write the file with all of *data*, and give it its name; remove it after a failure."""
         try:
             self.complete(1, 0, data)
         except StorageError:
@@ -278,6 +309,7 @@ class _SftpUpload:
         """Do nothing: whichever part comes first creates the file."""
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
+        """Write *data* at byte *offset* of the temporary file; *number* is not used."""
         with _translated(self.url, "write"):
             self._write(client.session(self._server), offset, data, last=False)
 
@@ -295,11 +327,16 @@ class _SftpUpload:
             self._rename(session)
 
     def abort(self) -> None:
+        """Remove the temporary file, if it exists."""
         with suppress(NotFoundError), _translated(self.url, "remove"):
             client.session(self._server).ask(client.REMOVE, string(self._temporary))
 
     def _write(self, session: Session, offset: int, data: bytearray, last: bool) -> int | None:
-        """Write *data* at *offset* of the temporary file; if it is the *last* part, return the size of the file."""
+        """Write *data* at byte *offset* of the temporary file; return the size of the file if this is the *last* part.
+
+        Else None; also if the server does not state it. The last part is flushed to the server's disk if it can do
+        that.
+        """
         handle = session.open(self._temporary, client.FOR_WRITING | client.CREATE)
         view, requests = memoryview(data), deque[int]()
         try:
@@ -323,7 +360,7 @@ class _SftpUpload:
         return size
 
     def _is_renamed(self, session: Session, size: int) -> bool:
-        """True if the temporary file is gone and the output has *size* bytes: only a rename does that."""
+        """True if the temporary file is gone and the output has *size* bytes: only our rename leads to that."""
         try:
             session.ask(client.STAT, string(self._temporary))
         except StatusError:
@@ -332,7 +369,7 @@ class _SftpUpload:
         return False
 
     def _rename(self, session: Session) -> None:
-        """Give the file its name. Raises: ExistsError if it is taken, without *force*."""
+        """Give the temporary file the name of the output. Raises: ExistsError if that exists (unless *force*)."""
         names = string(self._temporary), string(self._path)
         if self._force and POSIX_RENAME in session.extensions:
             session.ask(client.EXTENDED_REQUEST, string(POSIX_RENAME), *names)

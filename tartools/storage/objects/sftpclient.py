@@ -47,7 +47,7 @@ CANNOT_CONNECT = re.compile(
 
 
 class ConnectionFailedError(Exception):
-    """There is no connection (any more): a *reason*; *transient* if another attempt may help."""
+    """There is no connection (any more), because of *reason*; *transient*: True if another attempt may help."""
 
     def __init__(self, reason: str, transient: bool) -> None:
         super().__init__(reason)
@@ -56,7 +56,7 @@ class ConnectionFailedError(Exception):
 
 
 class StatusError(Exception):
-    """The server refuses a request: its *code* (OK, END_OF_FILE, NO_SUCH_FILE, ...), and its *message*."""
+    """The server refuses a request: its status *code* (END_OF_FILE, NO_SUCH_FILE, ...), and its *message*."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class StatusError(Exception):
 
 
 class Server(NamedTuple):
-    """The server of a URL, as the user writes it."""
+    """The *host*, *user* and *port* of a URL, as the user writes them; "" where ssh's configuration decides."""
 
     host: str
     user: str = ""
@@ -73,7 +73,7 @@ class Server(NamedTuple):
 
     @property
     def command(self) -> list[str]:
-        """The command line of ssh for this server."""
+        """The command line of ssh that runs the SFTP subsystem of this server."""
         options = [f"-o{option}" for option in (*SSH_OPTIONS, f"ConnectTimeout={max(int(timeouts().connect), 1)}")]
         options += ["-p", self.port] if self.port else []
         options += ["-l", self.user] if self.user else []
@@ -81,7 +81,10 @@ class Server(NamedTuple):
 
 
 class Attributes(NamedTuple):
-    """The attributes of a file; None if the server does not send one. *modified* in seconds since 1970."""
+    """The attributes of a file; each is None if the server does not send it.
+
+    *size*: in bytes. *mode*: type and permissions, as in `os.stat`. *modified*: in seconds since 1970.
+    """
 
     size: int | None
     mode: int | None
@@ -89,26 +92,26 @@ class Attributes(NamedTuple):
 
 
 class Packet:
-    """A packet of the *kind*, whose fields are taken from its *data* one by one."""
+    """A packet of the protocol: its *kind*, a number such as STATUS_REPLY, and *data*, from which fields are taken."""
 
     def __init__(self, kind: int, data: memoryview) -> None:
         self.kind = kind
         self._data = data
 
     def take_number(self) -> int:
-        """Take a number of 4 bytes."""
+        """Take the next field, a number of 4 bytes, and return it."""
         number: int = struct.unpack_from(">I", self._data)[0]
         self._data = self._data[4:]
         return number
 
     def take_bytes(self) -> memoryview:
-        """Take a string."""
+        """Take the next field, a string, and return its bytes."""
         size = self.take_number()
         text, self._data = self._data[:size], self._data[size:]
         return text
 
     def take_attributes(self) -> Attributes:
-        """Take the attributes of a file (section 5)."""
+        """Take the next field, the attributes of a file (section 5), and return them."""
         size = mode = modified = None
         flags = self.take_number()
         if flags & HAS_SIZE:
@@ -130,12 +133,15 @@ class Packet:
 
 
 def string(data: bytes) -> bytes:
-    """Return *data* as a string of the protocol."""
+    """Return *data* as a field of the protocol: its length in 4 bytes, and the bytes."""
     return struct.pack(">I", len(data)) + data
 
 
 class Session:
-    """A connection to a server. Its methods raise ConnectionFailedError; StatusError if the server refuses."""
+    """A connection to *server*, which all threads of this process share; `extensions`: those of the server, by name.
+
+    All methods raise ConnectionFailedError if there is no connection (any more).
+    """
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -189,7 +195,7 @@ class Session:
     # ---- requests ----
 
     def request(self, kind: int, *fields: bytes | memoryview) -> int:
-        """Send a request; return its number, for `reply`, or `ignore`."""
+        """Send a request of *kind* (READ, OPEN, …) with *fields*; return its number, for `reply` or `ignore`."""
         with self._sending:
             self._number = number = (self._number + 1) & 0xFFFFFFFF
             body = b"".join((struct.pack(">BI", kind, number), *fields))
@@ -197,7 +203,10 @@ class Session:
         return number
 
     def reply(self, number: int) -> Packet:
-        """Return the reply to the request *number*. Raises: also StatusError, for every status but OK."""
+        """Wait for the reply to the request *number*, and return it.
+
+        Raises: ConnectionFailedError; StatusError for every status but OK.
+        """
         with self._changed:
             while (packet := self._replies.pop(number, None)) is None:
                 if self._failure is not None:
@@ -211,7 +220,10 @@ class Session:
         return packet
 
     def ask(self, kind: int, *fields: bytes) -> Packet:
-        """Return the reply to a request."""
+        """Send a request of *kind* with *fields*, wait for its reply, and return that.
+
+        Raises: ConnectionFailedError; StatusError for every status but OK.
+        """
         return self.reply(self.request(kind, *fields))
 
     def ignore(self, number: int) -> None:
@@ -221,18 +233,21 @@ class Session:
                 self._ignored.add(number)
 
     def open(self, path: bytes, flags: int) -> bytes:
-        """Return the handle of the file *path*, as a string of the protocol."""
+        """Open the file *path*; return its handle, as a field for requests. *flags*: FOR_READING, FOR_WRITING, CREATE.
+
+        Raises: StatusError; ConnectionFailedError.
+        """
         return string(bytes(self.ask(OPEN, string(path), struct.pack(">II", flags, 0)).take_bytes()))
 
     def close_soon(self, handle: bytes) -> None:
-        """Close a file that was read; nobody waits for the reply."""
+        """Close the open file *handle* without waiting for the reply; errors are ignored."""
         with suppress(ConnectionFailedError):
             self.ignore(self.request(CLOSE, handle))
 
     # ---- the wire ----
 
     def _receive_one(self) -> None:
-        """Read a packet for whoever waits for it. The caller holds `_changed`."""
+        """Receive one packet, and keep it for the thread that waits for its number. The caller holds `_changed`."""
         self._receiving = True
         self._changed.release()
         packet = None
@@ -260,6 +275,7 @@ class Session:
         return Packet(kind, memoryview(self._receive_bytes(size - 1, seconds)))
 
     def _receive_bytes(self, count: int, seconds: float) -> bytearray:
+        """Receive *count* bytes, which come at most *seconds* apart."""
         data = bytearray(count)
         room = memoryview(data)
         while room.nbytes:
@@ -277,7 +293,10 @@ class Session:
         return data
 
     def _send(self, data: bytes, seconds: float) -> None:
-        """Send *data*; meanwhile take replies, if no other thread does: the server may wait for us to read."""
+        """Send *data*; meanwhile receive replies, if no other thread does: the server may wait for us to read.
+
+        *seconds*: how long the server may take nothing.
+        """
         remaining = memoryview(data)
         while remaining.nbytes:
             try:
@@ -294,14 +313,17 @@ class Session:
                 raise self._fail("the connection was dropped", True) from None
 
     def _wait(self, events: int, seconds: float) -> int:
-        """Return which of *events* have happened on the socket after up to *seconds*."""
+        """Wait up to *seconds* for *events* (POLLIN, POLLOUT) on the socket; return those that have happened."""
         poll = select.poll()
         poll.register(self._socket, events)
         events_by_fd = poll.poll(seconds * 1000)
         return events_by_fd[0][1] if events_by_fd else 0
 
     def _fail(self, reason: str, transient: bool, seconds: float = DEATH_SECONDS) -> ConnectionFailedError:
-        """End the connection; return its failure: the message of ssh if it ends in *seconds*, else *reason*."""
+        """End the connection; return its first failure, to be raised.
+
+        That is the message of ssh if it ends in *seconds*, else *reason*. *transient*: see ConnectionFailedError.
+        """
         first = self._failure
         if first is None and os.getpid() == self._owner:
             self._child.has_ended(seconds)  # else what it says may not be complete
@@ -319,7 +341,7 @@ class Session:
 
 
 def explained(text: str, server: Server) -> ConnectionFailedError | None:
-    """Return the failure that ssh reports in *text*, None if it says nothing."""
+    """Return the failure that ssh reports in *text*, its stderr, with advice for *server*; None if it says nothing."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     by_hand = (
         f"ssh {'-p ' + server.port + ' ' if server.port else ''}{server.user + '@' if server.user else ''}{server.host}"
@@ -363,6 +385,7 @@ def session(server: Server) -> Session:
 
 
 def _close_all() -> None:
+    """Close all connections of this process."""
     for open_session in _sessions.values():
         open_session.close()
 
@@ -378,6 +401,7 @@ def _forget_all() -> None:
 
 
 def _register() -> None:
+    """Have connections closed at the end of the program, and forgotten in forks."""
     import atexit
 
     atexit.register(_close_all)

@@ -33,8 +33,8 @@ ABORT_SECONDS = 15.0  # seconds for an abort, half of them for requests under wa
 class Target(Protocol):
     """An upload of one object to a store. Each call is one attempt, and raises `TransientError` to be retried.
 
-    The calls come from several threads: `put` alone; or `begin`, `part` for each part but the last (up to *workers*
-    at once), `complete`. `abort` comes last, if at all.
+    The calls come from several threads: `put` alone; or `begin`, `part` for each part but the last (up to *workers* at
+    once), `complete`. `abort` comes last, if at all. All raise StorageError for failures that a retry does not help.
     """
 
     @property
@@ -48,7 +48,7 @@ class Target(Protocol):
         ...
 
     def put(self, data: bytearray) -> None:
-        """Make the object of *data*."""
+        """Make the object of *data*, all of its bytes, by one request."""
         ...
 
     def begin(self) -> None:
@@ -60,7 +60,10 @@ class Target(Protocol):
         ...
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
-        """Send the last part, *number*, and let the object appear. It is called again after a `TransientError`."""
+        """Send the last part *data*, number *number*, at byte *offset*, and let the object appear.
+
+        It is called again after a `TransientError`, perhaps one that came when the object had appeared.
+        """
         ...
 
     def abort(self) -> None:
@@ -69,7 +72,7 @@ class Target(Protocol):
 
 
 class Upload:
-    """An output that makes an object in a store; it is its own sink.
+    """An output that makes an object in a store by the requests of *target*; it is its own sink.
 
     Holds: one part more than the target has workers, of 16 MiB each (32 MiB beyond 8.4 GB).
     """
@@ -88,11 +91,14 @@ class Upload:
 
     @property
     def sink(self) -> Upload:
-        """Itself."""
+        """This object."""
         return self
 
     def write(self, data: bytes | bytearray | memoryview, /) -> int:
-        """Take *data*; waits while all workers are busy. Raises: StorageError if a part could not be sent."""
+        """Take all of *data*; wait while all workers are busy. Returns its length in bytes.
+
+        Raises: StorageError if a part could not be sent.
+        """
         view = memoryview(data).cast("B")
         while view.nbytes:
             size = 2 * MIN_PART_BYTES if self._number >= LARGE_PARTS_FROM else MIN_PART_BYTES
@@ -118,7 +124,10 @@ class Upload:
         self._threads.close()
 
     def abort(self) -> None:
-        """Stop sending, and drop the sent parts. Takes up to 15 seconds if the store does not respond."""
+        """Stop sending, and drop the sent parts. Takes up to 15 seconds if the store does not respond.
+
+        Does nothing after `commit`, and in a fork of the process that made it.
+        """
         if os.getpid() != self._owner or self._is_over:
             return
         self._is_over = True
@@ -133,7 +142,7 @@ class Upload:
             ending.join(ABORT_SECONDS)
 
     def _end(self) -> None:
-        """Drop the upload after the requests under way: a part that arrives after the abort may be kept for ever."""
+        """Wait for requests under way, then drop the parts: one that arrives later may be kept for ever."""
         self._threads.stop(ABORT_SECONDS / 2 if self._has_begun else None)
         for pause in (0.5, 1.0, 2.0, 0.0) if self._has_begun else ():  # a server that is busy now may not be soon
             try:
@@ -157,10 +166,12 @@ class Upload:
         self._number, self._offset, self._part = number + 1, offset + len(data), bytearray()
 
     def _begin(self) -> None:
+        """Begin the upload in parts."""
         self._target.begin()
         self._has_begun = True  # set in this thread: no signal can come in between
 
     def _start(self, work: Callable[[], None]) -> None:
+        """Have *work* called in a thread, unless the upload is over."""
         if not self._is_over:  # an abort in another thread
             self._running += 1
             self._threads.submit(work, partial(self._ended.put, None))
@@ -174,6 +185,7 @@ class Upload:
             raise self._error
 
     def _try(self, work: Callable[[], None]) -> None:
+        """Call *work* with retries, unless the upload is cancelled; keep its first error, which cancels the upload."""
         try:
             if not self._cancelled.is_set():
                 with_retries(work, self._target.url, self._pause)
@@ -182,6 +194,6 @@ class Upload:
             self._cancelled.set()
 
     def _pause(self, seconds: float) -> None:
-        """Wait before the next attempt. Raises: StorageError if it is not wanted any more."""
+        """Wait *seconds* before the next attempt. Raises: the error of the upload if it is cancelled meanwhile."""
         if self._cancelled.wait(seconds):
             raise self._error or StorageError("the upload was dropped", url=self._target.url)

@@ -46,14 +46,15 @@ def object_at(url: str) -> Object:
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
-    """Raise StorageError: web servers have no listings that programs can rely on."""
+    """Raise StorageError: web servers have no listings that programs can rely on. Arguments: see `contract.Store`."""
     raise StorageError(NO_LISTINGS, url=prefix)
 
 
 def _version(headers: Mapping[str, str]) -> str:
-    """Return the condition, a header line, that holds as long as the object has not changed; "" if there is none.
+    """Return the version of a response with *headers*, as a header line to be sent as a condition; "" if there is none.
 
-    Source: RFC 9110, 8.8.1 (strong and weak), 8.8.2.2 (dates), 13.1.1 and 13.1.4 (conditions).
+    "If-Match: ETAG", or "If-Unmodified-Since: DATE" if the last change is old enough to tell versions apart. Source:
+    RFC 9110, 8.8.1 (strong and weak), 8.8.2.2 (dates), 13.1.1 and 13.1.4 (conditions).
     """
     tag = headers.get("ETag", "")
     if tag and not tag.startswith("W/"):
@@ -66,18 +67,27 @@ def _version(headers: Mapping[str, str]) -> str:
 
 
 def _error_code(response: Response) -> str:
-    """Return code and message of an error in XML, as of S3 and GCS: the signature of the URL may have expired."""
+    """Return "CODE: MESSAGE" of an error in XML, as S3 and GCS send it; "" for other responses.
+
+    It may say that the signature of the URL has expired.
+    """
     text = response.text() if "xml" in response.headers.get("Content-Type", "") else ""
     matches = [re.search(rf"<{name}>([\w .,'-]{{1,80}})</{name}>", text) for name in ("Code", "Message")]
     return ": ".join(text_match[1] for text_match in matches if text_match)
 
 
 class _WebObject:
+    """The object *url* of a web server; see `contract.Object`.
+
+    *address*: the URL of its HEAD requests, if the server redirects uploads; "" for *url*.
+    """
+
     def __init__(self, url: str, address: str = "") -> None:
         self.url = url
         self._address = address or url  # another one if the server redirects uploads
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
+        """Request the bytes *start* to *end* (exclusive; None: all), under the condition *version* (see `_version`)."""
         headers = range_header(start, end)
         if version:
             name, _, value = version.partition(": ")
@@ -93,6 +103,10 @@ class _WebObject:
         return reply(response.status, response.headers, response, self.url, start, _version(response.headers))
 
     def head(self) -> ListedObject | None:
+        """Return size, time and version of the object; None if it does not exist.
+
+        Raises: TransientError; StorageError, also if the server does not know HEAD.
+        """
         response = WEB_CLIENT.request("HEAD", self._address, self.url)
         about, status = response.headers, response.status
         response.drain()
@@ -113,14 +127,18 @@ class _WebObject:
         )
 
     def remove(self) -> None:
-        """Raise StorageError: few web servers let their files be removed."""
+        """Raise StorageError: nothing is removed from web servers, few of which allow it."""
         raise StorageError("nothing is removed from web servers", url=self.url)
 
     def output(self, force: bool) -> SentOutput:
+        """Return an output that is sent by one PUT at `commit`; unless *force*, that fails if the object exists."""
         return SentOutput(partial(self._send, force))
 
     def _send(self, force: bool, sink: io.FileIO) -> None:
-        """Send the content of *sink* by one PUT. Raises: StorageError, also if the object may not be replaced."""
+        """Send the content of *sink* by one PUT, with retries.
+
+        Raises: StorageError, also if the object exists (unless *force*).
+        """
         if not force and exists(self.url):  # some servers ignore If-None-Match
             raise ExistsError(self.url)
         tries = count()
@@ -128,7 +146,11 @@ class _WebObject:
             with_retries(lambda: self._put(file, force, next(tries) > 0), self.url)
 
     def _put(self, body: io.BufferedReader, force: bool, is_repeated: bool) -> None:
-        """Send the file, one attempt; *is_repeated*: an earlier one had no response, and may have succeeded."""
+        """Send the file *body* by one PUT, one attempt.
+
+        *force*: replace an existing object. *is_repeated*: an earlier attempt had no response, and may have succeeded.
+        Raises: TransientError; StorageError.
+        """
         condition = {} if force else {"If-None-Match": "*"}
         response = WEB_CLIENT.request("PUT", self.url, self.url, headers=condition, body=body)
         if response.status in (400, 501) and condition:  # the server may not know the condition; `_send` has looked
