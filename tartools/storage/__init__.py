@@ -1,9 +1,9 @@
 """URLs to streams and back: the only room that opens files, sockets and pipes.
 
-The table in `url` says which module reads and writes the URLs of a scheme. `open_read` and `open_write` give
-streams of raw bytes; `checks` looks at URLs before anything is read or written. Outputs appear under their name whole
-or not at all. `expand` turns what users write into URLs, `openfiles` reads many places of local files, `objects` has
-the stores. Begin reading at `open_read`.
+The table in `tartools.schemes` says which module reads and writes the URLs of a scheme. `open_read` and `open_write`
+give streams of raw bytes; `checks` looks at URLs before anything is read or written. Outputs appear under their name
+whole or not at all. `expand` turns what users write into URLs, `openfiles` reads many places of local files, `objects`
+has the stores. Begin reading at `open_read`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Process(NamedTuple):
 
 
 def processes() -> list[Process]:
-    """Return the processes of this machine that have not ended; none without /proc."""
+    """Return the processes of this machine that have not ended; empty without /proc (macOS)."""
     running = []
     with contextlib.suppress(OSError), os.scandir("/proc") as entries:
         for entry in entries:
@@ -131,7 +131,7 @@ class Child:
                 _signal(-self.pid, number)
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Wait up to *seconds* for the end, then kill the process group and reap; None: without limit.
+        """Wait up to *seconds* (None: without limit) for the end, kill the process group, and reap the program.
 
         Returns the exit status, -N if signal N ended it; None if it still runs; 0 in a fork of the process that started
         it.

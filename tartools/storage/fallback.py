@@ -139,7 +139,7 @@ def _drop(target: Any) -> None:
 
 
 def open_read(url: str) -> _SmartInput:
-    """Open *url* for reading by smart_open."""
+    """Open *url* for reading by smart_open. Raises: StorageError."""
     return _SmartInput(url)
 
 

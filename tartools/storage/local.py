@@ -151,7 +151,7 @@ def check_readable(url: str) -> int | None:
 
 
 def check_listed(urls: Iterable[str]) -> None:
-    """Raise StorageError unless all *urls* can be read: paths of regular files that a folder has just listed."""
+    """Raise StorageError unless all files *urls* can be read: paths of regular files, as just found in a folder."""
     for url in urls:
         if not os.access(url, os.R_OK):
             check_readable(url)

@@ -16,7 +16,7 @@ class Login(NamedTuple):
 
 
 def login_of(host: str) -> Login | None:
-    """Return the login for *host*; None if there is none, or the file can't be read or parsed."""
+    """Return the login for *host* in `$NETRC` or ~/.netrc; None if it has none, or can't be read or parsed."""
     for name in [os.environ["NETRC"]] if "NETRC" in os.environ else ["~/.netrc", "~/_netrc"]:
         with suppress(OSError):
             path = os.path.expanduser(name)

@@ -57,8 +57,8 @@ def quoted(url: str) -> str:
 def folded(urls: Iterable[str], is_taken: Callable[[str], bool] = lambda text: False) -> Iterator[str]:
     """Yield *urls*, with runs that count up in one number folded into a pattern with braces.
 
-    `unfolded` gives *urls* back, in their order, if they have no braces. A pattern for which *is_taken* is true, since
-    it is the name of a file or an object, is not used.
+    `unfolded` gives *urls* back, in their order, if they have no braces. *is_taken*: True for a pattern that is the
+    name of a file or an object; its URLs are yielded instead.
 
     >>> list(folded(["a-08", "a-09", "a-10", "a-12", "b9", "b10"]))
     ['a-{08..10}', 'a-12', 'b{9..10}']

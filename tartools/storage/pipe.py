@@ -125,6 +125,7 @@ class CommandInput(Input):
             self._child.end()
 
     def __del__(self) -> None:
+        """End the command if it still runs."""
         child: Child | None = getattr(self, "_child", None)
         if child is not None and child.running:
             child.end()

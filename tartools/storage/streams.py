@@ -77,12 +77,12 @@ class Sink(Protocol):
     """Bytes to write."""
 
     def write(self, data: bytes | bytearray | memoryview, /) -> object:
-        """Write all of *data*, which may be changed after the return."""
+        """Write all of *data*; the caller may change it after the return."""
         ...
 
 
 class Completable(Protocol):
-    """Something that is written, and appears at `commit`, or leaves nothing behind at `abort`."""
+    """An output that appears at `commit`, or leaves nothing behind at `abort`."""
 
     def commit(self) -> None:
         """Close, and let the output appear under its name."""
@@ -106,6 +106,7 @@ class SharedFile(io.FileIO):
     """An open file that is closed when its last user is garbage-collected, without a ResourceWarning."""
 
     def __del__(self) -> None:
+        """Close the file."""
         self.close()
 
 
@@ -182,6 +183,7 @@ class FileVersion(NamedTuple):
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     def __str__(self) -> str:
+        """Return the size in bytes, a blank, and the mtime in ns."""
         return f"{self.size} {self.modified}"
 
 

@@ -1,9 +1,9 @@
-"""Objects in stores: S3, GCS, AIStore, web servers.
+"""Objects in stores: S3, GCS, Azure, AIStore, Hugging Face's hub, web servers, SSH servers.
 
-`storage.url` says which module is the store of a scheme; `contract` says what such a module gives. `http` is the
-client of those that are not S3. `pinned` receives ranges of one version; `ranges` makes a stream of them, `fetched`
-gives one. `cache` keeps blocks on the disk. `uploads` makes an output, `retry` decides which requests are made again.
-Nothing here knows of tar or samples. Begin reading at `contract`.
+The table in `tartools.schemes` says which module is the store of a scheme; `contract` has the functions and methods of
+such a module. `http` is the client of all but S3 and SFTP. `pinned` receives ranges of one version; `ranges` makes a
+stream of them, `fetched` gives one. `cache` keeps blocks on the disk. `uploads` makes an output, `retry` decides which
+requests are made again. Nothing here knows of tar or samples. Begin reading at `contract`.
 """
 
 from __future__ import annotations

@@ -306,9 +306,10 @@ class _AisMultipart:
 
 
 def page(prefix: str, page_token: str, flat: bool) -> Page:
-    """Return a page of the objects whose URLs begin with *prefix*, and have its query; see `contract.Store`.
+    """Return a page of the objects whose URLs begin with *prefix*, and have its query.
 
-    *page_token*: JSON with the id of the listing and the continuation token; "" for the first page.
+    *page_token*: `Page.next` of the page before, JSON with the id of the listing and a token; "" for the first page.
+    *flat*: only objects without a slash behind *prefix*. Raises: TransientError; StorageError.
     """
     place = _parsed(prefix)
     uuid, token = json.loads(page_token) if page_token else ("", "")

@@ -302,7 +302,11 @@ class _Blob:
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
-    """Return a page of the blobs whose URLs begin with *prefix*; see `contract.Store`."""
+    """Return a page of the blobs whose URLs begin with *prefix*, in the order of the store.
+
+    *token*: `Page.next` of the page before, "" for the first page. *flat*: only blobs without a slash behind *prefix*.
+    Raises: TransientError; StorageError.
+    """
     container, start = bucket_and_name(prefix)
     query = {"restype": "container", "comp": "list", "prefix": start, "maxresults": str(PAGE_OBJECTS), "marker": token}
     if flat:

@@ -112,7 +112,7 @@ class Cache:
         return os.path.join(self.folder, name[:2], name[2:40])
 
     def entries(self) -> Iterator[CachedVersion]:
-        """Yield cache entries, unordered."""
+        """Yield a description of each cached version of an object, unordered."""
         for folder in self._folders():
             about = _about(folder) or {"url": "?", "version": "?", "size": 0}  # cut by a power cut
             blocks = [*_blocks(folder)]
@@ -166,7 +166,7 @@ class Cache:
             unlock(fd)
 
     def _folders(self) -> list[str]:
-        """Return the folders of all entries; other names and links are not ours."""
+        """Return the paths of the folders of all cached versions. Other names, and links, are left out."""
         names = os.path.join(escape(self.folder), "[0-9a-f]" * 2, "[0-9a-f]" * 38)
         return [folder for folder in glob(names) if not os.path.islink(folder)]
 

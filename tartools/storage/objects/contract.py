@@ -104,7 +104,7 @@ class Object(Protocol):
         ...
 
     def head(self) -> ListedObject | None:
-        """Return size and time of the object without reading it; None if it does not exist.
+        """Return size, time, and in some stores version of the object, without reading it; None if it is missing.
 
         Raises: TransientError; NoPermissionError; StorageError if the server can't tell.
         """
@@ -126,7 +126,7 @@ class Object(Protocol):
 
 
 class Store(Protocol):
-    """A module for the URLs of some schemes."""
+    """A module for the URLs of some schemes, such as `objects.s3`: the functions below."""
 
     def object_at(self, url: str) -> Object:
         """Return the object *url*. Requests nothing. Raises: UsageError if *url* does not name an object."""

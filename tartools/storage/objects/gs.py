@@ -204,7 +204,11 @@ def _listed(url: str, about: dict[str, Any]) -> ListedObject:
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
-    """Return a page of the objects whose URLs begin with *prefix*; see `contract.Store`."""
+    """Return a page of the objects whose URLs begin with *prefix*, in the order of the store.
+
+    *token*: `Page.next` of the page before, "" for the first page. *flat*: only objects without a slash behind
+    *prefix*. Raises: TransientError; StorageError.
+    """
     bucket, start = bucket_and_name(prefix)
     query = {
         "prefix": start,

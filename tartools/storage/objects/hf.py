@@ -70,7 +70,7 @@ def parsed_hub_url(url: str) -> HubPath:
 
 
 def server() -> str:
-    """Return the URL of the hub, or of its mirror."""
+    """Return the URL of the hub, or of its mirror `HF_ENDPOINT`, without a slash at the end."""
     return os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB_SERVER
 
 
@@ -305,7 +305,10 @@ class _HubObject:
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
-    """Return a page of the files whose URLs begin with *prefix*, at one commit; see `contract.Store`."""
+    """Return a page of the files whose URLs begin with *prefix*, at one commit, unordered.
+
+    *token*: `Page.next` of the page before, "" for the first page. *flat*: only files without a slash behind *prefix*.
+    """
     place = parsed_hub_url(prefix)
     folder = place.path.rpartition("/")[0]
     address = token
@@ -398,7 +401,7 @@ def _branch(change: _Change) -> tuple[str, str]:
 
 
 def _upload(place: HubPath, url: str, addition: Any) -> None:
-    """Upload the content of *addition*, a file, to the hub, not yet visible. Raises: StorageError."""
+    """Upload the content of *addition* to the hub, where it is invisible until a commit. Raises: StorageError."""
     try:
         with _library(place, url) as client:
             client.preupload_lfs_files(place.repo, [addition], repo_type="dataset", revision=place.revision)

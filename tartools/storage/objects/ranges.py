@@ -167,6 +167,7 @@ class RangedInput(Input):
             self._direct = None
 
     def __del__(self) -> None:
+        """Give back the memory of ranges read ahead."""
         if getattr(self, "_parts", None) or getattr(self, "_stores", None):
             self.close()
 

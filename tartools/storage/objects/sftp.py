@@ -217,9 +217,10 @@ def _version(about: Attributes) -> str:
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
-    """Return all files whose URLs begin with *prefix*, as one page; see `contract.Store`.
+    """Return all files whose URLs begin with *prefix*, as one page, unordered; *token* is not used.
 
-    Links to files are followed, links to directories are not.
+    *flat*: only files without a slash behind *prefix*. Links to files are followed, links to directories are not.
+    Raises: TransientError; StorageError.
     """
     server, path = parsed(prefix)
     folder = path[: path.rfind(b"/") + 1]

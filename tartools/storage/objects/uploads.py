@@ -154,7 +154,7 @@ class Upload:
         return None
 
     def _send_part(self) -> None:
-        """Send the full part when a worker is free, and begin the next one."""
+        """Send the full part when a worker is free, and begin the next one. Raises: StorageError after 10,000 parts."""
         if self._number == MAX_PARTS:
             raise StorageError(f"an object can't have more than {self._offset} bytes", url=self._target.url)
         number, offset, data = self._number, self._offset, self._part

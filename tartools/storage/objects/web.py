@@ -87,7 +87,10 @@ class _WebObject:
         self._address = address or url  # another one if the server redirects uploads
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """Request the bytes *start* to *end* (exclusive; None: all), under the condition *version* (see `_version`)."""
+        """Request the bytes *start* to *end* (exclusive; None: to the last), under the condition *version*.
+
+        *version*: a header line, as `_version` returns it, or "". Raises: TransientError; StorageError.
+        """
         headers = range_header(start, end)
         if version:
             name, _, value = version.partition(": ")
