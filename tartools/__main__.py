@@ -18,7 +18,7 @@ MANUAL_PAGE = "man/man7/tartools.7"
 
 
 def run() -> NoReturn:
-    """Run as a process: arguments from `sys.argv`, signals as they should be, exit."""
+    """Run as a process with the arguments of `sys.argv`, a command or `tartools` itself: handle signals, exit."""
     name, *others = sys.argv[1:] or [""]
     if name in (*commands.names(), *commands.BUILTINS):
         sys.argv = [name, *others]
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def overview() -> str:
-    """Return the names of the commands by task: a screen."""
+    """Return the text that `tartools` prints without arguments: the names of the commands by task, about a screen."""
     width = max(map(len, commands.COMMANDS_BY_TASK))
     lines = [
         wrapped(f"  {task:{width}}  ", " ".join(names)) + "\n" for task, names in commands.COMMANDS_BY_TASK.items()
@@ -63,7 +63,7 @@ def overview() -> str:
 
 
 def listing() -> str:
-    """Return the commands by task, with their summaries."""
+    """Return the text of `tartools --help`: the commands by task, with their summaries."""
     parts = []
     for task, names in commands.COMMANDS_BY_TASK.items():
         summaries = [(name, commands.load(name).summary) for name in names]
@@ -78,7 +78,7 @@ def listing() -> str:
 
 
 def pages() -> str:
-    """Return where the page of first steps is; empty if it is not installed."""
+    """Return two lines that say how to open the man page tartools(7); "" if it is neither installed nor in a clone."""
     from pathlib import Path
 
     places = (Path(sys.prefix, "share", MANUAL_PAGE), Path(__file__).parents[1] / MANUAL_PAGE)  # installed, in a clone
@@ -87,7 +87,10 @@ def pages() -> str:
 
 
 def wrapped(first: str, text: str) -> str:
-    """Return *text* behind *first*, in lines no wider than the terminal, which begin below it."""
+    """Return *first* and *text*, filled to the width of the terminal.
+
+    Lines after the first are indented by the width of *first*.
+    """
     import shutil
     import textwrap
 
@@ -102,7 +105,7 @@ def wrapped(first: str, text: str) -> str:
 
 
 def unknown(name: str) -> str:
-    """Return the message for *name*, which is not one of our commands."""
+    """Return the message for *name*, which is no command: with similar names, or else all names."""
     import difflib
 
     every = [*commands.names(), *commands.BUILTINS]

@@ -59,15 +59,15 @@ class StorageError(TarToolsError):
 
 
 class NotFoundError(StorageError):
-    """The object does not exist; as far as the server says, its bucket does."""
+    """The file or object does not exist. As far as the server says, its bucket does."""
 
 
 class ChangedError(StorageError):
-    """The data are of another version than before, or gone since then."""
+    """The data have changed since they were first read, or were removed."""
 
 
 class ExistsError(StorageError):
-    """An output exists already."""
+    """The output *url* exists already, and is not to be replaced."""
 
     def __init__(self, url: str) -> None:
         super().__init__(f"already exists; {option('force')} replaces it", url=url)
@@ -86,7 +86,7 @@ class SampleError(TarToolsError):
 
 
 class CommandError(TarToolsError):
-    """A command that the user gave failed."""
+    """A command that the user gave (--post, tarproc -c, pipe:) failed."""
 
 
 class UsageError(TarToolsError):
@@ -100,7 +100,7 @@ _in_command = False
 
 @contextmanager
 def in_command() -> Iterator[None]:
-    """Make this process a command in the block: messages name options as a command line does, and it may fork."""
+    """Make this process a command while the block runs: messages name options as command lines do, and it may fork."""
     global _in_command  # noqa: PLW0603
     before, _in_command = _in_command, True
     try:
@@ -135,7 +135,7 @@ def printable(text: str) -> str:
 
 
 def several(count: int, what: str, more: str = "") -> str:
-    """Return *count* and the noun *what*; its plural is *more*, or else *what* with an s.
+    """Return *count* with its noun: *what* if it is 1, otherwise the plural *more*, or *what* with an s.
 
     >>> several(1, "shard"), several(1200, "shard"), several(2, "try", "tries")
     ('1 shard', '1,200 shards', '2 tries')
@@ -157,9 +157,9 @@ def in_units(size: float) -> str:
 
 
 def byte_size(text: str) -> int:
-    """Return the number of bytes *text*: `1e9`, `500`, `64K`, `64KiB` (1024), `64KB` (1000), as in split(1).
+    """Convert *text* to a number of bytes, as split(1) does: `1e9`, `500`, `64K`, `64KiB` (1024), `64KB` (1000).
 
-    Raises: ValueError if it is anything else.
+    Raises: ValueError for any other text, less than one byte, or more than a file can have.
 
     >>> byte_size("64K"), byte_size("64KB"), byte_size("1.5e3")
     (65536, 64000, 1500)
@@ -183,12 +183,12 @@ def concealed(command: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return *text* without the queries and user info of the URLs in it; unlike `concealed`, with all its lines."""
+    """Return *text* with the queries and user info of its URLs replaced; unlike `concealed`, it keeps line breaks."""
     return re.sub(_USER_INFO, r"\1…@", re.sub(_URL_QUERY, r"\1?…", text))
 
 
 def how_to_install(*packages: str) -> str:
-    """Return the command that installs *packages* for the Python that runs this: by pipx, uv, or pip by its path."""
+    """Return the shell command that installs *packages* for this Python: by pipx, uv, or pip by its path."""
     import os
     import shlex
     import sys
@@ -205,7 +205,8 @@ def how_to_install(*packages: str) -> str:
 def shown(url: str) -> str:
     """Return *url* for a message: "stdin" for -; `?…` replaces a query, which may be a signature, `…@` user info.
 
-    Of a command only its first word and the name of a shard, since the rest may contain a password or a token.
+    For a command (pipe:), only its first word and the name of a shard are kept, since the rest may contain a password
+    or a token.
 
     >>> shown("https://host/a.tar?X-Amz-Signature=abc"), shown("s3://b/what?.tar")
     ('https://host/a.tar?…', 's3://b/what?.tar')
@@ -222,7 +223,9 @@ def shown(url: str) -> str:
 
 
 def redacted(url: str) -> str:
-    """Return *url* with `?…` in place of a query and `…@` in place of user info; so are the URLs in a command.
+    """Return *url* with `?…` in place of a query and `…@` in place of user info; also for each URL in a pipe: command.
+
+    Unlike `shown` it keeps commands, and escapes nothing.
 
     >>> redacted("https://TOKEN@host/a.tar?X-Amz-Signature=abc"), redacted("s3://b/what?@.tar")
     ('https://…@host/a.tar?…', 's3://b/what?@.tar')

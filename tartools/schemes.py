@@ -51,7 +51,7 @@ STORES_PACKAGE = "objects."
 
 
 def scheme_record(scheme: str) -> Scheme:
-    """Return the record of *scheme*; UNKNOWN_SCHEME if it is in no row.
+    """Return the record of *scheme* from SCHEMES; UNKNOWN_SCHEME if the table does not have it.
 
     >>> scheme_record("https").question, scheme_record("foo").module
     ('query', '')

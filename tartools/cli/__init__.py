@@ -2,7 +2,7 @@
 
 `declare` and `options` are what commands declare their parameters with, `command` makes a command of a function,
 `parse` reads command lines, and `typer_app` prints help; `process` and `progress` are the command as a process, and
-`drawing` is what progress looks like; `manual` and `completions` are made of the declarations. Only this room exits.
+`drawing` is what progress looks like; `manual` and `completions` are made of the declarations. Only this package ends the process.
 Begin reading at `command.Command`.
 """
 

@@ -21,15 +21,20 @@ from tartools.errors import TarToolsError, UsageError, in_command, printable
 from tartools.samples.account import Account
 
 OUTPUTS = {"--output", "--html"}  # options that say where the data go
-NO_THREAD = "can't start new thread"  # what Python says
-PRINTING_OPTIONS = ("dry_run", "report_of")  # what makes a command that writes files print
+NO_THREAD = "can't start new thread"  # Python's message
+PRINTING_OPTIONS = ("dry_run", "report_of")  # with one of these, a command that writes files prints
 
 
 class Command:
-    """A command: its *name*, *summary* (one line), *manual* (all its text, which begins with that) and *parameters*.
+    """A command: a function whose signature declares the options, run with the words of a command line.
 
-    *trouble* is its exit status after a failure or an omission. A *name* of several words ("tartools demo") is that of
-    a command without a script, which has no progress and no totals.
+    Attributes:
+      name: name of the command; several words ("tartools demo") for one without a script, which has no options of
+        `Common`, draws no progress and prints no totals.
+      manual: the whole text of the help and the man page, without the options.
+      summary: first line of the manual.
+      trouble: exit status after a failure or an omission.
+      interspersed: True if options may follow arguments.
     """
 
     def __init__(
@@ -51,7 +56,7 @@ class Command:
 
     @property
     def parameters(self) -> dict[str, Declared]:
-        """The options and arguments by their names in Python, as declared; options of all commands come last."""
+        """The declared options and arguments by parameter name: the command's own, then those of every command."""
         defaults = self._function.__kwdefaults__ or {}
         parameter_names = self._function.__code__.co_varnames[: self._function.__code__.co_argcount]
         default_values = self._function.__defaults__ or ()
@@ -67,14 +72,18 @@ class Command:
         return {option.name: option for option in options}
 
     def __call__(self) -> NoReturn:
-        """Run as a process: arguments from `sys.argv`, signals as they should be, exit."""
+        """Run as a process with the arguments of `sys.argv`: handle signals, and exit with the status."""
         process.run(lambda: self.main(sys.argv[1:]))
 
     def main(self, arguments: Sequence[str]) -> int:
-        """Run with *arguments*, and return the exit status; 128 + N stands for signal N."""
+        """Run with *arguments*, and return the exit status; 128 + N stands for signal N.
+
+        Failures are printed on stderr.
+        """
         return exit_status(self.name, lambda: self._answer(arguments), self.trouble)
 
     def _answer(self, arguments: Sequence[str]) -> int:
+        """Run with *arguments*, or print the help or the version that they ask for; return the exit status."""
         values = self._parse(arguments)
         if text := self._about(values):
             process.print_now(f"{text}\n")
@@ -83,7 +92,7 @@ class Command:
             return self._run(values)
 
     def _parse(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """Return the values of the options that are given. Raises: UsageError."""
+        """Return the values of the options that *arguments* give, by parameter name. Raises: UsageError."""
         try:
             return parse(arguments, self.parameters.values(), interspersed=self.interspersed)
         except ValueError as error:
@@ -103,6 +112,7 @@ class Command:
         return ""
 
     def _run(self, values: dict[str, Any]) -> int:
+        """Call the function with the option *values*, draw progress, print totals; return the exit status."""
         common = _values_of(Common, values)
         account = Account(lambda text: progress.say(self.name, text), common.quiet)
         arguments: dict[str, Any] = {}
@@ -128,7 +138,10 @@ class Command:
         return self.trouble if account.omissions else status or 0
 
     def _output(self, values: dict[str, Any]) -> str:
-        """Return the URL of the output by the *values* of options; "-" is stdout."""
+        """Return the URL of the first output option that has one of *values* or a default; "-" (stdout) if none has.
+
+        With an option that only prints (--dry-run, --summarize) it is "-" too.
+        """
         if any(values.get(name) for name in PRINTING_OPTIONS):
             return "-"
         outputs = [option for option in self.parameters.values() if not OUTPUTS.isdisjoint(option.names)]
@@ -138,7 +151,8 @@ class Command:
 def exit_status(name: str, work: Callable[[], int], trouble: int = 1) -> int:
     """Call *work*; return its exit status. Print its failure, if it raises one, and return the failure's status.
 
-    *name* begins the message; *trouble* is the least status of a failure; 128 + N stands for signal N.
+    *name* begins the message; *trouble* is the least status of a failure; 128 + N stands for signal N. An exception
+    that is a bug is raised again.
     """
     try:
         status = work()
@@ -159,7 +173,7 @@ def exit_status(name: str, work: Callable[[], int], trouble: int = 1) -> int:
 
 
 def _said_of(error: Exception) -> str | None:
-    """Return the message of a failure; None if the error is a bug."""
+    """Return the message for a failure that is the user's or the system's; None for any other exception: a bug."""
     if isinstance(error, TarToolsError):
         return str(error)
     if isinstance(error, MemoryError):
@@ -173,17 +187,17 @@ def _said_of(error: Exception) -> str | None:
 
 
 def _values_of(group: Any, values: dict[str, Any]) -> Any:
-    """Return an instance of *group* with its options among *values*."""
+    """Return an instance of the option class *group* with its options among *values*; others keep their defaults."""
     return group(**{name: values[name] for name in hints(group) if name in values})
 
 
 def command(
     manual: str | None, *, interspersed: bool = True, trouble: int = 1, name: str = ""
 ) -> Callable[[Callable[..., int | None]], Command]:
-    """Return a decorator that makes a function the command of its name, with *manual* as its help and man page.
+    """Return a decorator that makes a function the `Command` of its name, with *manual* as its help and man page.
 
-    Unless *interspersed*, what follows the first argument is an argument too, whatever it looks like. *trouble* is the
-    exit status after a failure or an omission. If all is well it is what the function returns; None is 0. *name* is
-    that of a command without a script: "tartools demo".
+    `interspersed`: if False, all words after the first argument are arguments, even if they begin with a hyphen.
+    `trouble`: exit status after a failure or an omission; otherwise it is the number that the function returns, 0 for
+    None. `name`: for a command without a script, such as "tartools demo".
     """
     return lambda function: Command(function, manual or "", interspersed, trouble, name)

@@ -10,15 +10,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# shell -> the folder of its completions below share/, its start file, and what switches completion on there
+# shell -> the folder of its completions below share/, its start file, and the lines that enable completion there
 COMPLETION_INSTRUCTIONS = {
     "bash": ("bash-completion/completions", "~/.bashrc", 'for name in {names}; do\n    . {folder}/"$name"\ndone'),
     "zsh": ("zsh/site-functions", "~/.zshrc", "fpath=({folder} $fpath)\nautoload -Uz compinit && compinit"),
     "fish": ("fish/vendor_completions.d", "~/.config/fish/config.fish", "set -p fish_complete_path {folder}"),
 }
 
-# The program for sh that prints the fields of the first archive, or the columns of the first table, among its words.
-# Only harmless names: they go into a command line. Only a table has Tab start Python. tar makes a host of host:name.
+# A program for sh that prints the fields of the first archive, or the columns of the first table, among its arguments.
+# Only harmless names are printed, since they go into a command line. Only a table makes Tab start Python. Arguments with
+# a colon are left out: tar would take host:name for a file on another host.
 FIELDS_SCRIPT = r"""for file; do
         case $file in -* | *:*) continue ;; "~/"*) file=$HOME/${file#??} ;; esac
         test -f "$file" || continue
@@ -58,7 +59,7 @@ BASH = """\
 }}
 complete -o default -F _tartools_{name} {name}
 """
-# Those of `tartools`, whose first word is the name of a command; what follows is completed as for that command.
+# The completions of `tartools`: its first word is the name of a command, whose own completion then takes over.
 TARTOOLS_BASH = """\
 # Completion of tartools for bash. Made by python -m tartools.commands._manual.
 _tartools_tartools() {{
@@ -113,7 +114,10 @@ complete -c tartools -n '__fish_seen_subcommand_from completion' -x -a '{shells}
 
 
 def of_tartools(summaries: dict[str, str]) -> dict[str, str]:
-    """Return the completions of `tartools` by path. *summaries*: by first word of a command line."""
+    """Return the completion files of `tartools` for bash, zsh and fish: text by path in the project.
+
+    *summaries*: one-line summary by the first word after `tartools`, the name of a command.
+    """
     words, shells = shlex.quote(" ".join((*summaries, "--help", "--version"))), " ".join(COMPLETION_INSTRUCTIONS)
     described = "\n".join(f"    {shlex.quote(f'{name}:{summary}')}" for name, summary in summaries.items())
     fish = TARTOOLS_FISH.format(shells=shells)
@@ -128,7 +132,7 @@ def of_tartools(summaries: dict[str, str]) -> dict[str, str]:
 
 
 def columns_of(file: str) -> str:
-    """Return the names of the fields and columns of values of the table *file*, one a line; "" if that fails."""
+    """Return the names of fields and value columns of the table *file*, sorted, one a line; "" if it can't be read."""
     from tartools.errors import TarToolsError
     from tartools.tables import source
 
@@ -143,7 +147,7 @@ def columns_of(file: str) -> str:
 def switched_on(arguments: Sequence[str], names: Sequence[str]) -> str | None:
     """Return shell lines that enable completion of *names* and `tartools`, after a comment: where to put them.
 
-    None unless *arguments* are the name of one shell.
+    None unless *arguments* is one word: bash, zsh or fish.
     """
     shell = arguments[0] if len(arguments) == 1 else ""
     if shell not in COMPLETION_INSTRUCTIONS:

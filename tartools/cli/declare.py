@@ -21,12 +21,18 @@ MAX_OPTION_DIGITS = 30  # digits
 
 
 class Option:
-    """An option, *spelled* as in a manual: its names and the placeholder of its value; an argument if it has no names.
+    """The declaration of an option or argument: `Option("-c --count N", "Stop after N samples.", minimum=0)`.
 
-    *help* is what help says. *minimum* bounds a number. *parser* makes the value of a word, and raises ValueError with
-    the reason if it can't. A flag is also set by the environment variable *envvar* being 1. *default* says in the help
-    what the default is, where the value does not. *aliases* are other spellings, which no help shows: of the tools
-    before these. An argument `[-- WORD...]` takes all words behind `--`, as they are.
+    Attributes:
+      names: the words of *spelled* that begin with a hyphen; () for an argument.
+      metavar: the other words of *spelled*: the placeholder of the value.
+      help: its sentence in the help.
+      minimum: least value of a number, or None.
+      parser: makes the value from the text, and raises ValueError with the reason if it can't; None: the type says how.
+      envvar: environment variable that sets a flag if it is 1 or another word for true.
+      default: text about the default in the help, where the default value itself does not say it.
+      aliases: other names that are accepted, but not shown in any help: those of older tools.
+      behind: True for an argument spelled `[-- WORD...]`, which takes all words after `--`, unchanged.
     """
 
     def __init__(
@@ -54,10 +60,10 @@ class Option:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Group:
-    """Options that belong together: its annotated attributes, which have their defaults as values.
+    """Options that belong together: each annotated attribute is an option, its value in the class the default.
 
-    An instance has the values that were given; for others the class has the default. *shared* marks groups that
-    many commands have.
+    An instance has the values given on a command line; for other options it has the default of the class. *shared*
+    marks groups that many commands have; help and man pages list their options last.
     """
 
     shared = False
@@ -76,9 +82,14 @@ class Group:
 
 
 class Declared:
-    """An option or argument of one command: its *name* in Python, *option*, *type*, *default*, whether it is *shared*.
+    """An option or argument of one command. Properties are computed on access: a run needs few of them.
 
-    Properties that take time are computed only for options on the command line.
+    Attributes:
+      name: name of the parameter or attribute in Python.
+      option: its `Option` declaration.
+      type: its annotated type, such as `int | None`.
+      default: its default; REQUIRED if it has none.
+      shared: True if it belongs to a shared `Group`.
     """
 
     __slots__ = ("default", "name", "option", "shared", "type")
@@ -92,32 +103,32 @@ class Declared:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its names; none of an argument."""
+        """Its names on the command line, such as ("-c", "--count"); () for an argument."""
         return self.option.names
 
     @property
     def flag(self) -> bool:
-        """Whether it takes no value."""
+        """True if it takes no value: its type is bool."""
         return self.type is bool
 
     @property
     def kind(self) -> Any:
-        """The type of a value besides None: a class, list[str] or a Literal."""
+        """The type of a value, without None: a class, `list[str]` or a Literal."""
         types = getattr(self.type, "__args__", ()) if get_origin(self.type) not in (list, Literal) else ()
         return next((member for member in types if member is not NoneType), self.type)
 
     @property
     def repeats(self) -> bool:
-        """Whether it may be given several times, and adds up."""
+        """True if it may be given several times; the values then make a list."""
         return get_origin(self.kind) is list
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that may be its value; none if any may."""
+        """The words that are allowed as its value, if the type is a Literal; () if any word is."""
         return tuple(self.kind.__args__) if get_origin(self.kind) is Literal else ()
 
     def value(self, text: str) -> Any:
-        """Return the value that *text* stands for. Raises: ValueError with the reason."""
+        """Convert *text* from the command line to the value of the option. Raises: ValueError with the reason."""
         option, kind = self.option, self.kind
         if option.parser:
             return option.parser(text)
@@ -137,10 +148,11 @@ class Declared:
 
     @property
     def help(self) -> str:
-        """The help, with the least value, the default and the environment variable."""
+        """Its sentence in the help, followed by the minimum, the default and the environment variable."""
         return " ".join((self.option.help, *self._remarks()))
 
     def _remarks(self) -> Iterator[str]:
+        """Yield the sentences that follow the help: about the minimum, the default, the environment variable."""
         if self.option.minimum:
             yield f"At least {self.option.minimum:g}."
         if self.option.default:
@@ -152,7 +164,7 @@ class Declared:
 
 
 def hints(owner: Any) -> dict[str, Any]:
-    """Return the annotations of a function or a group as types; of a group with its base classes."""
+    """Return the annotations of a function or an option class as types, by name; a class has those of its bases too."""
     annotations: dict[str, Any] = {}
     for base in reversed(getattr(owner, "__mro__", (owner,))):
         annotations |= getattr(base, "__annotations__", {})  # of a class, its own
@@ -172,7 +184,10 @@ def is_option(hint: Any) -> bool:
 
 
 def declared(hint: Any, name: str, default: Any) -> Iterator[Declared]:
-    """Yield the option that the parameter *name* with *hint* declares, or all options of its group."""
+    """Yield the declaration of the parameter *name* with annotation *hint*, or of each option if *hint* is a group.
+
+    *default*: default of the parameter; options of a group have theirs in the class.
+    """
     if is_group(hint):
         for option, inner in hints(hint).items():
             yield Declared(option, inner, getattr(hint, option, REQUIRED), hint.shared)
@@ -184,9 +199,7 @@ def declared(hint: Any, name: str, default: Any) -> Iterator[Declared]:
 
 
 def whole_number(text: str) -> int:
-    """Return the whole number *text*; `1e3` is one too.
-
-    Raises: ValueError if it is anything else.
+    """Convert *text* to an int; `1e3` is a whole number too. Raises: ValueError for any other text.
 
     >>> whole_number("12"), whole_number("1e3"), whole_number("2.5e1")
     (12, 1000, 25)
@@ -207,7 +220,7 @@ def whole_number(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """Return the number *text*. Raises: ValueError if it is none, or infinite."""
+    """Convert *text* to a float. Raises: ValueError if it is not a finite number."""
     try:
         parsed = float(text)
     except ValueError:
@@ -218,7 +231,7 @@ def number(text: str) -> float:
 
 
 def sample_slice(text: str) -> slice:
-    """Return the slice `lo:hi:step`, as in Python but without negative numbers. Raises: ValueError."""
+    """Convert `lo:hi` or `lo:hi:step` to a slice, as in Python but without negative numbers. Raises: ValueError."""
     numbers = text.split(":")
     if len(numbers) in (2, 3) and all(n == "" or (n.isascii() and n.isdigit()) for n in numbers):
         bounds = [int(n) if n else None for n in numbers]

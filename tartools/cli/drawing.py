@@ -13,7 +13,7 @@ from tartools.errors import in_units, several
 from tartools.samples.account import Account, Jobs
 
 LOG_LINE_SECONDS = 10.0  # seconds between the lines of progress in a log
-MIN_TERMINAL_LINES = 3  # lines of a terminal of which one can be taken
+MIN_TERMINAL_LINES = 3  # lines of a terminal; in a smaller one, no line is reserved
 
 # Control sequences of ECMA-48 and the VT100. Saving the cursor saves its colours too.
 SAVE_CURSOR, RESTORE_CURSOR = "\x1b7", "\x1b8"
@@ -30,7 +30,7 @@ class LastLine:
 
     @staticmethod
     def is_possible() -> bool:
-        """True if stderr is a terminal whose last line can be reserved."""
+        """True if stderr is a terminal of at least 3 lines, whose last line can be reserved."""
         try:
             return os.get_terminal_size(2).lines >= MIN_TERMINAL_LINES and os.environ.get("TERM", "dumb") not in (
                 "dumb",
@@ -40,18 +40,18 @@ class LastLine:
             return False
 
     def draw(self, text: str) -> None:
-        """Write *text*, which must fit, on the line. Raises: OSError."""
+        """Draw *text*, which must fit into the line, after reserving the line if needed. Raises: OSError."""
         size = os.get_terminal_size(2)
         begin = ""
         if size != self._size:
-            if self._size is not None:  # the terminal has moved what was drawn
+            if self._size is not None:  # after a resize, the old drawing is somewhere else
                 begin = f"{SAVE_CURSOR}{ALL_LINES_SCROLL}{RESTORE_CURSOR}{ERASE_BELOW}"
             begin += f"{DOWN_AND_UP}{SAVE_CURSOR}\x1b[1;{size.lines - 1}r{RESTORE_CURSOR}"
             self._size = size
         self._write(f"{begin}{SAVE_CURSOR}\x1b[{size.lines}H{RESET_STYLE}{ERASE_LINE}{text}{RESTORE_CURSOR}")
 
     def close(self) -> None:
-        """Give the line back, empty. Raises: OSError."""
+        """Erase the line, and let other output use it again. Raises: OSError."""
         if self._size is not None:
             self._write(
                 f"{SAVE_CURSOR}{ALL_LINES_SCROLL}\x1b[{self._size.lines}H{RESET_STYLE}{ERASE_LINE}{RESTORE_CURSOR}"
@@ -60,12 +60,15 @@ class LastLine:
 
     @staticmethod
     def _write(text: str) -> None:
-        """Write *text* at once, so that nothing that others print comes between."""
+        """Write *text* to stderr by one system call, so that no other output comes in between."""
         os.write(2, text.encode("utf-8", "replace"))
 
 
 class Painter:
-    """Draws how far *account* is, for the command *name*; where no line can be drawn it has *say* print some."""
+    """Draws the progress of the command *name* on the last line of the terminal, or prints a line every 10 seconds.
+
+    *account*: the counts of the run. *say*: called with a title and a text where the last line can't be reserved.
+    """
 
     def __init__(self, name: str, account: Account, say: Callable[[str, str], None]) -> None:
         self._name = name
@@ -76,7 +79,10 @@ class Painter:
         self._next = 0.0  # when a line is due
 
     def draw(self, seconds: float) -> None:
-        """Draw the progress after *seconds*. Raises: OSError."""
+        """Draw the counts *seconds* after the run began; erase them while the process is in the background.
+
+        Raises: OSError.
+        """
         phase = self._account.progress.phase
         account = phase.account or self._account
         title = f"{self._name}: {phase.name}" if phase.name else self._name
@@ -102,9 +108,10 @@ class Painter:
 
 
 class Bar:
-    """A line with a *title*, counts, and, if what it is about *ends*, a bar and the time that is left.
+    """The text of the line of progress: a *title*, counts, and, if the total is known, a bar and the time left.
 
-    are_jobs: the time left is given, since jobs end several at once, so that the speed of the last seconds says little.
+    *ends*: True if the total is known. *are_jobs*: the time left is that given to `text`, not one computed from the
+    speed of the last seconds, which says little if several jobs end at once.
     """
 
     def __init__(self, title: str, *, ends: bool, are_jobs: bool = False) -> None:
@@ -126,7 +133,10 @@ class Bar:
         self._task = self._progress.add_task(title, total=None, counts="", left="")
 
     def text(self, position: int, total: int | None, words: str, width: int, left: str = "") -> str:
-        """Return the line for *position* of *total*, with *words*: at most *width* characters. *left*: time to go."""
+        """Return the line, of at most *width* characters: the bar at *position* of *total*, and the counts *words*.
+
+        *total*: None if unknown. *left*: the time left, for jobs.
+        """
         self._console.width = width
         self._progress.update(self._task, completed=position, total=total, counts=words, left=left)
         with self._console.capture() as captured:
@@ -143,7 +153,11 @@ def _is_in_background() -> bool:
 
 
 def how_much(account: Account) -> tuple[int, int | None]:
-    """Return how much is done, and of how much; None if that is not known."""
+    """Return (amount done, total) of a run; the total is None if unknown.
+
+    They are in jobs if there are any, otherwise in samples of the phase, otherwise in bytes read; once all bytes are
+    read, in samples.
+    """
     jobs, phase = account.progress.jobs, account.progress.phase
     if jobs.total:
         return jobs.done + jobs.failed, jobs.total - jobs.skipped
@@ -155,12 +169,12 @@ def how_much(account: Account) -> tuple[int, int | None]:
 
 
 def _is_all_read(account: Account) -> bool:
-    """True if all bytes are read, and not all samples are processed."""
+    """True if all bytes that were expected are read, but not all samples are processed."""
     return 0 < (account.progress.expected or 0) <= account.bytes_in and account.settled < account.samples_in
 
 
 def counts_in_words(account: Account, seconds: float) -> str:
-    """Return the counts of *account*, *seconds* after the beginning, in words."""
+    """Return the counts of *account* in words, with the rate since the run began, *seconds* ago."""
     progress, phase = account.progress, account.progress.phase
     if progress.objects is not None:
         return all_objects(account)
@@ -184,7 +198,7 @@ def counts_in_words(account: Account, seconds: float) -> str:
 
 
 def _of(part: str, total: str) -> str:
-    """Return "*part* of *total*", with the unit once if it is the same.
+    """Return "*part* of *total*" for two sizes with units; a unit that both have is written once.
 
     >>> _of("2.1 GB", "2.3 GB"), _of("999 B", "2.3 GB")
     ('2.1 of 2.3 GB', '999 B of 2.3 GB')
@@ -194,22 +208,24 @@ def _of(part: str, total: str) -> str:
 
 
 def all_jobs(jobs: Jobs, seconds: float) -> str:
-    """Return the counts of *jobs* that took *seconds*, all in all."""
+    """Return the line of totals after a run of *jobs* that took *seconds*: items done, failed, per second."""
     ended = f"{_done(jobs)}, {jobs.failed:,} failed"
     return f"{several(jobs.total, 'item')}: {ended}, {seconds:.1f} s{_pace(jobs, seconds)}"
 
 
 def _done(jobs: Jobs) -> str:
+    """Return "N done", and how many were already done before this run."""
     return f"{jobs.done:,} done" + (f", {jobs.skipped:,} already done" if jobs.skipped else "")
 
 
 def _pace(jobs: Jobs, seconds: float) -> str:
+    """Return ", N/s", the jobs that ended per second; "" if none has ended."""
     ended = jobs.done + jobs.failed
     return f", {ended / seconds:.3g}/s" if ended and seconds else ""
 
 
 def seconds_left(jobs: Jobs, seconds: float) -> float | None:
-    """Return the seconds until all *jobs* have ended, at their pace in the *seconds* so far; None if that is unknown.
+    """Return the seconds until all *jobs* end, at their rate in the *seconds* so far; None if none has ended.
 
     >>> seconds_left(Jobs(12, skipped=2), 7.0), clock_time(28.0), clock_time(3725)
     (None, '00:28', '1:02:05')
@@ -219,7 +235,7 @@ def seconds_left(jobs: Jobs, seconds: float) -> float | None:
 
 
 def clock_time(seconds: float | None) -> str:
-    """Return *seconds* as minutes and seconds, or hours too; "" for None."""
+    """Return *seconds* as MM:SS, or H:MM:SS from one hour on; "" for None."""
     if seconds is None:
         return ""
     minutes, rest = divmod(round(seconds), 60)
@@ -227,12 +243,13 @@ def clock_time(seconds: float | None) -> str:
 
 
 def _left(jobs: Jobs, seconds: float) -> str:
+    """Return ", N s to go"; "" if that is unknown."""
     left = seconds_left(jobs, seconds)
     return "" if left is None else f", {left:.0f} s to go"
 
 
 def all_objects(account: Account) -> str:
-    """Return the counts of a listing in words."""
+    """Return the counts of a listing in words: shards, objects looked through, bytes."""
     shards = several(account.shards_done, "shard")
     objects = account.progress.objects
     objects_note = f" among {objects:,} objects" if objects != account.shards_done else ""

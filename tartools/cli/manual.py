@@ -3,8 +3,8 @@
 `commands._manual` is the program. It writes `man/man1/NAME.1`, `completions/bash/NAME`, `completions/zsh/_NAME` and
 `completions/fish/NAME.fish` for every command; with `--check` it writes nothing, names what is stale, and ends with
 status 1 if anything is. The text of a page is the command's docstring. Completions are static: pressing Tab starts no
-Python, but for the columns of a table. Names of fields are those of the first members of the first archive on the
-command line, by tar(1).
+Python, except for the columns of a table. Names of fields come from the first members of the first archive on the
+command line, listed by tar(1).
 
 Three files of the project have a list of the commands, which is written too: the scripts of `pyproject.toml`, the table
 of `README.md`, and SEE ALSO of `man/man7/tartools.7`, which also gets the suffixes of each kind of field.
@@ -24,7 +24,7 @@ from tartools.cli.declare import Declared
 from tartools.samples.filetypes import ARRAYS, PICTURES, SOUNDS, TEXTS, VIDEOS
 
 PROJECT, OVERVIEW_PAGE = Path(__file__).parents[2], "man/man7/tartools.7"
-MAN_PAGE_DATE = "2026-11-20"  # of the man pages; they say nothing about the day on which they were made
+MAN_PAGE_DATE = "2026-11-20"  # of all man pages, so that they do not change with the day on which they are generated
 COMPLETES_FILES, COMPLETES_DIRECTORIES, COMPLETES_FIELDS, COMPLETES_NOTHING = (
     "files",
     "directories",
@@ -76,18 +76,21 @@ NOTES_BY_COMMAND = {
 
 
 def options(command: Command) -> tuple[list[Declared], list[Declared]]:
-    """Return the arguments and the options of *command*: its own options as declared, then its shared options."""
+    """Return (arguments, options) of *command*; its own options are in the order declared, shared ones follow."""
     every = command.parameters.values()
     return [o for o in every if not o.names], sorted((o for o in every if o.names), key=lambda option: option.shared)
 
 
 def completed(option: Declared) -> str:
-    """Return the kind of completion for the value of an *option* without choices."""
+    """Return the kind of completion for the value of *option*, by its placeholder: one of the constants COMPLETES_*.
+
+    It holds for options without choices; choices complete to their words.
+    """
     return COMPLETIONS_BY_METAVAR.get(option.metavar.strip("[].").split(":")[0], COMPLETES_NOTHING)
 
 
 def man_page(command: Command, names: Iterable[str]) -> str:
-    """Return the page of *command* in section 1, in man(7) macros. *names*: all commands."""
+    """Return the page of *command* in section 1, in man(7) macros. *names*: all commands, for SEE ALSO."""
     arguments, options_of_command = options(command)
     prose, _, examples = command.manual.partition("\nExamples:\n")
     words = [r"[\fIOPTION\fR]...", *(rf"\fI{_roff(argument.metavar)}\fR" for argument in arguments)]
@@ -116,11 +119,13 @@ def man_page(command: Command, names: Iterable[str]) -> str:
 
 
 def _heading(option: Declared) -> str:
+    """Return the names and the placeholder of *option* in roff."""
     spelled = ", ".join(rf"\fB{name.replace('-', chr(92) + '-')}\fR" for name in option.names)
     return " ".join(filter(None, [spelled, rf"\fI{_roff(option.metavar)}\fR" if option.metavar else ""]))
 
 
 def _environment(options_of_command: Sequence[Declared]) -> Iterator[tuple[str, str]]:
+    """Yield (variable, explanation) for each environment variable that a man page of these options lists."""
     yield from (
         (option.option.envvar, f"1 has the effect of {option.names[-1]}.")
         for option in options_of_command
@@ -130,12 +135,13 @@ def _environment(options_of_command: Sequence[Declared]) -> Iterator[tuple[str, 
 
 
 def _explained(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the roff lines of a list of (term, text) *pairs*."""
     for term, text in pairs:
         yield from (".TP", term, _roff(text))
 
 
 def _prose(text: str) -> Iterator[str]:
-    """Yield *text* as paragraphs; a paragraph with indented lines is not filled."""
+    """Yield *text* as roff paragraphs; a paragraph that has indented lines is not filled."""
     for number, paragraph in enumerate(filter(None, re.split(r"\n\n+", text))):
         yield from [".PP"] if number else []
         if re.search(r"^ ", paragraph, re.MULTILINE):
@@ -145,7 +151,7 @@ def _prose(text: str) -> Iterator[str]:
 
 
 def _examples(text: str) -> Iterator[str]:
-    """Yield examples: the purpose of each, indented by two blanks, then the lines to type, indented by four."""
+    """Yield the roff lines of examples: in *text*, purposes are indented by two blanks, the lines to type by four."""
     for number, example in enumerate(re.split(r"^  (?=\S)", text, flags=re.MULTILINE)[1:]):
         purpose, _, lines = example.partition("\n")
         yield from [".PP"] if number else []
@@ -154,6 +160,7 @@ def _examples(text: str) -> Iterator[str]:
 
 
 def _literal(text: str) -> Iterator[str]:
+    """Yield the roff lines that show the lines of *text* as they are, indented."""
     yield from (".nf", ".RS 4")
     for line in text.strip("\n").splitlines():
         yield _roff(line.removeprefix("  ")) or r"\&"
@@ -173,9 +180,10 @@ def _roff(text: str) -> str:
 
 
 def with_commands(text: str, name: str, summaries: Mapping[str, str]) -> str:
-    """Return *text* of the file *name* with its list of commands made from *summaries*, in their order.
+    """Return *text*, the content of the file *name*, with its list of commands made anew from *summaries*.
 
-    Raises: ValueError if the file has no such list.
+    *name*: a key of COMMAND_LISTS. *summaries*: summary by command, in the order of the list. Raises: ValueError if the
+    text has no such list.
     """
     pattern, line = COMMAND_LISTS[name]
     match = re.search(pattern, text)
@@ -186,7 +194,7 @@ def with_commands(text: str, name: str, summaries: Mapping[str, str]) -> str:
 
 
 def with_types(page: str) -> str:
-    """Return *page* with the suffixes of the fields of each kind between its marks."""
+    """Return *page*, the roff of tartools(7), with the suffixes of each kind of field written between its two marks."""
     head, begin, tail = page.partition('.\\" types of files\n')
     end = '.\\" end of types of files\n'
     kinds = ("Pictures", PICTURES), ("Sounds", SOUNDS), ("Videos", VIDEOS), ("Arrays", ARRAYS), ("Text", TEXTS)
@@ -261,10 +269,10 @@ def fish(command: Command) -> str:
 
 
 def generated(commands: Sequence[Command], builtins: Sequence[Command]) -> dict[str, str]:
-    """Return every generated file: its path in the project, and its text.
+    """Return the text of every generated file, by its path in the project.
 
     `commands`: those with a script, in the order of the README's table; they get a man page and completions.
-    `builtins`: those of `tartools` alone.
+    `builtins`: those that only `tartools` runs.
     """
     rows = {command.name: command.summary for command in commands}
     summaries = dict(sorted(rows.items()))
@@ -295,7 +303,11 @@ def stale(root: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def main(arguments: Sequence[str], files: Mapping[str, str]) -> int:
-    """Write the generated *files*, or check them; return the exit status."""
+    """Write the generated *files* that are not up to date, or with `--check` only report them; return the exit status.
+
+    *arguments*: `[--check] [DIRECTORY]`; the directory is the project by default. *files*: text by path. The status is
+    1 if `--check` reports any.
+    """
     root = next((Path(a) for a in arguments if a != "--check"), PROJECT)
     wrong = stale(root, files)
     if "--check" in arguments:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def workers(parallel: int) -> int:
-    """Return the number of workers that -p asks for: 0 is one for each core that this process may use."""
+    """Return the number of workers for -p *parallel*: 0 stands for one per core that this process may use."""
     if parallel:
         return parallel
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -32,7 +32,7 @@ AllowPipe = Annotated[
 
 
 class Common(Group, shared=True):
-    """The options of every command that has a script."""
+    """Options of every command that has a script: progress, quiet (neither progress nor warnings), verbose (totals)."""
 
     progress: Annotated[bool, Option("--progress", "Show progress even if stderr is not a terminal.")] = False
     quiet: Annotated[bool, Option("-q --quiet", "Show neither progress nor warnings.")] = False
@@ -40,7 +40,10 @@ class Common(Group, shared=True):
 
 
 class About(Group, shared=True):
-    """The options of every command, `tartools demo` and the like included, that print something about it."""
+    """Options that print something about a command instead of running it: version, usage (-h), help.
+
+    Every command has them, `tartools demo` and the like included.
+    """
 
     version: Annotated[bool, Option("--version", "Show the version and exit.")] = False
     usage: Annotated[bool, Option("-h", "Show the usage, the options and two examples, and exit.")] = False
@@ -48,7 +51,15 @@ class About(Group, shared=True):
 
 
 class Inputs(Group, shared=True):
-    """The shards to read, and how strictly."""
+    """Options that name the shards to read, and say which of their faults are accepted.
+
+    Attributes:
+      inputs: arguments SHARD; None: stdin, unless there are lists.
+      files_from: lists of shard names (-T).
+      null: names in lists end with NUL, not newline.
+      allow_pipe: lists may name commands.
+      lax, skip_special: see `Strictness`.
+    """
 
     inputs: Annotated[list[str] | None, Option("[SHARD]...", "Shards to read; without any, or for -, stdin.")] = None
     files_from: Annotated[
@@ -63,11 +74,15 @@ class Inputs(Group, shared=True):
 
     @property
     def named(self) -> tuple[list[str], list[str], str, bool]:
-        """Patterns, file lists, the separator of names in these, and True if they are trusted: what `expand` takes."""
+        """The arguments of `storage.expand.expand`: patterns, list files, separator of names in these, trusted or not."""
         return self.inputs or [], self.files_from or [], "\0" if self.null else "\n", self.allow_pipe
 
     def urls(self) -> "list[storage.url.Url]":
-        """Return the URLs of the shards, in order. Raises: as `expand`."""
+        """Return the URLs of the shards, in order, with braces and wildcards expanded.
+
+        Raises: StorageError for a list that can't be read or a wildcard without a match; UsageError if stdin is named
+        twice.
+        """
         from tartools.storage.expand import expand
 
         return expand(*self.named)
@@ -81,7 +96,7 @@ class Inputs(Group, shared=True):
 
 
 class DescribedInputs(Inputs, shared=True):
-    """The inputs of a command whose description explains each argument."""
+    """The options of `Inputs`, for a command whose help says what each argument means, such as tardiff A B."""
 
     inputs: Annotated[list[str] | None, Option("[SHARD]...", "Inputs, as described in --help; - is stdin.")] = None
 
@@ -94,7 +109,7 @@ Url = Annotated[
 
 
 class Output(Group, shared=True):
-    """The tar archive to write."""
+    """Options for the tar archive to write: url ("-" is stdout), force (replace a file), gzip (compress)."""
 
     url: Url = "-"
     force: Force = False
@@ -102,14 +117,14 @@ class Output(Group, shared=True):
 
     @property
     def destination(self) -> "Destination":
-        """The destination for `shards.writing`."""
+        """These options as the `Destination` that the functions of `shards.writing` take."""
         from tartools.shards.writing import Destination
 
         return Destination(self.url, self.force, self.gzip)
 
 
 class Fields(Group):
-    """The fields of a sample to pass on."""
+    """Options that select fields of samples: fields (-f; None: all), exclude (-x), verbatim (match exact case)."""
 
     fields: Annotated[
         list[str] | None,
@@ -137,7 +152,7 @@ Verbatim = Annotated[
 
 
 class Means(Group):
-    """How it is done."""
+    """Options for resources: parallel (workers; 0: one per core, up to 4), memory (bytes), tmpdir (temporary files)."""
 
     parallel: Workers = 0
     memory: Memory = 256 << 20
@@ -147,9 +162,13 @@ class Means(Group):
 def check_outputs(
     outputs: Mapping[str, str | None], force: bool, inputs: Sequence[str], forms: Mapping[str, OutputFormat] = {}
 ) -> None:
-    """Check the outputs *outputs*, by option, before anything is read: samples, or what *forms* says by option.
+    """Check all outputs of a command before anything is read.
 
-    Raises: UsageError if two are one file, unless that is /dev/null; as `check_output`.
+    *outputs*: URL by option, None if it was not given. *force*: existing files may be replaced. *inputs*: URLs that no
+    output may replace. *forms*: format by option; others are shards or tables.
+
+    Raises: UsageError if two outputs are one file (other than /dev/null) or a name does not fit its format;
+    StorageError if an output exists or is an input.
     """
     earlier_urls: dict[str, str] = {}
     for option, url in outputs.items():

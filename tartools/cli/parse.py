@@ -11,13 +11,13 @@ from typing import Any
 
 from tartools.cli.declare import REQUIRED, Declared
 
-MIN_SIMILARITY = 0.7  # of 1, at which two names are the same
-# environment variables
+MIN_SIMILARITY = 0.7  # of 1: equal names
+# values of environment variables
 TRUE_WORDS, FALSE_WORDS = {"1", "on", "t", "true", "y", "yes"}, {"", "0", "f", "false", "n", "no", "off"}
 
 
 class UnknownOptionError(ValueError):
-    """There is no such option. *word* is the argument, if it has several letters of options."""
+    """No option has this name. *word*: the argument it is in, if that has one-letter options, such as -xf; else ""."""
 
     def __init__(self, message: str, word: str) -> None:
         super().__init__(message)
@@ -25,11 +25,11 @@ class UnknownOptionError(ValueError):
 
 
 def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, interspersed: bool = True) -> dict[str, Any]:
-    """Return the values that *arguments* give to the options of a command, by name.
+    """Return the values that *arguments* give to the options of a command, by parameter name.
 
     With `-h`, `--help` or `--version`, return only that one. *declarations*: the options and arguments of the command.
-    Options that are not given are left out. Unless *interspersed*, what follows the first argument is an argument too.
-    Raises: ValueError with what is wrong.
+    Options that are not given are left out. Unless *interspersed*, all words after the first argument are arguments
+    too. Raises: ValueError with the message for the user.
     """
     declarations = list(declarations)
     values: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, intersp
     if twice := next((option for option in options if not option.repeats and options.count(option) > 1), None):
         raise ValueError(f"Invalid value: {'/'.join(twice.names)} is given twice")
     if about := next((option.name for option in options if option.name in ("usage", "help", "version")), ""):
-        return {about: True}  # whatever else is missing
+        return {about: True}  # even if a required option is missing
     for option, text in occurrences:
         value = True if option.flag else _judged(option, text)
         if option.repeats:
@@ -79,7 +79,10 @@ def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, intersp
 def _taken_apart(
     arguments: Sequence[str], options_by_name: Mapping[str, Declared], interspersed: bool
 ) -> tuple[list[tuple[Declared, str]], list[str]]:
-    """Return the options in *arguments*, each with the text of its value, and the other words."""
+    """Split *arguments* into (option, text of its value) pairs and the other words, both in order.
+
+    The text of a flag is "". Raises: UnknownOptionError; ValueError if a value is missing, or given to a flag.
+    """
     occurrences: list[tuple[Declared, str]] = []
     words: list[str] = []
     remaining = list(reversed(arguments))
@@ -109,7 +112,7 @@ def _taken_apart(
 
 
 def _find_option(options_by_name: Mapping[str, Declared], name: str, word: str = "") -> Declared:
-    """Return the option called *name*. Raises: UnknownOptionError, with *word*.
+    """Return the option called *name*. Raises: UnknownOptionError, with *word* and similar names.
 
     *word*: the argument, if *name* is one of several letters in it.
     """
@@ -133,22 +136,27 @@ def _spelling(one: Declared) -> str:
 
 
 def _following(option: Declared, name: str, remaining: list[str]) -> str:
-    """Return the next of the *remaining* words as the value of *option*."""
+    """Remove the next word from *remaining*, which is in reverse order, and return it as the value of *option*.
+
+    Raises: ValueError if there is none; *name*: the option as it was typed.
+    """
     if not remaining:
         raise ValueError(f"Option {_own(option, name)!r} requires an argument.")
     return remaining.pop()
 
 
 def _own(option: Declared, name: str) -> str:
-    """Return *name*, or if that is an alias, the last name of *option*."""
+    """Return the name of *option* for a message: *name* as typed, or its last name if that is an alias."""
     return name if name in option.names else option.names[-1]
 
 
 def _spelled(option: Declared) -> str:
+    """Return the quoted names of *option* for a message, separated by slashes."""
     return " / ".join(map(repr, option.names))
 
 
 def _judged(option: Declared, text: str) -> Any:
+    """Return the value of *option* for *text*. Raises: ValueError whose message names the option."""
     try:
         return option.value(text)
     except ValueError as error:
@@ -156,7 +164,10 @@ def _judged(option: Declared, text: str) -> Any:
 
 
 def _is_set(option: Declared) -> bool:
-    """True if the environment variable of the flag *option* sets it."""
+    """True if the environment variable of the flag *option* sets it.
+
+    Raises: ValueError if it is no word for true or false.
+    """
     text = os.environ.get(option.option.envvar, "").strip()
     if text.lower() not in TRUE_WORDS | FALSE_WORDS:
         accepted = ", ".join(sorted(TRUE_WORDS | FALSE_WORDS))
@@ -167,9 +178,9 @@ def _is_set(option: Declared) -> bool:
 
 
 def near(name: str, options: Iterable[str]) -> list[str]:
-    """Return the *options* that resemble *name*, sorted: a letter or the end is missing or wrong.
+    """Return the names in *options* that resemble *name*, sorted: a letter or the end is missing or wrong.
 
-    Too many options of one letter resemble each other, so there are none for them.
+    Names of one letter are never similar: too many of them would be.
 
     >>> near("--ratio", ["--version", "--verbatim"]), near("--coun", ["--count"]), near("--file", ["--files-from"])
     ([], ['--count'], ['--files-from'])

@@ -11,15 +11,15 @@ from typing import NoReturn
 
 from tartools import errors
 
-SIGNAL_STATUS_BASE = 128  # what a status is above this stands for a signal
+SIGNAL_STATUS_BASE = 128  # a status of 128 + N stands for signal N
 SIGNAL_POLL_SECONDS = 1.0  # seconds
 HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-came: list[int] = []  # signals; Python swallows what is raised in a finalizer, and the run then goes on to its end
+came: list[int] = []  # signals; Python swallows an exception in a finalizer, and the run then continues to its end
 
 
 class Interrupted(BaseException):
-    """A signal, the *number*, that asks us to end."""
+    """Raised in the main thread when a signal asks the process to end: SIGINT, SIGTERM or SIGHUP, the *number*."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -27,14 +27,11 @@ class Interrupted(BaseException):
 
 
 class WithoutPandas:
-    """A finder that says that there is no pandas: pyarrow imports it for most conversions, and needs it for none.
-
-    It takes 0.2 s.
-    """
+    """An import finder that hides pandas: pyarrow would import it, in 0.2 s, for most conversions, and needs it for none."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
-        """Find nothing. Raises: ModuleNotFoundError for pandas."""
+        """Return None, so that the next finder is asked for *name*. Raises: ModuleNotFoundError for pandas."""
         if name == "pandas":
             raise ModuleNotFoundError("not in a command", name=name)
 
@@ -52,17 +49,17 @@ def run(main: Callable[[], int]) -> NoReturn:
     if ticking:
         signal.signal(signal.SIGALRM, lambda *_: None)
         signal.setitimer(signal.ITIMER_REAL, SIGNAL_POLL_SECONDS, SIGNAL_POLL_SECONDS)
-    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # we would not see how what we start ends
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # else wait() could not tell us the status of our children
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in HANDLED_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
             signal.signal(number, _interrupt)
     status = main()
     for number in HANDLED_SIGNALS:
-        if signal.getsignal(number) == _interrupt:  # the interpreter, which ends now, would only complain
+        if signal.getsignal(number) == _interrupt:  # the interpreter ends now, and would print a traceback
             signal.signal(number, signal.SIG_DFL)
     if ticking:
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # what it is set back to by the interpreter would end us
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # the interpreter resets it to the default, by which a last tick would end us
         signal.setitimer(signal.ITIMER_REAL, 0)
     _let_go_of_standard_streams()
     if status > SIGNAL_STATUS_BASE:  # a shell must see that it was the signal
@@ -88,7 +85,7 @@ def print_now(text: str) -> None:
 
 
 def printable_lines(lines: bytes) -> bytes:
-    """Return *lines* for stdout: if that is a terminal, with control characters escaped but for tabs and newlines.
+    """Return *lines* for stdout; if that is a terminal, control characters but tabs and newlines are escaped.
 
     Bytes that are not UTF-8 are escaped too. In a pipe or a file, everything stays.
     """
@@ -99,20 +96,21 @@ def printable_lines(lines: bytes) -> bytes:
 
 
 def has_alarm() -> bool:
-    """Return whether our parent process has set a timer that ends us, as `perl -e 'alarm 10; exec @ARGV'` does."""
+    """True if the parent process set a timer that will end this one, as `perl -e 'alarm 10; exec @ARGV'` does."""
     return signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL)[0] > 0
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle a signal: ignore further ones and raise `Interrupted`; while a `__del__` runs, try again 1 ms later."""
     while frame is not None:
-        if frame.f_code.co_name == "__del__":  # Python would swallow what is raised here: once more, a little later
+        if frame.f_code.co_name == "__del__":  # Python would swallow the exception here: once more, a little later
             import threading
 
             threading.Timer(0.001, os.kill, (os.getpid(), number)).start()
             return
         frame = frame.f_back
     for ending_signal in HANDLED_SIGNALS:
-        signal.signal(ending_signal, signal.SIG_IGN)  # what is being cleaned up is cleaned up
+        signal.signal(ending_signal, signal.SIG_IGN)  # so that nothing interrupts the cleaning up
     came.append(number)
     raise Interrupted(number)
 
@@ -127,7 +125,7 @@ def _let_go_of_standard_streams() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open closed standard streams so that no file gets their descriptors; writing to them fails."""
+    """Open /dev/null for each standard stream that is closed, so that no file gets its number; writing to it fails."""
     for fd in range(3):
         try:
             os.fstat(fd)

@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 
     from tartools.cli.drawing import Painter
 
-FIRST_DRAW_SECONDS = 1.0  # seconds; what is done by then needs no progress
+FIRST_DRAW_SECONDS = 1.0  # seconds; a run that ends by then draws no progress
 DRAW_SECONDS = 0.25  # seconds between two drawings
-UNINTERRUPTED_MODULES = (__name__, "tartools.cli.drawing")  # what is not to be interrupted by a drawing
+UNINTERRUPTED_MODULES = (__name__, "tartools.cli.drawing")  # modules that no drawing may interrupt
 
 
 def say(name: str, text: str) -> None:
-    """Print one line: *text*, after the *name* of the command. A stderr that can't be written to is no failure."""
+    """Print *text* on one line of stderr, after the *name* of the command.
+
+    A stderr that can't be written to is no failure.
+    """
     try:
         sys.stderr.write(f"{name}: {printable(text)}\n")
         sys.stderr.flush()
@@ -39,10 +42,10 @@ def say(name: str, text: str) -> None:
 
 
 def is_wanted(output: str) -> bool:
-    """Return whether progress is drawn by default: stderr is a terminal, and the data go neither to one nor to a pipe.
+    """True if progress is drawn by default: stderr is a terminal, and the data go to no terminal and no pipe.
 
-    The data go to the URL *output*; "-" is stdout. So in `a | b | c > file` only c draws, and nothing mixes with what a
-    person reads.
+    The data go to the URL *output*; "-" is stdout. So in `a | b | c > file` only c draws, and nothing mixes with data
+    on a terminal.
     """
     try:
         if not os.isatty(2) or output.startswith("pipe:"):
@@ -53,7 +56,7 @@ def is_wanted(output: str) -> bool:
 
 
 def _is_read_at_once(file_status: os.stat_result) -> bool:
-    """True if output may be read while it is written: it is a pipe, a socket, or a device but /dev/null."""
+    """True if output may be read while it is written: it is a pipe, a socket, or a device other than /dev/null."""
     mode = file_status.st_mode
     if stat.S_ISCHR(mode):
         return file_status.st_rdev != os.stat(os.devnull).st_rdev
@@ -62,10 +65,11 @@ def _is_read_at_once(file_status: os.stat_result) -> bool:
 
 @contextmanager
 def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
-    """Draw the counts of *account* while the block runs, from the second second on, if *shown*.
+    """Draw the counts of *account* from the first second on while the block runs, if *shown*.
 
-    A timer's signal has it drawn, between two steps of the main thread: a thread would take time from the others, and
-    beside it nothing could be forked. There is but one timer, so one that is to end us stays as it is.
+    The signal of a timer has them drawn, between two steps of the main thread: a second thread would take time from the
+    others, and forking beside it would not be safe. A process has only one timer of this kind: if a parent has set it
+    to end us, nothing is drawn.
     """
     shown = shown and not has_alarm()
     if shown:
@@ -79,7 +83,8 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
     painters: list[Painter] = []  # one, as soon as there is something to draw
 
     def tick(_number: int, frame: FrameType | None) -> None:
-        while frame is not None:  # what is interrupted may be an import, or write to the terminal itself
+        """Draw, unless the signal has interrupted an import or another drawing."""
+        while frame is not None:  # the signal may have interrupted an import, or a write to the terminal
             if (
                 frame.f_code.co_filename.startswith("<frozen importlib")
                 or frame.f_globals.get("__name__") in UNINTERRUPTED_MODULES
@@ -93,7 +98,7 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
                 painters.append(drawing.Painter(name, account, say))
             painters[0].draw(time.monotonic() - begin)
         except (OSError, ValueError):  # stderr has been closed
-            signal.signal(signal.SIGALRM, lambda *_: None)  # the ticks go on, which others need
+            signal.signal(signal.SIGALRM, lambda *_: None)  # the ticks continue, since others need them
 
     before = signal.signal(signal.SIGALRM, tick)
     timer = signal.setitimer(signal.ITIMER_REAL, FIRST_DRAW_SECONDS, DRAW_SECONDS)
@@ -108,7 +113,7 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
 
 
 def summary(name: str, account: Account, seconds: float) -> None:
-    """Print the account of a run that took *seconds*: samples in and out, bytes, rate; for a listing its counts."""
+    """Print the totals of a run that took *seconds*: samples in and out, bytes, rate; for a listing or jobs, their counts."""
     watched = account.progress
     if watched.objects is not None or watched.jobs.total:
         from tartools.cli import drawing

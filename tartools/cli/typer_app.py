@@ -48,7 +48,10 @@ def short_help_text(name: str, manual: str, declarations: Iterable[Declared]) ->
 def _printed(
     name: str, text: str, declarations: Iterable[Declared], epilog: str | None = None, is_short: bool = False
 ) -> str:
-    """Return the help as Typer prints it: usage, *text*, arguments and options, *epilog*."""
+    """Return the help of the command *name* as Typer prints it: usage, *text*, arguments and options, *epilog*.
+
+    *is_short*: only the first sentence about each option.
+    """
 
     def nothing(**_: Any) -> None: ...
 
@@ -81,7 +84,7 @@ def _parameter(option: Declared, is_short: bool) -> inspect.Parameter:
 
 
 class _Application(TyperCommand):
-    """A Typer command: *obj* of its context ends the usage."""
+    """A Typer command whose usage line ends with the words in *obj* of its context, such as `[-- COMMAND...]`."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), *ctx.obj]
