@@ -1,9 +1,9 @@
 """The command line: options, errors to exit statuses, progress on stderr, signals.
 
-`declare` and `options` are what commands declare their parameters with, `command` makes a command of a function,
-`parse` reads command lines, and `typer_app` prints help; `process` and `progress` are the command as a process, and
-`drawing` is what progress looks like; `manual` and `completions` are made of the declarations. Only this package ends the process.
-Begin reading at `command.Command`.
+Commands declare their parameters with `declare` and `options`; `command` makes a command of a function, `parse` reads
+command lines, and `typer_app` prints help. `process` handles signals and standard streams, `progress` prints messages
+and totals, and `drawing` draws progress. `manual` and `completions` make files from the declarations. Only this package
+ends the process. Begin reading at `command.Command`.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ COMPLETION_INSTRUCTIONS = {
 }
 
 # A program for sh that prints the fields of the first archive, or the columns of the first table, among its arguments.
-# Only harmless names are printed, since they go into a command line. Only a table makes Tab start Python. Arguments with
-# a colon are left out: tar would take host:name for a file on another host.
+# Only harmless names are printed, since they go into a command line. Only a table makes Tab start Python. Arguments
+# with a colon are left out: tar would take host:name for a file on another host.
 FIELDS_SCRIPT = r"""for file; do
         case $file in -* | *:*) continue ;; "~/"*) file=$HOME/${file#??} ;; esac
         test -f "$file" || continue

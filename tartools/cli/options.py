@@ -74,7 +74,7 @@ class Inputs(Group, shared=True):
 
     @property
     def named(self) -> tuple[list[str], list[str], str, bool]:
-        """The arguments of `storage.expand.expand`: patterns, list files, separator of names in these, trusted or not."""
+        """The arguments of `storage.expand.expand`: patterns, list files, separator in these, trusted or not."""
         return self.inputs or [], self.files_from or [], "\0" if self.null else "\n", self.allow_pipe
 
     def urls(self) -> "list[storage.url.Url]":

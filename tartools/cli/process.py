@@ -27,7 +27,7 @@ class Interrupted(BaseException):
 
 
 class WithoutPandas:
-    """An import finder that hides pandas: pyarrow would import it, in 0.2 s, for most conversions, and needs it for none."""
+    """An import finder that hides pandas, which pyarrow would import for most conversions, without need, in 0.2 s."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
@@ -59,7 +59,7 @@ def run(main: Callable[[], int]) -> NoReturn:
         if signal.getsignal(number) == _interrupt:  # the interpreter ends now, and would print a traceback
             signal.signal(number, signal.SIG_DFL)
     if ticking:
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # the interpreter resets it to the default, by which a last tick would end us
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # with the default, which Python restores, a tick would kill us
         signal.setitimer(signal.ITIMER_REAL, 0)
     _let_go_of_standard_streams()
     if status > SIGNAL_STATUS_BASE:  # a shell must see that it was the signal

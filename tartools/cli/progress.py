@@ -113,7 +113,7 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
 
 
 def summary(name: str, account: Account, seconds: float) -> None:
-    """Print the totals of a run that took *seconds*: samples in and out, bytes, rate; for a listing or jobs, their counts."""
+    """Print the totals of a run that took *seconds*: samples in and out, bytes, rate, or listed shards, or jobs."""
     watched = account.progress
     if watched.objects is not None or watched.jobs.total:
         from tartools.cli import drawing
