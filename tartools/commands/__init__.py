@@ -40,7 +40,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Command:
-    """Import the command *name*: a script, or one of `BUILTINS`."""
+    """Import and return the command *name*: one that has a script, or one of `BUILTINS`."""
     from importlib import import_module
 
     module = f"_{name}" if name in BUILTINS else name
@@ -49,7 +49,7 @@ def load(name: str) -> Command:
 
 
 def _is_started_as_a_command() -> bool:
-    """Return whether this process is one of the commands, not a program of somebody who imports one."""
+    """True if this process was started as one of the commands; False if a user's program imports this package."""
     import os
 
     folder, name = os.path.split(sys.argv[0] if sys.argv else "")

@@ -28,7 +28,11 @@ def cache(
     url: Annotated[str | None, cli.Option("[URL]", "With --clear: an object, or the folder of several.")] = None,
     clear: Annotated[bool, cli.Option("--clear", "Remove the cached copies of URL, or all of them.")] = False,
 ) -> int:
-    """Run the command; return its exit status."""
+    """Print the cached objects, one a line, or with *clear* remove copies; return the exit status.
+
+    *url*: the object or folder to remove; None: all. The status is 1 if TARTOOLS_CACHE names no cache. Raises:
+    UsageError for a *url* without *clear*.
+    """
     if url is not None and not clear:
         raise UsageError("URL goes with --clear (see tartools cache --help)")
     text = os.environ.get("TARTOOLS_CACHE", "")

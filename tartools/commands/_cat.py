@@ -22,7 +22,16 @@ Workers = Annotated[
 
 
 class SampleChoice(cli.Group):
-    """The options that choose and order samples."""
+    """Options that select samples, order them and give them keys, in tarcat and tarpcat.
+
+    Attributes:
+      first: stop after so many samples written (-c).
+      skip, part: samples to read, by number (--skip, --slice).
+      interleave: number of shards to take samples from in turn.
+      shuffle: samples in the shuffle buffer; the list of shards is shuffled too.
+      seed: of the shuffle.
+      rekey: template of new keys.
+    """
 
     first: cli.Count = None
     skip: Annotated[int | None, Option("--skip N", "Skip the first N samples read.", minimum=0)] = None
@@ -51,7 +60,7 @@ class SampleChoice(cli.Group):
 
 
 class ReadAheadOptions(cli.Group):
-    """Options for reading shards ahead: memory, order of the samples, folder for temporary files."""
+    """Options for reading several shards at once: bytes of memory, any order of samples, folder of temporary files."""
 
     memory: cli.Memory = 256 << 20
     unordered: Annotated[bool, Option("--unordered", "Write samples as they arrive, in any order.")] = False
@@ -67,9 +76,11 @@ def cat(
     ahead: ReadAheadOptions,
     parallel: int | None,
 ) -> None:
-    """Write the samples of the shards of *source* that are *field_choice* to *output*.
+    """Run tarcat or tarpcat: write the selected samples of the shards of *source* to *output*.
 
-    So many shards are read in *parallel*; None: each in its turn.
+    *field_choice*, *choice*: which fields and samples, and in which order. *ahead*: how shards are read ahead.
+    *parallel*: number of shards read at once; 0: one per core; None: one after the other. Raises: UsageError for
+    options that exclude each other.
     """
     if ahead.unordered and choice.interleave:
         raise UsageError("--interleave and --unordered exclude each other")
@@ -90,6 +101,7 @@ def cat(
     workers = cli.workers(parallel or 0)
 
     def shards_ahead(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Batch]]:
+        """Return the batches of each shard, read ahead; with --unordered, those of all shards as if they were one."""
         from tartools.shards import prefetch
 
         if ahead.unordered:
@@ -107,7 +119,7 @@ def cat(
 
 
 def in_turn(shards: Iterator[Iterator[Item]], choice: SampleChoice) -> Iterator[Item]:
-    """Return the items of *shards*, one shard after the other, or interleaved as *choice* says."""
+    """Return the items of *shards*: one shard after the other, or from N shards in turn (--interleave)."""
     if not choice.interleave:
         return one_by_one(shards)
     from tartools.stages import shuffle
@@ -116,9 +128,10 @@ def in_turn(shards: Iterator[Iterator[Item]], choice: SampleChoice) -> Iterator[
 
 
 def selected(items: Iterator[Any], choice: SampleChoice, field_choice: cli.Fields, run: Pass[Any]) -> Iterator[Any]:
-    """Return the stages that *choice* and *field_choice* ask for, one behind the other.
+    """Return *items* passed through the stages of the options: slice, fields, shuffle, count, new keys.
 
-    *items*: samples, or numbers of rows, of which no option makes new samples.
+    *items*: samples; or row numbers, if the output is a table (then no option that changes samples is given). *run*:
+    the pass that yields them; its account counts samples left out.
     """
     from tartools.stages import select, shuffle
 

@@ -22,7 +22,10 @@ from tartools.errors import UsageError
 def completion(
     *, words: Annotated[list[str] | None, cli.Option("SHELL", "The shell: bash, zsh or fish.")] = None
 ) -> int:
-    """Run the command; return its exit status. Completions call it with `table FILE` to get the columns of a table."""
+    """Print the shell lines that enable completion for the shell in *words*: bash, zsh or fish; return 0.
+
+    The completions themselves call it with `table FILE`, for the names of a table's columns. Raises: UsageError.
+    """
     words = words or []
     if len(words) == 2 and words[0] == "table":
         text: str | None = completions.columns_of(words[1])

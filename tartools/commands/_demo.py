@@ -51,7 +51,10 @@ DEMO_LINES = (
 def demo(
     *, directory: Annotated[str | None, cli.Option("[DIRECTORY]", "An empty or new directory to work in.")] = None
 ) -> int:
-    """Run the demo; return the exit status."""
+    """Draw pictures in *directory*, then print and run each command line of the demo there; return the exit status.
+
+    *directory*: None makes a temporary one. The status is 1 if it is not empty, or a line fails.
+    """
     folder = Path(directory or tempfile.mkdtemp(prefix="tartools-demo-")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
@@ -76,7 +79,7 @@ def demo(
 
 
 def draw_pictures(folder: Path) -> None:
-    """Draw the pictures: `folder/CLASS/NN.jpg`, the same ones every time."""
+    """Draw 20 pictures of each of 3 classes as `folder/CLASS/NN.jpg`: the same ones every time."""
     from PIL import Image, ImageDraw
 
     chance = random.Random(0)

@@ -19,7 +19,7 @@ from tartools.tar.compression import split_packed
 
 
 class ExportOutput(cli.Group, shared=True):
-    """The file to write."""
+    """Options for the one file to write: url ("-" is stdout), force (replace it)."""
 
     url: cli.Url = "-"
     force: cli.Force = False
@@ -31,7 +31,7 @@ class ExportOutput(cli.Group, shared=True):
 
 
 class SampleSelection(cli.Fields):
-    """Which fields of how many samples to write."""
+    """Options of the samples to export: their fields (see `cli.Fields`), and count, the number to write."""
 
     count: cli.Count = None
 
@@ -46,13 +46,14 @@ def export(
     specs: Sequence[str] | None = None,
     check: Callable[[], object] = lambda: None,
 ) -> None:
-    """Write the samples of the inputs *source* by *write* to a file in the format *form*.
+    """Write the samples of the inputs *source* to a file in the format *form*, as all tar2... commands but tar2tsv do.
 
-    `write` gets the samples, with the fields that *specs* choose and `selection.exclude` does not name, until it has
-    counted `selection.count` of them as written. *check* raises if a library is missing; it is called once the inputs
-    are known to be there.
-    Raises: UsageError for what is not written to a terminal, or compressed inside and named otherwise; as
-    `readable_back`; what they raise.
+    *write*: called with the samples and the file; counts in *account* what it writes. *specs*: the fields to keep, as
+    -f gives them; None if *write* selects them. *selection*: has the fields to drop, and the count. *check*: raises if
+    a library is missing; called once the inputs exist.
+
+    Raises: UsageError if stdout is a terminal and the format is binary, or if a codec's suffix does not fit; the errors
+    of `readable_back`, *check* and *write*.
     """
     full_url = Url(output.url)
     if not form.is_packed and full_url.scheme != "pipe" and (bare := split_packed(full_url.name)[0]) != full_url.name:
@@ -74,10 +75,10 @@ def export(
 
 
 def until_written(samples: Iterable[Sample], count: int, account: Account) -> Iterator[Sample]:
-    """Yield *samples* until *account* counts *count* as written; read no further.
+    """Yield *samples* until *account* has counted *count* of them as written; read no further.
 
-    The writer counts a sample, or leaves it out for want of fields, before it takes the next one. So -c counts behind
-    -f, whether the stages or the writer choose the fields.
+    The writer counts a sample, or leaves it out because it has none of the fields, before it takes the next one. So -c
+    counts after -f, whether a stage or the writer selects fields.
     """
     if count:
         for sample in samples:
@@ -87,10 +88,10 @@ def until_written(samples: Iterable[Sample], count: int, account: Account) -> It
 
 
 def readable_back(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Yield *samples*, after a check that tarcreate makes the same samples of them.
+    """Yield *samples* unchanged, after checking that tarcreate can make the same samples from the file.
 
-    Raises: SampleError for a key that tarcreate refuses (absolute, or with `..`), and for two adjacent samples with
-    one key, which readers would take for one.
+    Raises: SampleError for a key that tarcreate refuses (absolute, or with `..`), and for two adjacent samples with one
+    key, which readers would take for one.
     """
     last: bytes | None = None
     for sample in samples:
@@ -110,7 +111,7 @@ def readable_back(samples: Iterable[Sample]) -> Iterator[Sample]:
 
 
 def write_readable(lines: Iterable[bytes], sink: Sink, output: ExportOutput) -> None:
-    """Write *lines* to *sink*, which is *output*; a terminal gets no control characters."""
+    """Write *lines* to *sink*; if *output* is a terminal, with control characters escaped."""
     from tartools.formats.textwrite import write_lines
 
     write_lines(map(process.printable_lines, lines) if output.is_terminal else lines, sink)

@@ -12,7 +12,7 @@ from tartools.commands import BUILTINS, COMMANDS_BY_TASK, load
 
 
 def generated_here() -> dict[str, str]:
-    """Return every generated file: its path in the project, and its text."""
+    """Return the text of every file generated from the commands, by its path in the project."""
     by_task = [name for names in COMMANDS_BY_TASK.values() for name in names if name not in BUILTINS]
     return manual.generated([load(name) for name in by_task], list(map(load, BUILTINS)))
 

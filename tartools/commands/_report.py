@@ -8,7 +8,10 @@ from tartools import storage
 
 
 def print_facts(facts: dict[str, Any], as_json: bool, report: ModuleType) -> None:
-    """Print *facts*: as JSON, on a terminal as the parts of *report*, otherwise as its lines, one fact each."""
+    """Print *facts* on stdout: as JSON if *as_json*, as tables on a terminal, otherwise as lines, one fact each.
+
+    *report*: the module of `tartools.show` that makes tables and lines of such facts, by `parts` and `plain_lines`.
+    """
     from tartools.show import terminal
     from tartools.show.sections import drawn_report
 

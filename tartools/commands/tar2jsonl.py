@@ -33,10 +33,11 @@ from tartools.storage.streams import Sink
 
 @cli.command(__doc__)
 def tar2jsonl(account: Account, source: cli.Inputs, selection: SampleSelection, output: ExportOutput) -> None:
-    """Run the command."""
+    """Write the samples of *source* to *output* as JSON lines. Raises: TarToolsError, as `export` says."""
     from tartools.formats import jsonl
 
     def write(samples: Iterator[Sample], sink: Sink) -> None:
+        """Write *samples* to *sink*, one JSON object per line."""
         write_readable(jsonl.json_lines(samples, account), sink, output)
 
     export(account, source, output, JSON_LINES, write, selection, selection.fields)

@@ -52,7 +52,10 @@ def tar2parquet(
         list[str] | None, Option("--binary NAMES", "Columns to store as plain bytes, in quotes: 'jpg txt'.")
     ] = None,
 ) -> None:
-    """Run the command."""
+    """Write the samples of *source* to a Parquet file, a row for each. Raises: TarToolsError, as `export` says.
+
+    *binary*: names of columns, separated by blanks, to store as plain bytes.
+    """
     from tartools.formats.parquetwrite import ParquetLayout, write_parquet
     from tartools.tables import schema
 

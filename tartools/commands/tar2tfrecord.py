@@ -34,7 +34,7 @@ from tartools.storage.streams import Sink
 
 @cli.command(__doc__)
 def tar2tfrecord(account: Account, source: cli.Inputs, selection: SampleSelection, output: ExportOutput) -> None:
-    """Run the command."""
+    """Write the samples of *source* to a TFRecord file, a record for each. Raises: TarToolsError, as `export` says."""
     from tartools.formats import textwrite, tfrecord
     from tartools.samples.columnfields import ChosenColumns
 
@@ -42,6 +42,7 @@ def tar2tfrecord(account: Account, source: cli.Inputs, selection: SampleSelectio
     chosen = ChosenColumns(words, (), str if selection.verbatim or words is None else str.lower, hidden=False)
 
     def write(samples: Iterator[Sample], sink: Sink) -> None:
+        """Write *samples* to *sink*, one framed tf.train.Example each."""
         textwrite.write_lines(tfrecord.frames(samples, account, chosen), sink)
 
     export(account, source, output, TFRECORD, write, selection, check=tfrecord.check_protobuf)

@@ -52,7 +52,15 @@ TEXT_FORMATS = {"tsv": TSV, "csv": CSV, "jsonl": JSON_LINES}
 
 
 class TableOptions(cli.Group):
-    """Options for the format of the table."""
+    """Options for the columns and the format of the rows.
+
+    Attributes:
+      fields: the columns besides the key (-f).
+      nokey, noheader: write no column __key__, no line of names.
+      csv, jsonl: the format; TSV if both are False.
+      missing: text to write where a sample lacks a value (--fill); None: that is an error.
+      verbatim: match case, keep final newlines.
+    """
 
     fields: Annotated[
         list[str] | None,
@@ -84,7 +92,11 @@ def tar2tsv(
     output: ExportOutput,
     first: cli.Count = None,
 ) -> None:
-    """Run the command."""
+    """Write a row with the chosen columns for each sample of *source* to *output*, as TSV, CSV or JSON lines.
+
+    *first*: number of samples to write; None: all. Raises: UsageError for options that exclude each other; SampleError
+    for a missing value, or a column without any.
+    """
     if table.csv and table.jsonl:
         raise UsageError("--csv and --jsonl exclude each other")
     columns = textwrite.parse_columns(table.fields or (), key=not table.nokey)
@@ -98,6 +110,7 @@ def tar2tsv(
     max_workers = 1 if one_by_one else min(cli.workers(0), DEFAULT_WORKERS)
 
     def rows(task: ShardTask[textwrite.EmptyColumns]) -> Iterator[bytes]:
+        """Yield the rows of the batches of *task*, encoded; its result is which columns were empty."""
         with closing_upstream(task.batches):
             task.result = yield from textwrite.tsv_rows(task.batches, shape, account, first)
 

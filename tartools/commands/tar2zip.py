@@ -40,7 +40,10 @@ def tar2zip(
     output: ExportOutput,
     deflate: Annotated[bool, Option("--deflate", "Compress each member.")] = False,
 ) -> None:
-    """Run the command."""
+    """Write the members of all samples of *source* to a zip file. Raises: TarToolsError, as `export` says.
+
+    *deflate*: compress each member.
+    """
     from tartools.formats.zipfiles import write_zip
 
     write = partial(write_zip, account=account, deflate=deflate)

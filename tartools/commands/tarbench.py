@@ -95,7 +95,10 @@ DEFAULT_MAX_WORKERS = 4  # by default
 
 
 def worker_list(text: str) -> str:
-    """Return the numbers of workers in *text*, and 0, which tells where the time goes. Raises: ValueError."""
+    """Convert a list such as "2 4" or "2,4" to numbers of workers, sorted, separated by blanks, with 0 added.
+
+    Only without workers can be measured where the time goes. Raises: ValueError for other texts.
+    """
     words = text.replace(",", " ").split()
     if not words or not all(word.isascii() and word.isdigit() and len(word) < 4 for word in words):
         raise ValueError(f"not a list of numbers: {text!r}; write '0 2 4'")
@@ -103,7 +106,7 @@ def worker_list(text: str) -> str:
 
 
 class Data(cli.Group):
-    """Options for the data to measure."""
+    """Options for the data to measure: count (samples at most), size (bytes at most), tmpdir (folder for copies)."""
 
     count: Annotated[int, Option("-c --count N", "Take the first N samples.", minimum=1)] = DEFAULT_SAMPLES
     size: Annotated[
@@ -113,7 +116,15 @@ class Data(cli.Group):
 
 
 class Ways(cli.Group):
-    """How to measure."""
+    """Options for the measurements.
+
+    Attributes:
+      workers: numbers of DataLoader workers, separated by blanks; None: 0 and one per core up to 4.
+      batch: samples in a batch.
+      seconds, passes: how long each row is measured.
+      cold: drop the files from the page cache before each pass.
+      dry_run: only list the rows.
+    """
 
     workers: Annotated[
         str | None,
@@ -141,7 +152,11 @@ def tarbench(
     ways: Ways,
     json: Annotated[bool, Option("--json", "Print one JSON object.")] = False,
 ) -> None:
-    """Run the command."""
+    """Measure how fast training can read the first samples of *source*, and print facts and advice.
+
+    Copies of local data are in a temporary folder, which is removed at the end. Raises: StorageError if torch or
+    pyarrow is not installed; TarToolsError if a row fails.
+    """
     if missing := [name for name in ("torch", "pyarrow") if importlib.util.find_spec(name) is None]:
         raise StorageError(f"this needs {' and '.join(missing)}: {errors.how_to_install(*missing)}")
     urls = source.urls()
@@ -155,7 +170,14 @@ def tarbench(
 
 
 class BenchPlace(NamedTuple):
-    """Samples in one *form*: their *urls*, the local *files* that hold them, and the number of *samples*."""
+    """The samples to measure in one form.
+
+    Attributes:
+      form: LOOSE_FORM, ZIP_FORM, TAR_FORM or TABLE_FORM.
+      urls: the URLs to give to a data set of that form.
+      files: local files with the bytes, to drop from the page cache.
+      samples: their number.
+    """
 
     form: str
     urls: list[str]
@@ -170,7 +192,11 @@ Taken = dict[str, Any]  # what is measured: samples, bytes, fields
 def bench_facts(
     urls: Sequence[str], account: Account, reading: Reading, data: Data, ways: Ways, folder: Path
 ) -> dict[str, Any]:
-    """Return the measurements of *urls* as facts of --json."""
+    """Measure the samples of *urls* in each form and order with each number of workers; return the facts of --json.
+
+    *folder*: temporary folder for copies. For a dry run the rows have no measurements. Raises: TarToolsError, with key
+    and shard of the sample in the source.
+    """
     kind, origins = form_of_all(urls), Origins()
     if is_on_server(urls[0], kind):
         data_facts, places = places_on_server(urls, kind, account, data, folder)
@@ -214,7 +240,10 @@ def bench_facts(
 
 
 def form_of_all(urls: Sequence[str]) -> str:
-    """Return the form that all of *urls* have. Raises: UsageError if they differ; StorageError if one is not there."""
+    """Return the form that all of *urls* have: LOOSE_FORM (a folder, a prefix), ZIP_FORM, TABLE_FORM or TAR_FORM.
+
+    Raises: UsageError if they differ, or for two folders; StorageError if one does not exist.
+    """
     kinds = set()
     for url in urls:
         parsed = Url(url)
@@ -233,7 +262,7 @@ def form_of_all(urls: Sequence[str]) -> str:
 
 
 def is_on_server(url: str, kind: str) -> bool:
-    """True if the samples of *url*, of this *kind*, are on a server; of a table, its first samples count."""
+    """True if the samples of *url*, in the form *kind*, are on a server; for a table, any of its first ones."""
     if kind != TABLE_FORM:
         return storage.is_far(url)
     from tartools.tables import source
@@ -247,7 +276,10 @@ def is_on_server(url: str, kind: str) -> bool:
 
 
 def others_seconds() -> tuple[float, float] | None:
-    """Return the processor seconds of other programs, and the seconds of all processors; None if unknown."""
+    """Return (CPU seconds of other programs, CPU seconds of all cores, idle ones too), since the start of the system.
+
+    None if there is no /proc/stat.
+    """
     try:
         ticks = [int(word) for word in storage.content("/proc/stat").split()[1:9]]  # proc(5)
     except StorageError:
@@ -260,9 +292,10 @@ def others_seconds() -> tuple[float, float] | None:
 def places_of_copies(
     urls: Sequence[str], kind: str, account: Account, reading: Reading, data: Data, folder: Path, dry: bool
 ) -> tuple[Taken, list[BenchPlace], Origins]:
-    """Copy samples of *urls* to *folder*, with numbers as keys; return facts, places of copies, and original keys.
+    """Copy the first samples of *urls* into *folder* in each form, with numbers as keys.
 
-    For a *dry* run only a shard is made. Raises: what reading raises.
+    Return (facts about the data, the places of the copies, key and shard in the source of each sample). *kind*: form of
+    *urls*. *data*: limits. A *dry* run makes only the shard. Raises: TarToolsError.
     """
     account.progress.phase = Phase("copying")
     origins: Origins = []
@@ -270,6 +303,7 @@ def places_of_copies(
     size = 0
 
     def numbered(samples: Iterable[Sample]) -> Iterator[Sample]:
+        """Yield the first *samples*, up to the limits; record their keys, shards, fields and bytes."""
         nonlocal size
         for sample in select.take_first(samples, data.count):
             account.samples_out += 1
@@ -323,7 +357,10 @@ def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Re
 def places_on_server(
     urls: Sequence[str], kind: str, account: Account, data: Data, folder: Path
 ) -> tuple[Taken, list[BenchPlace]]:
-    """Choose samples of *urls* on a server; return facts and places; writes a table of them to *folder*."""
+    """Choose the first samples of *urls*, on a server, in the form *kind*; return facts about them, and their places.
+
+    They are measured in place: only a table of them is written, to *folder*. Their bytes and fields are unknown: None.
+    """
     from tartools.train.bench import bench_dataset
     from tartools.train.tabledataset import table_of
 
@@ -349,7 +386,10 @@ def places_on_server(
 
 
 def error_in_source(error: TarToolsError, origins: Origins) -> TarToolsError:
-    """Return *error*, which a row met in our copies, with the key and the shard that its sample has in the source."""
+    """Return *error*, raised for a sample of our copies, with the key and shard of that sample in the source.
+
+    *origins*: key and shard by number of the sample. An error that names no sample is returned unchanged.
+    """
     key_match = match(r"sample '(\d{8})'", error.message)
     if key_match is None or not origins:
         return error

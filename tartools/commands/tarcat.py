@@ -47,5 +47,8 @@ def tarcat(
     workers: _cat.Workers = None,
     ahead: _cat.ReadAheadOptions,
 ) -> None:
-    """Run the command."""
+    """Write the samples of *source* to *output*, one shard after the other: see `_cat.cat`.
+
+    *workers*: number of shards to read at once, 0 for one per core; None: one after the other.
+    """
     _cat.cat(account, source, output, field_choice, choice, ahead, workers)

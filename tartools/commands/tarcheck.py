@@ -110,7 +110,14 @@ for weight in SEVERITIES:
 
 
 class CheckOptions(cli.Group):
-    """Options for the checks and their report."""
+    """Options for the checks and their report.
+
+    Attributes:
+      expect: names of fields that each sample must have.
+      decode: decode payloads, not only look at their first bytes.
+      ignore: codes of findings to leave out, separated by blanks.
+      json: print one JSON object.
+    """
 
     expect: Annotated[
         list[str] | None, Option("--expect NAMES", "Fields that each sample must have: 'jpg;png cls'.")
@@ -125,7 +132,7 @@ class CheckOptions(cli.Group):
 
 
 class FixOptions(cli.Group):
-    """Options for the repaired output."""
+    """Options for the repaired output: fix, output (URL or pattern), unique (--drop-duplicates), force."""
 
     fix: Annotated[bool, Option("--fix", "Write the intact samples to OUTPUT.")] = False
     output: Annotated[
@@ -139,7 +146,11 @@ class FixOptions(cli.Group):
 
 @cli.command(MANUAL)
 def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed: FixOptions, means: cli.Means) -> int:
-    """Run the command."""
+    """Check all samples of *source*, print the findings, and with --fix write intact samples; return the exit status.
+
+    It is 1 if there are errors or warnings; with --fix it is 0 (omissions, which the account counts, make it 1).
+    Raises: UsageError.
+    """
     expect = select.choices_of(options.expect, "--expect")
     ignored = frozenset((options.ignore or "").replace(",", " ").split())
     for code in sorted(ignored - CODES.keys()):

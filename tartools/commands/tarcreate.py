@@ -129,7 +129,11 @@ DEFAULT_KEY_TEMPLATE = "{:09d}"
 
 
 class PlanOptions(cli.Group):
-    """Options for the source of samples."""
+    """Options for the source of samples: a plan, or one of *folder*, *zips*, *parquets* and *tfrecords*.
+
+    `checked_source` says which other options go with each. *base* is the directory of -C, *template* makes keys from
+    row numbers, *exclude* has patterns of files to leave out.
+    """
 
     plan: Annotated[str | None, Option("[PLAN]", "The plan; without it, or for -, stdin.")] = None
     form: Annotated[
@@ -188,12 +192,15 @@ class PlanOptions(cli.Group):
 
 @cli.command(__doc__)
 def tarcreate(account: Account, options: PlanOptions, output: cli.Output) -> None:
-    """Run the command."""
+    """Make samples from the source that *options* name, and write them to *output*. Raises: TarToolsError."""
     checked_source(options).write(options, account, output)
 
 
 def write_plan(options: PlanOptions, account: Account, output: cli.Output) -> None:
-    """Write the samples of a table, of JSON lines, or of a recipe."""
+    """Write the samples that a table, JSON lines or a recipe plans. Raises: StorageError, UsageError, SampleError.
+
+    *options*: name the plan; one that is not in the current directory is looked for in that of -C.
+    """
     name = options.plan or "-"
     inside = os.path.join(options.base, name)  # one that is not here may be in the directory of -C
     if Url(name).scheme == "" and options.base and not os.path.lexists(name) and os.path.lexists(inside):
@@ -218,7 +225,7 @@ def write_plan(options: PlanOptions, account: Account, output: cli.Output) -> No
 
 
 def check_plan(head: bytes, name: str) -> None:
-    """Raise SampleError if the file *name*, which begins with *head*, is no plan, but samples or a payload."""
+    """Raise SampleError if the file *name* is no plan: *head*, its first bytes, are those of an archive or a payload."""
     if option := MAGIC_OPTIONS.get(head[:4]):
         raise SampleError(f"this is not a plan; tarcreate {option} FILE makes samples of it", url=name)
     if head[TAR_MAGIC] == b"ustar":
@@ -230,7 +237,7 @@ def check_plan(head: bytes, name: str) -> None:
 
 
 def write_folder(options: PlanOptions, account: Account, output: cli.Output) -> None:
-    """Write the samples of the files in a folder."""
+    """Write the samples made of the files below the folder that *options* name. Raises: TarToolsError."""
     from tartools.formats.folder import Folder, from_folder
 
     path = os.path.join(options.base, options.folder or "")
@@ -239,7 +246,10 @@ def write_folder(options: PlanOptions, account: Account, output: cli.Output) -> 
 
 
 def write_files(options: PlanOptions, account: Account, output: cli.Output) -> None:
-    """Write the samples of zip files, Parquet files or TFRecord files."""
+    """Write the samples of the zip files, Parquet files or TFRecord files that *options* name.
+
+    Raises: TarToolsError.
+    """
     urls = expand(options.zips or options.parquets or options.tfrecords or [])
     storage.check_inputs(urls)
     storage.check_output(output.url, output.force, urls)
@@ -261,7 +271,7 @@ def write_files(options: PlanOptions, account: Account, output: cli.Output) -> N
 
 
 class PlanSource(NamedTuple):
-    """A kind of source: its argument or option *name*, the other options that it *takes*, and its function."""
+    """A kind of source: its argument or option *name*, other options that it *takes*, and the function *write* for it."""
 
     name: str
     takes: tuple[str, ...]
@@ -281,10 +291,10 @@ MAGIC_OPTIONS = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # how files begin th
 
 
 def checked_source(options: PlanOptions) -> PlanSource:
-    """Return the kind of source: a plan by default.
+    """Return the kind of source that *options* name; a plan by default.
 
-    Raises: UsageError for two of them, for options that do not go with it, for a template of keys or a field that can
-    be none.
+    Raises: UsageError if they name two, for options that do not go with it, for an impossible --key-template or
+    --class.
     """
     values = options.plan, options.folder, options.zips, options.parquets, options.tfrecords
     sources = [source for source, value in zip(SOURCES, values, strict=True) if value is not None]
@@ -318,7 +328,7 @@ def checked_source(options: PlanOptions) -> PlanSource:
 
 
 def write_objects(options: PlanOptions, account: Account, output: cli.Output, origin: PlanOrigin) -> None:
-    """Write the samples that the JSON lines *origin* plan, which are read twice: first for their sources."""
+    """Write the samples that the JSON lines of *origin* plan; read them twice, first to check the files they name."""
     from tartools.formats import jsonl
 
     with packed.seekable_packed(origin.name) as file:
@@ -329,7 +339,10 @@ def write_objects(options: PlanOptions, account: Account, output: cli.Output, or
 
 
 def write_planned(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: PlanOrigin) -> None:
-    """Write the samples that *origin* plans. If they are a list, all their sources are looked at before."""
+    """Write the samples that *origin* plans to *output*.
+
+    If they are a list, all files that they name are checked before.
+    """
     if isinstance(samples, list):
         check_sources((part for sample in samples for part in sample.parts), output, origin)
     checked_samples = plan.told_of_file_names(samples, account, origin.name)
@@ -338,7 +351,7 @@ def write_planned(samples: Iterable[PlannedSample], account: Account, output: cl
 
 
 def told_of_other_forms(samples: Iterable[Sample], account: Account) -> Iterator[Sample]:
-    """Yield *samples*; warn of the first key that equals an earlier one but for its Unicode form.
+    """Yield *samples*; warn once of a key that equals an earlier one except for its Unicode form (NFC, NFD).
 
     Holds: the first 10,000 keys that are not ASCII.
     """
@@ -357,7 +370,10 @@ def told_of_other_forms(samples: Iterable[Sample], account: Account) -> Iterator
 
 
 def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: PlanOrigin) -> None:
-    """Check the inputs of *parts*, planned by *origin*, and that *output* is not one of them."""
+    """Check that the files of *parts*, planned by *origin*, can be read, and that *output* is none of them.
+
+    Raises: TarToolsError, with the line of the plan.
+    """
     sources: dict[str, PlannedMember] = {}  # URLs, each with the first part that names it
     listed: list[str] = []  # by a folder, which names each file once
     for part in parts:
@@ -378,7 +394,10 @@ def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: Pl
 
 
 def directory_advice(url: str, origin: PlanOrigin) -> str:
-    """Return advice about -C if the file *url*, a relative path in *origin*, does not exist."""
+    """Return advice about -C, to end a message, if the file *url*, a relative path in *origin*, does not exist.
+
+    Otherwise, or if there is no advice, return "".
+    """
     if not Url(url).is_local or storage.exists(url):
         return ""
     path = path_of(url)

@@ -80,14 +80,23 @@ MAX_DISTANCE_BITS = (
 
 
 def bits_apart(text: str) -> int:
-    """Return the distance *text*. Raises: ValueError."""
+    """Convert *text* to a distance in bits, from 0 to 15. Raises: ValueError."""
     if not text.isascii() or not text.isdecimal() or int(text) > MAX_DISTANCE_BITS:
         raise ValueError(f"not a number of bits from 0 to {MAX_DISTANCE_BITS}: {text!r}")
     return int(text)
 
 
 class AlikeOptions(cli.Group):
-    """Which samples are alike, and which of them is kept."""
+    """Options that say which samples are duplicates, and which of them is kept.
+
+    Attributes:
+      by: names of fields with equal payloads (--equal).
+      near: field with pictures that look alike.
+      distance: bits in which hashes may differ; None: 6.
+      keep: "first" or "largest".
+      against: URLs of other data sets, whose samples count as kept.
+      missing: keep samples that can't be compared.
+    """
 
     by: Annotated[str | None, Option("--equal NAMES", "Samples with equal payloads of these fields: 'jpg txt'.")] = None
     near: Annotated[str | None, Option("--near FIELD", "Samples whose pictures in this field look alike.")] = None
@@ -105,7 +114,7 @@ class AlikeOptions(cli.Group):
 
 
 class DedupOutputs(cli.Group):
-    """Options for outputs besides the kept samples."""
+    """Options for outputs besides the kept samples: rest (samples left out), report (TSV), page (HTML); None: none."""
 
     rest: Annotated[str | None, Option("--rest URL", "Write the samples left out to this file or URL.")] = None
     report: Annotated[
@@ -115,7 +124,7 @@ class DedupOutputs(cli.Group):
 
 
 class DedupMeans(cli.Group):
-    """How it is done."""
+    """Options for resources: parallel (workers; 0: one per core), memory (bytes), tmpdir (temporary files)."""
 
     parallel: cli.Parallel = 0
     memory: cli.Memory = 256 << 20
@@ -131,7 +140,10 @@ def tardedup(
     extra_outputs: DedupOutputs,
     means: DedupMeans,
 ) -> None:
-    """Run the command."""
+    """Find duplicates among the samples of *source*, write the other samples to *output*, and the reports.
+
+    Raises: TarToolsError.
+    """
     comparison = the_comparison(criteria)
     urls = source.urls()
     against = expand(criteria.against, [], "\n") if criteria.against is not None else []
@@ -181,7 +193,7 @@ def tardedup(
 
 
 def the_comparison(criteria: AlikeOptions) -> Comparison:
-    """Return the comparison of the options. Raises: UsageError."""
+    """Return the comparison that *criteria* ask for: by pictures, by some fields, or by all. Raises: UsageError."""
     if criteria.by is not None and criteria.near is not None:
         raise UsageError("--equal and --near exclude each other: pictures that are equal are near, too")
     if criteria.near is None and criteria.distance is not None:
@@ -202,7 +214,10 @@ def the_comparison(criteria: AlikeOptions) -> Comparison:
 
 
 def say_left_out(sides: Sequence[DedupSide], pairs: Iterable[bytes], account: Account) -> None:
-    """Say how many samples were left out, and how many could not be compared."""
+    """Warn of the number of duplicates left out, and of samples that could not be compared.
+
+    *pairs*: a record of each sample left out. *sides*: the input last, before it the data of --against, if any.
+    """
     pair_sides = [pair_of(record).side for record in pairs]
     if pair_sides:
         leaked = f", {pair_sides.count(AGAINST_SIDE):,} of them of samples of --against" if sides[1:] else ""

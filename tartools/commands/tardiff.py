@@ -89,7 +89,15 @@ CHANGE_MARKS = {ADDED: "+", REMOVED: "-", CHANGED: "~", REORDERED: ">"}
 
 
 class DiffOptions(cli.Group):
-    """Options for the report and the output."""
+    """Options for the report and the output.
+
+    Attributes:
+      digest: print the digest of one data set.
+      list_keys, json: print keys, or one JSON object, in place of the summary.
+      unordered: ignore the order of samples.
+      output: URL for the new and changed samples, or None.
+      force: replace the output.
+    """
 
     digest: Annotated[bool, Option("--digest", "Print the digest of one data set: any number of SHARDs.")] = False
     list_keys: Annotated[bool, Option("--list-keys", "List the keys of the samples that differ.")] = False
@@ -103,7 +111,10 @@ class DiffOptions(cli.Group):
 
 @cli.command(__doc__, trouble=2)
 def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions, means: cli.Means) -> int:
-    """Run the command."""
+    """Compare the data sets A and B of *source* and print the differences; return 1 if there are any, otherwise 0.
+
+    With --digest print the digest of one data set, and return 0. Raises: TarToolsError; its status is 2.
+    """
     max_workers = means.parallel or min(cli.workers(0), DEFAULT_WORKERS)
     reading = Reading(source.strictness, tmpdir=means.tmpdir)
     check_options(options, source)
@@ -132,7 +143,7 @@ def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions,
 
 
 def check_options(options: DiffOptions, source: cli.DescribedInputs) -> None:
-    """Raise UsageError if options do not go together, or if there are not two sides."""
+    """Raise UsageError if options exclude each other, or if *source* does not have two data sets (without --digest)."""
     used_options = [
         f"--{name.replace('_', '-')}"
         for name in ("list_keys", "json", "unordered", "output")
@@ -156,7 +167,10 @@ def check_options(options: DiffOptions, source: cli.DescribedInputs) -> None:
 
 
 def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, options: DiffOptions, means: cli.Means) -> bool:
-    """Print the differences of *a* and *b*; return True if there are any. *new* gets the samples to write."""
+    """Print the differences of *a* and *b*; return True if there are any.
+
+    *new*: gets the position and key of each new or changed sample of *b*, if there is an output.
+    """
     sort = partial(external_sort, memory=means.memory // MEMORY_SHARES, tmpdir=means.tmpdir)
     counts, fields = Counter[str](), Counter[str]()
     pairs = None if options.unordered else Spool(means.memory // MEMORY_SHARES, means.tmpdir)

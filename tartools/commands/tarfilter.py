@@ -64,12 +64,23 @@ from tartools.storage.expand import read_list
 
 
 def share_of_keys(text: str) -> range:
-    """Return the numbers of the keys in the share *text*. Raises: ValueError."""
+    """Convert a fraction such as 0.1 or 1/3 to the range of the 64-bit key numbers below it. Raises: ValueError."""
     return range(shares.bound(text))
 
 
 class FilterConditions(cli.Group):
-    """Which samples."""
+    """Options that say which samples are selected: those that meet all conditions.
+
+    Attributes:
+      expression: an expression that must be true (-S).
+      keys: file with a list of keys.
+      present: names of fields that a sample must have.
+      sample, hash: ranges of key numbers, with and without the seed (--sample, --share).
+      seed: of --sample.
+      invert: select the samples that do not meet the conditions.
+      missing: an expression that fails is false (--ignore-errors).
+      verbatim: match case, keep final newlines.
+    """
 
     expression: Annotated[
         str | None, Option("-S --select EXPR", "Samples for which EXPR is true, such as 'int(cls) == 3'.")
@@ -141,7 +152,10 @@ def tarfilter(
     rest: Rest = None,
     tmpdir: cli.TmpDir = None,
 ) -> None:
-    """Run the command."""
+    """Write the samples of *source* that meet *conditions* to *output*, and the others to *rest*, if given.
+
+    Raises: TarToolsError.
+    """
     sample_filter = the_filter(conditions)
     urls = source.urls()
     cli.check_outputs({"-o": output.url, "--rest": rest}, output.force, [*urls, *filter(None, [conditions.keys])])

@@ -52,7 +52,15 @@ CONTROL_CHARACTER = "[^\t-\r -~\xa0-\U0010ffff]"  # control characters but for t
 
 
 class FirstConditions(cli.Group):
-    """Which sample, and which of its fields."""
+    """Options that say which sample is written, and which of its fields.
+
+    Attributes:
+      fields: alternative names of the field; None: the first member.
+      expression: must be true for the sample (-S).
+      key: its key.
+      place: its number, from 0 (-i).
+      verbatim: match case, keep final newlines.
+    """
 
     fields: Annotated[
         list[str] | None, Option("-f --fields SPEC", "Field to write: jpg, or 'jpg;png' for the first that exists.")
@@ -67,7 +75,10 @@ class FirstConditions(cli.Group):
 
 @cli.command(__doc__)
 def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) -> None:
-    """Run tarfirst: write the payload of the chosen field of the first sample that meets *conditions* to stdout."""
+    """Write one payload to stdout: the chosen field of the first sample of *source* that meets *conditions*.
+
+    Raises: SampleError if no sample does; UsageError for more than one field, or binary data on a terminal.
+    """
     words = select.parse_words(conditions.fields)
     if len(words) > 1 or any(word.new for word in words):
         raise UsageError("-f takes a single field, or a;b for the first of these that a sample has")
@@ -95,7 +106,11 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) 
 def numbered_samples(
     urls: Sequence[str], account: Account, reading: Reading, conditions: FirstConditions
 ) -> Iterator[tuple[int, Sample]]:
-    """Yield the samples of *urls* that may meet the *conditions*, with their numbers, in order."""
+    """Yield (number, sample) for the samples of *urls* that may meet the *conditions*, in order.
+
+    By key or number, tables are searched by their columns, and yield the samples that match; otherwise all samples are
+    read.
+    """
     if conditions.key is not None or conditions.place is not None:
         from tartools.tables import tablesamples
 
@@ -115,9 +130,10 @@ def first_match(
     field: tuple[str, ...],
     lacking: dict[str, None],
 ) -> io.BufferedReader | None:
-    """Return the payload to write: of the first of the numbered *samples* that meets all conditions and has it.
+    """Return the payload to write, open, or None: of the first of the numbered *samples* that meets all conditions.
 
-    The fields of those that have it not are added to *lacking*.
+    *field*: alternative names; () is the first member. Samples that have none of them do not match; their fields are
+    added to *lacking*.
     """
     for index, sample in samples:
         if conditions.place in (None, index) and conditions.key in (None, sample.key):
@@ -133,7 +149,7 @@ def first_match(
 
 
 def check_text(file: io.BufferedReader) -> None:
-    """Raise UsageError unless *file* is text without control characters, which a terminal would obey; go to its start.
+    """Raise UsageError unless *file* is UTF-8 without control characters, which a terminal would obey; then rewind it.
 
     Holds: 1 MiB.
     """
@@ -154,7 +170,10 @@ def check_text(file: io.BufferedReader) -> None:
 
 
 def nothing(read: int, expression: "Expression | None", field: Iterable[str], lacking: Iterable[str]) -> str:
-    """Return the message when no sample matched; *lacking*: fields of samples without *field*."""
+    """Return the message that none of *read* samples matched, with a hint.
+
+    *lacking*: fields of the samples that had none of *field*.
+    """
     text = f"none of {read} samples matches"
     if expression and expression.unseen:
         text += f"; none had {' '.join(expression.unseen)}, the fields were: {field_list(expression.fields_seen)}"
@@ -166,7 +185,7 @@ def nothing(read: int, expression: "Expression | None", field: Iterable[str], la
 
 
 def torn(account: Account, key: str | None) -> str:
-    """Return the end of the message if *key*, or any key that was read, returns later in its shard."""
+    """Return the end of a message, if *key* (None: any key) was seen to return later in its shard; otherwise ""."""
     for raw, shard in account.torn.items():
         name = raw.decode("utf-8", "surrogateescape")
         if key in (None, name):

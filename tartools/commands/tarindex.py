@@ -107,7 +107,7 @@ from tartools.tables.tablewriter import RowBatch
 
 
 class TableOutput(cli.Group):
-    """Options for the output."""
+    """Options for the output: url (a table; with --for a directory), force, format (the tool of --for, or None)."""
 
     url: Annotated[str, Option("-o --output TABLE", "File or URL to write; with --for, a directory.")] = ""
     force: cli.Force = False
@@ -118,7 +118,14 @@ class TableOutput(cli.Group):
 
 
 class ColumnOptions(cli.Group):
-    """Options for the columns of the table."""
+    """Options for the columns of the table besides those that every table has.
+
+    Attributes:
+      fields: columns of values (-f).
+      pictures, decode: columns about pictures, from headers or decoded.
+      hashed: fields to add digests of (--hash).
+      likened: fields to add picture hashes of (--dhash).
+    """
 
     fields: Annotated[
         list[str] | None, Option("-f --fields SPEC", "Columns of values, in quotes: 'cls json:score'.")
@@ -132,11 +139,11 @@ class ColumnOptions(cli.Group):
 
     @property
     def named(self) -> bool:
-        """Whether there are some."""
+        """True if any of these columns are asked for."""
         return bool(self.fields or self.pictures or self.decode or self.hashed or self.likened)
 
     def wanted(self) -> facts.TableFacts:
-        """Return the facts for columns. Raises: UsageError."""
+        """Return the facts about samples that these options store in columns. Raises: UsageError."""
         table_facts = facts.parse_facts(self.fields or (), self.hashed or (), self.likened or ())
         return table_facts._replace(pictures=self.pictures or self.decode, decoded=self.decode)
 
@@ -151,7 +158,10 @@ def tarindex(
     parallel: cli.Parallel = 0,
     tmpdir: cli.TmpDir = None,
 ) -> None:
-    """Run the command."""
+    """Write a table of the samples of *source*, or with --for indexes for another tool. Raises: TarToolsError.
+
+    *old*: table whose rows are copied for unchanged shards (--update).
+    """
     urls = source.urls()
     reading = Reading(source.strictness, tmpdir=tmpdir)
     indexing = shardrows.Indexing(reading, cli.workers(parallel))
@@ -182,7 +192,11 @@ def tarindex(
 def updated_table(
     urls: Sequence[str], old: str, account: Account, indexing: shardrows.Indexing
 ) -> tuple[RowInputs, Iterator[RowBatch]]:
-    """Return the rows of the table *old*, made anew from *urls*, in batches; say how much of it is as it was."""
+    """Return (inputs, batches of rows) of the table *old*, updated for the shards *urls*; warn of what changed.
+
+    *urls*: empty stands for the shards of *old* that still exist. The warning has the numbers of shards taken over,
+    read and dropped, and columns that are null in shards read now.
+    """
     update = shardrows.updated_rows(urls, old, account, indexing)
     account.warn(f"{shown(old)}: shards taken over: {update.taken}, read: {update.read}, dropped: {update.dropped}")
     if lost := shardrows.empty_columns(update):

@@ -82,7 +82,15 @@ DAMAGE_PATTERN = r"\.t(?:ar|gz)\S*: at byte \d+: (?!this is not|the input is emp
 
 
 class Items(cli.Group):
-    """The items to work on."""
+    """Options for the items to work on.
+
+    Attributes:
+      spec: pattern of items, with braces or wildcards (-s).
+      files_from: files with more items, one per line (-T).
+      null: items in these end with NUL.
+      allow_pipe: items may name commands.
+      only: "K/N": part K of N, from 1.
+    """
 
     spec: Annotated[str | None, Option("-s --spec ITEMS", "Items: '{000..147}', or a wildcard such as 'in-*.tar'.")] = (
         None
@@ -96,7 +104,16 @@ class Items(cli.Group):
 
 
 class Policy(cli.Group):
-    """Options for the test that an item is done, and for failed items."""
+    """Options that say when an item is done, and what happens to failed ones.
+
+    Attributes:
+      output: pattern of the output; an item is done if it exists.
+      redo: run finished items again.
+      retries: number of retries of a failed item.
+      timeout: seconds after which a command is killed.
+      fail_fast: start no more items after a failure.
+      log: file to append outcomes to.
+    """
 
     output: Annotated[str, Option("-o --output PATTERN", "An item is done if this exists; {} stands for the item.")] = (
         ""
@@ -113,7 +130,14 @@ class Policy(cli.Group):
 
 
 class Resources(cli.Group):
-    """Where commands run, and how many at a time."""
+    """Options for where commands run, and how many at a time.
+
+    Attributes:
+      jobs: items at a time; 0: one per core; None: as many as fit.
+      engine: "local", "ray", or None to decide by the other options.
+      address: of the Ray cluster.
+      cpus: cores for an item on Ray.
+    """
 
     jobs: Annotated[
         int | None,
@@ -148,7 +172,10 @@ def tarjob(
     dry_run: DryRun = False,
     report_of: ReportOf = None,
 ) -> None:
-    """Run the command."""
+    """Run a command for each of *items* that is not done yet; print their outputs, log and count the results.
+
+    *dry_run*: print the commands only. *report_of*: log to summarize instead. Failed items become omissions.
+    """
     if report_of is not None:
         if words or dry_run or (items, policy, resources) != (Items(), Policy(), Resources()):
             raise UsageError("--summarize reads a log and runs nothing: it takes no other options")
@@ -195,7 +222,7 @@ def tarjob(
 
 
 def print_report(name: str, account: Account) -> None:
-    """Print the report of the log *name*. Raises: StorageError."""
+    """Print a report of the log *name*; count each item in it that is not done as an omission. Raises: StorageError."""
     records = logs.last_records(storage.content(name), name).values()
     with storage.writing("-") as sink:
         sink.write("".join(f"{printable(line)}\n" for line in logs.report_of_log(records)).encode())
@@ -203,7 +230,7 @@ def print_report(name: str, account: Account) -> None:
 
 
 def checked_command(words: Sequence[str], items: Items, policy: Policy, resources: Resources) -> list[str]:
-    """Return COMMAND. Raises: UsageError for options that exclude each other or have impossible values."""
+    """Return COMMAND, the *words*. Raises: UsageError if it or the items are missing, or for impossible options."""
     if not items.spec and not items.files_from:
         raise UsageError("no items given: use -s ('{000..147}', 's3://bucket/in-*.tar') or -T FILE")
     if not words:
@@ -231,9 +258,10 @@ def run_todo(
     account: Account,
     on_retry: localjobs.OnRetry,
 ) -> localjobs.Results:
-    """Run *todo* where the options say, and yield each with its result as it ends. Ray does not call *on_retry*.
+    """Run *todo* on this machine or on Ray, and yield (task, result) for each as it ends.
 
-    Raises: UsageError if the program does not exist.
+    *command*: the words of COMMAND, whose -p says how many cores an item needs. *on_retry*: called with the task and
+    the result of a failed try that will be repeated, but not on Ray. Raises: UsageError if the program does not exist.
     """
     commands = os.listdir(os.path.dirname(__file__))
     cores = tasks.workers_in(command, {name.removesuffix(".py") for name in commands if name.startswith("tar")})
@@ -257,7 +285,11 @@ def run_todo(
 
 
 def items_at_once(jobs: int | None, cores: int | None, count: int, account: Account) -> int:
-    """Return how many of *count* items run at a time: *jobs*, else as many as fit if each takes *cores* (0: all)."""
+    """Return how many of *count* items run at a time.
+
+    *jobs*: -p of tarjob; 0: one per core; None: as many as the cores allow. *cores*: cores that each item uses; 0: all;
+    None: one. The limit of open files may reduce the number, with a warning.
+    """
     workers_per_item = 1 if cores is None else cli.workers(cores)
     item_limit = min(max(1, cli.workers(0) // workers_per_item) if jobs is None else cli.workers(jobs), count)
     allowed = min(item_limit, localjobs.most_at_once())
@@ -269,7 +301,10 @@ def items_at_once(jobs: int | None, cores: int | None, count: int, account: Acco
 
 
 def print_results(results: localjobs.Results, account: Account, policy: Policy, record: localjobs.OnRetry) -> None:
-    """Print the output of commands, and record, count and report each of *results*."""
+    """Print the stdout of each command in *results* as it ends; *record*, count and report its result.
+
+    *policy*: whether there is a log. A failed item is an omission.
+    """
     with closing(results), storage.writing("-") as sink:
         for task, result in results:
             if result.stdout:

@@ -80,7 +80,16 @@ TWO_INPUTS_HINT = (
 
 
 class JoinOptions(cli.Group):
-    """Options of the join: the fields to add, and the samples that get them."""
+    """Options of the join: B, the fields to add, and the samples of A to write.
+
+    Attributes:
+      second: URL or pattern of B (--with); None: the last argument.
+      form, key, dots, encoding: how rows of B are read.
+      fields, exclude: fields of B to add, and not to add.
+      left: also write samples of A without a partner; anti: only those.
+      prefer: "a" or "b", for fields that both have; None: an error.
+      verbatim: match case.
+    """
 
     second: Annotated[
         str | None, Option("--with B", "The data set with the fields to add; then all arguments are shards of A.")
@@ -121,7 +130,10 @@ def tarjoin(
     memory: cli.Memory = 256 << 20,
     tmpdir: cli.TmpDir = None,
 ) -> None:
-    """Run the command."""
+    """Write the samples of A with the fields that B has for their keys to *output*. Raises: TarToolsError.
+
+    If nothing is added, the output may be a table.
+    """
     words = words_of_fields(options)
     adds = words is None or bool(words)
     if adds:
@@ -148,6 +160,7 @@ def tarjoin(
         run = DataSet(a, account, places, cli.workers(0)).to([output.url], output.force, output.gzip)
 
         def flags(keys: Sequence[bytes]) -> list[bool]:
+            """Return for each of *keys* whether its sample is written."""
             return [(value is None) is options.anti for value in partners.find(keys)]
 
         run.select(lambda batch: flags(batch.keys), flags)
@@ -156,7 +169,10 @@ def tarjoin(
 
 
 def words_of_fields(options: JoinOptions) -> list[select.Word] | None:
-    """Return the words of -f, None for all fields. Raises: UsageError for options that do not go together."""
+    """Return the words of -f, parsed; None: all fields are added; []: none is (--anti, or -f '').
+
+    Raises: UsageError for options that exclude each other.
+    """
     if options.anti:
         used_options = {"--left": options.left, "-f": options.fields, "-x": options.exclude, "--prefer": options.prefer}
         for name, value in used_options.items():

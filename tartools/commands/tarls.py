@@ -45,7 +45,7 @@ from tartools.tar import compression
 
 
 class Prefixes(cli.Group):
-    """Options for the prefixes to list."""
+    """Options for the prefixes to list: urls, lists of them (files_from), null (names end with NUL), allow_pipe."""
 
     urls: Annotated[
         list[str] | None,
@@ -61,12 +61,12 @@ class Prefixes(cli.Group):
 
     @property
     def end(self) -> str:
-        """The byte after each name."""
+        """The character after each name: NUL with --null, otherwise a newline."""
         return "\0" if self.null else "\n"
 
 
 class Form(cli.Group):
-    """Which objects to list, and how."""
+    """Options for the listing: every (all objects, not only shards), and its format: long, json or brace."""
 
     every: Annotated[bool, Option("--all", "List every object, not only shards.")] = False
     long: Annotated[bool, Option("-l --long", "Print size and time before each name.")] = False
@@ -76,7 +76,7 @@ class Form(cli.Group):
 
 @cli.command(__doc__)
 def tarls(account: Account, prefixes: Prefixes, form: Form) -> None:
-    """Run the command."""
+    """Print the shards at each of *prefixes*, one per line, in the format *form*. Raises: UsageError; StorageError."""
     if form.long + form.json + form.brace > 1:
         raise UsageError("--long, --json and --brace exclude each other")
     urls = with_lists(prefixes.urls or [], prefixes.files_from or [], prefixes.end, prefixes.allow_pipe) or [""]
@@ -88,7 +88,10 @@ def tarls(account: Account, prefixes: Prefixes, form: Form) -> None:
 
 
 def shards_at(url: str, every: bool, account: Account) -> Iterator[ListedObject]:
-    """Yield the shards at *url*, or *every* object there, and count them. Raises: StorageError if there is none."""
+    """Yield the shards at *url*, or *every* object there; count them in *account*.
+
+    Raises: StorageError if there is none.
+    """
     progress = account.progress
     before = progress.objects = progress.objects or 0
     for entry in ls(url):
@@ -106,7 +109,10 @@ def shards_at(url: str, every: bool, account: Account) -> Iterator[ListedObject]
 
 
 def written_entries(entries: Iterator[ListedObject], form: Form, end: str, account: Account) -> Iterator[str]:
-    """Yield the text of each of *entries*, with *end* after it; omit names that contain it."""
+    """Yield the lines of the listing of *entries* in the format *form*, each with *end* after it.
+
+    With --brace a line may stand for several entries. A name that contains *end* is omitted, except with --json.
+    """
     if form.json:
         for url, size, modified, _ in entries:
             yield json.dumps({"url": url, "size": size, "modified": moment(modified)}) + end
@@ -122,7 +128,7 @@ def written_entries(entries: Iterator[ListedObject], form: Form, end: str, accou
 
 
 def is_one_line(url: str, end: str, account: Account) -> bool:
-    """True if *url* reads back where names end with *end*; report it if not."""
+    """True if the name *url* does not contain *end*; otherwise report it as an omission."""
     if end in url:
         account.omit(
             f"{url}: not listed, as its name holds {'a line feed; -0' if end != chr(0) else 'NUL; --json'} lists it"
@@ -131,7 +137,7 @@ def is_one_line(url: str, end: str, account: Account) -> bool:
 
 
 def moment(seconds: float | None) -> str | None:
-    """Return the time *seconds* after 1970 in UTC, as ISO 8601 has it; None if it is not known, or no such time."""
+    """Return the time *seconds* after 1970 in UTC, as in ISO 8601; None if it is unknown or out of range."""
     if seconds is None:
         return None
     try:

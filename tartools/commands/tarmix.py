@@ -67,7 +67,15 @@ NUMBER_NAME_HINT = "a file whose name is a number is written ./0.7"
 
 
 class MixingOptions(cli.Group):
-    """How much is mixed, and under which keys."""
+    """Options for the mixture.
+
+    Attributes:
+      stop: "first", "all" or "longest": when a source ends, stop, continue without it, or repeat it.
+      total: samples to write at most (--count).
+      seed: of the draws.
+      rekey: template of new keys.
+      tmpdir: folder of temporary files.
+    """
 
     stop: Annotated[
         Stop, Option("--stop", "When a source ends: stop (first), continue without it (all), or repeat it (longest).")
@@ -86,7 +94,10 @@ class MixingOptions(cli.Group):
 
 @cli.command(__doc__)
 def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wanted: MixingOptions) -> None:
-    """Run the command."""
+    """Mix the sources that *source* names by shares and shards, and write the mixture to *output*.
+
+    Raises: TarToolsError.
+    """
     shares, groups = zip(
         *sources_in(with_lists(*source.named, is_name=lambda word: share_in(word) is None)), strict=True
     )
@@ -98,6 +109,7 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wa
     )
 
     def begin(size: int | None) -> None:
+        """Set the bytes, shards and samples that progress expects, as far as known; *size*: bytes of the inputs."""
         if wanted.stop == "all" and wanted.total is None:  # otherwise it is not known how much is read
             account.progress.expected = size
         if wanted.stop != "longest":  # which reads some of them more than once
@@ -119,9 +131,9 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wa
 
 
 def share_in(word: str) -> int | None:
-    """Return a whole number in proportion to the share that *word* is; None if it is no number.
+    """Return the share that *word* is, times 10**18, so that it is a whole number; None if *word* is not a number.
 
-    Raises: UsageError for a number that is not a share.
+    Raises: UsageError for a number that can't be a share: 0, negative, infinite, or of more than 18 digits.
 
     >>> share_in("0.7") == 7 * share_in("1e-1"), share_in("a.tar")
     (True, None)
@@ -138,7 +150,7 @@ def share_in(word: str) -> int | None:
 
 
 def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
-    """Return the sources that *words* name: whole numbers in proportion to their shares, and their shards.
+    """Return (share, shards) of each source that *words* name; shares are whole numbers, as in `share_in`.
 
     Raises: UsageError; the errors of `expand`.
     """
@@ -164,7 +176,10 @@ def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
 
 
 def rekeyed(mixing: Iterable[tuple[Any, int, int]], template: str | None) -> Iterator[Any]:
-    """Yield the items of *mixing*; if *template* is given they are samples, and get the keys that it says."""
+    """Yield the items of *mixing*, (item, number of its source, round) triples.
+
+    With a *template* the items are samples, and get keys made from it.
+    """
     if template is None:
         yield from (item for item, _, _ in mixing)
         return

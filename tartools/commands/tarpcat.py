@@ -33,5 +33,8 @@ def tarpcat(
     workers: cli.Parallel = 4,
     ahead: _cat.ReadAheadOptions,
 ) -> None:
-    """Run the command."""
+    """Write the samples of *source* to *output*, as tarcat does, reading several shards at once: see `_cat.cat`.
+
+    *workers*: number of shards to read at once; 0: one per core.
+    """
     _cat.cat(account, source, output, field_choice, choice, ahead, workers)

@@ -61,7 +61,18 @@ MAX_SAMPLES_UNDER_WAY = 1000  # samples whose command runs, or has ended and wai
 
 
 class Work(cli.Group):
-    """The command to run, and how."""
+    """Options for the command to run.
+
+    Attributes:
+      line, script, words: the command, given by -c, by -s, or after `--`.
+      shell: program that runs *line*.
+      parallel: workers; 0: one per core.
+      unordered: write samples as they finish.
+      errors: "abort", "skip" or "ignore" if the command fails.
+      timeout: seconds after which it is killed.
+      report: file for a list of failed samples.
+      first: samples to read at most (--count).
+    """
 
     line: Annotated[str | None, Option("-c --command CMD", "Run CMD for each sample.")] = None
     script: Annotated[str | None, Option("-s --script FILE", "Run the script FILE for each sample.")] = None
@@ -85,7 +96,15 @@ class Work(cli.Group):
 
 
 class Directory(cli.Group):
-    """Where the files of a sample are, and which of them count."""
+    """Options for the directory of a sample.
+
+    Attributes:
+      subdirs: each subdirectory becomes a sample (-S).
+      base: name of the files before the field.
+      log: field that gets the output of the command, or None.
+      keep: do not remove the directories.
+      tmpdir: where they are made.
+    """
 
     subdirs: Annotated[
         bool, Option("-S --subdirs", "Make a sample from each subdirectory that CMD leaves: one in, any number out.")
@@ -100,7 +119,10 @@ class Directory(cli.Group):
 
 @cli.command(__doc__)
 def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work, directory: Directory) -> None:
-    """Run the command."""
+    """Run a command on each sample of *source* and write the samples that it leaves to *output*.
+
+    Raises: TarToolsError.
+    """
     options = directory_options(work, directory)
     arguments = shell_arguments(work.shell, command_line(work), work.script)
     urls = source.urls()
@@ -124,7 +146,10 @@ def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work
 
 @contextmanager
 def failure_report(url: str | None, force: bool) -> Iterator[OnFailure]:
-    """Give a function that adds a failed sample to the table *url*, which appears when the block ends normally."""
+    """Yield a function that adds a failed sample to the table *url*, which appears when the block ends normally.
+
+    It takes the task and the reason. *url*: None: it does nothing.
+    """
     if url is None:
         yield lambda task, why: None
         return
@@ -149,7 +174,10 @@ def processed(
     account: Account,
     on_failure: OnFailure,
 ) -> Generator[Sample, None, None]:
-    """Yield the results of the shell command *arguments* for *samples* in *folders*, in order unless --unordered."""
+    """Yield the samples that the shell command *arguments* makes of *samples*, in order unless --unordered.
+
+    *folders*: makes the directories. *on_failure*: called with a failed task, and why.
+    """
     workers = cli.workers(work.parallel)
     with closing(Shells(arguments, folders, keyed=workers > 1, timeout=work.timeout)) as shells:
         tasks, threads = folders.write(samples), Threads(workers, runner(shells, work), shells.stop)
@@ -165,7 +193,10 @@ def processed(
 
 
 def command_line(work: Work) -> str | None:
-    """Return the shell command line, None for a script. Words after `--` are quoted. Raises: UsageError."""
+    """Return the command line for the shell; None if a script is given. Words after `--` are quoted.
+
+    Raises: UsageError if there are none, or no such program.
+    """
     if work.words is None:
         return work.line
     if not work.words:
@@ -182,9 +213,9 @@ def command_line(work: Work) -> str | None:
 
 
 def runner(shells: Shells, work: Work) -> Callable[[SampleTask], Outcome]:
-    """Return a function that runs one task, and returns how that went.
+    """Return a function that runs the command for one task in *shells*, and returns its outcome.
 
-    With `-e abort` it starts nothing behind a failed task: those results are not needed.
+    With `-e abort` it runs no task after a failed one, because their results are not needed.
     """
     stops = work.errors == "abort" and not work.unordered
     failed: list[int] = []
@@ -201,7 +232,7 @@ def runner(shells: Shells, work: Work) -> Callable[[SampleTask], Outcome]:
 
 
 def directory_options(work: Work, directory: Directory) -> DirectoryOptions:
-    """Return how samples become directories by the options. Raises: UsageError."""
+    """Return the options for sample directories, from those of the command. Raises: UsageError for invalid ones."""
     if [work.line, work.script, work.words].count(None) != 2:
         raise UsageError("give what to run: either -c COMMAND, or -s SCRIPT, or -- and the words of a command")
     if work.report is not None and work.errors == "abort":

@@ -65,7 +65,15 @@ MAX_COUNTED_BYTES = 64 << 20  # bytes of local files that are read to count thei
 
 
 class Sheet(cli.Group):
-    """The page to write, and the samples to draw for it."""
+    """Options for the page and for samples drawn at random.
+
+    Attributes:
+      url: the page to write (--html), or None.
+      force: replace it.
+      drawn: number of samples to draw from all (--random).
+      seed: of the draw.
+      large: larger pictures on the page.
+    """
 
     url: Annotated[str | None, Option("--html FILE", "Write a page for a browser: one file, no network needed.")] = None
     force: cli.Force = False
@@ -89,7 +97,10 @@ def tarshow(
         bool, Option("-i --interactive", "Show one sample at a time; page with the keyboard.")
     ] = False,
 ) -> None:
-    """Run the command."""
+    """Display the samples of *source*: as text and pictures, in a pager if *interactive*, or as a page.
+
+    *first*: samples to read at most. *pictures*: protocol by which the terminal draws. Raises: TarToolsError.
+    """
     check_usage(contact, pictures, interactive)
     urls = source.urls()
     if contact.url is not None:
@@ -98,6 +109,7 @@ def tarshow(
     reading = Reading(source.strictness, Need.FIELDS if keeps_samples else Need.PAYLOADS)
 
     def read(account: Account, reading: Reading) -> Iterator[Sample]:
+        """Return the samples to show; called again, with another *reading*, only to count them."""
         samples = read_samples(urls, account, reading)
         samples = select.by_specs(
             samples, field_choice.fields, field_choice.exclude, account, verbatim=field_choice.verbatim
@@ -109,6 +121,7 @@ def tarshow(
         return samples
 
     def total() -> int | None:
+        """Return the number of samples, if it is known or quickly counted."""
         places = reading.only(Need.PLACES)
         return None if contact.drawn else count_quickly(urls, lambda account: read(account, places))
 
@@ -134,7 +147,7 @@ def tarshow(
 
 
 def check_usage(contact: Sheet, pictures: str, interactive: bool) -> None:
-    """Raise UsageError if the options exclude each other, or if stdout cannot be used interactively."""
+    """Raise UsageError if options exclude each other, or if -i is given and stdout is not a capable terminal."""
     if interactive and not os.isatty(1):
         raise UsageError("-i needs a terminal on stdout")
     if interactive and os.environ.get("TERM") == "dumb":
@@ -150,7 +163,10 @@ def check_usage(contact: Sheet, pictures: str, interactive: bool) -> None:
 def page_of_samples(
     samples: Iterator[Sample], url: str, contact: Sheet, title: str, first: int | None, account: Account
 ) -> None:
-    """Write an HTML page of the *samples* that *contact* and *first* choose to *url*; warn of samples left out."""
+    """Write an HTML page of *samples* to *url*, with the *title*; warn if it does not show all, or some are broken.
+
+    *contact*, *first*: how many samples are read, and drawn of these.
+    """
     from tartools.show.html import page
 
     drawn = page.DEFAULT_SAMPLES_ON_PAGE if first is None and contact.drawn is None else contact.drawn
@@ -167,13 +183,14 @@ def page_of_samples(
 
 
 def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: Account, max_count: int) -> bool:
-    """Write *samples* to stdout as *screen* shows them, one row at a time; stop before there are *max_count* lines.
+    """Write *samples* to stdout as *screen* shows them, a row at a time, up to *max_count* lines; then warn of flaws.
 
-    Return whether there are more samples. The first row is written in any case. Then say which samples have flaws.
+    Return True if there are more samples. The first row is written in any case.
     """
     printed, has_more, summary = 0, False, Summary(MAX_PLACES_LISTED)
 
     def note(sample: Sample, broken: bool) -> None:
+        """Count the fields of *sample*, and whether it is broken."""
         summary.add_combination("/".join(sample.fields), 1, [(summary.samples, sample.key)])
         summary.samples += 1
         if broken:
@@ -194,7 +211,10 @@ def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: A
 
 
 def count_quickly(urls: Sequence[str], read: Callable[[Account], Iterator[Sample]]) -> int | None:
-    """Return how many samples *read* gives; None unless *urls* are sound local files that are read quickly."""
+    """Return the number of samples that *read* yields; None if that would take long, or fails.
+
+    It takes long unless *urls* are local files, of at most 64 MiB of headers and payloads to read.
+    """
     if any(storage.plain_size(url) is None for url in urls):
         return None
     account, number = Account(say=lambda _text: None), 0

@@ -66,7 +66,7 @@ MIN_MEMORY_BYTES = 1 << 16  # bytes; with less, sorting does little but merging
 
 
 def memory_size(text: str) -> int:
-    """Return the number of bytes *text*. Raises: ValueError for less than 64K."""
+    """Convert *text* to a number of bytes, such as 64M. Raises: ValueError for less than 64K."""
     size = cli.byte_size(text)
     if size < MIN_MEMORY_BYTES:
         raise ValueError(f"{text} is too little to sort with; 64K is the least")
@@ -74,7 +74,17 @@ def memory_size(text: str) -> int:
 
 
 class Sorting(cli.Group):
-    """Options for the order, and for memory and temporary files."""
+    """Options for the order, and for memory and temporary files.
+
+    Attributes:
+      sortkey, sorttype: value to sort by, and how values compare; None: by the name.
+      reverse: descending order.
+      unique: which of equal samples is kept: "first", "last"; None: all.
+      missing: where samples without the value go; None: an error.
+      seed: of a shuffle.
+      verbatim: match case, keep final newlines.
+      memory, tmpdir: bytes of memory, folder of temporary files.
+    """
 
     sortkey: Annotated[
         str, Option("-s --sort-key FIELD", "Sort by this field, such as cls or meta.json:width.", aliases="--sortkey")
@@ -107,7 +117,7 @@ class Sorting(cli.Group):
 
 @cli.command(__doc__)
 def tarsort(account: Account, source: cli.Inputs, output: cli.Output, sorting: Sorting) -> None:
-    """Run the command."""
+    """Write the samples of *source* to *output* in the order that *sorting* says. Raises: TarToolsError."""
     order = ordered(sorting)
     urls = source.urls()
     storage.check_output(output.url, output.force, urls)
@@ -117,7 +127,14 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, sorting: S
 
 
 class CommandSorter(NamedTuple):
-    """Sorts *urls*, read with *reading* and counted in *account*, by *order*, with *memory* bytes."""
+    """Sorts samples for `Pass.sort`: by rows of a table, or by reading the shards.
+
+    Attributes:
+      order: the order.
+      urls, reading: the inputs, and how they are read.
+      account: counts the samples.
+      memory: bytes of memory for sorting.
+    """
 
     order: sortkeys.Order
     urls: Sequence[str]
@@ -127,19 +144,25 @@ class CommandSorter(NamedTuple):
 
     @property
     def needs_values(self) -> bool:
-        """True unless samples are shuffled."""
+        """True if the order depends on values of samples: it is not a shuffle."""
         return self.order.kind != "shuffle"
 
     def positions(self, inputs: "RowInputs", account: Account) -> Iterator[int] | None:
-        """Return the sorted row numbers: see `sortrows.positions_by_columns`."""
+        """Return the row numbers of *inputs* in order, by values in columns; None if columns lack the values.
+
+        Counts the samples in *account*. Raises: UnsortableRowsError if rows have one key and different fields.
+        """
         return sortrows.positions_by_columns(inputs, self.order, account, self.memory, self.reading.tmpdir)
 
     def positions_by_samples(self, run: Pass[int], inputs: "RowInputs") -> Iterator[int]:
-        """Return the sorted row numbers: see `sortrows.positions_by_samples`."""
+        """Return the row numbers of *inputs* in order, by values that are read from the samples of *run*.
+
+        Raises: UnsortableRowsError if rows have one key and different fields.
+        """
         return sortrows.positions_by_samples(run, inputs, self.order, self.memory)
 
     def batches(self) -> Iterator[Batch]:
-        """Return the sorted samples."""
+        """Return batches of all samples in order; sort records of their keys or values first, then copy samples."""
         order, account, tmpdir = self.order, self.account, self.reading.tmpdir
         is_from_keys = sortkeys.key_encoder(order) is not None  # else values are read
         need = Need.FIELDS if is_from_keys else Need.PAYLOADS
@@ -149,6 +172,7 @@ class CommandSorter(NamedTuple):
         max_workers = 1 if order.by_position else min(cli.workers(0), DEFAULT_WORKERS)
 
         def work(task: ShardTask[Identities]) -> Iterator[bytes]:
+            """Yield sort records of the samples of *task*, in blocks of bytes."""
             task.batches = counted(task.batches, account)
             return sortsamples.index_blocks(task, order, files)
 
@@ -158,7 +182,10 @@ class CommandSorter(NamedTuple):
 
 
 def blocks_of(tasks: Tasks[Identities], files: SampleFiles, account: Account) -> Generator[bytes, None, None]:
-    """Yield the records of *tasks* in blocks; add the identities of their files to *files*; set the phase."""
+    """Yield the sort records that *tasks* made, in blocks of bytes; note which files were read in *files*.
+
+    Before and after it sets the phase of the progress: reading, writing.
+    """
     account.progress.phase = Phase("reading")
     with closing(tasks):
         for task in tasks:
@@ -168,7 +195,7 @@ def blocks_of(tasks: Tasks[Identities], files: SampleFiles, account: Account) ->
 
 
 def ordered(sorting: Sorting) -> sortkeys.Order:
-    """Return the order that is *sorting*. Raises: UsageError for options that exclude each other."""
+    """Return the order that the options *sorting* describe. Raises: UsageError for options that exclude each other."""
     kind, key = sorting.sorttype, sorting.sortkey
     if kind == "shuffle" and (key != "__key__" or sorting.unique or sorting.missing):
         raise UsageError("-S shuffle does not look into samples: leave out -s, -u and --missing")

@@ -93,7 +93,7 @@ Pattern = Annotated[str, Option("-o --output OUTPUT", "Prefix or pattern of the 
 
 
 class Partition(cli.Group):
-    """A set of shards for each part."""
+    """Options that make several sets of shards: parts by hash, stratify (shares of each value), by (a value each)."""
 
     parts: Annotated[
         tuple[Any, ...] | None,
@@ -110,7 +110,17 @@ class Partition(cli.Group):
 
 
 class ShardOptions(cli.Group):
-    """Options for the size of shards, and for a command for each of them."""
+    """Options for the size of shards, and for a command for each of them.
+
+    Attributes:
+      samples, size: samples and bytes in a shard at most.
+      even: number of shards of equal size (--shards).
+      most: shards at most (--max-shards).
+      start: number of the first shard.
+      post: command to run after each complete shard.
+      remove: remove it after that.
+      force, gzip, tmpdir: as in other commands.
+    """
 
     samples: Annotated[int | None, Option("-n --samples N", "Put at most N samples in a shard.", minimum=1)] = None
     size: Annotated[
@@ -143,7 +153,7 @@ class ShardOptions(cli.Group):
 def tarsplit(
     account: Account, source: cli.Inputs, output: Pattern, partition: Partition, shard_options: ShardOptions
 ) -> None:
-    """Run the command."""
+    """Split the samples of *source* into shards named by *output*, and print their names. Raises: TarToolsError."""
     from tartools.stages.parting import MAX_PART_VALUES, label_samples
 
     if shard_options.remove and not shard_options.post:
@@ -181,7 +191,10 @@ def tarsplit(
 
 
 def limits_of_shards(shard_options: ShardOptions, names: numbering.PartNames) -> Limits:
-    """Return when shards are full. Raises: UsageError for options about shards if each part is one."""
+    """Return the limits at which a shard is full.
+
+    Raises: UsageError for a limit if each part is one shard (*names*).
+    """
     if names.single:
         if shard_options.samples or shard_options.size or shard_options.even or shard_options.start:
             raise UsageError("OUTPUT has no number, so each part is one shard; write {shard:06d} in it for more")
@@ -191,7 +204,10 @@ def limits_of_shards(shard_options: ShardOptions, names: numbering.PartNames) ->
 
 
 def part_column(partition: Partition, max_parts: int | None) -> Column | None:
-    """Return the column by whose values samples are apart. Raises: UsageError, also if options exclude each other."""
+    """Return the column whose values decide the part of a sample (--by, --stratify); None if there is none.
+
+    *max_parts*: shards at most. Raises: UsageError if options exclude each other.
+    """
     if partition.by is not None and (partition.parts or partition.stratify is not None):
         raise UsageError("--by makes a part of each value; it excludes --parts and --stratify")
     if partition.stratify is not None and not partition.parts:
@@ -208,9 +224,9 @@ def part_column(partition: Partition, max_parts: int | None) -> Column | None:
 
 
 def finished(shards: Iterator[str], shard_options: ShardOptions) -> None:
-    """Run the command of --post for each of *shards* once it is complete, remove it with --remove, print its name.
+    """For each complete shard: run the command of --post, remove it with --remove, print its name.
 
-    Raises: StorageError, and what *shards* raises.
+    *shards*: yields the URL of each when it is complete. Raises: StorageError, and the errors of *shards*.
     """
     with storage.writing("-") as printed:
         for url in shards:

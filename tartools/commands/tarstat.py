@@ -81,7 +81,7 @@ from tartools.tar.groups import Need
 
 
 class Looks(cli.Group):
-    """Options for the counts and their report."""
+    """Options for the counts and their report: classes (more fields to count values of), decode (pictures), json."""
 
     classes: Annotated[
         str | None, Option("--classes NAMES", "Count the values of these fields too, in quotes: 'label split'.")
@@ -92,7 +92,10 @@ class Looks(cli.Group):
 
 @cli.command(__doc__)
 def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Workers = 0) -> None:
-    """Run the command."""
+    """Count fields, sizes, classes and pictures of the samples of *source*, and print the facts.
+
+    Raises: TarToolsError.
+    """
     urls = source.urls()
     class_fields = (looks.classes or "").split()
     kinds = FieldKinds(classes_in(class_fields), is_picture_field, partial(decoding.facts, decode=looks.decode))
@@ -102,6 +105,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     summary = Summary(listed)
 
     def work(task: ShardTask[Summary]) -> Iterable[bytes]:
+        """Count the samples of *task*; the counts are its result."""
         task.result = summarize(task.batches, kinds, listed, fields, account)
         return ()
 
@@ -122,7 +126,10 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
 
 
 def shards_of(urls: Sequence[str], shard_urls: Collection[str]) -> Sequence[str]:
-    """Return the URLs of shards: *urls*, and in place of tables among these the shards *shard_urls* that they list."""
+    """Return the URLs of all shards: *urls*, with each table among them replaced by the shards that it lists.
+
+    *shard_urls*: all shards that were read, those that tables list included.
+    """
     listed = [url for url in shard_urls if url not in urls]
     if not listed:
         return urls
