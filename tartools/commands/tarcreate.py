@@ -225,7 +225,7 @@ def write_plan(options: PlanOptions, account: Account, output: cli.Output) -> No
 
 
 def check_plan(head: bytes, name: str) -> None:
-    """Raise SampleError if the file *name* is no plan: *head*, its first bytes, are those of an archive or a payload."""
+    """Raise SampleError if *head*, the first bytes of the file *name*, are those of an archive or a payload."""
     if option := MAGIC_OPTIONS.get(head[:4]):
         raise SampleError(f"this is not a plan; tarcreate {option} FILE makes samples of it", url=name)
     if head[TAR_MAGIC] == b"ustar":
@@ -271,7 +271,7 @@ def write_files(options: PlanOptions, account: Account, output: cli.Output) -> N
 
 
 class PlanSource(NamedTuple):
-    """A kind of source: its argument or option *name*, other options that it *takes*, and the function *write* for it."""
+    """A kind of source: its argument or option *name*, the options that it *takes*, and the function *write* for it."""
 
     name: str
     takes: tuple[str, ...]

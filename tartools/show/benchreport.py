@@ -22,7 +22,11 @@ MIN_SPEEDUP = 1.15  # times as fast: less is chance
 
 
 def advise(facts: dict[str, Any]) -> None:
-    """Add to each row of *facts* its `limit`, and to *facts* the `advice`."""
+    """Add to each row of *facts*, those of `tarbench --json`, its `limit`, and to *facts* the `advice`.
+
+    The limit is the part of the time that takes longest, or "processors" for a row with workers that keeps them at
+    least 80 % busy.
+    """
     parts_by_name = {row["name"]: row["parts"] for row in facts["rows"] if not row["workers"]}
     for row in facts["rows"]:
         busy = row["cpu_seconds"] * row["samples_per_second"] / facts["cores"]
@@ -32,7 +36,10 @@ def advise(facts: dict[str, Any]) -> None:
 
 
 def advice(facts: Facts) -> list[str]:
-    """Return lines of advice: the format, the number of workers, and a warning if other programs used processors."""
+    """Return lines of advice: the format, the number of workers, and a warning if other programs used the CPU.
+
+    No lines if nothing was measured. Of several numbers of workers that are about equally fast it is the smallest.
+    """
     loose, packed, factor = forms_of(facts)
     best = packed if packed and (loose is None or factor >= MIN_SPEEDUP) else loose
     if best is None:
@@ -56,10 +63,10 @@ def advice(facts: Facts) -> list[str]:
 
 
 def forms_of(facts: Facts) -> tuple[Row | None, Row | None, float]:
-    """Return the best row of loose files, the best packed one, and how many times as fast training is from the packed.
+    """Return (best row of loose files, best row of another form, how many times as fast training is from the other).
 
-    Times to decode and collate are assumed to be equal, so that other load on the machine during one row counts less.
-
+    Rows are those without workers; a row that does not exist is None, and the factor then 1. Times to decode and
+    collate are assumed to be equal, so that other load on the machine during one row counts less.
     """
     single_rows = [row for row in facts["rows"] if row["parts"]]
     loose = min((row for row in single_rows if row["form"] == "loose"), key=brought, default=None)
@@ -71,12 +78,12 @@ def forms_of(facts: Facts) -> tuple[Row | None, Row | None, float]:
 
 
 def brought(row: Row) -> float:
-    """Return the seconds a sample that *row*, without workers, takes until its bytes are there as a sample."""
+    """Return the seconds per sample that *row*, without workers, takes to list and read, before decoding. Never 0."""
     return float(row["parts"]["list"] + row["parts"]["read"]) or 1e-9
 
 
 def plain_lines(facts: Facts) -> Iterator[str]:
-    """Yield the *facts*, one per line; for a dry run the rows that would be measured."""
+    """Yield the *facts*, one per line; after a dry run the rows that would be measured."""
     yield from facts["advice"]
     first_url, *other_urls = map(shown, facts["source"])
     yield f"source: {first_url}{f' and {len(other_urls):,} more' if other_urls else ''}"
@@ -100,7 +107,7 @@ def plain_lines(facts: Facts) -> Iterator[str]:
 
 
 def parts(facts: Facts) -> Iterator[Part]:
-    """Yield the *facts* as parts of a report on a terminal."""
+    """Yield the *facts* as sections and lines of a report on a terminal; after a dry run the rows to measure."""
     yield from ((text, "bold cyan") for text in facts["advice"])
     measured = [several(facts["samples"], "sample")]
     if facts["bytes"] is not None:
@@ -133,7 +140,10 @@ def parts(facts: Facts) -> Iterator[Part]:
 
 
 def rows_with_parts(facts: Facts) -> Iterator[tuple[str, Row, Mapping[str, float]]]:
-    """Yield each row with its name and workers, and the parts of the time that it has without workers."""
+    """Yield (name with the number of workers, row, parts of its time) for each row.
+
+    The parts, in seconds per sample, are those of the row of the same name without workers; {} if not measured.
+    """
     parts_by_name = {row["name"]: row.get("parts") or {} for row in facts["rows"] if not row["workers"]}
     for row in facts["rows"]:
         name = f"{row['name']}, {several(row['workers'], 'worker')}" if row["workers"] else row["name"]
@@ -141,7 +151,7 @@ def rows_with_parts(facts: Facts) -> Iterator[tuple[str, Row, Mapping[str, float
 
 
 def limit_of(row: Row, parts: Mapping[str, float]) -> str:
-    """Return the bottleneck of *row* in a few words; *parts* are its seconds without workers."""
+    """Return the bottleneck of *row* in a few words; *parts* are its seconds per sample, without workers."""
     slowest_part = max(TIME_PARTS, key=parts.__getitem__)
     percentage = 100 * parts[slowest_part] / (sum(parts.values()) or 1)
     return (
@@ -150,7 +160,7 @@ def limit_of(row: Row, parts: Mapping[str, float]) -> str:
 
 
 def as_fast(factor: float) -> str:
-    """Return how many times as fast, with one decimal below 10.
+    """Return *factor* in words: how many times as fast, with one decimal below 10.
 
     >>> as_fast(1.04), as_fast(1.4), as_fast(12.34)
     ('as fast', '1.4 times as fast', '12 times as fast')
@@ -160,7 +170,7 @@ def as_fast(factor: float) -> str:
 
 
 def rounded(number: float) -> str:
-    """Return *number* with three digits that count.
+    """Return *number* with three significant digits, or as a whole number from 100 on.
 
     >>> rounded(1234.6), rounded(56.78), rounded(0.1234)
     ('1,235', '56.8', '0.123')

@@ -23,9 +23,10 @@ WEIGHT_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 
 
 def check_facts(summary: Summary, shards: int, where: Where, words: Words, decoded: bool) -> dict[str, Any]:
-    """Return the facts of --json: the findings of *summary* in a number of *shards*.
+    """Return the facts of --json: the findings of *summary* in a number of *shards*, errors first.
 
-    words: fields that each sample should have. decoded: True if payloads were decoded, not only their first bytes read.
+    *where*: translates the place of a finding to (shard, byte). *words*: fields that each sample should have.
+    *decoded*: True if payloads were decoded, not only their first bytes read.
     """
     counts = dict.fromkeys(SEVERITIES, 0)
     for code, tally in summary.findings.items():
@@ -43,14 +44,20 @@ def check_facts(summary: Summary, shards: int, where: Where, words: Words, decod
 
 
 def undecoded_fields(summary: Summary, decoded: bool) -> list[str]:
-    """Return the fields with payloads of which only the first bytes were looked at."""
+    """Return the fields with payloads that were only checked by their first bytes, sorted.
+
+    *decoded*: True if payloads were decoded; some fields can't be, or have payloads that are too large.
+    """
     if decoded:
         return sorted(name for name in summary.fields if not is_decoded(name) or name in summary.undecoded)
     return sorted(name for name in summary.fields if not is_looked_at_whole(name))
 
 
 def finding(code: str, tally: Tally, where: Where) -> dict[str, Any]:
-    """Return the facts of --json about one kind of finding."""
+    """Return the facts of --json about the findings with *code*: their number, and the first places.
+
+    *where*: translates a place to (shard, byte); a negative byte means that there is none.
+    """
     about = CODES[code]
     places = [(*where(place.shard, place.byte), place) for place in sorted(tally.first)]
     return {
@@ -72,7 +79,10 @@ def finding(code: str, tally: Tally, where: Where) -> dict[str, Any]:
 
 
 def plain_lines(facts: Facts) -> Iterator[str]:
-    """Yield the *facts*, one per line."""
+    """Yield the *facts*, one per line: counts, expected fields, then each kind of finding.
+
+    Of a kind: its count, the remedy, and up to 20 places.
+    """
     for count_name in ("shards", "samples", "errors", "warnings", "notes"):
         yield f"{count_name}: {facts[count_name]}"
     yield f"expected: {printable(' '.join(facts['expected'])) or '-'}"
@@ -87,7 +97,7 @@ def plain_lines(facts: Facts) -> Iterator[str]:
 
 
 def place_in_words(place: Facts) -> str:
-    """Return the *place* of a finding in words."""
+    """Return the *place* of a finding in words: shard, byte, key and remark, as far as known."""
     words = [shown(place["shard"])]
     if place["byte"] is not None:
         words.append(f"byte {place['byte']}")
@@ -99,7 +109,7 @@ def place_in_words(place: Facts) -> str:
 
 
 def parts(facts: Facts) -> Iterator[Part]:
-    """Yield the *facts* as parts of a report on a terminal."""
+    """Yield the *facts* as lines and a table of a report on a terminal."""
     yield f"{several(facts['shards'], 'shard')}, {several(facts['samples'], 'sample')}", "bold"
     if facts["undecoded"]:
         names = printable(" ".join(facts["undecoded"]))

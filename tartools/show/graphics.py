@@ -52,7 +52,7 @@ def iterm(picture: Image, columns: int, rows: int) -> str:
 
 
 def png(picture: Image) -> bytes:
-    """Return *picture* as PNG with fast compression."""
+    """Return *picture* encoded as PNG, with fast compression."""
     file = io.BytesIO()
     picture.save(file, "PNG", compress_level=3)
     return file.getvalue()
@@ -61,10 +61,10 @@ def png(picture: Image) -> bytes:
 def sixel(picture: Image, width: int, height: int) -> str:
     """Return *picture*, scaled to fit *width* by *height* pixels, as sixels of at most 256 colours.
 
-    VT330/VT340 Programmer Reference Manual, volume 2, chapter 14: bands of six rows; in each band, for each colour
-    the sixels of that colour from left to right, then back to its start ($); then the next band (-).
+    VT330/VT340 Programmer Reference Manual, volume 2, chapter 14: bands of six rows; in each band, for each colour the
+    sixels of that colour from left to right, then back to its start ($); then the next band (-).
 
-    Holds: some 60 bytes for each pixel of what is shown.
+    Holds: about 60 bytes for each pixel shown.
     """
     from PIL import Image, ImageOps
 
@@ -80,9 +80,10 @@ def sixel(picture: Image, width: int, height: int) -> str:
 
 
 def _bands(indexed: Image) -> str:
-    """Return the picture *indexed*, which has a palette, as sixels: four and more repetitions as `!N` and the sixel.
+    """Return the bands of *indexed*, a picture with a palette, as sixels.
 
-    A token is an item of a table of short strings padded with zero bytes, so that numpy looks all of them up at once.
+    Four or more equal sixels in a row are `!N` and the sixel. All bands are made at once: each run of sixels is a row
+    of short strings in a numpy array, padded with zero bytes, which are removed at the end.
     """
     import numpy as np
 
@@ -114,7 +115,7 @@ def _bands(indexed: Image) -> str:
 
 
 def half_blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list[str]:
-    """Return *picture* as *rows* lines of *columns* half blocks, each with a colour above and one below.
+    """Return *picture* as *rows* lines of *columns* half blocks, each with one colour above another.
 
     Colours are *exact*, or the nearest of the 256 of xterm. Every line ends with the default colours.
     """
@@ -135,7 +136,7 @@ def half_blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list
 
 
 def _line(upper: list[str], lower: list[str]) -> str:
-    """Return a line of half blocks in these colours; a colour is only set when it changes."""
+    """Return a line of half blocks: colours of the *upper* and *lower* halves; a code only where a colour changes."""
     cells = list(zip(upper, lower, strict=True))
     parts = []
     for before, cell in pairwise([("", ""), *cells]):

@@ -28,9 +28,14 @@ CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
 class History:
-    """*samples*, read as far as they have been shown; the last ones are kept.
+    """The *samples*, read as far as the user has gone; the last ones are kept to go back to.
 
-    Holds: 10,000 samples, or as many as fit into 256 MiB; ranges of files do not count.
+    Attributes:
+      first: number of the first sample that is kept.
+      ended: True if all samples have been read.
+
+    Each sample read is counted in *account* as written. Holds: 10,000 samples, or 256 MiB of them; ranges of files do
+    not count.
     """
 
     def __init__(self, samples: Iterable[Sample], account: Account) -> None:
@@ -43,11 +48,14 @@ class History:
 
     @property
     def count(self) -> int:
-        """The number of samples read."""
+        """The number of samples read so far, those no longer kept included."""
         return self.first + len(self._kept)
 
     def read_to(self, number: int) -> int:
-        """Read up to sample *number*; return its number, the last sample's if there are fewer, -1 if there is none."""
+        """Read up to sample *number*, from 0; return the number of the nearest sample kept, -1 if there is none.
+
+        It is *number* itself, unless there are fewer samples or it is kept no longer.
+        """
         while number >= self.count:
             sample = next(self._unread, None)
             if sample is None:
@@ -66,15 +74,21 @@ class History:
 
 
 def in_memory(sample: Sample) -> int:
-    """Return the bytes of memory that *sample* holds; it must own them."""
+    """Return the bytes of memory that *sample* holds; payloads in files do not count. It must own its bytes."""
     sources = {id(member.source): member.source for member in sample.members}
     return sum(len(source) for source in sources.values() if isinstance(source, bytes | bytearray))
 
 
 class Pager:
-    """Shows *samples*, *total* if that is known, on *screen*, as the keys of *keyboard* say.
+    """Shows *samples* on a terminal, one at a time or as a grid, as the user presses keys.
 
-    Reads no further than needed, and counts in *account* what it has read. Holds: what `History` holds.
+    Attributes:
+      keyboard: reads keys and writes to the terminal.
+      screen: returns its present size and abilities.
+      account: counts the samples read.
+      total: number of all samples; None if unknown.
+
+    It reads no further than needed. Holds: the samples that `History` keeps.
     """
 
     def __init__(
@@ -122,7 +136,7 @@ class Pager:
                 self._go(self._number + (step if key in NEXT_KEYS else -step))
 
     def _go(self, number: int) -> None:
-        """Show sample *number*, or the first or last sample if there is no such number; then set a note."""
+        """Make sample *number*, from 0, the current one; if there is none, the first or last, and set a note."""
         before = self._number
         while self._seen.count <= number and not self._seen.ended:
             self._seen.read_to(min(number, self._seen.count + SAMPLES_PER_STATUS - 1))
@@ -136,14 +150,17 @@ class Pager:
             self._note = "this is the last"
 
     def _stopped(self, number: int) -> bool:
-        """Show progress on the way to sample *number*; return True if a key was pressed meanwhile."""
+        """Show on the last row how many samples were read on the way to *number*; return True if a key was pressed."""
         if self._seen.count <= number and not self._seen.ended:
             self._keyboard.write(self._foot(f" {self._seen.count:,} samples read; any key stops").encode())
             return self._keyboard.waiting()
         return False
 
     def _search(self) -> None:
-        """Ask for a part of a key, and go to the next sample whose key has it; behind the last comes the first kept."""
+        """Ask for a part of a key; go to the next sample whose key contains it, ignoring case.
+
+        After the last sample comes the first that is kept.
+        """
         self._sought = self._ask("/") or self._sought
         if not self._sought:
             return
@@ -163,7 +180,7 @@ class Pager:
             self._number, self._note = match, "from the first again"
 
     def _ask(self, question: str, typed: str = "") -> str:
-        """Return the line that the user types after *question*, which begins with *typed*; "" after Escape."""
+        """Return the line that the user types after *question*; "" after Escape. *typed*: its beginning."""
         line_bytes = bytearray(typed.encode())
         while True:
             line = f" {question}{printable(line_bytes.decode(errors='replace'))}"
@@ -182,7 +199,7 @@ class Pager:
                 line_bytes += key.encode("latin-1")
 
     def _show(self) -> None:
-        """Fill the screen; its last row has number, key and shard, or help."""
+        """Draw the current sample, or the grid with it, and in the last row number, key and shard, or help."""
         screen, help_lines = self._screen(), []
         if self._helping:
             import textwrap
@@ -198,7 +215,7 @@ class Pager:
         self._keyboard.write(f"{forget}{CLEAR_SCREEN}{drawn}{self._foot(*foot)}".encode())
 
     def _drawn_grid(self, screen: Screen) -> str:
-        """Return the page of the grid with the current sample; read on as far as its last one."""
+        """Return the text of the page of the grid that has the current sample, after reading as far as its last one."""
         across, down = sheet.grid_size(screen)
         page = across * down
         begin = self._number // page * page
@@ -207,6 +224,7 @@ class Pager:
         return sheet.grid([self._seen[n] for n in range(begin, end + 1)], self._number - begin, screen)
 
     def _status(self, screen: Screen, hint: str) -> str:
+        """Return the last row: number, key and shard on the left, the note or else *hint* on the right."""
         sample = self._seen[self._number]
         right_part = f" {self._note or hint} "
         left_part = f" {self._place()}  {printable(sample.key)}  {shown(sample.shard)}"
@@ -214,7 +232,7 @@ class Pager:
         return left_part + " " * (screen.columns - sheet.cells(left_part) - sheet.cells(right_part)) + right_part
 
     def _place(self) -> str:
-        """Return the number of the sample and the total, as far as it is known."""
+        """Return "N of TOTAL" for the current sample; without a total "N of READ+", or "N" if it was read last."""
         read, number = self._seen.count, self._number + 1
         if self._seen.ended:
             return f"{number:,} of {read:,}"
@@ -223,6 +241,7 @@ class Pager:
         return f"{number:,} of {read:,}+" if read > number else f"{number:,}"
 
     def _foot(self, *lines: str) -> str:
+        """Return the text that draws *lines* in the last rows of the screen, reversed."""
         screen, text = self._screen(), ""
         for row, line in enumerate(lines, screen.rows + 1 - len(lines)):
             line = sheet.fit(line, screen.columns)

@@ -25,11 +25,16 @@ MAX_PLACES_LISTED = 20  # keys, or places, in a report
 
 
 class Section(NamedTuple):
-    """A table of *rows*, with the text *more* below it.
+    """A table of a report, drawn on a terminal or as a list with bars on a page.
 
-    A sign precedes the name of each of *columns*: < left, > right, | bars, whose cells are shares from 0 to 1, or text.
-    The first column names the rows. If the table is too wide, bars are left out, then words are cut, then the last
-    columns are left out. On a page, *filters* find the samples of each row; None if there are none.
+    Attributes:
+      more: text below the table.
+      columns: their names, each after a sign: < left, > right, | bars. The first column names the rows.
+      rows: their cells: texts, or shares from 0 to 1, which become bars.
+      filters: on a page, the filter that finds the samples of each row; None if there is none.
+
+    If the table is too wide for the terminal, bars are left out, then words are cut, then the last columns are left
+    out.
     """
 
     more: str
@@ -75,7 +80,7 @@ Part = Section | tuple[str, str]  # of a report: a section, or a line and its st
 
 
 def drawn_report(parts: Iterable[Part], screen: Screen) -> str:
-    """Return the *parts* of a report as wide as *screen*, in colours if it takes escape codes."""
+    """Return the *parts* of a report as text, as wide as *screen*, with colours if it takes escape codes."""
     from rich.console import Console
     from rich.text import Text
 
@@ -100,7 +105,7 @@ def drawn_report(parts: Iterable[Part], screen: Screen) -> str:
 
 
 def shortened(text: str, width: int = MAX_WORD_CHARS) -> str:
-    r"""Return *text* on one line of at most *width* characters; a dash for none.
+    r"""Return *text* on one line, escaped, and cut to *width* characters; a dash if it is empty.
 
     >>> shortened("a\x1b[2J", 20), shortened("segmentation", 8), shortened("", 5)
     ('a\\x1b[2J', 'segment…', '-')
@@ -110,17 +115,19 @@ def shortened(text: str, width: int = MAX_WORD_CHARS) -> str:
 
 
 def share_of(part: float, total: float) -> float:
-    """Return *part* of *total*, from 0 to 1; 0 of nothing."""
+    """Return the share of *part* in *total*, from 0 to 1; 0 if both are 0."""
     return part / max(total, 1)
 
 
 def percent(part: int, total: int) -> str:
-    """Return *part* as a percentage of *total*."""
+    """Return *part* as a percentage of *total*, with one decimal: "12.5 %"."""
     return f"{100 * part / max(total, 1):.1f} %"
 
 
 def bar(share: float, width: int = BAR_CHARS) -> str:
-    """Return a bar for *share*; 1 would fill *width*. A bar for more than 0 is never empty.
+    """Return a bar of block characters for *share*, from 0 to 1; 1 fills *width* characters.
+
+    A share above 0 is never empty.
 
     >>> bar(1 / 2, 4), bar(1 / 64, 4), bar(0, 3)
     ('██', '▏', '')
@@ -131,7 +138,7 @@ def bar(share: float, width: int = BAR_CHARS) -> str:
 
 
 def skyline(counts: Iterable[int]) -> str:
-    """Return *counts* as bars side by side.
+    """Return *counts* as one line of vertical bars; the largest count fills the height, 0 is a blank.
 
     >>> skyline([0, 1, 4, 8])
     ' ▁▄█'

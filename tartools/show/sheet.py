@@ -31,9 +31,14 @@ Described = Sequence[tuple[Member, Description]]
 
 
 class Tile(NamedTuple):
-    """A picture of *columns* by *rows* cells, and the *label* under it.
+    """A picture on the terminal, with its label below.
 
-    The picture is *lines* of text, or else *drawing*, a code that draws it at the cursor.
+    Attributes:
+      columns, rows: its size in cells.
+      lines: its lines, if it is drawn by text, or a message.
+      drawing: otherwise the escape code that draws it at the cursor.
+      label: text under it.
+      broken: True if the picture can't be decoded.
     """
 
     columns: int
@@ -45,12 +50,12 @@ class Tile(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Columns of the picture and its label."""
+        """The columns that the picture or its label take, whichever is wider."""
         return max(self.columns, cells(self.label))
 
 
 class Block(NamedTuple):
-    """A sample, or a part of one: its *title*, *tiles* side by side, and *lines* of text below."""
+    """A sample, or a part of one: its *title*, *tiles* (pictures) side by side, and *lines* of text below."""
 
     title: str
     tiles: Sequence[Tile]
@@ -58,7 +63,7 @@ class Block(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Columns of the block."""
+        """The columns that its title, tiles or lines take, whichever is widest."""
         tiles = sum(tile.width + PICTURE_GAP_COLUMNS for tile in self.tiles) - PICTURE_GAP_COLUMNS
         return max(tiles, cells(self.title), *map(cells, self.lines))
 
@@ -68,7 +73,7 @@ def rows_of_pictures(
 ) -> Iterator[tuple[str, int, int]]:
     """Yield (text that shows samples side by side on *screen*, count of these samples, lines that the text takes).
 
-    *note* gets each sample, and whether a picture or sound in it is broken.
+    *note*: called with each sample and True if a picture or sound in it is broken.
 
     Order: input order. Holds: the text of the samples that are side by side. Raises: TarToolsError.
     """
@@ -104,21 +109,22 @@ def rows_of_pictures(
 
 
 def is_broken(described: Described) -> bool:
-    """Return whether one of the members *described* in a sample is a broken picture or sound."""
+    """True if one of the members *described* is a broken picture or sound."""
     return any(description.kind == "broken" for _, description in described)
 
 
 def height(blocks: Sequence[Block], columns: int) -> int:
-    """Return the lines that *blocks* side by side take on a terminal of *columns*, which wraps long ones."""
+    """Return the number of lines that *blocks* side by side take on a terminal of *columns*, which wraps long lines."""
     tallest = max((tile.rows + 1 for block in blocks for tile in block.tiles), default=0)
     below = max(sum(max(1, -(-cells(line) // columns)) for line in block.lines) for block in blocks)
     return bool(blocks[0].title) + tallest + below
 
 
 def sheet_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
-    """Return text that fills *screen*, without its last row, with *sample*; and whether all of the sample fits.
+    """Return (text that fills *screen* but its last row with *sample*, True if all of the sample fits).
 
-    Pictures get the rows that the text leaves, but at least half of them. The rest is cut or left out.
+    Pictures get the rows that the text leaves, but at least half of them. Text and pictures that do not fit are cut
+    off.
     """
     described = described_members(sample, screen)
     count = sum(description.kind == "picture" for _, description in described) if screen.protocol != NO_PROTOCOL else 0
@@ -148,15 +154,15 @@ def sheet_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
 
 
 def grid_size(screen: Screen) -> tuple[int, int]:
-    """Return how many thumbnails stand side by side on *screen*, and how many rows of them there are."""
+    """Return (thumbnails side by side, rows of thumbnails) of a grid on *screen*."""
     across = max(1, (screen.columns + PICTURE_GAP_COLUMNS) // (MIN_PICTURE_COLUMNS + PICTURE_GAP_COLUMNS))
     return across, max(1, (screen.rows - 1) // (MIN_PICTURE_COLUMNS // 2))
 
 
 def grid(samples: Sequence[Sample], marked_index: int, screen: Screen) -> str:
-    """Return text that fills *screen*, without its last row, with a thumbnail of each of *samples* under its key.
+    """Return text that fills *screen* but its last row with a thumbnail of each of *samples*, under its key.
 
-    A thumbnail is the first picture, or else the beginning of the text. The key of number *marked_index* is marked.
+    A thumbnail is the first picture, or else the beginning of the text. *marked_index*: the sample whose key is marked.
     """
     across, down = grid_size(screen)
     max_columns, max_rows = (
@@ -173,7 +179,7 @@ def grid(samples: Sequence[Sample], marked_index: int, screen: Screen) -> str:
 def thumbnail(sample: Sample, screen: Screen, max_columns: int, max_rows: int, *, marked: bool) -> Block:
     """Return *sample* as a block for `grid`: its key, then its first picture if *screen* draws it, else its fields.
 
-    *max_columns*: width of the block. *max_rows*: height without the key. *marked*: the key is highlighted.
+    *max_columns*: width of the block. *max_rows*: height without the key. *marked*: highlight the key.
     """
     from rich.cells import set_cell_size
 
@@ -197,9 +203,10 @@ def described_members(sample: Sample, screen: Screen) -> Described:
 
 
 def laid_out(sample: Sample, members: Described, screen: Screen, max_columns: int, max_rows: int) -> list[Block]:
-    """Return *sample*, with the members *members* in it, as blocks whose pictures fit into the width of *screen*.
+    """Return *sample* as blocks whose pictures fit side by side into the width of *screen*.
 
-    A picture and its label take at most *max_columns* columns, a picture *max_rows* rows. The last block has the text.
+    *members*: its members with their descriptions. A picture and its label take at most *max_columns* columns, a
+    picture *max_rows* rows. The last block has the text of the other fields.
     """
     drawn: list[tuple[Member, Description]] = []
     described: list[tuple[Member, Description]] = []
@@ -218,7 +225,10 @@ def laid_out(sample: Sample, members: Described, screen: Screen, max_columns: in
 
 
 def tile(member: Member, description: str, screen: Screen, max_columns: int, max_rows: int) -> Tile:
-    """Return the tile of the picture *member* for *screen*; if it can't be decoded, a message in a frame."""
+    """Return the tile of the picture *member* for *screen*; if it can't be decoded, a message in a frame.
+
+    *description*: text for the label. *max_columns*, *max_rows*: the largest size, in cells.
+    """
     name = printable(field_name(member)) or "-"
     try:
         picture = decoding.decoded(member, max_columns * screen.cell[0], max_rows * screen.cell[1])
@@ -258,7 +268,8 @@ def in_cells(size: tuple[int, int], max_columns: int, max_rows: int) -> tuple[in
 def drawn_row(blocks: Sequence[Block], *, codes: bool = True) -> str:
     """Return the text that draws *blocks* side by side, from the start of a line on; the cursor ends below them.
 
-    Pictures are drawn after the lines that make room for them, so that the screen has scrolled before.
+    *codes*: style titles and labels by escape codes. Pictures are drawn after the lines that leave space for them,
+    because the screen may scroll by these.
     """
     tallest = max((tile.rows for block in blocks for tile in block.tiles), default=0)
     columns = [written_block(block, tallest, codes) for block in blocks]
@@ -269,9 +280,9 @@ def drawn_row(blocks: Sequence[Block], *, codes: bool = True) -> str:
 
 
 def written_block(block: Block, tallest: int, codes: bool) -> list[str]:
-    """Return the lines of *block*, empty where pictures will be drawn; styled, if escape *codes* are wanted.
+    """Return the lines of *block*, blank where pictures will be drawn; styled, if escape *codes* are allowed.
 
-    All labels are below the *tallest* picture of the neighbours.
+    All labels are below the *tallest* picture of the neighbours, a number of rows.
     """
     lines = [styled(block.title, BOLD if codes else "")] if block.title else []
     columns = [
@@ -284,7 +295,10 @@ def written_block(block: Block, tallest: int, codes: bool) -> list[str]:
 
 
 def drawings(blocks: Sequence[Block], tallest: int) -> str:
-    """Return the code that draws the pictures of *blocks* into the *tallest* rows above the cursor, which stays."""
+    """Return the code that draws the pictures of *blocks* into the rows above the cursor, which stays.
+
+    *tallest*: rows of the highest picture.
+    """
     drawn = ""
     block_column = 0
     for block in blocks:
@@ -298,7 +312,7 @@ def drawings(blocks: Sequence[Block], tallest: int) -> str:
 
 
 def in_columns(widths: Sequence[int], parts: Sequence[str]) -> str:
-    """Return *parts* on one line, padded to *widths* columns, without blanks at the end."""
+    """Return *parts* on one line, each padded to its number of columns in *widths*, without blanks at the end."""
     padded = (part + " " * (width - cells(part)) for width, part in zip(widths, parts, strict=True))
     return (" " * PICTURE_GAP_COLUMNS).join(padded).rstrip(" ")
 
@@ -331,7 +345,7 @@ def cells(line: str) -> int:
 
 
 def fit(line: str, width: int) -> str:
-    """Return *line*, cut to *width* columns if it is longer.
+    """Return *line*, cut to *width* columns and an ellipsis if it is longer.
 
     >>> fit("abcdef", 4), fit("abcd", 4)
     ('abc…', 'abcd')

@@ -24,9 +24,9 @@ HISTOGRAM_STEPS = 12  # of a histogram
 
 
 def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[bytes]) -> dict[str, Any]:
-    """Return the facts of --json about the shards *urls*, which have *size* bytes.
+    """Return the facts of --json about the samples in *summary*, read from the shards *urls*.
 
-    *torn* are keys that come back in their shard.
+    *size*: bytes of the shards, decompressed. *torn*: keys that return later in their shard.
     """
     combinations = by_count({fields: tally.count for fields, tally in summary.combinations.items()})
     return {
@@ -50,7 +50,7 @@ def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[b
 
 
 def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Container[bytes]) -> dict[str, Any]:
-    """Return the facts of --json about one *field*; *torn*: keys that return later in their shard."""
+    """Return the facts of --json about one *field*, called *name*; *torn*: keys that return later in their shard."""
     samples, in_most_samples = summary.samples, 2 * field.samples > summary.samples
     lacking = summary.lacking(name) if field.samples < samples else []
     returning_keys = (key for key in lacking or () if key.encode("utf-8", "surrogateescape") in torn)
@@ -95,13 +95,13 @@ def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Conta
 
 
 def spread(numbers: Distribution) -> dict[str, int | None]:
-    """Return least, median and greatest of *numbers*; None if there are none."""
+    """Return the minimum, median and maximum of *numbers* as a dict; None for each if there are no numbers."""
     has_numbers = numbers.minimum is not None
     return {"min": numbers.minimum, "median": numbers.quantile(50) if has_numbers else None, "max": numbers.maximum}
 
 
 def histogram(numbers: Distribution) -> list[int]:
-    """Return how many *numbers* fall into each of at most 12 equally wide steps of buckets, from least to greatest."""
+    """Return the counts of *numbers* in up to 12 bins from the least to the greatest, equal in their logarithms."""
     counts_by_bucket = {bucket_number(low): count for low, count in numbers.buckets.items()}
     first, buckets = min(counts_by_bucket), max(counts_by_bucket) - min(counts_by_bucket) + 1
     counts = [0] * min(HISTOGRAM_STEPS, buckets)
@@ -111,7 +111,7 @@ def histogram(numbers: Distribution) -> list[int]:
 
 
 def bucket_number(low: int) -> int:
-    """Return how many buckets of numbers there are before the one that begins at *low*.
+    """Return the number of buckets of a `Distribution` before the bucket that begins at *low*.
 
     >>> bucket_number(255), bucket_number(256), bucket_number(512)
     (255, 256, 384)
@@ -121,12 +121,15 @@ def bucket_number(low: int) -> int:
 
 
 def by_count(counts: dict[str, int]) -> dict[str, int]:
-    """Return *counts*, the largest first, equal ones by value."""
+    """Return *counts* sorted, the largest first; equal ones by their key."""
     return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def balance(counts_by_url: dict[str, list[int]], urls: Sequence[str]) -> dict[str, Any]:
-    """Return how samples and bytes are spread over the shards *urls*; one that is named twice was read twice."""
+    """Return the facts of --json about the distribution of samples and bytes over the shards *urls*.
+
+    *counts_by_url*: [samples, bytes] read from each URL; one that occurs twice in *urls* was read twice.
+    """
     times = Counter(urls)
     counts = [[number // times[url] for number in counts_by_url.get(url, (0, 0))] for url in urls]
     facts: dict[str, Any] = {"count": len(urls)}
@@ -140,7 +143,7 @@ def balance(counts_by_url: dict[str, list[int]], urls: Sequence[str]) -> dict[st
 
 
 def plain_lines(facts: Facts) -> Iterator[str]:
-    """Yield the *facts*, one per line: the subject, a colon, plain numbers."""
+    """Yield the *facts*, one per line: the subject, a colon, numbers without units or separators."""
     size, shards = facts["bytes"], facts["shards"]
     yield f"shards: {shards['count']}"
     yield f"samples: {facts['samples']}"
@@ -168,7 +171,7 @@ def plain_lines(facts: Facts) -> Iterator[str]:
 
 
 def field_lines(field: Facts, samples: int) -> Iterator[str]:
-    """Yield the facts of one *field*, one per line; *samples* is the count of all samples."""
+    """Yield the facts of one *field*, one per line; *samples*: count of all samples."""
     name, sizes = shortened(field["field"]), field["sizes"]
     yield (
         f"field {name}: {field['members']} members, {field['bytes']} bytes, each {sizes['min']} to {sizes['max']}, "
@@ -199,7 +202,7 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
 
 
 def sides_in_words(pictures: Facts) -> str:
-    """Return the widths and heights of *pictures* in words."""
+    """Return the widths and heights of *pictures* in words: minimum, maximum and median."""
     return ", ".join(
         f"{side} {range_facts['min']} to {range_facts['max']}, median {range_facts['median']}"
         if range_facts["min"] != range_facts["max"]
@@ -209,32 +212,32 @@ def sides_in_words(pictures: Facts) -> str:
 
 
 def broken_in_words(pictures: Facts) -> str:
-    """Return in words how many of *pictures* could not be read."""
+    """Return the number of broken *pictures*, and the key of the first and the reason, in words."""
     return f"{pictures['broken']}, first {shortened(pictures['broken_in'])} ({pictures['why']})"
 
 
 def keys(first_keys: Sequence[str]) -> list[str]:
-    """Return the keys for a report, one a line, up to its limit."""
+    """Return up to 20 of *first_keys*, escaped and shortened for a report."""
     return [shortened(key) for key in first_keys[:MAX_PLACES_LISTED]]
 
 
 def torn_words(field: Facts) -> str:
-    """Return the sentence that a key without *field* returns later in its shard."""
+    """Return the sentence that a sample without *field* has its key again later in the shard, with advice to sort."""
     return f"{shortened(field['torn'])} comes back in its shard; {SORT_HINT}"
 
 
 def uneven(shards: Facts) -> bool:
-    """Return whether *shards* differ in size."""
+    """True if the smallest and the largest of *shards* differ in bytes."""
     return bool(shards["smallest"]["bytes"] != shards["largest"]["bytes"])
 
 
 def together(fields: Iterable[str]) -> str:
-    """Return the names of *fields*, separated by blanks."""
+    """Return the names of *fields*, escaped and shortened, separated by blanks."""
     return " ".join(shortened(name) for name in fields)
 
 
 def parts(facts: Facts) -> Iterator[Part]:
-    """Yield the *facts* as parts of a report on a terminal."""
+    """Yield the *facts* as lines and tables of a report on a terminal."""
     size, shards = facts["bytes"], facts["shards"]
     yield (
         f"{several(shards['count'], 'shard')}, {several(facts['samples'], 'sample')}, "
@@ -290,7 +293,10 @@ def field_tables(facts: Facts) -> Iterator[Section]:
 
 
 def key_table(title: str, first_keys: Sequence[str], count: int, note: str = "") -> Iterator[Section]:
-    """Yield the table of *first_keys*, of *count* keys in all, with a *note*, unless both are empty."""
+    """Yield a table of up to 20 of *first_keys*, with a *note* below; nothing if both are empty.
+
+    *count*: number of all such keys, of which *first_keys* may be only the first.
+    """
     count_note = (
         f"and {count - MAX_PLACES_LISTED:,} more; --json has all" if first_keys and count > MAX_PLACES_LISTED else ""
     )
@@ -371,7 +377,7 @@ def shard_tables(facts: Facts) -> Iterator[Section]:
 
 
 def flaws(summary: Summary) -> Iterator[str]:
-    """Yield a line about samples that are broken, and one for each field that most samples have and others lack."""
+    """Yield a line about samples that are broken, and one for each field that most samples have and some lack."""
     if broken := summary.findings.get("broken"):
         yield flaw("broken", broken.count, broken.first, summary.samples)
     if summary.many_combinations:
@@ -384,7 +390,7 @@ def flaws(summary: Summary) -> Iterator[str]:
 
 
 def flaw(description: str, count: int, keys: Sequence[str], samples: int) -> str:
-    """Return a line: *count* of *samples* have this *description*, with their first *keys*."""
+    """Return the line that *count* of *samples* samples have the flaw *description*, with their first *keys*."""
     rest_note = f", and {count - len(keys):,} more" if count > len(keys) else ""
     listed = ", ".join(printable(key) for key in keys)
     return f"{description}: {count:,} of {several(samples, 'sample')}: {listed}{rest_note}"

@@ -45,10 +45,14 @@ MIN_CELL_PIXELS, MAX_CELL_PIXELS = 4, 64
 
 
 class Screen(NamedTuple):
-    """The screen that shows samples.
+    """The terminal on which samples are shown.
 
-    *protocol* draws pictures; *exact* says whether half blocks may have any colour, *codes* whether escape codes are
-    wanted; *columns* and *rows* are in characters of *cell* (width, height) pixels.
+    Attributes:
+      protocol: how it draws pictures, one of PROTOCOLS but AUTO.
+      exact: True if half blocks may have any colour, not only the 256 of xterm.
+      codes: True if it takes escape codes.
+      columns, rows: its size in characters.
+      cell: (width, height) of a character in pixels.
     """
 
     protocol: str = NO_PROTOCOL
@@ -60,7 +64,7 @@ class Screen(NamedTuple):
 
 
 def screen(protocol: str = AUTO) -> Screen:
-    """Return the screen of stdout. *protocol*, one of `PROTOCOLS`, says how to draw pictures.
+    """Return the screen of stdout. *protocol*: how to draw pictures, one of `PROTOCOLS`.
 
     If it is auto and stdout is a terminal, the environment variable TARTOOLS_PICTURES decides, else `guess`. There are
     no pictures by default if stdout is no terminal, NO_COLOR (https://no-color.org) is set, or TERM is dumb.
@@ -125,6 +129,7 @@ def size() -> tuple[int, int, tuple[int, int]]:
 
 
 def _number(variable: str) -> int:
+    """Return the number in the environment *variable*; 0 if it is not a number of up to four digits."""
     text = os.environ.get(variable, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
 
@@ -157,7 +162,10 @@ KEY_NAMES = {
 
 
 class Keyboard:
-    """A terminal that has been taken over: shows text and reads keys."""
+    """The terminal of this process, opened for itself: reads keys and shows text while `taken_over` holds it.
+
+    *wake*: file descriptor of a pipe; a byte written there makes `key` return REDRAW_KEY.
+    """
 
     def __init__(self) -> None:
         """Open the terminal of this process. Raises: UsageError if the process has no terminal."""
@@ -171,30 +179,30 @@ class Keyboard:
         self._typed = b""
 
     def take(self) -> None:
-        """Take the terminal over: keys come one by one, without echo; Ctrl-C and Ctrl-Z stay signals."""
+        """Take the terminal over: an empty screen, keys one by one, no echo; Ctrl-C and Ctrl-Z stay signals."""
         tty.setcbreak(self._fd, termios.TCSANOW)
         self.write(ENTER_SCREEN)
 
     def give_back(self) -> None:
-        """Restore the terminal, if it still exists."""
+        """Restore the mode and the screen that the terminal had, if it still exists."""
         with suppress(OSError, termios.error):
             termios.tcsetattr(self._fd, termios.TCSANOW, self._before)
             self.write(LEAVE_SCREEN)
 
     def close(self) -> None:
-        """Close the terminal."""
+        """Close the terminal and the pipe."""
         for fd in (self._fd, self._woken, self.wake):
             os.close(fd)
 
     def write(self, data: bytes) -> None:
-        """Show *data*."""
+        """Write all of *data*, text with escape codes, to the terminal."""
         while data:
             data = data[os.write(self._fd, data) :]
 
     def key(self) -> str:
-        """Wait for a key; return its character or its name, `REDRAW_KEY` if the screen has to be drawn again.
+        """Wait for a key; return its character or its name, such as "page down".
 
-        Returns "escape" if the terminal no longer exists.
+        It returns `REDRAW_KEY` if the screen must be drawn again, "escape" if the terminal no longer exists.
         """
         while not self._typed:
             ready = select.select([self._fd, self._woken], [], [])[0]
@@ -215,11 +223,11 @@ class Keyboard:
         return KEY_NAMES.get(text, text)
 
     def waiting(self) -> bool:
-        """Return whether `key` would return at once."""
+        """True if a key was pressed that `key` has not returned yet."""
         return bool(self._typed or select.select([self._fd], [], [], 0)[0])
 
     def _read(self) -> bytes:
-        """Return the bytes typed; none if the terminal no longer exists."""
+        """Return the bytes typed so far, after waiting for one; b"" if the terminal no longer exists."""
         with suppress(OSError):
             return os.read(self._fd, 1000)
         return b""
@@ -234,6 +242,7 @@ def taken_over() -> Iterator[Keyboard]:
     keyboard = Keyboard()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
+        """Handle Ctrl-Z: restore the terminal, stop this process; take the terminal over once it continues."""
         keyboard.give_back()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)  # returns when the process is continued

@@ -11,16 +11,20 @@ from tartools.tar import Member
 
 
 def block(sample: Sample, described: Iterable[tuple[Member, Description]], *, bold: bool = False) -> str:
-    """Return the lines that show *sample*, as *described*, and an empty line; *bold* sets the key in bold.
+    """Return the lines that show *sample*: its key, its fields, an empty line; *bold* sets the key in bold.
 
-    Control characters in keys, fields and texts are escaped, so that a file cannot control the terminal.
+    *described*: its members with their descriptions. Control characters in keys, fields and texts are escaped, so that
+    a file cannot control the terminal.
     """
     title = printable(sample.key)
     return "\n".join([f"\x1b[1m{title}\x1b[0m" if bold else title, *described_fields(described)]) + "\n\n"
 
 
 def described_fields(described: Iterable[tuple[Member, Description]]) -> list[str]:
-    """Return the lines of the *described* fields: name, size and description, in columns."""
+    """Return a line for each of the *described* members: field, size and description, in columns.
+
+    Below it are the lines of its text, if it has any.
+    """
     named = [
         (printable(field_name(member)) or "-", f"{member.size:,} B", description) for member, description in described
     ]

@@ -53,23 +53,23 @@ class Overview:
 
     @property
     def chosen(self) -> str:
-        """Sentence part that says which samples are shown."""
+        """The phrase that says how many samples are shown, of how many."""
         total = self.counts.samples
         words = f"the first {total:,} of a larger input" if self.more else several(total, "sample")
         return f"{self.shown:,} of {words}, at random" if self.shown < total else words
 
     @property
     def broken(self) -> Tally:
-        """The members that can't be decoded: `Broken`."""
+        """The broken members, each a `Broken`: their count, and the first 1,000."""
         return self.counts.findings.get(BROKEN_FACET, Tally())
 
     def add_broken(self, broken: Iterable[Broken]) -> None:
-        """Add *broken* members."""
+        """Count the *broken* members, and keep the first 1,000."""
         for member in broken:
             self.counts.note(BROKEN_FACET, member)
 
     def count(self, samples: Sequence[Sample]) -> None:
-        """Add the counts of *samples*, one of the groups that `grouped_samples` makes."""
+        """Add the fields, classes, sizes and folders of *samples*, which are one group of `grouped_samples`."""
         folders = Counter(printable(sample.key.rpartition("/")[0]) for sample in samples if "/" in sample.key)
         self.sizes.add(Distribution.of(sum(member.size for member in sample.members) for sample in samples))
         self.folders = sum_of_counts(self.folders, folders)
@@ -95,7 +95,7 @@ def grouped_samples(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
 
 
 def broken_pictures(samples: Sequence[Sample]) -> list[Broken]:
-    """Return the pictures of *samples* that cannot be decoded. Holds: one of them, decoded, at a time.
+    """Return the pictures of *samples* that can't be decoded. Holds: one decoded picture at a time.
 
     Raises: StorageError if their file has become shorter.
     """
@@ -113,7 +113,10 @@ def broken_pictures(samples: Sequence[Sample]) -> list[Broken]:
 
 
 def cards(overview: Overview, shown: Container[str]) -> Iterator[str]:
-    """Yield the cards of *overview*; *shown*: keys of the samples on the page."""
+    """Yield the cards of *overview* as HTML: fields, sizes, classes, broken members.
+
+    *shown*: keys of the samples on the page.
+    """
     yield from map(table, field_cards(overview.counts))
     yield svg_histogram(overview.sizes)
     yield from map(table, classes(overview))
@@ -126,7 +129,7 @@ def card(title: str, body: str) -> str:
 
 
 def table(section: Section) -> str:
-    """Return *section* as a card: a list of its rows, with buttons that filter by them."""
+    """Return *section* as an HTML card: a list of its rows, with buttons that filter the page by them."""
     signs = [column[0] for column in section.columns]
     rows = [item(signs, cells, query) for cells, query in zip_longest(section.rows, section.filters)]
     note = safe(section.more)
@@ -140,7 +143,10 @@ def table(section: Section) -> str:
 
 
 def item(signs: Sequence[str], cells: Sequence[str | float], query: str | None) -> str:
-    """Return a row of *cells* whose columns have *signs*, as one button if it has a bar; else its name is one."""
+    """Return a row of *cells* as HTML; *query*: the filter of its button, or None.
+
+    A row with a bar is a button as a whole, otherwise its name is. *signs*: those of the columns.
+    """
     is_button = query is not None and "|" in signs
     button = f'<button type="button" class="{"count" if is_button else "name"}" data-filter="{safe(query or "")}">'
     name = safe(str(cells[0]))
@@ -155,7 +161,7 @@ def item(signs: Sequence[str], cells: Sequence[str | float], query: str | None) 
 
 
 def html_bar(share: float) -> str:
-    """Return a bar filled to *share*, from 0 to 1."""
+    """Return the SVG of a bar filled to *share*, from 0 to 1."""
     return (
         '<svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
         f'<rect width="{100 * share:.1f}" height="1"/></svg>'
@@ -163,7 +169,7 @@ def html_bar(share: float) -> str:
 
 
 def field_cards(summary: Summary) -> Iterator[Section]:
-    """Yield the list of fields, with the count of samples that have each, and the mean size."""
+    """Yield the list of fields, with the count of samples that have each, and its mean size."""
     columns = ("<Fields and mean sizes", "|", ">")
     if summary.many_fields:
         yield Section(f"more than {MAX_DISTINCT_VALUES:,}", columns, ())
@@ -180,7 +186,10 @@ def field_cards(summary: Summary) -> Iterator[Section]:
 
 
 def classes(overview: Overview) -> Iterator[Section]:
-    """Yield, for folders and each field with few values, the count of each value, with buttons that filter by it."""
+    """Yield, for folders and each field with few values, the count of each value, with buttons that filter by it.
+
+    Few are 2 to 100 values, each for two samples on average.
+    """
     fields = {} if overview.counts.many_fields else overview.counts.fields
     counts = {mark(printable(name)): short_texts(field.classes or {}) for name, field in fields.items()}
     if overview.folders:
@@ -197,7 +206,7 @@ def classes(overview: Overview) -> Iterator[Section]:
 
 
 def short_texts(counts: Mapping[str, int]) -> dict[str, int]:
-    r"""Return the *counts* of short one-line texts only, as a tile shows them.
+    r"""Return those of *counts* whose value is a short text of one line, by the text that a tile shows.
 
     >>> short_texts({"cat": 2, "": 1, "two\nlines": 1})
     {'cat': 2}
@@ -220,7 +229,7 @@ def broken_list(tally: Tally, shown: Container[str]) -> Iterator[Section]:
 
 
 def query(name: str, value: str) -> str:
-    """Return the text for the filter that finds samples whose field *name* is *value*.
+    """Return the filter text that finds samples whose field *name* is *value*.
 
     >>> query("cls", "5"), query("label", "sea lion")
     ('cls==5', '"label==sea lion"')
@@ -229,7 +238,7 @@ def query(name: str, value: str) -> str:
 
 
 def quoted_word(words: str) -> str:
-    """Return *words* for the filter as one word: in quotes if it has blanks."""
+    """Return *words* as one word of a filter: without quotes in it, in quotes if it has blanks."""
     plain = words.replace('"', "")
     return f'"{plain}"' if any(map(str.isspace, plain)) else plain
 
@@ -259,9 +268,10 @@ def svg_histogram(sizes: Distribution) -> str:
 
 
 def steps(smallest: int, largest: int) -> list[int]:
-    """Return the edges of the bins of a histogram, the last above *largest*: equal bins, or growing ones.
+    """Return the edges of the bins of a histogram, ascending, the last above *largest*: equal bins, or growing ones.
 
-    Inner edges are lower bounds of the buckets of a `Distribution`, so that no bucket is in two bins.
+    Bins grow if the largest number is more than 32 times the smallest. Inner edges are lower bounds of the buckets of a
+    `Distribution`, so that no bucket is in two bins.
 
     >>> steps(5, 7), steps(10, 60)[:3], len(steps(1, 10**9))
     ([5, 6, 7, 8], [10, 12, 14], 25)

@@ -42,7 +42,7 @@ TILE_PIXELS, LARGE_VIEW_PIXELS = 384, 1024  # pixels of a picture; a tile shows 
 
 
 class Choice(NamedTuple):
-    """Which samples are shown: the *first* ones, if a number is given, and *drawn* of these, if a number is given."""
+    """Which samples are shown: the *first* N (None: all), and of these *drawn* at random (None: all), by *seed*."""
 
     first: int | None
     drawn: int | None
@@ -59,13 +59,13 @@ def write_page(
     account: Account,
     faces: int = 1,
 ) -> Overview:
-    """Write the page of *samples* with this *title*; return the facts about all samples.
+    """Write the page of *samples* with this *title* to *sink*; return the facts about all samples.
 
-    Counts are those of all samples, or of the first ones, if these were chosen; their pictures are all decoded.
-    Pictures have up to *side* pixels; *faces* of a sample are side by side. *workers* threads decode them.
+    Counts cover all samples, or the first ones, if *choice* names a number; their pictures are all decoded. Pictures
+    have up to *side* pixels; *faces* pictures of a sample are side by side. *workers* threads decode them.
 
-    Order: input order. Holds: the page, some 20 KB for a sample with a photograph; 16 samples; those that are drawn,
-    owned. Raises: TarToolsError.
+    Order: input order. Holds: the page, some 20 KB for a sample with a photograph; 16 samples; the samples drawn, with
+    their own bytes. Raises: TarToolsError.
     """
     from PIL import Image
 
@@ -98,7 +98,7 @@ def write_page(
 
 
 def first_samples(samples: Iterator[Sample], count: int, overview: Overview, account: Account) -> Iterator[Sample]:
-    """Yield the first *count* samples; set `overview.more` if there are more."""
+    """Yield the first *count* samples; set `overview.more` if there are more, which *account* does not count."""
     yield from select.take_first(samples, count)
     try:
         next(samples)
@@ -112,7 +112,10 @@ def first_samples(samples: Iterator[Sample], count: int, overview: Overview, acc
 
 
 def tallied(samples: Iterable[Sample], overview: Overview) -> Iterator[Sample]:
-    """Yield *samples* in their order, and count them in *overview*. Holds: up to 1 MiB of them."""
+    """Yield *samples* in input order, and count them in *overview*.
+
+    Holds: up to 1 MiB of them, or one larger sample.
+    """
     for group in grouped_samples(samples):
         overview.count(group)
         yield from group
@@ -145,7 +148,7 @@ def flag_sounds(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
 
 
 def html_page(tiles: Sequence[PageTile], title: str, overview: Overview) -> str:
-    """Return the page of *tiles*; *overview* has the counts of all samples."""
+    """Return the HTML of the page of *tiles*; *overview* has the counts of all samples."""
     style, script = part_of_page("css"), part_of_page("js")
     policy = "; ".join(
         (
@@ -170,7 +173,7 @@ def html_page(tiles: Sequence[PageTile], title: str, overview: Overview) -> str:
 
 
 def part_of_page(kind: str) -> str:
-    """Return the text of the file page.*kind* beside this module."""
+    """Return the text of the file page.*kind* beside this module; *kind*: "html", "css" or "js"."""
     return (pkgutil.get_data(__name__, f"page.{kind}") or b"").decode()
 
 
@@ -180,7 +183,10 @@ def sum_of(inline: str) -> str:
 
 
 def totals(tiles: Sequence[PageTile], overview: Overview) -> str:
-    """Return the counts of samples, bytes and broken members; a button filters the broken samples that are shown."""
+    """Return the HTML line of totals: samples, bytes and broken members.
+
+    A button filters the samples with broken members, if any is shown.
+    """
     parts = [overview.chosen, in_units(overview.sizes.total)]
     if overview.broken.count:
         words = f"{overview.broken.count:,} {BROKEN_FACET}"
@@ -205,9 +211,10 @@ def write_pairs(
     force: bool = False,
     workers: int = 1,
 ) -> None:
-    """Write a page of the *pairs* with the largest distances to *url*, side by side.
+    """Write a page of up to 200 *pairs* of tardedup, those with the largest distances, to *url*.
 
-    Holds: 400 samples.
+    Each tile shows the sample left out and the one kept, side by side. *pairs*: records, see `pair_of`. *sides*: where
+    their samples are read. *comparison*: the fields that were compared. Holds: 400 samples.
     """
     total = sum(1 for _ in pairs)
     chosen = sorted(nlargest(MAX_PAIRS_ON_PAGE, map(pair_of, pairs), key=lambda pair: (pair.distance, -pair.position)))
@@ -231,7 +238,10 @@ def write_pairs(
 
 
 def beside_kept(left_out: Sample, kept_sample: Sample, pair: Pair, comparison: Comparison) -> Sample:
-    """Return one sample for a page with the members of both: compared members first, then the others."""
+    """Return one sample for a page with the members of both: compared members first, then the others.
+
+    Its key names both and their distance; its fields begin with "out." and "kept.".
+    """
     where = " (--against)" if pair.side == AGAINST_SIDE else ""
     words = f", distance {pair.distance}{where}"
     key = left_out.raw_key + b" = " + kept_sample.raw_key + words.encode()

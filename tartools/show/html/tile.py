@@ -31,7 +31,14 @@ FOLDER_FACET, IS_FACET, BROKEN_FACET = "folder", "is", "broken"
 
 
 class Broken(NamedTuple):
-    """A picture, or a *sound*, that cannot be decoded: the *key* of its sample, its *field*, and *why*, printable."""
+    """A picture or sound that can't be decoded.
+
+    Attributes, printable:
+      key: of its sample.
+      field: its field.
+      why: the reason.
+      sound: True for a sound.
+    """
 
     key: str
     field: str
@@ -44,7 +51,7 @@ class Broken(NamedTuple):
 
 
 class PageTile(NamedTuple):
-    """A sample on the page: its *key*, printable, its *html*, and the pictures and sounds in it that are *broken*."""
+    """A sample on the page: its printable *key*, its *html*, and the pictures and sounds in it that are *broken*."""
 
     key: str
     html: str
@@ -52,9 +59,16 @@ class PageTile(NamedTuple):
 
 
 class PageField(NamedTuple):
-    """A member: its *description*, and as HTML its *face* (the drawing) and its *player*.
+    """A member on the page.
 
-    *broken* says why it cannot be decoded, if it is a picture or *sound*.
+    Attributes:
+      name: its field, printable.
+      size: bytes of its payload.
+      description: what is known about it.
+      face: HTML of its picture, waveform or text.
+      player: HTML of its player, for sounds.
+      broken: why it can't be decoded; "" if it can.
+      sound: True if a broken member is a sound.
     """
 
     name: str
@@ -76,7 +90,7 @@ def safe(words: str) -> str:
 
 
 def embedded(payload: bytes, kind: str) -> str:
-    """Return *payload* as a data: URL (RFC 2397)."""
+    """Return *payload*, of the media type *kind*, as a data: URL (RFC 2397)."""
     return f"data:{kind};base64,{base64.b64encode(payload).decode()}"
 
 
@@ -120,7 +134,7 @@ def mark(field: str) -> str:
 
 
 def safe_lines(lines: Sequence[str]) -> str:
-    """Return *lines* as `safe` does, joined by newlines."""
+    """Return *lines* joined by newlines, escaped for HTML."""
     return "\n".join(map(safe, lines))
 
 
@@ -136,7 +150,7 @@ def field_row(shown: PageField, drawn: bool) -> str:
 
 
 def field(member: Member, audible: bool, side: int) -> PageField:
-    """Return the field of *member*; its picture has up to *side* pixels."""
+    """Return *member* with its HTML; its picture has up to *side* pixels, its sound is embedded if *audible*."""
     description = describe(member)
     page_field = PageField(printable(field_name(member)) or "-", member.size, description)
     if description.kind == "picture":
@@ -163,12 +177,12 @@ def field(member: Member, audible: bool, side: int) -> PageField:
 
 
 def wrong(words: str) -> str:
-    """Return the HTML in place of a damaged picture or sound."""
+    """Return the HTML that stands in place of a damaged picture or sound: the message *words*."""
     return f'<span class="wrong">{safe(words)}</span>'
 
 
 def picture_for_page(member: Member, words: str, side: int) -> str:
-    """Return the picture *member*, described by *words*, encoded as WebP, and its size in pixels.
+    """Return the HTML of the picture *member* as WebP, and its size in pixels; *words* describe it.
 
     It is reduced to at most *side* by *side* pixels. Raises: any exception that Pillow raises for a damaged picture.
     """
@@ -189,7 +203,7 @@ def picture_for_page(member: Member, words: str, side: int) -> str:
 
 
 def waveform(member: Member) -> str:
-    """Return the waveform of the sound *member* as SVG."""
+    """Return the waveform of the sound *member* as SVG, of 120 bars."""
     _, peaks = read_sound(member, WAVEFORM_COLUMNS)
     heights = (max(1, 50 * peak) for peak in peaks)  # half of each; silence is still visible
     bars = "".join(f"M{place} {50 - height:.0f}h.7v{2 * height:.0f}h-.7z" for place, height in enumerate(heights))
@@ -200,7 +214,7 @@ def waveform(member: Member) -> str:
 
 
 def player(member: Member, name: str) -> str:
-    """Return the player of the sound *member* of field *name*; empty if browsers do not know its format."""
+    """Return the HTML player of the sound *member*, labelled *name*; "" if browsers do not know its format."""
     payload = member.read()
     file_type = type_of_file(payload[:MAGIC_BYTES])
     kind = MEDIA_TYPES.get(file_type.suffixes[0]) if file_type and file_type.suffixes else None
