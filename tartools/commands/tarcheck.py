@@ -168,7 +168,7 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
     doings = actions_of(checking.repeats(sort))
     pending = PendingSamples(sort(doings)) if places else None
     for _ in doings:
-        pass  # without --fix, nobody else takes them
+        pass  # runs the check to its end; with --fix, `pending` has done so
     account.check()
     summary = checking.summary
     words = compare_fields(summary, expect)

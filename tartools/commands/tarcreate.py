@@ -202,7 +202,7 @@ def write_plan(options: PlanOptions, account: Account, output: cli.Output) -> No
     *options*: name the plan; one that is not in the current directory is looked for in that of -C.
     """
     name = options.plan or "-"
-    inside = os.path.join(options.base, name)  # one that is not here may be in the directory of -C
+    inside = os.path.join(options.base, name)  # a plan that is not here may be in the directory of -C
     if Url(name).scheme == "" and options.base and not os.path.lexists(name) and os.path.lexists(inside):
         name = inside
     if Url(name).is_local and storage.is_directory(name):
@@ -285,9 +285,9 @@ SOURCES = (
     PlanSource("--parquet", ("--key-template", "-f", "--dots"), write_files),
     PlanSource("--tfrecord", ("--key-template", "-f", "--dots"), write_files),
 )
-FILE_HEAD_BYTES = 512  # of a file, by which its type is known
+FILE_HEAD_BYTES = 512  # bytes of a file that show its type
 TAR_MAGIC = slice(257, 262)
-MAGIC_OPTIONS = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # how files begin that are no plans -> the option for them
+MAGIC_OPTIONS = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # first bytes of files that are no plans -> the option for them
 
 
 def checked_source(options: PlanOptions) -> PlanSource:
@@ -375,7 +375,7 @@ def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: Pl
     Raises: TarToolsError, with the line of the plan.
     """
     sources: dict[str, PlannedMember] = {}  # URLs, each with the first part that names it
-    listed: list[str] = []  # by a folder, which names each file once
+    listed: list[str] = []  # files found in a folder, which has each one once
     for part in parts:
         if part.line:
             if part.url is not None:

@@ -129,7 +129,7 @@ def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions,
     if options.output is None:
         return int(compared(a, b, account, new, options, means))
     storage.check_output(options.output, options.force, [*a.urls, *b.urls])
-    data = DataSet(b.urls, Account(lambda _: None), reading, max_workers)  # all is said when they are compared
+    data = DataSet(b.urls, Account(lambda _: None), reading, max_workers)  # silent: comparing has reported everything
     run = data.to([options.output], options.force)
     if once := [url for url in b.urls if not storage.is_repeatable(url)]:
         message = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
@@ -175,7 +175,7 @@ def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, options: Di
     counts, fields = Counter[str](), Counter[str]()
     pairs = None if options.unordered else Spool(means.memory // MEMORY_SHARES, means.tmpdir)
     differences = changes(sort(a.contents(account)), sort(b.contents(account)), counts)
-    moved = reordered(pairs, sort) if pairs is not None else ()  # once the others are known
+    moved = reordered(pairs, sort) if pairs is not None else ()  # read after the other changes
     with storage.writing("-") if options.list_keys else nullcontext() as listed:
         for change in chain(differences, moved):
             counts[change.kind] += 1

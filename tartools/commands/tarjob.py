@@ -78,7 +78,7 @@ from tartools.storage.expand import expand
 from tartools.storage.url import Url
 
 MAX_TIMEOUT_SECONDS = 1_000_000  # seconds; poll(2) takes 24 days
-DAMAGE_PATTERN = r"\.t(?:ar|gz)\S*: at byte \d+: (?!this is not|the input is empty)"  # what commands say of a shard
+DAMAGE_PATTERN = r"\.t(?:ar|gz)\S*: at byte \d+: (?!this is not|the input is empty)"  # messages of commands about a damaged shard
 
 
 class Items(cli.Group):
@@ -213,7 +213,7 @@ def tarjob(
         if todo:
             print_results(run_todo(todo, policy, resources, command, account, record), account, policy, record)
     except (KeyboardInterrupt, process.Interrupted) as error:
-        if getattr(error, "number", signal.SIGINT) == signal.SIGINT:  # somebody is there
+        if getattr(error, "number", signal.SIGINT) == signal.SIGINT:  # a user at the keyboard
             goes_on = "; the same command line does the rest" if policy.output else ""
             account.warn(f"{jobs.skipped + jobs.done} of {several(len(every), 'item')} done{goes_on}")
         raise
@@ -273,7 +273,7 @@ def run_todo(
         with ray.on_nodes(account, resources.address, cpus, policy.retries, policy.timeout) as (engine, room):
             max_jobs = min(
                 resources.jobs or ray.MAX_TASKS_IN_FLIGHT, ray.MAX_TASKS_IN_FLIGHT
-            )  # Ray runs all that it gets, if it can
+            )  # Ray starts all the tasks that it gets
             jobs, at_once = account.progress.jobs, min(max_jobs, room)
             yield from localjobs.run_tasks(todo, engine, at_once, jobs, fail_fast=policy.fail_fast, window=max_jobs)
         return

@@ -61,7 +61,7 @@ from tartools.tar.groups import Need
 SHARE_PATTERN = r"[+-]?(?:(\d+)\.?(\d*)|\.(\d+))(?:e([+-]?\d{1,3}))?"
 NO_NUMBER = r"[+-]?(?:nan|inf|infinity)"
 SHARE_DECIMALS = 18  # behind the point
-SHARE_DENOMINATOR = 10**9  # no share is less than one of so many
+SHARE_DENOMINATOR = 10**9  # the least share is one sample of this number
 USAGE_HINT = "such as tarmix 0.7 a.tar 0.3 b.tar"
 NUMBER_NAME_HINT = "a file whose name is a number is written ./0.7"
 
@@ -110,9 +110,9 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wa
 
     def begin(size: int | None) -> None:
         """Set the bytes, shards and samples that progress expects, as far as known; *size*: bytes of the inputs."""
-        if wanted.stop == "all" and wanted.total is None:  # otherwise it is not known how much is read
+        if wanted.stop == "all" and wanted.total is None:  # otherwise nobody knows how much will be read
             account.progress.expected = size
-        if wanted.stop != "longest":  # which reads some of them more than once
+        if wanted.stop != "longest":  # that one reads some shards more than once
             account.progress.shards = len(urls)
         if wanted.total is not None:
             account.progress.phase = Phase("", wanted.total, lambda: account.samples_out)

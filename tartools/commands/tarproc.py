@@ -57,7 +57,7 @@ from tartools.storage.pool import Threads, windowed
 
 DEFAULT_SHELL = "bash"
 MAX_COMMAND_SECONDS = 1_000_000  # seconds; poll(2) takes 24 days
-MAX_SAMPLES_UNDER_WAY = 1000  # samples whose command runs, or has ended and waits for one before
+MAX_SAMPLES_UNDER_WAY = 1000  # samples whose command runs, or has ended and waits for an earlier one
 
 
 class Work(cli.Group):
@@ -206,7 +206,7 @@ def command_line(work: Work) -> str | None:
     import shlex
     import shutil
 
-    if "/" not in work.words[0] and shutil.which(work.words[0]) is None:  # with a slash: in the sample's directory?
+    if "/" not in work.words[0] and shutil.which(work.words[0]) is None:  # with a slash, it may be in the sample's directory
         raise UsageError(f"there is no program {work.words[0]!r}")
 
     return f"exec -- {shlex.join(work.words)}"

@@ -225,5 +225,5 @@ def count_quickly(urls: Sequence[str], read: Callable[[Account], Iterator[Sample
                 if account.unpacked > MAX_COUNTED_BYTES:
                     return None
     except TarToolsError:
-        return None  # whoever reads on raises this again
+        return None  # reading the samples raises this again
     return number

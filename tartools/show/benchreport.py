@@ -16,9 +16,9 @@ Row = dict[str, Any]
 
 TIME_PARTS = ("list", "read", "decode", "collate")
 PROCESSOR_LIMIT = "processors"
-MAX_OTHER_LOAD = 0.2  # of the processors, used by other programs: figures are too low then
-BUSY_SHARE = 0.8  # of the processors: nothing else limits then
-MIN_SPEEDUP = 1.15  # times as fast: less is chance
+MAX_OTHER_LOAD = 0.2  # share of the CPU used by other programs; with more, figures are too low
+BUSY_SHARE = 0.8  # share of the CPU; from this on, the CPU is the bottleneck
+MIN_SPEEDUP = 1.15  # times as fast; less is within the noise
 
 
 def advise(facts: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ def plain_lines(facts: Facts) -> Iterator[str]:
             continue
         yield (
             f"row {name}: {row['samples_per_second']:.1f} samples/s, {row['bytes_per_second'] / 1e6:.1f} MB/s, "
-            f"{1e3 * row['cpu_seconds']:.3f} ms of processor a sample, {row['samples']} samples"
+            f"{1e3 * row['cpu_seconds']:.3f} ms CPU per sample, {row['samples']} samples"
             f"{', ' + row['cache'] if row['cache'] else ''}"
         )
         if row["parts"]:
@@ -136,7 +136,7 @@ def parts(facts: Facts) -> Iterator[Part]:
     columns = ("<Rows", ">workers", ">samples/s", ">MB/s", ">CPU ms", "|", "<what limits it")
     yield Section("", columns, rates)
     times = [(row["name"], *(f"{1e3 * row['parts'][part]:.2f}" for part in TIME_PARTS)) for row in rows if row["parts"]]
-    yield Section("ms a sample, without workers", ("<Parts", *(f">{part}" for part in TIME_PARTS)), times)
+    yield Section("ms per sample, without workers", ("<Parts", *(f">{part}" for part in TIME_PARTS)), times)
 
 
 def rows_with_parts(facts: Facts) -> Iterator[tuple[str, Row, Mapping[str, float]]]:

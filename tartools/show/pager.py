@@ -13,9 +13,9 @@ from tartools.show import graphics, sheet
 from tartools.show.terminal import KITTY, REDRAW_KEY, Keyboard, Screen
 
 MAX_SAMPLES_KEPT = 10_000  # samples kept to go back to
-MAX_KEPT_MEMORY = 256 << 20  # of memory that they hold; large members are in files
-MAX_NUMBER_DIGITS = 15  # of the number of a sample
-SAMPLES_PER_STATUS = 1000  # samples that are read before the screen says how far
+MAX_KEPT_MEMORY = 256 << 20  # bytes of memory that they hold; large members are in files
+MAX_NUMBER_DIGITS = 15  # digits of the number of a sample
+SAMPLES_PER_STATUS = 1000  # samples read between two updates of the last row
 
 NEXT_KEYS = (" ", "n", "j", "enter", "right", "down", "page down")
 PREVIOUS_KEYS = ("p", "b", "k", "left", "up", "page up")

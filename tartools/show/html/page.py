@@ -104,7 +104,7 @@ def first_samples(samples: Iterator[Sample], count: int, overview: Overview, acc
         next(samples)
     except StopIteration:
         return
-    except TarToolsError:  # behind the last sample that was asked for nothing is checked
+    except TarToolsError:  # nothing is checked after the last sample that was asked for
         pass
     else:
         account.samples_in -= 1  # nor counted
