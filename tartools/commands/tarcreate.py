@@ -287,7 +287,7 @@ SOURCES = (
 )
 FILE_HEAD_BYTES = 512  # bytes of a file that show its type
 TAR_MAGIC = slice(257, 262)
-MAGIC_OPTIONS = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # first bytes of files that are no plans -> the option for them
+MAGIC_OPTIONS = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # first bytes of a file -> its option
 
 
 def checked_source(options: PlanOptions) -> PlanSource:

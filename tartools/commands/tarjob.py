@@ -78,7 +78,7 @@ from tartools.storage.expand import expand
 from tartools.storage.url import Url
 
 MAX_TIMEOUT_SECONDS = 1_000_000  # seconds; poll(2) takes 24 days
-DAMAGE_PATTERN = r"\.t(?:ar|gz)\S*: at byte \d+: (?!this is not|the input is empty)"  # messages of commands about a damaged shard
+DAMAGE_PATTERN = r"\.t(?:ar|gz)\S*: at byte \d+: (?!this is not|the input is empty)"  # messages about damage
 
 
 class Items(cli.Group):

@@ -206,7 +206,7 @@ def command_line(work: Work) -> str | None:
     import shlex
     import shutil
 
-    if "/" not in work.words[0] and shutil.which(work.words[0]) is None:  # with a slash, it may be in the sample's directory
+    if "/" not in work.words[0] and shutil.which(work.words[0]) is None:  # else relative to the sample?
         raise UsageError(f"there is no program {work.words[0]!r}")
 
     return f"exec -- {shlex.join(work.words)}"

@@ -99,7 +99,7 @@ def tarshow(
 ) -> None:
     """Display the samples of *source*: as text and pictures, in a pager if *interactive*, or as a page.
 
-    *first*: samples to read at most. *pictures*: protocol by which the terminal draws. Raises: TarToolsError.
+    Raises: TarToolsError.
     """
     check_usage(contact, pictures, interactive)
     urls = source.urls()
