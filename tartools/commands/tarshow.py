@@ -97,10 +97,7 @@ def tarshow(
         bool, Option("-i --interactive", "Show one sample at a time; page with the keyboard.")
     ] = False,
 ) -> None:
-    """Display the samples of *source*: as text and pictures, in a pager if *interactive*, or as a page.
-
-    Raises: TarToolsError.
-    """
+    """Display the samples of *source*: as text and pictures, in a pager, or as a page. Raises: TarToolsError."""
     check_usage(contact, pictures, interactive)
     urls = source.urls()
     if contact.url is not None:
