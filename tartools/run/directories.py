@@ -32,9 +32,12 @@ BAD_NAME = (errno.EEXIST, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)  # of 
 class DirectoryOptions(NamedTuple):
     """How samples become directories, and directories samples.
 
-    *base* is the name of the files before the dot, *log* the field for what commands print, if wanted. With *subdirs*
-    each subdirectory is a sample. With *keep* the directories are not removed. *is_reported*: what a failed command
-    printed last is reported.
+    `base`: name of the files, before the dot
+    `errors`: after a failed command "abort" ends the run, "skip" drops the sample, "ignore" passes it on unchanged
+    `subdirs`: True if each subdirectory becomes a sample
+    `log`: field in which the output of commands is stored; None: it is not stored
+    `keep`: True if the directories are not removed
+    `is_reported`: True if the last line that a failed command printed goes into the report of the failure
     """
 
     base: bytes = b"sample"
@@ -46,16 +49,21 @@ class DirectoryOptions(NamedTuple):
 
     @property
     def is_logged(self) -> bool:
-        """True if what commands print goes to a file, from which it is printed."""
+        """True if the output of a command goes to a file first, because it is stored or reported."""
         return self.log is not None or self.is_reported
 
 
 class SampleTask(NamedTuple):
-    """A sample on disk, in *folder*; its *members* have headers but no payload.
+    """A sample on disk, for one run of the command.
 
-    *number* is its position in the input, from 0. *failure* tells why it could not be written. If they are wanted,
-    what the command prints goes to the file *log*, and the file *raw* holds the sample as it was read. *made* is what
-    its directory is.
+    `folder`: its directory
+    `number`: its position in the input, from 0
+    `key`, `shard`: key of the sample, and URL of the shard that it came from
+    `members`: its members with headers, but without payloads
+    `failure`: why it could not be written; "" if it was
+    `log`: file for the output of the command; None if that is not wanted
+    `raw`: file with the sample as it was read, as tar; None unless failed samples are passed on
+    `made`: identity of the directory as it was made, to see if the command replaced it
     """
 
     folder: bytes
@@ -70,14 +78,15 @@ class SampleTask(NamedTuple):
 
     @property
     def environment(self) -> dict[bytes, bytes]:
-        """The variables that the command finds in its environment, beside ours."""
+        """The variables that the command gets, in addition to our environment: TAR_KEY, TAR_INDEX, TAR_SHARD."""
         return {b"TAR_KEY": self.key, b"TAR_INDEX": b"%d" % self.number, b"TAR_SHARD": os.fsencode(self.shard)}
 
 
 class Outcome(NamedTuple):
-    """How the command of a task ended: a text that says how it failed, "" if it did not.
+    """How the command of a task ended.
 
-    *alone*: nothing that it has started runs any more, in whatever process group or session.
+    `failure`: how it failed; "" if it succeeded
+    `alone`: True if nothing that it started runs any more, in whatever process group or session
     """
 
     failure: str
@@ -85,7 +94,7 @@ class Outcome(NamedTuple):
 
 
 class SampleFailedError(Exception):
-    """A sample has failed; the text says why."""
+    """A sample can't become a directory, or its command or result failed; the text says why."""
 
 
 class SampleDirectories:
@@ -112,15 +121,16 @@ class SampleDirectories:
             raise
 
     def close(self) -> None:
-        """Remove the folder, unless it is to be kept."""
+        """Remove the folder, unless it is to be kept, and end the guard."""
         if not self.options.keep:
             scratch.remove_tree(self.folder)
         self.guard.close()
 
     def write(self, samples: Iterable[Sample]) -> Iterator[SampleTask]:
-        """Yield each of *samples* as a directory of its own, with its members as files.
+        """Write each of *samples* to a directory of its own, with its members as files, and yield its task.
 
-        Order: that of *samples*. Holds: no payload once it is written. Raises: StorageError if the disk is full.
+        Order: that of *samples*. A sample that can't be written is yielded too, with the reason in `failure`.
+        Holds: no payload once it is written. Raises: StorageError if the disk is full.
         """
         for number, sample in enumerate(samples):
             folder = b"%b/%06d" % (self.folder, number)
@@ -150,10 +160,11 @@ class SampleDirectories:
             yield SampleTask(folder, number, sample.raw_key, sample.shard, bare, failure, log, raw, identity)
 
     def remove(self, task: SampleTask, files: Iterable[bytes], *, reuse: bool = False) -> None:
-        """Remove the directory of *task* and its *files*; if directories are kept, only the copy of the sample.
+        """Remove *files*, the log and the raw copy of *task*; if directories are kept, only the raw copy.
 
-        The directory itself is removed by the next call of `sweep`. But with *reuse* it becomes another sample's, if it
-        is the one that was made for the task. It has nothing but *files* then, and nobody works in it.
+        *files*: paths of the files in its directory. The directory itself is removed by the next call of `sweep`. With
+        *reuse* it is kept for another sample instead, if it is empty then, the one that was made for the task, and few
+        wait already; the caller knows that nobody works in it.
         """
         if task.raw:
             scratch.remove_tree(task.raw)
@@ -173,7 +184,7 @@ class SampleDirectories:
             self._emptied.append(task.folder)
 
     def sweep(self) -> None:
-        """Remove the directories of tasks that were given to `remove`. This may wait for the disk."""
+        """Remove the directories that `remove` has left, with all in them. This may wait for the disk."""
         while self._emptied:
             try:
                 folder = self._emptied.pop()
@@ -186,6 +197,7 @@ class SampleDirectories:
 
 
 def _write_files(sample: Sample, folder: bytes, base: bytes) -> None:
+    """Write the key and the members of *sample* as files into *folder*. Raises: SampleFailedError, OSError."""
     if b"\0" in sample.raw_key:
         raise SampleFailedError("its key contains a NUL, which no file and no environment can")
     _write_file(folder, base + b"." + KEY_FILE, Member(b"", sample.raw_key, 0, 0, len(sample.raw_key)))
@@ -194,6 +206,10 @@ def _write_files(sample: Sample, folder: bytes, base: bytes) -> None:
 
 
 def _write_file(folder: bytes, name: bytes, member: Member) -> None:
+    """Write the payload of *member* to the new file *name* in *folder*.
+
+    Raises: SampleFailedError for a name that the file system refuses, or that is there; OSError for other failures.
+    """
     _, source, _, data, size, _ = member
     path = folder + b"/" + name
     try:
@@ -215,5 +231,5 @@ def _write_file(folder: bytes, name: bytes, member: Member) -> None:
 
 
 def path_text(raw: bytes) -> str:
-    """Return *raw* as text for messages."""
+    """Return the path or name *raw* as text for messages; bytes that are no UTF-8 become surrogates."""
     return raw.decode("utf-8", "surrogateescape")

@@ -33,22 +33,22 @@ READY_MESSAGE = b""  # what a process says when it is ready
 
 
 class InPlace(Generic[Item, Result]):
-    """Calls *work* in the caller's thread, where a signal can end it, when the result is asked for."""
+    """An engine that calls *work* in the caller's thread, when the result is asked for, so that a signal can end it."""
 
     def __init__(self, work: Callable[[Item], Result]) -> None:
         self._work = work
 
     def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], Result]:
-        """Return a function that calls *work* for *item*."""
+        """Call `ended()` at once; return a function that calls *work* for *item* and returns its result."""
         ended()
         return partial(self._work, item)
 
     def stop(self) -> None:
-        """Do nothing: nothing is under way."""
+        """Do nothing: no call is under way."""
 
 
 class Executed(Generic[Item, Result]):
-    """Has *work* called by the caller's *executor*, which stays open."""
+    """An engine that has the caller's *executor* call *work*; the executor stays open."""
 
     def __init__(self, executor: Executor, work: Callable[[Item], Result]) -> None:
         self._executor = executor
@@ -56,7 +56,10 @@ class Executed(Generic[Item, Result]):
         self._waiting: set[Future[Result]] = set()
 
     def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], Result]:
-        """Have *work* called for *item*; what the executor raises is raised in place of the result."""
+        """Have *work* called for *item*; return a function that waits for its result.
+
+        That raises what *work* or the executor raises. `ended()` is called when the call is over.
+        """
 
         def done(future: Future[Result]) -> None:
             self._waiting.discard(future)
@@ -72,13 +75,13 @@ class Executed(Generic[Item, Result]):
         return future.result
 
     def stop(self) -> None:
-        """Drop the calls that have not begun; the others are the executor's."""
+        """Cancel the calls that have not begun; those that run go on in the executor."""
         for future in list(self._waiting):
             future.cancel()
 
 
 class Processes(Generic[Item]):
-    """Calls *work* in *workers* processes; an item whose process is lost is tried *retries* times more.
+    """An engine that calls *work* in *workers* processes; an item whose process is lost is tried *retries* times more.
 
     A thread waits for each process, starts it when it is needed first, and again if it is lost.
     Raises: TypeError if *work* can't be pickled.
@@ -100,7 +103,10 @@ class Processes(Generic[Item]):
         self._threads = Threads(workers, self._ask, self._terminate)
 
     def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], bytes]:
-        """Have a process make the message of `message_of` for *item*. Raises: RuntimeError if it was lost each time."""
+        """Have *work* called for *item* in a process; return a function that waits for its message (see `message_of`).
+
+        That raises RuntimeError if the process was lost in each try. `ended()` is called when the message is there.
+        """
         return self._threads.submit(item, ended)
 
     def stop(self) -> None:
@@ -110,6 +116,7 @@ class Processes(Generic[Item]):
             self._end(process)
 
     def _ask(self, item: Item) -> bytes:
+        """Return the message for *item* from this thread's process. Raises: RuntimeError if it is lost each time."""
         status = None
         for _ in range(self._retries + 1):
             process = getattr(self._mine, "process", None) or self._started()
@@ -123,13 +130,17 @@ class Processes(Generic[Item]):
         raise RuntimeError(f"{item}: {_ending(status)} while a worker was at it, {self._retries + 1} times")
 
     def _terminate(self) -> None:
-        """Terminate all processes, so that the threads that wait for them continue."""
+        """Send SIGTERM to all processes, so that the threads that wait for them continue; start no more."""
         with self._lock:
             self._stopped = True
             for process in self._all:
                 process.terminate()
 
     def _started(self) -> _Process:
+        """Start a process for this thread, send it the function, and return it.
+
+        Raises: RuntimeError if it does not start, or all were stopped; the error of unpickling the function.
+        """
         with self._lock:
             if self._stopped:
                 raise RuntimeError("the workers were stopped")
@@ -146,13 +157,15 @@ class Processes(Generic[Item]):
         return process
 
     def _end(self, process: _Process) -> int | None:
-        """Wait for the end of *process*; return its exit status."""
+        """Wait until *process* has ended, and forget it; return its exit status (negative: by that signal)."""
         with self._lock:
             self._all.discard(process)
             return process.end()
 
 
 class _Process:
+    """A spawned process that runs `_live`, and our end of the pipe to it."""
+
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
@@ -161,7 +174,10 @@ class _Process:
             self._process.start()
 
     def exchange(self, message: bytes) -> bytes | None:
-        """Send *message*: first the folder and the function, then items; return the answer, None if it was lost."""
+        """Send *message* and return the answer; None if the process was lost.
+
+        The first message is the pickle of (folder, function), the later ones those of items.
+        """
         try:
             self._pipe.send_bytes(message)
             return self._pipe.recv_bytes()
@@ -169,11 +185,11 @@ class _Process:
             return None
 
     def terminate(self) -> None:
-        """Tell it to end; whoever waits for its answer sees that it has ended."""
+        """Send SIGTERM to the process; `exchange` in another thread returns None then."""
         self._process.terminate()
 
     def end(self) -> int | None:
-        """Have it end; return its exit status."""
+        """Wait 5 seconds for the process to end, then kill it; return its exit status (negative: by a signal)."""
         self._process.join(EXIT_SECONDS)
         if self._process.is_alive():
             self._process.kill()
@@ -183,7 +199,10 @@ class _Process:
 
 
 def _live(pipe: Connection) -> None:
-    """Answer the requests from *pipe* until its other end is closed."""
+    """Serve requests from *pipe*, in the spawned process, until its other end is closed: see `_Process.exchange`.
+
+    Answers b"" to the function, and the message of its results to each item.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the program ends its workers
     with suppress(EOFError, OSError):
         begin = pipe.recv_bytes()
@@ -200,6 +219,7 @@ def _live(pipe: Connection) -> None:
 
 
 def _ending(status: int | None) -> str:
+    """Return how a process ended, for a message: *status* is its exit status, negative for a signal."""
     if status is not None and status < 0:
         return f"killed by {signal.Signals(-status).name}"
     return f"ended with status {status}"
@@ -209,14 +229,17 @@ def _ending(status: int | None) -> str:
 
 
 class Failure:
-    """The last of the results of a call: the *error* that ended it."""
+    """The last item among the results of a call that failed: the *error* that ended it."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
 def held(work: Work[Item], item: Item, stopped: Callable[[], object]) -> list[Any]:
-    """Return the values that *work* yields for *item*, up to the moment when *stopped* is true."""
+    """Return the values that *work* yields for *item*, as a list; the last one is a `Failure` if it raised.
+
+    It ends early, without an error, once `stopped()` is true.
+    """
     values: list[Any] = []
     if stopped():
         return values
@@ -233,7 +256,8 @@ def held(work: Work[Item], item: Item, stopped: Callable[[], object]) -> list[An
 def message_of(work: Work[Item], item: Item, pickler: Callable[[io.BytesIO], pickle.Pickler]) -> bytes:
     """Return the values that *work* yields for *item* as a message: their pickles, one after the other.
 
-    An error about a value that can't be pickled is raised in *work*, which may add a note.
+    *pickler*: makes a pickler of a file. The last value is a `Failure` if *work* raised. An error about a value that
+    can't be pickled is raised inside of *work*, at its yield, where it may add a note.
     """
     message, end = io.BytesIO(), 0
     values = work(item)
@@ -253,7 +277,10 @@ def message_of(work: Work[Item], item: Item, pickler: Callable[[io.BytesIO], pic
 
 
 def results(answer: Answer) -> Iterator[Any]:
-    """Yield the results in *answer*, of `held` or `message_of`. Raises: the error that ended the call, after them."""
+    """Yield the results in *answer*, a list from `held` or a message from `message_of`.
+
+    Raises: the error that ended the call, after them.
+    """
     for value in answer if isinstance(answer, list) else _unpacked(answer):
         if isinstance(value, Failure):
             raise value.error
@@ -261,13 +288,14 @@ def results(answer: Answer) -> Iterator[Any]:
 
 
 def _unpacked(message: bytes) -> Iterator[Any]:
+    """Yield the values whose pickles are in *message*, one after the other."""
     file = io.BytesIO(message)
     while file.tell() < len(message):
         yield pickle.load(file)  # noqa: S301  # our own message
 
 
 def portable(error: BaseException) -> BaseException:
-    """Return *error*, or an error that says the same if it can't be pickled, with its traceback as a note."""
+    """Return *error*, or a RuntimeError with its class and text if it can't be pickled; its traceback is a note."""
     text = "".join(traceback.format_exception(error)).rstrip()
     portable_error = error
     try:

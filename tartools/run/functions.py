@@ -151,7 +151,10 @@ def map_shards(
 def _mapped(
     function: OfSample, samples: Iterator[Sample], workers: int | Executor, on_error: OnError | None
 ) -> Iterator[Sample]:
-    """Yield what *function* makes of *samples*, in their order; where it fails, what *on_error* makes of it."""
+    """Yield the results of *function* for *samples*, in their order; for a call that fails, those of *on_error*.
+
+    *workers*: number of threads, or an executor. Raises: errors of *function* without *on_error*; TypeError.
+    """
     with closing_upstream(samples):
         if workers == 1 and on_error is None:
             yield from one_by_one(_made(function, sample) for sample in samples)
@@ -173,11 +176,15 @@ def _mapped(
 
 
 def _call_on_error(on_error: OnError, error: Exception, sample: Sample) -> Made | Iterable[Made] | None:
+    """Return `on_error(sample, error)`. With the first two bound by `partial` it is a function of a sample."""
     return on_error(sample, error)
 
 
 def _made(function: OfSample, sample: Sample) -> Iterator[Sample]:
-    """Yield the results of *function* for *sample*. Raises: the errors of *function*, with a note; TypeError."""
+    """Yield the samples that *function* returns for *sample*: none, one, or several; mappings are built into samples.
+
+    Raises: errors of *function*, and TypeError if it returns anything else, with a note that names the sample.
+    """
     try:
         returned = function(sample)
         is_single = isinstance(returned, (Sample, Mapping)) or not isinstance(returned, Iterable)
@@ -197,7 +204,7 @@ def _made(function: OfSample, sample: Sample) -> Iterator[Sample]:
 
 
 def _all_made(function: OfSample, sample: Sample) -> list[Sample]:
-    """Return the results of `_made` as a list, which can be sent to another process."""
+    """Return the samples that *function* returns for *sample* as a list, which can be sent to another process."""
     return list(_made(function, sample))
 
 
@@ -205,7 +212,10 @@ def _all_made(function: OfSample, sample: Sample) -> list[Sample]:
 
 
 def _missing(pairs: list[tuple[Source, str]], redo: bool) -> list[tuple[Source, str]]:
-    """Return the *pairs* whose output is missing, or all with *redo*. Raises: ValueError; StorageError."""
+    """Return the *pairs* (input, output) whose output is missing or a directory; all with *redo*.
+
+    Raises: ValueError for two pairs with one output; StorageError if the existence of an output can't be determined.
+    """
     outputs: set[str] = set()
     for _, output in pairs:
         if output in outputs:
@@ -218,9 +228,10 @@ def _missing(pairs: list[tuple[Source, str]], redo: bool) -> list[tuple[Source, 
 
 
 def _make(function: OfShard[Source], redo: bool, pair: tuple[Source, str]) -> None:
-    """Have *function* make the output of *pair*, unless it exists: Ray retries a call whose worker was lost at its end.
+    """Call *function* for *pair*, (input, output), unless the output exists and *redo* is False.
 
-    Raises: what it raises; StorageError if the output is missing afterwards.
+    It may exist because Ray retries a call whose worker was lost at its end.
+    Raises: errors of *function*; StorageError if the output is missing afterwards.
     """
     source, output = pair
     if not redo and storage.exists(output) and not storage.is_directory(output):  # which does not appear whole
@@ -240,7 +251,10 @@ def _calling(
     address: str | None,
     cpus: float,
 ) -> Iterator[tuple[Engine[tuple[Source, str], None], int]]:
-    """Give an engine that calls *function* for *count* pairs, and the number of pairs under way at a time."""
+    """Start an engine that calls *function* for *count* pairs; give it and the number of pairs under way at a time.
+
+    `redo`: call it for outputs that exist, too; the other arguments are those of `map_shards`.
+    """
     make = partial(_make, function, redo)
     if engine == "local":
         yield _engine(make, workers), count
@@ -265,7 +279,10 @@ def _calling(
 def _note_failures(
     calls: Generator[tuple[tuple[Source, str], Callable[[], None]], None, None], failed: dict[str, Exception]
 ) -> None:
-    """Take the results of all *calls*; add errors to *failed*, by output."""
+    """Wait for all *calls*, pairs of (input, output) and a function that returns the result; put errors into *failed*.
+
+    *failed* is by output.
+    """
     with closing(calls):
         for (_, output), result in calls:
             try:
@@ -279,7 +296,10 @@ def _note_failures(
 
 
 def _engine(work: Callable[[Item], Result], workers: int | Executor | None) -> Engine[Item, Result]:
-    """Return an engine that calls *work*: in the caller's executor, in its thread, or in *workers* threads."""
+    """Return an engine that calls *work*: in the executor *workers*, or in so many threads.
+
+    1 is the caller's own thread; None is as many threads as a ThreadPoolExecutor has.
+    """
     if isinstance(workers, Executor):
         return Executed(workers, work)
     if workers == 1:

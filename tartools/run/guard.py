@@ -106,7 +106,10 @@ class Guard:
             os.environ[GUARD_VARIABLE] = f"{self._marks_before or ''}/{self._mark}/"
 
     def _started(self, words: list[str | bytes]) -> subprocess.Popen[bytes]:
-        """Return the ended parent of the guard, with the pipes of the guard. Raises: StorageError."""
+        """Start the shell *words*, wait until it has forked the guard and ended, and return its Popen.
+
+        The pipes of that are those of the guard. Raises: StorageError if it can't be started.
+        """
         why = ""
         try:
             process = subprocess.Popen(
@@ -131,8 +134,9 @@ class Guard:
         raise StorageError(f"cannot start `sh`, which ends commands and removes directories if this is killed: {why}")
 
     def start(self, words: Sequence[str], **options: Any) -> Child:
-        """Start *words* with the *options* of `Child`; its session is killed if we die, until `release`.
+        """Start *words* with the *options* of `Child`, and return the child.
 
+        Until `release`, the guard kills its session if we die.
         Raises: OSError, also if the disk is full, and ValueError, before anything was started.
         """
         with self._lock:
@@ -146,23 +150,23 @@ class Guard:
 
     @property
     def running(self) -> list[Child]:
-        """The children that were started and not released."""
+        """The children that were started and not yet released; they may have ended."""
         with self._lock:
             return list(self._running)
 
     def release(self, child: Child) -> None:
-        """Forget *child*, which has ended."""
+        """Take *child*, which has ended, from the list of what the guard kills."""
         with self._lock:
             self._running.remove(child)
             self._write_list()
 
     def _write_list(self) -> None:
-        """Write the pids of running children, padded with blanks. Raises: OSError."""
+        """Write the pids of running children to the guard's list, a line each, padded with blanks. Raises: OSError."""
         numbers = b"".join(b"%d\n" % child.pid for child in self._running)
         os.pwrite(self._list.fileno(), numbers.ljust(self._pages * LIST_PART_BYTES), 0)
 
     def marked(self, sessions: Set[int] | None = None) -> set[int]:
-        """Return the pids of our descendants in *sessions*: processes that inherited our mark in `GUARD_VARIABLE`.
+        """Return the pids of processes in *sessions* that inherited our mark, so were started by us or our commands.
 
         *sessions*: session ids; None: all sessions but that of this process.
         """
@@ -175,7 +179,7 @@ class Guard:
         }
 
     def close(self) -> None:
-        """End the guard, which leaves everything as it is, and wait until it has ended."""
+        """End the guard, which kills and removes nothing, and wait until it has ended; new processes get no mark."""
         assert self._process.stdin is not None
         assert self._process.stderr is not None
         if self._marks_before is None:

@@ -19,9 +19,10 @@ _lock = threading.Lock()
 
 
 def print_lines(key: bytes, lines: Iterable[bytes], stopped: Stopped) -> None:
-    """Write *lines* to stderr, each after *key*, without other output between them. Unwritable lines are dropped.
+    """Write *lines* (bytes without newlines) to stderr, each as "KEY: LINE", without other output between them.
 
-    Once *stopped*, unread output is dropped too: no signal comes to this thread, which would wait for ever.
+    Errors of writing are ignored, and the rest dropped. Once `stopped()`, it does not wait for a full stderr: no signal
+    comes to this thread, which would wait for ever.
     """
     begin = printable(key.decode("utf-8", "surrogateescape")).encode()
     data = b"".join(b"%b: %b\n" % (begin, line) for line in lines)
@@ -39,7 +40,10 @@ def print_lines(key: bytes, lines: Iterable[bytes], stopped: Stopped) -> None:
 
 
 class KeyedLines:
-    """A pipe to which commands print, one after the other, as *theirs*; its lines go to stderr. Holds: one line."""
+    """A pipe to which commands print, one after the other; its lines go to stderr behind the key of a sample.
+
+    `theirs`: the file descriptor for the commands; `stopped()`: see `print_lines`. Holds: one line.
+    """
 
     def __init__(self, stopped: Stopped) -> None:
         self._stopped = stopped
@@ -48,7 +52,10 @@ class KeyedLines:
         self._rest = b""
 
     def until(self, fd: int, key: bytes, seconds: float | None) -> bool:
-        """Print lines behind *key* as they come until *fd* can be read; return False after *seconds*."""
+        """Print lines behind *key* as they come, until *fd* can be read: then return True; False after *seconds*.
+
+        *seconds*: None: without a limit.
+        """
         poll = select.poll()
         for descriptor in (fd, self._ours):
             poll.register(descriptor, select.POLLIN)
@@ -60,7 +67,7 @@ class KeyedLines:
         return False
 
     def end(self, key: bytes) -> None:
-        """Print the remaining output, also an unfinished last line."""
+        """Print the output that is in the pipe, also an unfinished last line, behind *key*."""
         while self._relay(key):
             pass
         if self._rest:
@@ -68,7 +75,7 @@ class KeyedLines:
             self._rest = b""
 
     def _relay(self, key: bytes) -> bool:
-        """Print the complete lines in the pipe; return True if there was any output."""
+        """Read the pipe once, and print complete lines behind *key*; return True if there was any output."""
         try:
             *lines, self._rest = (self._rest + os.read(self._ours, MAX_LINE_BYTES)).split(b"\n")
         except BlockingIOError:
@@ -81,6 +88,6 @@ class KeyedLines:
         return True
 
     def close(self) -> None:
-        """Close both ends here."""
+        """Close both ends of the pipe in this process."""
         os.close(self._ours)
         os.close(self.theirs)

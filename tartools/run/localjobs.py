@@ -39,10 +39,11 @@ STARTING_FILES, OTHER_OPEN_FILES = 6, 40  # open files that a command needs whil
 
 
 def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]], *, redo: bool) -> list[Task]:
-    """Return the *tasks* to run: without an output, or failed by the *records* of a log; with *redo* all tasks.
+    """Return the *tasks* to run: those whose output is missing, or which failed last; with *redo* all.
 
-    A failed task replaces its output. A directory does not count as an output, because it does not appear whole. Nor
-    does a file without bytes: it is what a crash of the machine leaves of an output that was not on the disk yet.
+    *records*: the last record of each task in a log. Where a task to run has an output, it gets `force`. A directory
+    does not count as an output, because it does not appear whole. Nor does a file without bytes: it is what a crash of
+    the machine leaves of an output that was not on the disk yet.
     Raises: StorageError if the existence of an output can't be determined.
     """
     failed = {key for key, entry in records.items() if entry["status"] == FAILED}
@@ -59,9 +60,10 @@ def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]],
 
 
 def run_with_retries(task: Task, sessions: Sessions, retries: int = 0, on_retry: OnRetry | None = None) -> TaskResult:
-    """Return the result of *task* after up to 1 + *retries* tries.
+    """Run *task* by *sessions* until it succeeds, up to 1 + *retries* times; return the result of the last try.
 
-    Calls *on_retry* with the result of each try that failed before the next one begins.
+    Its seconds are those of all tries. Calls `on_retry(task, result)` after each try that failed, before the next one.
+    It is not tried again once *sessions* is stopped.
     """
     start = time.monotonic()
     tries = 1
@@ -80,7 +82,10 @@ def run_with_retries(task: Task, sessions: Sessions, retries: int = 0, on_retry:
 
 
 def _missing_output(task: Task) -> str:
-    """Return how *task* has failed, although its command succeeded: an expected output is missing."""
+    """Return the failure of *task* that its output is missing after its command succeeded; "" if there is none.
+
+    Also "" if no output is expected.
+    """
     try:
         if not task.expected or storage.exists(task.output):
             return ""
@@ -93,7 +98,10 @@ def _missing_output(task: Task) -> str:
 def on_this_machine(
     workers: int, retries: int, timeout: float | None, on_retry: OnRetry | None = None
 ) -> Iterator[Engine[Task, TaskResult]]:
-    """Give an engine that runs tasks here, up to *workers* at a time, each by `run_with_retries`, in a thread."""
+    """Start an engine that runs tasks here, in *workers* threads, each by `run_with_retries`; a context manager.
+
+    *timeout*: seconds that a try may take; None: no limit. At the end of the block running commands are ended.
+    """
 
     def run(task: Task) -> TaskResult:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # commands inherit it
@@ -112,11 +120,11 @@ def run_tasks(
     fail_fast: bool,
     window: int = MAX_TASKS_UNDER_WAY,
 ) -> Results:
-    """Have *engine* run *tasks*, *at_once* at a time, and yield each with its result when it has ended.
+    """Have *engine* run *tasks*, *at_once* at a time; yield (task, result) as each has ended, in no certain order.
 
-    It gets up to *window* at a time, those that have ended and wait to be taken included. With *fail_fast* no task
-    begins after one has failed; those that were not begun are not yielded. Keeps `jobs.running` current. Closing this
-    ends what runs.
+    The engine gets up to *window* tasks at a time, those that have ended and wait to be taken included. With
+    *fail_fast* no task begins after one has failed; those that were not begun are not yielded. Keeps `jobs.running`
+    current. Closing this ends what runs.
     """
     begun = ended = 0
     failed = False
@@ -144,10 +152,11 @@ def run_tasks(
 
 
 class Sessions:
-    """Runs commands, in as many threads as call `run`. It has to be closed, when these have ended.
+    """Runs commands, each in a session of its own, in as many threads as call `run`. Close it when these have ended.
 
-    A command that takes longer than *timeout* seconds is ended. What commands print is kept in files without names
-    until they end.
+    A command that takes longer than *timeout* seconds is ended. Output is kept in files without names until a command
+    ends.
+    `stopped`: True once `stop` was called.
     """
 
     def __init__(self, *, timeout: float | None = None) -> None:
@@ -158,14 +167,17 @@ class Sessions:
         self._environment = dict(os.environb)
 
     def close(self) -> None:
-        """End all running commands."""
+        """End all running commands, and the guard."""
         self.stop()
         self._guard.close()
 
     def run(self, words: Sequence[str], environment: Mapping[bytes, bytes]) -> TaskResult:
-        """Run *words* once with *environment* added to ours; stdin is empty. In the result are no seconds.
+        """Run *words* once, with *environment* added to ours and an empty stdin; return the result.
 
-        What it leaves running in its process group when it ends is killed.
+        It has no seconds and no host.
+
+        A command that can't be started, or was stopped, is a failure in the result. What it leaves running in its
+        process group when it ends is killed.
         """
         if self.stopped:
             return TaskResult(None, "was not begun")
@@ -207,7 +219,10 @@ class Sessions:
             self._over.set()
 
     def _wait(self, child: Child, stdout: io.FileIO) -> tuple[int | None, str, bytes]:
-        """Wait for *child*, which writes to *stdout*; return its status, failure, and output if it succeeded."""
+        """Wait for *child*, which writes to *stdout*; return (exit status, failure, stdout if it succeeded).
+
+        Ends it if it takes too long, or prints more than 16 MiB; the status is None then.
+        """
         until = math.inf if self._timeout is None else time.monotonic() + self._timeout
         ended = too_much = False
         while not ended and not too_much and (remaining := until - time.monotonic()) > 0:
@@ -239,7 +254,7 @@ def check_program(word: str) -> None:
 
 
 def most_at_once() -> int:
-    """Return how many commands can run at a time with the files that this process may open."""
+    """Return how many commands can run at a time within the limit of open files of this process; at least 1."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, (limit - OTHER_OPEN_FILES) // STARTING_FILES)
 

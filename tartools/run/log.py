@@ -24,7 +24,10 @@ Key = tuple[str, str, str]
 
 
 def record_key(task: Task) -> Key:
-    """Return the key of the records of *task*: item and output without queries, and a digest if there were queries."""
+    """Return the key of *task* in a log: (item, output, digest), item and output without queries of URLs.
+
+    The digest is that of both with their queries; "" if they have none.
+    """
     item, output = redacted(task.item), without_signatures(task.output, task)
     if (item, output) == (task.item, task.output):
         return item, output, ""
@@ -37,9 +40,10 @@ def record_key(task: Task) -> Key:
 def first_records(
     tasks: Iterable[Task], todo: Sequence[Task], records: Mapping[Key, Mapping[str, Any]], time: float
 ) -> bytes:
-    """Return the first lines of a run: tasks that wait, and tasks done since the *records* so far.
+    """Return the lines with which a run begins its log: "waiting" for tasks of *todo* that the log does not have.
 
-    A task that waits in the log, and is not in *todo* any more, is done.
+    *tasks*: all tasks; *todo*: those to run; *records*: the last record of each in the log so far; *time*: in seconds
+    since 1970. A task that waits in the log, and is not in *todo* any more, is done: it gets a line that says so.
     """
     waiting = {record_key(task) for task in todo}
     lines = []
@@ -53,6 +57,7 @@ def first_records(
 
 
 def _line(key: Key, entry: dict[str, Any], time: float) -> bytes:
+    """Return the line of the record *entry* of the task with *key*, at *time* in seconds since 1970."""
     import json
 
     item, output, digest = key
@@ -75,8 +80,9 @@ def log_line(task: Task, result: TaskResult, time: float) -> bytes:
 
 
 def last_records(log: bytes, name: str) -> dict[Key, dict[str, Any]]:
-    """Return how each task in *log*, the content of the file *name*, ended the last time; if it never did, it waits.
+    """Return the last record of each task in *log*, the content of the file *name*, by its key.
 
+    "waiting" records count only for tasks without another one.
     Skips a line that was cut, which a killed run leaves. Raises: StorageError for any other line that is no record.
     """
     records: dict[Key, dict[str, Any]] = {}
@@ -100,7 +106,7 @@ def last_records(log: bytes, name: str) -> dict[Key, dict[str, Any]]:
 
 
 def _is_record(entry: object) -> bool:
-    """True if *entry* has the values that a report needs."""
+    """True if *entry*, a line of a log as JSON, is a dict with all values that a report needs, of the right types."""
     if not isinstance(entry, dict):
         return False
     texts = [entry.get("item"), entry.get("output"), entry.get("status"), entry.get("query", "")]
@@ -117,7 +123,10 @@ def _is_record(entry: object) -> bool:
 
 
 def report_of_log(records: Collection[dict[str, Any]]) -> list[str]:
-    """Return the report of *records* as lines: counts, times, hosts, slowest items, failed and waiting items."""
+    """Return a report of *records*, the last one of each task, as lines for the user.
+
+    It has counts, times, hosts, the slowest items, and failed and waiting items.
+    """
     waiting_records = [record for record in records if record["status"] == WAITING]
     failed_records = [record for record in records if record["status"] not in (DONE, WAITING)]
     ended_records = [record for record in records if record["status"] != WAITING and record["tries"]]  # how they ended

@@ -44,11 +44,12 @@ CONNECT_RETRIES = ("RAY_NUM_REDIS_GET_RETRIES", "3")  # to reach a cluster, a se
 def on_nodes(
     account: Account, address: str | None, cpus: float, retries: int, timeout: float | None
 ) -> Iterator[tuple[Engine[Task, TaskResult], int]]:
-    """Give an engine that runs tasks on the cluster at *address*, and how many can run at a time.
+    """Connect to the cluster at *address*; give an engine that runs tasks there, and how many can run at a time.
 
-    Each requests *cpus* cores, 0 being all of the largest node. When Ray retries a task because its worker was lost, an
-    existing output is replaced: the lost try may have failed after writing it. A task that Ray has lost for good has
-    failed. Raises: UsageError without Ray; StorageError if the cluster can't be reached.
+    Each requests *cpus* cores, 0 being all of the largest node. *retries*, *timeout* (seconds): as for
+    `run_with_retries` and `Sessions`. When Ray retries a task because its worker was lost, an existing output is
+    replaced: the lost try may have failed after writing it. A task that Ray has lost for good has failed.
+    Raises: UsageError without Ray; StorageError if the cluster can't be reached.
     """
     with redirect_stdout(None), connected(address) as ray:  # Ray prints there what it has lost
         cpus, folder = cores_for(ray, cpus, account), os.getcwd()
@@ -97,9 +98,9 @@ def connected(address: str | None) -> Iterator[ModuleType]:
 
 
 def cores_for(ray: ModuleType, cpus: float, account: Account) -> float:
-    """Return the cores that an item requests: *cpus*, but no more than the largest node has; all its cores if 0.
+    """Return the number of cores that an item requests: *cpus*, but not more than the largest node has; 0: all of it.
 
-    Warns through *account* in the latter case.
+    Warns through *account* if *cpus* is more than the largest node has.
     """
     cores = max(_cores(ray), default=0.0)
     if not cpus:
@@ -111,15 +112,15 @@ def cores_for(ray: ModuleType, cpus: float, account: Account) -> float:
 
 
 def room_for(ray: ModuleType, cpus: float) -> int:
-    """Return how many items can run at a time that request *cpus* cores each, at least 1."""
+    """Return how many items that request *cpus* cores each can run at a time on the cluster; at least 1."""
     return max(1, sum(int(cores // cpus) for cores in _cores(ray)))
 
 
 class Tasks(Generic[Item, Result]):
-    """Calls *work* in Ray tasks, which request *cpus* cores each: an engine for `windowed`.
+    """An engine that calls *work* in Ray tasks, which request *cpus* cores each.
 
     Ray pickles *work* and sends it to each worker once. It tries an item *retries* times more if it loses the worker;
-    by default as often as Ray's settings say. *lost* makes a result of the error of a task; by default it is raised.
+    None: as often as Ray's settings say. `lost(error)`: makes a result of the error of a task; None: it is raised.
     """
 
     def __init__(
@@ -139,7 +140,11 @@ class Tasks(Generic[Item, Result]):
         self._stopped = False
 
     def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], Result]:
-        """Have *work* called for *item*; how Ray lost a task is raised as its RayError, or goes to *lost*."""
+        """Have *work* called for *item* in a Ray task; return a function that waits for its result.
+
+        That raises the error of the task, such as a RayError if Ray lost it, or returns what `lost` makes of it.
+        `ended()` is called when the task is over. Raises: RuntimeError after `stop`.
+        """
 
         def landed(future: Future[Result]) -> None:
             with self._lock:
@@ -165,7 +170,7 @@ class Tasks(Generic[Item, Result]):
         return result
 
     def stop(self) -> None:
-        """Cancel all tasks. A task that does not end soon is killed with its worker."""
+        """Cancel all tasks, and submit no more; a task that does not end in 8 seconds is killed with its worker."""
         with self._lock:
             self._stopped = True
             running = dict(self._flying)
@@ -176,8 +181,9 @@ class Tasks(Generic[Item, Result]):
 
 
 def packing_tasks(ray: ModuleType, work: Work[Item], workers: int, cpus: float, retries: int) -> Engine[Item, bytes]:
-    """Return an engine of *workers* threads, each of which waits for a Ray task: the message of `packed` for an item.
+    """Return an engine that calls *work* in Ray tasks, up to *workers* at a time, and gives messages of its results.
 
+    Messages are those of `engines.message_of`. *cpus*: cores that a task requests; *retries*: more tries if it is lost.
     Raises in place of a message: RuntimeError with the item, if its worker was lost each time.
     """
     folder = os.getcwd()
@@ -200,10 +206,10 @@ def packing_tasks(ray: ModuleType, work: Work[Item], workers: int, cpus: float, 
 
 
 def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> TaskResult:
-    """Run *task* on a node of the cluster, in *folder* if the node has it.
+    """Run *task* on a node of the cluster, in *folder* if the node has it, and return its result.
 
-    When Ray cancels it, which raises KeyboardInterrupt here, end what runs. The interrupt does not end a system call,
-    so this thread must return from each soon.
+    When Ray cancels it, which raises KeyboardInterrupt here, it ends its command. The interrupt does not end a system
+    call, so this thread must return from each soon.
     """
     try:
         begin_on_node(folder, task.output)
@@ -226,7 +232,7 @@ def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> 
 
 
 def _stay_lost(node: int) -> None:
-    """Return at once only if the process *node*, which has started this one, still runs.
+    """Return if the process *node*, the parent of this worker, still runs; else wait to be ended with the lost node.
 
     A worker whose node was lost kills its commands before it ends. That is no failure of theirs: Ray runs them again.
     """
@@ -236,10 +242,11 @@ def _stay_lost(node: int) -> None:
 
 
 def begin_on_node(folder: str, output: str) -> None:
-    """Let Ray cancel the work of this process, and change to *folder* if this node has it.
+    """Prepare this process of Ray for work: SIGINT raises KeyboardInterrupt, and it works in *folder* if that is here.
 
     Ray may have been started where SIGINT is ignored. Commands would inherit that; a signal that is handled here is the
-    default one in them. Raises: StorageError if the node has no *folder*, and *output* is relative to it.
+    default one in them. Raises: StorageError if the node has no *folder*, and *output* (a URL, or "") is relative to
+    it.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.path.isdir(folder):
@@ -250,14 +257,16 @@ def begin_on_node(folder: str, output: str) -> None:
 
 
 def _cores(ray: ModuleType) -> list[float]:
+    """Return the cores of each node of the cluster that is alive."""
     return [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
 
 
 def _reason(error: Exception) -> str:
-    """Return how Ray lost a task."""
+    """Return the failure of a task whose Ray task raised *error*, for messages."""
     error = getattr(error, "cause", None) or error
     return f"was lost by Ray: {type(error).__name__}: {_first_line(error)}"
 
 
 def _first_line(error: Exception) -> str:
+    """Return the first line of the text of *error* that is not empty; its class if there is none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

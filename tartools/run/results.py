@@ -39,11 +39,11 @@ def collect_samples(
     account: Account,
     on_failure: OnFailure = lambda task, why: None,
 ) -> Iterator[Sample]:
-    """Yield the samples that the commands of *finished* tasks left; each task comes with its outcome.
+    """Yield the samples that the commands of *finished* tasks left, and remove their directories.
 
     A sample of which nothing is left is left out. A failed one ends the run, is left out, or is yielded as it was
-    read, depending on the options; *on_failure* gets it before. With subdirectories, `account.samples_out` counts the
-    inputs that gave any sample.
+    read, depending on the options; `on_failure(task, why)` is called before. With subdirectories, `account.samples_out`
+    counts the inputs that gave any sample.
 
     Order: that of *finished*. Holds: one result, up to 16 MiB in memory; its directory is removed when the next one
     is requested. Raises: CommandError naming shard and sample.
@@ -69,7 +69,10 @@ def collect_samples(
 
 
 def _after_failure(task: SampleTask, why: str, errors: Errors, account: Account) -> list[Sample]:
-    """Report *task*, which failed, and return the samples that are passed on. Raises: CommandError to end the run."""
+    """Report that *task* failed, and why; return the samples that are passed on.
+
+    *errors*: "abort" raises CommandError, which ends the run; "skip" gives none; "ignore" the sample as it was read.
+    """
     description = f"sample {path_text(task.key)!r}: {why}"
     if errors == "abort":
         raise CommandError(f"{description} (-e skip leaves such samples out, -e ignore passes them on)", url=task.shard)
@@ -85,7 +88,10 @@ def _after_failure(task: SampleTask, why: str, errors: Errors, account: Account)
 
 
 def last_line_printed(task: SampleTask) -> str:
-    """Return the last line that is not empty of what the command of *task* printed; "" if there is none."""
+    """Return the last line with text that the command of *task* printed to its log; "" without one.
+
+    Only the last 4096 bytes of the log are looked at.
+    """
     file = scratch.open_file(task.log) if task.log else None
     if file is None:
         return ""
@@ -96,7 +102,10 @@ def last_line_printed(task: SampleTask) -> str:
 
 
 def _results(reader: _ResultReader, task: SampleTask, subdirs: bool, log: bytes | None) -> list[Sample]:
-    """Return the samples that the command of *task* left. Raises: SampleFailedError."""
+    """Return the samples that the command of *task* left in its directory, or in the subdirectories with *subdirs*.
+
+    *log*: field in which its output is added to each; None: it is not. Raises: SampleFailedError.
+    """
     try:
         if not subdirs:
             collected = [reader.sample(task.folder, task.key)]
@@ -112,7 +121,11 @@ def _results(reader: _ResultReader, task: SampleTask, subdirs: bool, log: bytes 
 
 
 class _ResultReader:
-    """Reads the results of one task from disk, within the limits of what one result may hold."""
+    """Reads the result of one *task* from disk, with limits of what is held in memory and of open files.
+
+    `files`: paths of the files in the directory that was read last; `plain`: True if it has nothing but files
+    *base*: name of the files that are members, before the dot
+    """
 
     def __init__(self, task: SampleTask, base: bytes, account: Account) -> None:
         self._task = task
@@ -127,7 +140,12 @@ class _ResultReader:
         self.plain = False  # there is nothing but files in it
 
     def sample(self, folder: bytes, default: bytes) -> Sample | None:
-        """Return the sample in *folder*, whose key is *default* unless a file there gives another; None if empty."""
+        """Return the sample in *folder*; None if it has no members.
+
+        Its key is *default* unless a file there gives another.
+
+        Raises: SampleFailedError if it would not read back as this sample.
+        """
         paths = self._fields(folder)
         key_file = paths.pop(KEY_FILE, None)
         if not paths:
@@ -143,7 +161,10 @@ class _ResultReader:
         return Sample(key, tuple(members), self._task.shard)
 
     def with_log(self, sample: Sample, field: bytes) -> Sample:
-        """Return *sample* with the output of the command as *field*."""
+        """Return *sample* with the output of the command as the field *field*.
+
+        Raises: SampleFailedError if it has such a field, or has a key alone, without fields.
+        """
         assert self._task.log
         if any(field == split_path(member.path)[1] for member in sample.members):
             raise SampleFailedError(f"it has a field {path_text(field)!r} already, which --add-log would add")
@@ -155,7 +176,10 @@ class _ResultReader:
         return sample.with_members([*sample.members, member])
 
     def _fields(self, folder: bytes) -> dict[bytes, bytes]:
-        """Return field -> path of the files in *folder* that are members, and the key. Other files are scratch."""
+        """Return {field: path} of the files in *folder* that are members, or the key; others are ignored as scratch.
+
+        Links count if they lead to a file in the directory of the task.
+        """
         base, prefix = self._base, self._base + b"."
         paths = {}
         self.files, self.plain = [], True
@@ -176,7 +200,10 @@ class _ResultReader:
         return paths
 
     def _inside(self, path: bytes) -> bytes | None:
-        """Return the regular file that the link *path* leads to; None if that is not in the directory of the task."""
+        """Return the regular file to which the link *path* leads, if it is in the directory of the task; else None.
+
+        Warns of a link that leads elsewhere.
+        """
         if not os.path.islink(path):
             return None
         real = os.path.realpath(path)
@@ -189,7 +216,10 @@ class _ResultReader:
         return None
 
     def _key(self, path: bytes, default: bytes) -> bytes:
-        """Return the key in the file *path*; *default* is the key that the sample would have without it."""
+        """Return the key in the file *path*, after a check. *default*: the key that the sample would have without it.
+
+        Raises: SampleFailedError for a key that can't be one: absolute, with "..", a dot in its last part, or NUL.
+        """
         inside = self._inside(path) if os.path.islink(path) else path
         file = scratch.read_file(inside, MAX_KEY_BYTES) if inside else None
         if file is None:
@@ -208,7 +238,11 @@ class _ResultReader:
         return key
 
     def _member(self, key: bytes, field: bytes, file: bytes, *, new: bool = False) -> Member:
-        """Return the file *file* as the member *field*, with the header of the old one, changed only where needed."""
+        """Return the file *file* as the member *field* of the sample *key*.
+
+        It has the header of the member that was there before, changed only where needed, or with *new* a plain one.
+        Raises: SampleFailedError if its path would not read back as this key and field.
+        """
         path = join_path(key, field)
         old = None if new else self._old.get(field)
         if split_path(path) != (key, field) and not (old and path == old.path):
@@ -221,7 +255,10 @@ class _ResultReader:
         return Member(path, source, 0, data, size, tar.encode_header(path, size))
 
     def _content(self, path: bytes) -> tuple[Source, int, int]:
-        """Return the content of the file *path* as (source, offset, size)."""
+        """Return the content of the file *path* as (source, offset, size): bytes, or an open file if it is large.
+
+        Raises: SampleFailedError if it is no file any more.
+        """
         file = scratch.read_file(path, min(MAX_FILE_IN_MEMORY, MAX_RESULT_IN_MEMORY - self._held))
         if file is None:
             raise SampleFailedError(f"{path_text(os.path.basename(path))!r} is not a file any more")

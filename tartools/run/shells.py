@@ -30,9 +30,9 @@ MAX_ENDED_SHELLS = 1000  # shells that were started for one task each, until wha
 
 
 def shell_arguments(shell: str, command: str | None, script: str | None) -> list[str]:
-    """Return the words that run *command*, or else the file *script*, in *shell*, which becomes an absolute path.
+    """Return the words that run *command* in *shell*, or the file *script* if *command* is None.
 
-    A script that is not a regular file, such as `<(...)`, is read here.
+    The shell becomes an absolute path. A script that is not a regular file, such as `<(...)`, is read here.
     Raises: CommandError if the shell does not exist; StorageError if the script can't be read.
     """
     program = shutil.which(shell)
@@ -51,11 +51,14 @@ def shell_arguments(shell: str, command: str | None, script: str | None) -> list
 
 
 class Shells:
-    """Runs the words *arguments* in the directories of samples, *folders*, in as many threads as call `run`.
+    """Runs the words *arguments* in the directories of samples, in as many threads as call `run`.
 
-    What commands print goes to the log of the task if it has one, else to stderr; if *keyed*, each line behind the key
-    of the sample. A run that takes longer than *timeout* seconds is killed. While commands run, directories that are
-    not needed any more are removed, since that may wait for the disk. It has to be closed; then no shell runs any more.
+    `folders`: where the directories are, with their options and guard
+    `keyed`: True if each line on stderr comes behind the key of the sample, where output does not go to a log
+    `timeout`: seconds after which a run is killed; None: no limit
+
+    While commands run, directories that are not needed any more are removed, since that may wait for the disk. It has
+    to be closed; then no shell runs any more.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class Shells:
             self._check.wait()
 
     def run(self, task: SampleTask) -> Outcome:
-        """Run in the directory of *task*; return the outcome.
+        """Run the command in the directory of *task*, and return the outcome.
 
         Its log is copied to stderr if the run fails, or if no field stores it. What the shell leaves running is killed
         when it ends.
@@ -109,13 +112,14 @@ class Shells:
         end_all({*self._guard.running} - {shell.child for shell in self._idle}, signal.SIGKILL)
 
     def _kill_left(self) -> None:
-        """Kill processes of ended shells in process groups of their own, as timeout(1) makes them."""
+        """Kill processes that ended shells have left in process groups of their own, as timeout(1) makes them."""
         with self._lock:
             ended, self._ended = self._ended, set()
         if ended:
             end_all([], signal.SIGKILL, others=lambda: self._guard.marked(ended))
 
     def _run_in_warm_shell(self, task: SampleTask) -> Outcome:
+        """Run *task* in a fork of a long-lived shell, which then waits for others if it can; return the outcome."""
         shell = self._started_in_warm_shell(task)
         try:
             self._folders.sweep()
@@ -127,7 +131,7 @@ class Shells:
                 self._end(shell)
 
     def _started_in_warm_shell(self, task: SampleTask) -> WarmShell:
-        """Start *task* in an idle long-lived shell, else in a new one, and return it. Raises: OSError."""
+        """Start *task* in an idle long-lived shell, or in a new one, and return the shell. Raises: OSError."""
         while True:
             try:
                 shell, new = self._idle.pop(), False
@@ -142,16 +146,19 @@ class Shells:
                     raise
 
     def _warm_shell(self) -> WarmShell:
+        """Start a long-lived shell for the command, and return it. Raises: OSError."""
         program, _, command = self._arguments
         start = partial(self._start, executable=program, cwd=self._folders.folder)
         logged = self._folders.options.is_logged
         return WarmShell(start, self._name, command, self._environment, self._lines, logged)
 
     def _end(self, shell: WarmShell) -> None:
+        """End *shell*, and take it from the list of what the guard kills."""
         shell.end()
         self._guard.release(shell.child)
 
     def _run_in_new_shell(self, task: SampleTask) -> Outcome:
+        """Run *task* in a shell that is started for it, and return the outcome. Raises: OSError, ValueError."""
         with contextlib.closing(self._lines()) if self._lines else contextlib.nullcontext() as printed:
             child = self._start(
                 [self._name, *self._arguments[1:]],
@@ -180,7 +187,7 @@ class Shells:
                     self._kill_left()
 
     def _start(self, words: Sequence[str], **options: Any) -> Child:
-        """Start *words*, with the *options* of `Child`; have it killed by `stop`, and its session by the guard."""
+        """Start *words* with the *options* of `Child`; return the child, which `stop` and the guard kill."""
         child = self._guard.start(words, **options)
         if self._stopped:  # by now, and `stop` may not know of it
             child.end(signal.SIGKILL)
@@ -188,7 +195,10 @@ class Shells:
 
 
 def _status(child: Child, printed: KeyedLines | None, key: bytes, timeout: float | None) -> int | None:
-    """Return the status of *child*, None after *timeout* seconds; meanwhile print its output lines."""
+    """Wait for *child*; return its exit status (negative: by that signal), None after *timeout* seconds.
+
+    *printed*: its output, whose lines are printed behind *key* meanwhile; None if it goes elsewhere.
+    """
     if printed is None:
         return child.wait(timeout)
     fd = os.pidfd_open(child.pid)
@@ -199,7 +209,7 @@ def _status(child: Child, printed: KeyedLines | None, key: bytes, timeout: float
 
 
 def _print_log(log: bytes, key: bytes, stopped: Stopped) -> None:
-    """Print the file *log* on stderr, behind *key*, if it is still there."""
+    """Print the lines of the file *log* on stderr, each behind *key*; nothing if it is gone or can't be read."""
     with contextlib.suppress(OSError):
         if file := open_file(log):
             with io.BufferedReader(file) as reader:

@@ -48,10 +48,13 @@ ITEM_VARIABLE = "TARJOB_ITEM"  # the variable that holds the item for each comma
 
 
 class Task(NamedTuple):
-    """The command *words* for one *item*, and the *output* whose existence shows that it is done, "" if unknown.
+    """The command for one item.
 
-    With *force* an existing output is replaced, and does not count as done. An *expected* output must exist when the
-    command has ended, or else the task has failed.
+    `item`: the item
+    `words`: the command, with its places filled
+    `output`: the path or URL whose existence shows that it is done; "" if it is unknown
+    `force`: True if an existing output is replaced, and does not count as done
+    `expected`: True if the output must exist when the command has ended, or else the task has failed
     """
 
     item: str
@@ -62,15 +65,18 @@ class Task(NamedTuple):
 
     @property
     def environment(self) -> dict[bytes, bytes]:
-        """The variables that the command finds in its environment, beside ours."""
+        """The variables that the command gets beside our environment: TARJOB_ITEM, and with `force` TARTOOLS_FORCE."""
         force = {b"TARTOOLS_FORCE": b"1"} if self.force else {}
         return {os.fsencode(ITEM_VARIABLE): os.fsencode(self.item), **force}
 
 
 class TaskResult(NamedTuple):
-    """How a task ended: its exit *status* (negative: by that signal; None: unknown) and the *failure*, "" if none.
+    """How a task ended.
 
-    *seconds* is the time of all *tries*, on *host*. *stderr* is the end of what was written there, *stdout* all of it.
+    `status`: exit status; negative: ended by that signal; None: unknown, or it did not run
+    `failure`: how it failed; "" if it succeeded
+    `seconds`: time of all tries; `tries`: how many there were; `host`: name of the machine
+    `stderr`: the end of what it wrote there; `stdout`: all of it, if it succeeded
     """
 
     status: int | None
@@ -88,7 +94,9 @@ class TaskResult(NamedTuple):
 
 
 def fill_pattern(pattern: str, item: str) -> str:
-    """Return *pattern* with its places replaced for *item*, as by GNU parallel.
+    """Return *pattern* with its places {}, {.}, {/} and {/.} filled for *item*, as by GNU parallel.
+
+    A dot leaves out the last suffix, a slash the directories.
 
     >>> fill_pattern("{/.}", "gs://b/train-01.tar.gz")
     'train-01.tar'
@@ -100,7 +108,7 @@ def fill_pattern(pattern: str, item: str) -> str:
 
 
 def shell_code(command: Sequence[str]) -> list[str]:
-    """Return the words of *command* that have a place and that a shell reads again, by the table above.
+    """Return the words of *command* that have a place and that a shell reads again, by the table of this module.
 
     >>> shell_code(["bash", "-lc", "wc {}", "{}"]), shell_code(["tarcat", "{}", "-o", "pipe:zstd > {}"])
     (['wc {}'], ['pipe:zstd > {}'])
@@ -119,7 +127,7 @@ def shell_code(command: Sequence[str]) -> list[str]:
 
 
 def check_item(item: str, code: Sequence[str]) -> None:
-    """Raise UsageError if *item* can't be put safely into the words *code*, which a shell reads."""
+    """Raise UsageError if *item* has characters special to shells, and *code*, words that a shell reads, are any."""
     if code and not PLAIN_WORD.fullmatch(item):
         before, pipe, command = code[0].partition("pipe:")
         line = concealed(before) + (shown(pipe + command) if pipe else "")
@@ -133,7 +141,8 @@ def check_item(item: str, code: Sequence[str]) -> None:
 def tasks_of(items: Iterable[str], command: Sequence[str], output: str, *, force: bool) -> list[Task]:
     """Return a task for each of *items*: *command* with its places filled, or with the item as its last word.
 
-    *output* is the pattern of the outputs. If it is empty, it is what follows -o in *command*, if that has a place.
+    *output*: pattern of the outputs, such as "out/{/}". If it is empty, the pattern is the word after -o in *command*,
+    if that has a place, or else outputs are unknown. *force*: replace outputs that exist.
 
     Raises: UsageError for two items with one output, for an item that another one writes, for an item that a shell
     would read as code, and for a pattern that names no object.
@@ -196,7 +205,10 @@ def output_in(command: Sequence[str]) -> str:
 
 
 def program_of(command: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Return the name of the program that *command* runs, and its words; for `python -m tartools NAME` that is NAME."""
+    """Return (name of the program that *command* runs, its words from the program on).
+
+    For `python -m tartools NAME ...` that is NAME, and the words from NAME on.
+    """
     name = os.path.basename(command[0])
     if name.startswith("python") and tuple(command[1:3]) == ("-m", "tartools"):
         return command[3] if len(command) > 3 else "", command[3:]
@@ -204,7 +216,9 @@ def program_of(command: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def workers_in(command: Sequence[str], tools: Iterable[str]) -> int | None:
-    """Return the number of workers that -p gives in *command*, 0 for all cores; None if it is none of *tools*.
+    """Return the number of workers that -p or --parallel gives in *command*: 0 for all cores, 1 without the option.
+
+    None if the program is none of *tools*, names of programs of ours.
 
     >>> workers_in(["tarproc", "-vp", "16", "-c", "true"], ["tarproc"]), workers_in(["mkdir", "-p", "7"], ["tarproc"])
     (16, None)
@@ -220,7 +234,9 @@ def workers_in(command: Sequence[str], tools: Iterable[str]) -> int | None:
 
 
 def shell_line(task: Task) -> str:
-    r"""Return the line that runs *task* in a shell; bash or another one with $'...' if it contains a newline.
+    r"""Return the line that runs *task* in a shell, with the variables that it needs; for messages.
+
+    bash, or another shell with $'...', if it contains a newline.
 
     >>> shell_line(Task("a", ("echo", "a b", "it's\n")))
     "echo 'a b' $'it\\'s\\n'"
@@ -232,7 +248,7 @@ def shell_line(task: Task) -> str:
 
 
 def _quoted(word: str) -> str:
-    """Return *word* for a shell, on one line."""
+    """Return *word* quoted for a shell, on one line: newlines are written as \\n in $'...'."""
     if "\n" not in word:
         return shlex.quote(word)
     return "$'" + word.replace("\\", r"\\").replace("'", r"\'").replace("\n", r"\n") + "'"
@@ -258,7 +274,10 @@ def without_signatures(text: str, task: Task, *, cut: bool = False) -> str:
 
 
 def part_of(tasks: Sequence[Task], part: str | None) -> Sequence[Task]:
-    """Return the K-th of N parts of *tasks* for *part* "K/N": every N-th task from the K-th on. Raises: UsageError."""
+    """Return part K of N of *tasks*, for *part* "K/N": every N-th task from the K-th (from 1) on; all for None.
+
+    Raises: UsageError if *part* is not K/N.
+    """
     if part is None:
         return tasks
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", part)

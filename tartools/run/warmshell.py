@@ -53,11 +53,11 @@ _MAX_REPLY_BYTES = 4096  # bytes, far more than one has
 
 
 def check(arguments: Sequence[str], environment: Mapping[bytes, bytes]) -> subprocess.Popen[bytes] | None:
-    """Return a process whose status is 0 if a long-lived shell can run the words *arguments*.
+    """Start a process whose exit status is 0 if a long-lived shell can run the words *arguments*; return it, or None.
 
-    The process checks that the command is complete and has no syntax error. None if there is no use in asking: for
-    other shells than bash, for a command that asks for the number of its shell, where *environment* changes how a
-    shell starts, and without /proc, in which we find what is to be killed.
+    The process checks that bash is new enough, and the command complete and without a syntax error. None if there is no
+    use in asking: for other shells than bash, for a command that asks for the number of its shell, where *environment*
+    changes how a shell starts, and without /proc, in which we find what is to be killed.
     """
     program, *shell_arguments = arguments
     if (
@@ -95,11 +95,14 @@ def loop_program(command: str, environment: Mapping[bytes, bytes], logged: bool)
 
 
 class WarmShell:
-    """A long-lived shell that runs tasks, called *name*; *start* starts it in the folder with the tasks' directories.
+    """A long-lived shell that runs *command* for one task after the other.
 
-    What the command prints goes to the *lines* that are made for it, else to our stderr, or if *logged* to the
-    directory's log.
-    *reusable* says whether it can run another task. Raises: OSError if it can't be started.
+    `start`: starts a `Child` with words and options, in the folder with the tasks' directories
+    `name`: what the shell is called in its messages ($0)
+    `environment`: of the shell; `lines`: makes the pipe for its output, None for our stderr
+    `logged`: True if the output of a task goes to its directory's log instead
+    `reusable`: True if it can run another task; `child`: its process
+    Raises: OSError if it can't be started.
     """
 
     def __init__(
@@ -145,9 +148,10 @@ class WarmShell:
             words = words[self._tasks.write(words) or 0 :]
 
     def wait(self, timeout: float | None) -> Outcome:
-        """Wait for the command, and return how it ended. Afterwards, `reusable` is current.
+        """Wait for the command that was started, and return how it ended; sets `reusable`.
 
-        What the command left running is killed then; after *timeout* seconds all of it.
+        What it left running in its process group is killed then. After *timeout* seconds (None: no limit) it returns a
+        failure, and the shell is to be ended.
         """
         self.reusable = False
         if not self._is_answered(timeout):
@@ -167,14 +171,14 @@ class WarmShell:
         return Outcome(how_it_ended(status) if status else "", alone=not has_children(self.child.pid))
 
     def _is_answered(self, timeout: float | None) -> bool:
-        """Wait for the answer, up to *timeout* seconds; True if it has come."""
+        """Wait until the command has ended, up to *timeout* seconds; return True if it has."""
         if self._printed:
             return self._printed.until(self._answers.fileno(), self._key, timeout)
         # without a limit, whoever reads the answer waits
         return timeout is None or wait_until_ready(self._answers.fileno(), writing=False, seconds=timeout)
 
     def end(self) -> int:
-        """Kill the shell and all of its session, and return its status."""
+        """Kill the shell and all of its session; return its exit status (negative: by that signal)."""
         status = self.child.end(signal.SIGKILL)
         if not self._answers.closed:
             self._tasks.close()

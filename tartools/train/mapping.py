@@ -167,6 +167,7 @@ class StreamMap(IterableDataset[Any]):
         self._next = self._start = (0, 0)  # chunk, and result in it
 
     def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch, or resume a loaded state; return its results. Raises: RuntimeError in DataLoader workers."""
         if get_worker_info() is not None:
             raise RuntimeError("stream_map has workers of its own: give num_workers=0 to this DataLoader")
         self._next, self._start = self._start, (0, 0)
