@@ -248,7 +248,7 @@ def shell_line(task: Task) -> str:
 
 
 def _quoted(word: str) -> str:
-    """Return *word* quoted for a shell, on one line: newlines are written as \\n in $'...'."""
+    """Return *word* quoted for a shell, on one line: a newline is written as an escape in $'...'."""
     if "\n" not in word:
         return shlex.quote(word)
     return "$'" + word.replace("\\", r"\\").replace("'", r"\'").replace("\n", r"\n") + "'"
