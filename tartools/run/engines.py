@@ -62,6 +62,7 @@ class Executed(Generic[Item, Result]):
         """
 
         def done(future: Future[Result]) -> None:
+            """Forget *future*, and tell the caller that it has ended."""
             self._waiting.discard(future)
             ended()
 

@@ -264,6 +264,7 @@ def _calling(
     folder = os.getcwd()
 
     def work_on_node(pair: tuple[Source, str]) -> None:  # Ray sends it, with *function*, to each worker once
+        """Make the output of *pair* in a Ray task, in our folder if the node has it."""
         cluster.begin_on_node(folder, pair[1])
         make(pair)
 

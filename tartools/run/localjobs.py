@@ -104,6 +104,7 @@ def on_this_machine(
     """
 
     def run(task: Task) -> TaskResult:
+        """Run *task* in this thread, up to 1 + *retries* times."""
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # commands inherit it
         return run_with_retries(task, sessions, retries, on_retry)
 
@@ -130,6 +131,7 @@ def run_tasks(
     failed = False
 
     def wanted() -> Iterator[Task]:
+        """Yield the tasks as the engine asks for them, and count them as begun."""
         nonlocal begun
         for task in tasks:
             if failed and fail_fast:

@@ -66,7 +66,7 @@ def _line(key: Key, entry: dict[str, Any], time: float) -> bytes:
 
 
 def log_line(task: Task, result: TaskResult, time: float) -> bytes:
-    """Return the line of a log that says how *task* ended, at *time* in seconds since 1970."""
+    """Return the line of a log for *task*, which ended with *result* at *time*, in seconds since 1970."""
     entry = {
         "status": FAILED if result.failure else DONE,
         "exit": result.status,

@@ -55,6 +55,7 @@ def on_nodes(
         cpus, folder = cores_for(ray, cpus, account), os.getcwd()
 
         def lost(error: Exception) -> TaskResult:
+            """Return the result of a task that Ray has lost by *error*."""
             return TaskResult(None, _reason(error))
 
         yield Tasks(ray, lambda task: _on_a_node(task, folder, retries, timeout), cpus, lost=lost), room_for(ray, cpus)
@@ -62,10 +63,10 @@ def on_nodes(
 
 @contextmanager
 def connected(address: str | None) -> Iterator[ModuleType]:
-    """Connect to the cluster at *address* (default: RAY_ADDRESS, else one on this machine), and give the module `ray`.
+    """Connect to the cluster at *address*: a context manager that gives the module `ray`.
 
-    Keeps an existing connection. Raises: UsageError without Ray; StorageError if the cluster can't be reached or
-    refuses the token.
+    *address*: None for RAY_ADDRESS, or else a cluster on this machine. An existing connection is kept, also afterwards.
+    Raises: UsageError without Ray; StorageError if the cluster can't be reached or refuses the token.
     """
     os.environ.setdefault(*CONNECT_RETRIES)  # read when Ray is loaded
     try:
@@ -147,6 +148,7 @@ class Tasks(Generic[Item, Result]):
         """
 
         def landed(future: Future[Result]) -> None:
+            """Forget *future*, which is over, and tell the caller."""
             with self._lock:
                 self._flying.pop(future, None)
             ended()
@@ -160,6 +162,7 @@ class Tasks(Generic[Item, Result]):
         future.add_done_callback(landed)
 
         def result() -> Result:
+            """Wait for the task, and return its result, or what `lost` makes of its error."""
             try:
                 return future.result()
             except Exception as error:
@@ -189,6 +192,7 @@ def packing_tasks(ray: ModuleType, work: Work[Item], workers: int, cpus: float, 
     folder = os.getcwd()
 
     def answer(item: Item) -> bytes:
+        """Return the message of *work* for *item*, in a worker of Ray."""
         from ray.cloudpickle import CloudPickler  # for classes of the main program
 
         begin_on_node(folder, "")
@@ -197,6 +201,7 @@ def packing_tasks(ray: ModuleType, work: Work[Item], workers: int, cpus: float, 
     tasks = Tasks(ray, answer, cpus, retries)
 
     def call(item: Item) -> bytes:
+        """Have a Ray task make the message for *item*, and wait for it. Raises: RuntimeError if Ray lost it."""
         try:
             return tasks.submit(item, lambda: None)()
         except ray.exceptions.RayError as error:

@@ -79,7 +79,7 @@ class Shells:
         self._check = warmshell.check(arguments, self._environment)
 
     def close(self) -> None:
-        """End all shells, and kill the processes that they have left."""
+        """End all shells, idle ones too, and kill the processes that earlier ones have left."""
         self.stop()
         end_all([shell.child for shell in self._idle], signal.SIGKILL)
         for shell in self._idle:
@@ -107,7 +107,7 @@ class Shells:
         return outcome
 
     def stop(self) -> None:
-        """Kill all running commands, and run no more. Calls of `run` then return soon."""
+        """Kill all running commands, and start no more; calls of `run` then return soon. Idle shells stay."""
         self._stopped = True
         end_all({*self._guard.running} - {shell.child for shell in self._idle}, signal.SIGKILL)
 

@@ -89,7 +89,7 @@ class TaskResult(NamedTuple):
 
     @property
     def last_line(self) -> str:
-        """The last line of stderr that is not empty."""
+        """The last line of stderr that is not empty; "" if there is none."""
         return next((line.strip() for line in reversed(self.stderr.splitlines()) if line.strip()), "")
 
 

@@ -134,9 +134,9 @@ class WarmShell:
         self._tasks, self._answers = self.child.stdin, self.child.stdout
 
     def start(self, name: bytes, variables: Mapping[bytes, bytes]) -> None:
-        """Start the command in the directory *name*, with *variables*: TAR_INDEX, TAR_KEY and TAR_SHARD.
+        """Start the command for one task, in the directory *name*, relative to the shell's folder; don't wait for it.
 
-        Raises: BrokenPipeError if the shell has ended.
+        *variables*: TAR_INDEX, TAR_KEY and TAR_SHARD. Raises: BrokenPipeError if the shell has ended.
         """
         self._key = variables[b"TAR_KEY"]
         words = b"%b\0%b\0%b/\0" % (name, variables[b"TAR_INDEX"], self._key)

@@ -137,8 +137,9 @@ class BatchedOrder:
         return self._cached_epoch[1:]
 
     def _starts(self, rows: Any, of_label: Any) -> Any:
-        """Return the indexes in *rows*, sorted by label, at which batches begin.
+        """Return the indexes in *rows*, which are sorted by label, at which batches begin.
 
+        A batch ends at `size` rows, where its label ends, or before its costs would exceed the maximum.
         *of_label*: for each row, the index behind the last row with the same label.
         """
         numbers = np.arange(len(rows))

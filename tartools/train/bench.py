@@ -134,7 +134,7 @@ class ByShard(IterableDataset[Any]):
 
 
 def _keep_undecoded(field: str, data: bytes) -> bytes | None:
-    """Return *data* unless it is a picture, array or JSON; None for these, which are decoded."""
+    """Return the payload *data* undecoded; None for pictures, arrays and JSON, so that other decoders decode them."""
     return None if suffix_of(field) in DECODED_SUFFIXES else data
 
 
@@ -247,7 +247,7 @@ def _drop(row: BenchRow) -> float:
 
 
 def _batches(row: BenchRow, chooser: FieldChooser) -> tuple[dict[str, Any], int]:
-    """Return the arguments of DataLoader for the batches of *row*, and the number of samples of a pass."""
+    """Return (arguments of DataLoader for the batches of *row*, number of samples of a pass)."""
     if row.form == "tar":
         return {"dataset": ByShard(row, chooser), "batch_size": None}, row.samples
     dataset = bench_dataset(row.form, row.urls)

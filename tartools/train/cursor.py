@@ -254,7 +254,7 @@ def cursors_of(loaded: Any, shards: int) -> list[Cursor]:
     """Return the cursors of the readers in *loaded*, all of one epoch. *shards*: number of shards of the stream.
 
     *loaded* is a state of a reader, one of a StatefulDataLoader, or a list of states; {} has no cursors.
-    Raises: StateError.
+    Raises: StateError for anything else, for damaged states, and for states of different epochs.
     """
     cursors = [Cursor.from_state(state, shards) for state in _states_in(loaded)]
     if len({cursor.epoch for cursor in cursors}) > 1:

@@ -127,7 +127,10 @@ class StorageWriter(_AtUrl, FileSystemWriter):
         return _StoragePrefix(f"__{rank}_{self.save_id}_")
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write the data of this rank. Raises: StorageError, also if one of several threads has failed."""
+        """Write the data of this rank by *plan*; return the results, which `finish` gets, as a future that is done.
+
+        Raises: StorageError, also if one of several threads has failed.
+        """
         written = super().write_data(plan, planner)
         missing = len(plan.items) - len(written.value())
         if missing:

@@ -25,7 +25,7 @@ FRACTION_BITS = 20  # bits of where the first point of an epoch is
 
 
 def mix_bits(values: Any, key: int) -> Any:
-    """Return 64 well mixed bits for each of *values* (uint64): the finalizer of splitmix64."""
+    """Return 64 well mixed bits (uint64) for each of *values* (uint64) and *key*: the finalizer of splitmix64."""
     bits = values * np.uint64(GOLDEN_RATIO_64) + np.uint64(key & MASK_64)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -234,7 +234,7 @@ class Loader(DataLoader[Any]):
             log.info("%s", cached)
 
     def _begin_iteration(self) -> Iterator[Any]:
-        """Begin an iteration of the sampler; this loader counts the consumed batches."""
+        """Return the iterator of DataLoader over the next epoch, for which this loader counts consumed batches."""
         # torch calls `iter(sampler)` in here and nowhere else, and takes no argument that could say so
         self._sampler.loader_counts = True
         try:
@@ -311,6 +311,7 @@ class _TableBatches(Dataset[Any]):
         buffers: list[torch.Tensor] = []
 
         def buffer_of(size: int) -> memoryview:
+            """Return *size* bytes of a shared buffer, which is kept in `buffers`."""
             buffers.append(self._buffers.take(size))
             buffer: Any = buffers[-1].numpy()
             return memoryview(buffer)[:size]
@@ -326,7 +327,7 @@ class _TableBatches(Dataset[Any]):
 
 
 def _by_pillow(data: Any) -> int:
-    """Return the number of JPEGs that Pillow has decoded for *data* and its inner datasets."""
+    """Return the number of JPEGs that Pillow decoded, in place of simplejpeg, for *data* and its inner datasets."""
     mine: int = data.chooser.by_pillow if hasattr(data, "chooser") else 0
     return mine + sum(map(_by_pillow, datasets_in(data)))
 

@@ -138,7 +138,7 @@ class ObjectDataset(Dataset[Any]):
         return self._made(listing.content_of(entry), entry.url)
 
     def __getitems__(self, indices: Iterable[int]) -> list[Any]:
-        """Return the items of the numbers *indices*, in this order."""
+        """Return the items of the objects numbered *indices*, in this order."""
         return list(self.items(indices))
 
     def digest(self) -> str:
@@ -146,7 +146,7 @@ class ObjectDataset(Dataset[Any]):
         return self.objects.digest
 
     def items(self, indices: Iterable[int]) -> Iterator[Any]:
-        """Yield the items of the numbers *indices*, in this order, requested ahead."""
+        """Yield the items of the objects numbered *indices*, in this order; up to 64 are requested ahead."""
         guard_worker()
         entries, requested = tee(map(self.objects.entry, indices))
         for data, entry in zip(listing.contents(requested), entries, strict=True):
@@ -302,6 +302,7 @@ def _beginning(url: str) -> bytes | None:
         return None
 
     def attempt() -> bytes | None:
+        """Return the bytes, or None, by one request."""
         reply = object_at(url).get(0, OPEN_BYTES, "")
         if not reply.framed or reply.size is None or reply.size > OPEN_BYTES:
             reply.body.close()

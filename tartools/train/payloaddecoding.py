@@ -257,6 +257,7 @@ class PictureDecoder:
         full_size: list[tuple[int, int]] = []
 
         def least(height: int, width: int) -> tuple[int, int]:
+            """Note the size before cropping; return the least (height, width) to which a JPEG may be decoded."""
             full_size[:] = [resize.wanted(height, width)]
             return MIN_SCALED_RATIO * full_size[0][0], MIN_SCALED_RATIO * full_size[0][1]
 

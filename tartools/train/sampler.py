@@ -132,7 +132,7 @@ class StatefulSampler(DistributedSampler[Any]):
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]
-        """The number of ranks."""
+        """The number of ranks, as torch calls it."""
         return (self._rank or this_rank())[1]
 
     def set_epoch(self, epoch: int) -> None:
@@ -230,7 +230,7 @@ class StatefulSampler(DistributedSampler[Any]):
 
     @cached_property
     def _data(self) -> str | None:
-        """A fingerprint of the data; None if unknown."""
+        """The fingerprint of the data set, by which states know it again; None if it has none."""
         return self._digest()
 
     def _shared(self) -> tuple[int, RankSteps]:
@@ -352,7 +352,7 @@ class SamplerIteration(Iterator[Any]):
         return self._sampler._state(self.epoch, self._steps.after(taken), self._steps_before + taken)
 
     def pending(self) -> list[Any]:
-        """Return the batches that were yielded, but not consumed yet."""
+        """Return the batches, lists of rows, that were yielded to a loader, but not consumed yet."""
         return list(islice(self._batches(self.consumed), self.taken - self.consumed))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

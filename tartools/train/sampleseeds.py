@@ -114,6 +114,7 @@ class CurrentSample:
             return function
 
         def call(*values: Any) -> Any:
+            """Call the function with the seed of the current sample. Raises: UsageError if that is not known."""
             if self._sample is None:
                 raise UsageError(
                     f"{function!r} asks for {parameter}, and of which sample this is, is not known behind a stage that "

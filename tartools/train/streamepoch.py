@@ -37,7 +37,11 @@ from tartools.train.streamstages import ChooseStage, HeldSamplesReader, ShuffleB
 
 
 class StreamEpoch:
-    """The iteration of one epoch of *data*, a WebDataset; from *cursors* on, if they are of this epoch.
+    """The iteration of this reader over one epoch of *data*, a WebDataset.
+
+    `cursors`: where to begin, if they are of this epoch and not used before; else it begins at the first sample
+    `handler`: accepts errors of samples, None: all are raised
+    `empty_check`: raise ValueError if this reader has no samples
 
     Its position is in `_start` until the repetition has begun, and from then on in `_reader`, `_buffer` and `_held`.
     """

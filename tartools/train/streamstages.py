@@ -170,7 +170,7 @@ class BatchStage:
         self._size, self._collate, self._partial = size, collate, partial
 
     def __call__(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Yield batches of *samples*."""
+        """Yield batches of the next *samples*, in their order: lists, or what `collate` makes of them."""
         while batch := [*islice(samples, self._size)]:
             if len(batch) == self._size or self._partial:
                 yield batch if self._collate is None else self._collate(batch)
@@ -246,6 +246,7 @@ class Failures:
         """Return *handler* as a handler whose calls are counted, if they don't raise, whatever they return."""
 
         def counting(error: Exception) -> object:
+            """Call the handler, and count the error if that does not raise."""
             going_on = handler(error)
             self._count, self._last = self._count + 1, str(error)
             return going_on
@@ -310,7 +311,7 @@ def seeded_step(step: Any, sample: CurrentSample) -> Any:
 
 
 def refuse_pickle(_: object) -> Any:
-    """Raise SampleError, in the place of a function that unpickles."""
+    """Raise SampleError: a decoder of webdataset's `xdecode` in place of one that unpickles."""
     raise SampleError("this would be unpickled, and could run any code; give xdecode a function of your own for it")
 
 

@@ -180,7 +180,7 @@ class ColumnFields:
 
 
 def column_fields(columns: Columns) -> dict[str, str]:
-    """Return the argument *columns* as a dict: name of the field -> name of the table column."""
+    """Return the argument *columns* of TableDataset as a dict: field, in lower case -> column of the table."""
     mapping = {} if columns is None else columns
     names = (
         mapping if isinstance(mapping, Mapping) else {name: name for name in fieldchooser.names_in(mapping, "columns")}

@@ -146,7 +146,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         self.source.set_epoch(epoch)
 
     def with_length(self, n: int, silent: bool = True) -> WebDataset:
-        """Have `len` return *n*; the number of samples stays as it is."""
+        """Have `len` return *n*, and return this dataset; the number of samples stays as it is."""
         if type(self) is not WebDataset:
             return super().with_length(n, silent=silent)  # type: ignore[no-any-return]
         self.size = n
@@ -189,15 +189,16 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         partial: bool = False,
         handler: Any = filters.reraise_exception,
     ) -> WebDataset:
-        """Decode fields as webdataset does, but refuse to unpickle, unless one of *args* does it.
+        """Return a copy that decodes fields as webdataset does, but refuses to unpickle, unless one of *args* does it.
 
-        Pictures, and *resize*, are those of `FieldChooser`.
+        *args*: decoders, as for `FieldChooser`, and *resize* the size of its pictures; the other arguments are
+        webdataset's.
         """
         decoder = autodecode.Decoder(decoders(args, resize), pre, [plain] if post is None else post, only, partial)
         return self.map(streamstages.DecodeStage(decoder), handler=handler)  # type: ignore[no-any-return]
 
     def xdecode(self, *args: Any, **kw: Any) -> WebDataset:
-        """Decode fields by patterns as webdataset does, but refuse to unpickle by default."""
+        """Return a copy that decodes fields by patterns as webdataset does, but refuses to unpickle by default."""
         kw.setdefault(
             "defaults",
             [

@@ -153,6 +153,7 @@ class _Zip:
         key, _ = split_path(path_of_member(infos[0]))
 
         def payload(info: ZipInfo) -> bytes:
+            """Return the payload of the member *info*, decompressed and checked."""
             return b"".join(zipped.chunks(window, info))
 
         fields = [(path_of_member(info)[len(key) + 1 :].decode(), partial(payload, info)) for info in infos]
