@@ -26,8 +26,10 @@ Compressor = Any
 class Codec(NamedTuple):
     """One kind of compression.
 
-    If it is *padded*, zeros may follow each compressed stream (gzip on tapes). *begins* tells whether bytes are enough
-    to start the decompressor.
+    `name`: "gzip". `magic`: first bytes, one of which compressed data have. `suffixes`: of archives, dots included.
+    `decompressor`, `compressor`: make the library's object, which is imported then.
+    `padded`: True if zeros may follow each compressed stream (gzip on tapes).
+    `begins`: True if the bytes so far are enough to start the decompressor.
     """
 
     name: str
@@ -43,6 +45,7 @@ def _made(module: str, name: str, **options: Any) -> Callable[[], Any]:
     """Return a function that calls *name* of *module*, which is imported then, with *options*."""
 
     def made() -> Any:
+        """Import the module, and return the new object."""
         __import__(module)
         return getattr(sys.modules[module], name)(**options)
 
@@ -50,13 +53,14 @@ def _made(module: str, name: str, **options: Any) -> Callable[[], Any]:
 
 
 def _gzip_reader() -> Decompressor:
+    """Return a decompressor of isal for gzip."""
     from isal import igzip_lib
 
     return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
 
 
 def _gzip_begins(data: bytes) -> bool:
-    """Return whether *data* holds a whole gzip header (RFC 1952, 2.3): isal loses its position in a partial one.
+    """True if *data* has a whole gzip header (RFC 1952, 2.3): isal loses its position in a partial one.
 
     A header whose name does not end counts as whole; decompressing it then reports the damage.
     """
@@ -74,6 +78,7 @@ def _gzip_begins(data: bytes) -> bool:
 
 
 def _zstd() -> Any:
+    """Import and return the zstd module: of Python from 3.14 on, before that its backport."""
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
     except ImportError:
@@ -82,13 +87,14 @@ def _zstd() -> Any:
 
 
 def _zstd_writer() -> Compressor:
+    """Return a compressor for zstd, of level 1 and with a checksum."""
     # with a checksum, as zstd(1), to detect damage; level 1 is twice as fast as 3, and no larger than gzip -6
     parameter = _zstd().CompressionParameter
     return _zstd().ZstdCompressor(options={parameter.checksum_flag: 1, parameter.compression_level: 1})
 
 
 class _Lz4Writer:
-    """lz4's compressor, which needs a call to begin a frame."""
+    """A compressor for lz4 with the interface of the others: it begins the frame at the first call."""
 
     def __init__(self) -> None:
         from lz4 import frame
@@ -97,11 +103,13 @@ class _Lz4Writer:
         self._begun = False
 
     def compress(self, data: bytes | bytearray | memoryview, /) -> bytes:
+        """Compress *data*; return the output so far, which may be empty."""
         begin = b"" if self._begun else self._lz4.begin()
         self._begun = True
         return begin + bytes(self._lz4.compress(data))
 
     def flush(self) -> bytes:
+        """Return the rest of the output, and the end of the frame."""
         return self.compress(b"") + bytes(self._lz4.flush())
 
 
@@ -148,8 +156,9 @@ def codec_of(head: bytes) -> Codec | None:
 
 
 def split_suffix(name: str) -> tuple[str, str]:
-    """Return *name* without its tar suffix, and the suffix.
+    """Return *name* without its suffix as a shard (.tar, .tgz, .tar.zst ...), and that suffix as it is written.
 
+    "" for none.
     >>> split_suffix("a/train.tar.zst"), split_suffix("b")
     (('a/train', '.tar.zst'), ('b', ''))
     """
@@ -160,7 +169,7 @@ def split_suffix(name: str) -> tuple[str, str]:
 
 
 def split_packed(name: str) -> tuple[str, Codec | None]:
-    """Return the *name* of a file that is no archive without the suffix of a codec, and that codec.
+    """Return *name*, of a file that is no archive, without the suffix of a codec, and the codec; None if it has none.
 
     >>> split_packed("a.tsv"), split_packed("a.tsv.GZ")[0]
     (('a.tsv', None), 'a.tsv')
@@ -175,8 +184,9 @@ def split_packed(name: str) -> tuple[str, Codec | None]:
 def decompressed(stored: "StoredBytes", url: str) -> Stream:
     """Return the tar stream in *stored*: decompressed if it begins with a codec's magic number, else as it is.
 
-    Its first bytes are read now, unless it is an open file. Reading it raises TruncatedError and TarFormatError, with
-    *url* and the byte offset in the compressed file, and StorageError if there is too little memory.
+    Its first bytes are read now, and stay in `stored.head`; of an open file without moving its position. Reading the
+    stream raises TruncatedError and TarFormatError, with *url* and the byte offset in the compressed file, and
+    StorageError if there is too little memory.
     """
     stream: Stream = stored
     if stored.file is not None:
@@ -205,12 +215,12 @@ def decompress(codec: Codec, data: bytes, max_bytes: int) -> bytes:
 
 
 def head_of(file: io.FileIO, start: int = 0) -> bytes:
-    """Return the bytes of *file* from *start* on that `codec_of` looks at. The position does not change."""
+    """Return the first bytes of *file* from offset *start* on, enough for `codec_of`. The position does not change."""
     return os.pread(file.fileno(), MAX_COMPRESSION_MAGIC_BYTES, start)
 
 
 def first_bytes(stream: Stream, count: int) -> bytes:
-    """Return the next *count* bytes of *stream*; fewer at its end."""
+    """Read and return the next *count* bytes of *stream*; fewer if it ends before."""
     head = bytearray(count)
     have = 0
     while have < count and (received := stream.readinto(memoryview(head)[have:])):
@@ -219,9 +229,11 @@ def first_bytes(stream: Stream, count: int) -> bytes:
 
 
 class StoredBytes:
-    """The bytes of a shard as they are stored: how many were read, and whether all were.
+    """The bytes of a shard as they are stored: a stream that counts them.
 
-    *head* are the first of them, as many as `codec_of` looks at, once `decompressed` has looked.
+    `count`: bytes read or skipped so far. `ended`: True if the last read found the end.
+    `head`: the first bytes, as many as `codec_of` looks at, once `decompressed` has looked.
+    `file`, `start`: the plain file, None for another stream, and the byte of it at which the stream begins.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -261,9 +273,9 @@ class Pushed(Stream):
 
 
 class Decompressed(Stream):
-    """A stream decompressed: one compressed stream or several, one after the other.
+    """*stream*, compressed by *codec*, as decompressed bytes: one compressed stream or several, one after the other.
 
-    The bytes it returns before it raises do not depend on the size of the reader's buffer.
+    The bytes that it returns before it raises do not depend on the size of the reader's buffer.
     """
 
     def __init__(self, stream: Stream, codec: Codec, url: str) -> None:
@@ -279,7 +291,10 @@ class Decompressed(Stream):
         self._output = memoryview(b"")  # decompressed, not yet returned
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` decompressed bytes; 0 at the end. Raises: see `decompressed`."""
+        """Read up to `len(view)` decompressed bytes; return their number, 0 at the end.
+
+        Raises: TruncatedError, TarFormatError for damage, StorageError for too little memory.
+        """
         output = self._output or self._decompress()
         count = min(len(view), len(output))
         view[:count] = output[:count]
@@ -287,7 +302,7 @@ class Decompressed(Stream):
         return count
 
     def _decompress(self) -> memoryview:
-        """Return the next bytes, at most MAX_DECOMPRESSED_STEP; none at the end."""
+        """Return the next decompressed bytes, at most 128 KiB; empty at the end. Raises: as `readinto`."""
         while self._decompressor is not None:
             decompressor = self._decompressor
             if decompressor.eof:
@@ -319,7 +334,7 @@ class Decompressed(Stream):
         return count
 
     def _next_stream(self) -> None:
-        """Start the compressed stream that follows, if one does."""
+        """Start the compressed stream that follows; end if nothing does. Raises: TarFormatError for other bytes."""
         codec = self._codec
         while True:
             if codec.padded:
@@ -338,13 +353,14 @@ class Decompressed(Stream):
             )
 
     def _new_decompressor(self) -> Decompressor:
+        """Return a new decompressor. Raises: StorageError if there is too little memory."""
         try:
             return self._codec.decompressor()
         except Exception as error:
             raise self._failure(0, error) from error
 
     def _failure(self, count: int, error: Exception) -> TarToolsError:
-        """Translate *error*, which decompressing the last *count* bytes raised, for users."""
+        """Return the error for users for *error*, which the library raised on the last *count* bytes."""
         name = self._codec.name
         if isinstance(error, MemoryError) or any(word in str(error).lower() for word in MEMORY_MESSAGES):
             return StorageError(f"there is too little memory to decompress its {name} data", url=self._url)
@@ -363,14 +379,14 @@ class Decompressed(Stream):
 
 
 class CompressedSink:
-    """A sink that compresses the written data to *sink*; complete after `finish`."""
+    """A sink that writes what it gets, compressed by *compressor*, to *sink*; the data are complete after `finish`."""
 
     def __init__(self, sink: Sink, compressor: Compressor) -> None:
         self._sink = sink
         self._compressor = compressor
 
     def write(self, data: bytes | bytearray | memoryview, /) -> None:
-        """Compress *data*, and write the output so far."""
+        """Compress *data*, and write the output that is ready."""
         if output := self._compressor.compress(data):
             self._sink.write(output)
 

@@ -85,7 +85,7 @@ def not_tar_message(head: bytes) -> str:
 
 
 def _is_utf_8(head: bytes) -> bool:
-    """Return whether *head* is UTF-8, but for a character that it cuts."""
+    """True if *head* is UTF-8, but for a character that is cut at its end."""
     try:
         head.decode()
     except UnicodeDecodeError as error:
@@ -94,7 +94,7 @@ def _is_utf_8(head: bytes) -> bool:
 
 
 def is_cut_header(head: bytes) -> bool:
-    r"""Return whether *head*, fewer bytes than a block, may be the begin of a tar header: a name, zeros, and a mode.
+    r"""True if *head*, fewer bytes than a block, may be the begin of a tar header: a name, zeros, and a mode.
 
     A name alone is text.
 

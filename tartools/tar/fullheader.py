@@ -31,8 +31,9 @@ class BadChecksumError(TarFormatError):
 
 
 class ExtendedHeaders:
-    """The extended headers before one member, as far as they were parsed: *size* bytes of them.
+    """The extended headers before one member, as far as they were parsed: `size` bytes of them.
 
+    `records`: the member's own pax records. `governing`: the global ones in force. `path`: a GNU long name, or b"".
     Each is parsed once, however few bytes the buffer gets at a time: a hostile shard may have thousands of them.
     """
 
@@ -47,7 +48,11 @@ class ExtendedHeaders:
         self.dropped = False  # a global header is among the member's own
 
     def add(self, kind: bytes, payload: bytes, raw: memoryview, at: int) -> None:
-        """Add the extended header *raw* of this *kind*, which is at offset *at*. Raises: TarFormatError."""
+        """Add one extended header: its type flag *kind*, its *payload*, all its blocks *raw*.
+
+        *at*: its offset, for errors.
+        Raises: TarFormatError for malformed records, or too many global ones.
+        """
         if kind == GLOBAL_TYPE:
             self.governing = _governing(self.governing, parse_records(payload, at), at)
             self.dropped = True
@@ -60,7 +65,11 @@ class ExtendedHeaders:
 
 
 class NeedMore(NamedTuple):
-    """The buffer is too short: it must reach offset *end*; *what* ends there; *parsed* is for the next attempt."""
+    """The buffer is too short for a header.
+
+    `end`: offset that it must reach. `what`: the thing that ends there, in words.
+    `parsed`: the extended headers so far, to give to the next attempt.
+    """
 
     end: int
     what: str
@@ -75,9 +84,11 @@ class GlobalHeader(NamedTuple):
 
 
 class FullHeader(NamedTuple):
-    """The properties of one member. *data* is the offset of its payload; *head* replaces its header if not None.
+    """The properties of one member, of its header and the extended headers before it.
 
-    *governing* are the global records in force after it.
+    `path`, `size`: of the member. `kind`: its type flag. `data`: offset of its payload in the buffer.
+    `head`: replaces its header if not None. `sparse`: True for a sparse file, in any of GNU's formats.
+    `governing`: the global records in force after it.
     """
 
     path: bytes
@@ -90,12 +101,12 @@ class FullHeader(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The path as text."""
+        """The path as text; bytes that are not UTF-8 are surrogate escapes."""
         return self.path.decode("utf-8", "surrogateescape")
 
     @property
     def special(self) -> Special | None:
-        """The special member to yield instead, if this one carries no sample data."""
+        """The special member to yield in place of this one, if it carries no sample data; None for a regular file."""
         if self.sparse:
             return Special(self.name, *SPECIAL_TYPES[b"S"])
         if self.kind in SPECIAL_TYPES:
@@ -108,7 +119,7 @@ class FullHeader(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Offset of the end of the padding."""
+        """Offset of the end of the member's padding in the buffer."""
         return self.data if self.special and self.kind in NO_PAYLOAD else self.data + padded(self.size)
 
 
@@ -156,7 +167,7 @@ def read_full_header(
 
 
 def _governing(before: Records, added: Records, at: int) -> Records:
-    """Return the global records in force after *added* ones, without comments.
+    """Return the global records in force after the records *added* to those *before*, without comments.
 
     Raises: TarFormatError with offset *at* if they are too many. They become part of the header of each member behind
     them, so the members of one buffer would take a thousand times this memory.
@@ -172,7 +183,10 @@ def _governing(before: Records, added: Records, at: int) -> Records:
 
 
 def _checked(block: bytes, at: int) -> tuple[bytes, int]:
-    """Return type flag and size of a header block. Raises: TarFormatError if the checksum or the size is wrong."""
+    """Return (type flag, size) of a header *block*.
+
+    Raises: TarFormatError, with offset *at*, for a wrong checksum or size.
+    """
     if not checksum_matches(block):
         raise BadChecksumError("header checksum does not match", offset=at)
     size = PARSED_SIZES[block[SIZE_SLICE]]
@@ -182,6 +196,10 @@ def _checked(block: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _stated_size(records: Records, at: int) -> int:
+    """Return the size in bytes that the pax *records* have.
+
+    Raises: TarFormatError, with offset *at*, if it is no number.
+    """
     digits = records[b"size"]
     if not digits.isdigit() or len(digits) > 20:
         raise TarFormatError("the size in the extended header is not a number", offset=at)
@@ -189,7 +207,11 @@ def _stated_size(records: Records, at: int) -> int:
 
 
 def _past_map(view: memoryview, header: FullHeader, has_more: int, extended: ExtendedHeaders) -> FullHeader | NeedMore:
-    """Return *header*, of an old GNU sparse file, with *data* moved past the extra blocks of its sparse map."""
+    """Return *header*, of an old GNU sparse file, with `data` moved past the extra blocks of its sparse map.
+
+    *has_more*: not 0 if such a block follows the header. *extended*: for `NeedMore`, if the buffer *view* ends before.
+    Raises: TarFormatError for a map above 1 MiB.
+    """
     data = header.data
     while has_more:
         if data - header.data >= MAX_EXTENDED_HEADER:

@@ -16,10 +16,10 @@ MAX_GROUP_IN_MEMORY = 16 << 20  # bytes; larger members and groups are ranges of
 class Grouper:
     """The complete groups of one stream that have not been yielded, and the group that is still open.
 
-    The reader's hot loop appends plain members to the columns itself. *source* is the buffer or file that holds the
-    members; positions are offsets in the reader's buffer, which in *source* are *shift* bytes higher.
-    With *listed*, members are listed; otherwise only the starts of groups are. With *alike*, those of many groups with
-    the same fields are not listed one by one.
+    The reader's hot loop appends plain members to the columns itself. `source` is the buffer or file that holds the
+    members; positions are offsets in the reader's buffer, which in `source` are `shift` bytes higher.
+    *scratch*: makes a file for groups above 16 MiB. With *listed*, members are listed; otherwise only the starts of
+    groups are. With *uniform* too, those of many groups with the same fields may come as `UniformGroups`.
     """
 
     def __init__(self, scratch: Callable[[], io.FileIO], listed: bool, uniform: bool) -> None:
@@ -43,13 +43,13 @@ class Grouper:
         self.last = 0  # where in the stream the last of these ends
 
     def taken(self, position: int) -> list[Parsed]:
-        """Return the parts before *position*, and drop them here."""
+        """Return the parts that are complete before *position*, in order, and remove them here."""
         self.cut(position)
         parts, self.parts = self.parts, []
         return parts
 
     def takes(self, path: bytes) -> bool:
-        """Return whether the member *path* belongs to the open group."""
+        """True if the member *path* belongs to the open group."""
         return self.stem is not NO_STEM and belongs(path, self.stem)
 
     def admit(self, path: bytes, position: int) -> None:
@@ -79,7 +79,10 @@ class Grouper:
         self.key, self.stem = None, NO_STEM
 
     def cut(self, position: int) -> None:
-        """End the contiguous groups at the start of the open group, or at *position* if no group is open."""
+        """Move the complete contiguous groups to `parts`, as one item.
+
+        They end where the open group starts, or at *position* if no group is open.
+        """
         if not self.keys:
             return
         end, members = position + self.shift if self.key is None else self.begin, self.members
@@ -106,7 +109,10 @@ class Grouper:
         self.begin, self.first = position + self.shift, 0
 
     def keep(self, member: Member, size: int) -> None:
-        """Add *member*, with *size* bytes of memory, to the scattered members of the open group."""
+        """Add *member*, with *size* bytes of memory, to the scattered members of the open group.
+
+        Above 16 MiB of memory these become ranges of files.
+        """
         self.scattered.append(member)
         self.held += size
         if self.held > MAX_GROUP_IN_MEMORY:

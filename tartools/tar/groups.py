@@ -10,7 +10,7 @@ from tartools.tar.member import Member, Source
 
 
 class Need(Enum):
-    """What the caller of a reader needs of each sample. The less it needs, the less is done.
+    """The parts of a sample that the caller of a reader needs. The less it needs, the less is done.
 
     Only plain local files can be read in part; all bytes of other inputs are read anyway.
     """
@@ -32,17 +32,18 @@ class Need(Enum):
 
 
 class Mark:
-    """A mark in the stream between members."""
+    """A mark that the reader yields between members: the end of an archive."""
 
 
 ARCHIVE_END: Final = Mark()  # of an archive
 
 
 class UniformGroups:
-    """Groups with the same fields, as arrays. *endings*: the ends of their members' paths, after the key.
+    """Adjacent groups with the same fields, as arrays with a row for each group and a column for each of its members.
 
-    Headers *begin* at these bytes of the source of the groups, payloads are one block behind that, and *sizes* are
-    theirs: arrays of int64, with a row for each group and a column for each of its members.
+    `endings`: of the paths of the members, after the key: b".jpg". `width`: members of a group.
+    `begins`: offsets of the headers in the source of the groups, int64; a payload is one block after its header.
+    `sizes`: bytes of the payloads, int64.
     """
 
     __slots__ = ("begins", "endings", "sizes", "width")
@@ -54,7 +55,10 @@ class UniformGroups:
         self.sizes = sizes.reshape(-1, self.width)
 
     def members(self, source: Source, keys: Sequence[bytes]) -> list[Member]:
-        """Return the members of the groups *keys* in *source*, as plain tuples."""
+        """Return the members of all groups, one group after the other, as plain tuples.
+
+        *source*: of the groups; *keys*: their keys, in order.
+        """
         paths = [key + ending for key in keys for ending in self.endings]
         begins = self.begins.ravel()
         places = begins.tolist(), (begins + BLOCK).tolist(), self.sizes.ravel().tolist()
@@ -62,20 +66,20 @@ class UniformGroups:
         return list(members)
 
     def firsts(self) -> list[int]:
-        """Return the index of the first member of each group."""
+        """Return the index of the first member of each group in the list of `members`."""
         return list(range(0, self.sizes.size, self.width))
 
 
 class ContiguousGroups(NamedTuple):
-    """Adjacent groups of members that are contiguous in *source*, as columns.
+    """Adjacent groups of members that are contiguous in `source`, as columns.
 
-    The members of group n share the key `keys[n]` and fill bytes `starts[n]` to `starts[n + 1]`; *starts* has one item
-    more than *keys*. *members*, if listed, are plain tuples with the items of `Member`; those of group n begin at
-    `firsts[n]`. If *members* is None, *alike* tells where they are, or `members_in` finds them.
+    The members of group n share the key `keys[n]` and fill bytes `starts[n]` to `starts[n + 1]`; `starts` has one item
+    more than `keys`. `members`, if listed, are plain tuples with the items of `Member`; those of group n begin at
+    `firsts[n]`. If `members` is None, `alike` has them as arrays, or if that is None too, `members_in` finds them.
 
-    A listed member has its own source. That may be an older buffer than *source*: the members of a group that was open
+    A listed member has its own source. That may be an older buffer than `source`: the members of a group that was open
     at the end of a buffer keep it, while the bytes of the group were copied to the next one, where `starts` are.
-    So slice *source* by `starts`, and read a payload by its own member.
+    So slice `source` by `starts`, and read a payload by its own member.
     """
 
     source: Source
@@ -87,10 +91,10 @@ class ContiguousGroups(NamedTuple):
 
 
 class ScatteredGroup(NamedTuple):
-    """A group whose members are not contiguous in one buffer or file.
+    """A group whose members are not contiguous in one buffer or file: `members` with the key `key`.
 
-    *offset* is the byte of the tar stream at which it begins, if the stream holds its members in one piece, with the
-    headers that they have; else None.
+    `offset`: the byte of the tar stream at which it begins, if the stream holds its members in one piece, with their
+    own headers; else None.
     """
 
     key: bytes
@@ -99,7 +103,10 @@ class ScatteredGroup(NamedTuple):
 
 
 class Special(NamedTuple):
-    """A member without sample data: its name, its kind, and whether it is skipped without a message (*silent*)."""
+    """A member without sample data: its `name`, its `kind` in words.
+
+    `silent`: True if it is skipped without a message.
+    """
 
     name: str
     kind: str

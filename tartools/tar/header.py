@@ -48,7 +48,7 @@ def padded(size: int) -> int:
 
 
 def parse_number(field: bytes) -> int:
-    r"""Return the value of a numeric field: octal digits, or GNU's base-256.
+    r"""Return the value of a numeric field: octal digits, or GNU's base-256. Raises: TarFormatError for anything else.
 
     Blanks may precede the octal digits, blanks and NULs follow them; an empty field is 0.
     Base-256 (GNU tar manual, "Basic Tar Format"): the first bit is set, the rest is a big-endian two's complement.
@@ -68,7 +68,7 @@ def parse_number(field: bytes) -> int:
 
 
 def byte_sum(block: bytes | memoryview) -> int:
-    """Return the checksum of *block*: the sum of its bytes, with blanks in place of the checksum field."""
+    """Return the checksum that the header *block* should have: the sum of its bytes, that field itself as blanks."""
     halves = (adler32(block[:HALF_BLOCK]) & 0xFFFF) + (adler32(block[HALF_BLOCK:]) & 0xFFFF) - 2
     return halves - sum(block[CHKSUM_SLICE]) + 8 * 0x20
 
@@ -91,15 +91,19 @@ def regular_name(block: bytes) -> bytes:
 
 
 def has_foreign_prefix(block: bytes) -> bool:
-    """True if readers that ignore the magic take other bytes of *block* for a prefix of the name.
+    """True if *block* has bytes where ustar has a prefix of the name, but is no ustar header.
 
-    GNU tar -g has times there. Python's tarfile, so webdataset and datasets, reads `13627467000/a.jpg`.
+    GNU tar -g has times there. Readers that ignore the magic, such as Python's tarfile, so webdataset and datasets,
+    take them for a prefix: `13627467000/a.jpg`.
     """
     return block[PREFIX_SLICE.start] != 0 and block[MAGIC_SLICE] != USTAR
 
 
 class Remembered(dict[Key, Found]):
-    """A cache of *make(key)*, of up to 65,536 keys: forged headers may have any number of them."""
+    """A cache: `cache[key]` is *make(key)*, called once for each of up to 65,536 keys; then all are forgotten.
+
+    Forged headers may have any number of keys.
+    """
 
     def __init__(self, make: Callable[[Key], Found]) -> None:
         self._make = make
@@ -112,10 +116,11 @@ class Remembered(dict[Key, Found]):
 
 
 def _expected_sum(field: bytes) -> int:
-    """Return the low half of the Adler-32 sum of a sound block with *field*, checksum and type flag.
+    """Return the low half of the Adler-32 sum that a sound header with these bytes has; -1 if none is expected.
 
-    -1 if it is not a regular file, or if the stored sum is not below the modulus. So one comparison verifies the type,
-    and the checksum of a block whose bytes sum up to less than the modulus.
+    *field*: the checksum field and the type flag. -1 if it is not a regular file, or if the stored sum is not below the
+    modulus. So one comparison verifies the type, and the checksum of a block whose bytes sum up to less than the
+    modulus.
     """
     if field[8:] not in (b"0", b"\0"):
         return -1
@@ -127,7 +132,7 @@ def _expected_sum(field: bytes) -> int:
 
 
 def _size(field: bytes) -> int:
-    """Return the size in bytes that *field* says, -1 if it is negative or malformed."""
+    """Return the size in bytes in the size field *field*; -1 if it is negative or malformed."""
     try:
         return parse_number(field)
     except TarFormatError:

@@ -41,7 +41,7 @@ def join_path(key: bytes, field: bytes) -> bytes:
 
 
 def is_macos_metadata(path: bytes) -> bool:
-    """Return whether *path* is a file that macOS adds: `._NAME` (AppleDouble, the attributes of NAME) or `.DS_Store`.
+    """True if *path* is a file that macOS adds: `._NAME` (AppleDouble, the attributes of NAME) or `.DS_Store`.
 
     Such members are no samples and end none: bsdtar on macOS puts one before each file, inside samples.
 
@@ -53,7 +53,7 @@ def is_macos_metadata(path: bytes) -> bool:
 
 
 def reads_back(key: bytes, field: bytes) -> bool:
-    """Return whether a member named by *key* and *field* is read as that field of that sample.
+    """True if the path of *key* and *field* is read as that field of a sample with that key.
 
     >>> reads_back(b"a", b"seg.png"), reads_back(b"a.b", b"png"), reads_back(b"a", b"b/png"), reads_back(b"._a", b"")
     (True, False, False, False)
@@ -64,17 +64,20 @@ def reads_back(key: bytes, field: bytes) -> bool:
 
 
 def stem_of(key: bytes, keyed: bool) -> bytes:
-    """Return the bytes with which all paths of the sample *key* begin; `NO_STEM` if its path is not *keyed*."""
+    """Return the bytes with which all paths of the sample *key* begin: the key and a dot.
+
+    *keyed*: False for a path without a field, which no other joins: then the stem is `NO_STEM`.
+    """
     return key + b"." if keyed else NO_STEM
 
 
 def belongs(path: bytes, stem: bytes) -> bool:
-    """Return whether *path* belongs to the group with this *stem*: its key and a dot."""
+    """True if *path* has the key whose *stem* is given, from `stem_of`, and a field."""
     return path.startswith(stem) and path.find(b"/", len(stem)) < 0 and len(path) > len(stem)
 
 
 def field_offset(key: bytes) -> int:
-    """Return the offset of the field in the paths of the sample *key*; the path of a member without one ends there."""
+    """Return the offset of the field in the paths of the sample *key*: after the dot."""
     return len(key) + 1
 
 
@@ -86,8 +89,9 @@ def field_from_ending(ending: bytes) -> bytes:
 class Paths:
     """The paths in *headers*, an array with a row for each header; only the field for names is read.
 
-    The key of path n is its first *lengths*[n] bytes, and a field follows if it is *keyed*. Its base name begins at
-    byte *bases*[n], with a dot if it is *hidden*. It is *plain* if nothing follows its end.
+    `names`: the paths, as rows of bytes with zeros at the end. `ends`: their lengths. `lengths`: those of their keys.
+    `bases`: the index at which the base name begins. `keyed`: True if the path has a field.
+    `hidden`: True if the base name begins with a dot. `plain`: True if the path is not empty, and only zeros follow it.
     """
 
     def __init__(self, headers: Any) -> None:
@@ -122,7 +126,7 @@ class Paths:
         return paths
 
     def keys(self, indexes: Any) -> list[bytes]:
-        """Return the keys of the paths *indexes*."""
+        """Return the keys of the paths at *indexes*, an array."""
         import numpy as np
 
         lengths = self.lengths[indexes]
@@ -135,7 +139,7 @@ class Paths:
         return [data[at:end] for at, end in zip((indexes * width).tolist(), ends, strict=True)]
 
     def fields(self) -> Any:
-        """Return the fields of all paths, which must be plain and keyed, as rows of bytes, filled up with zeros."""
+        """Return the field of each path, as rows of bytes with zeros at the end. All paths must be plain and keyed."""
         import numpy as np
 
         begins = self.lengths + 1
@@ -162,7 +166,10 @@ class Paths:
         return not bool(differ.any())
 
     def begins(self, count: int) -> Any:
-        """Return the indexes of group starts among the first *count* paths: the key differs from the path before."""
+        """Return the indexes, among the first *count* paths, at which a group begins, an array.
+
+        These are 0, and each path that has no field or another key than the path before.
+        """
         import numpy as np
 
         names, lengths = self.names[:count], self.lengths[:count]
@@ -172,7 +179,7 @@ class Paths:
         return np.concatenate(([0], (~keyed | differ.any(axis=0)).nonzero()[0] + 1))
 
     def endings(self, begins: Any) -> list[bytes] | None:
-        """Return the endings of a group's paths, behind the key (b".jpg"), if all groups have the same; else None.
+        """Return the ends of a group's paths after the key, [b".jpg", b".cls"]; None if not all groups have the same.
 
         *begins*: indexes at which groups begin; the last group only ends the one before it, and is not compared.
         """

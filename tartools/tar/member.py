@@ -32,11 +32,12 @@ Source = bytes | bytearray | io.FileIO
 
 
 class Member(NamedTuple):
-    """One archive member: its path, and the location of its bytes.
+    """One archive member: its path, and the location of its bytes. Offsets and sizes are in bytes.
 
-    *source* is a buffer or an open file. The header (extended headers included) is at offset *start* of it, the payload
-    of *size* bytes at offset *data*, the padding after that. If *head* is given, it replaces the header: only the
-    payload is taken from *source*, and the padding is zeros.
+    `path`: as in the archive, not decoded. `source`: a buffer or an open file.
+    `start`: offset in the source of the header, extended headers included.
+    `data`, `size`: offset and size of the payload, which the padding follows.
+    `head`: if not None, it replaces the header: only the payload is taken from the source, and the padding is zeros.
     The memory of a source is never overwritten; a member keeps it alive.
     """
 
@@ -54,7 +55,7 @@ class Member(NamedTuple):
 
     @property
     def header(self) -> bytes:
-        """All header blocks, extended headers first."""
+        """All header blocks, extended headers first. Raises: StorageError if the file has changed."""
         return self.head if self.head is not None else read_range(self.source, self.start, self.data)
 
     @property
@@ -68,7 +69,7 @@ class Member(NamedTuple):
         return (self.data - self.start if self.head is None else len(self.head)) + padded(self.size)
 
     def read(self) -> bytes:
-        """Return the whole payload."""
+        """Return the whole payload. Raises: StorageError if the file has changed."""
         return read_range(self.source, self.data, self.data + self.size)
 
     def open(self) -> io.BufferedReader:
@@ -77,7 +78,7 @@ class Member(NamedTuple):
 
 
 class PayloadReader(SeekableFile):
-    """A raw, seekable file over the payload of one member."""
+    """A raw, seekable file over the payload of *member*. Reading it raises StorageError if the source has changed."""
 
     def __init__(self, member: Member) -> None:
         super().__init__(member.size)

@@ -285,13 +285,16 @@ class Reader:
         raise self.cut(self.need - len(remaining))
 
     def end_piece(self, until: int) -> None:
-        """Complete the open group at byte *until*. Raises: TarFormatError if a member does not end exactly at it."""
+        """Complete the open group at stream offset *until*. Raises: TarFormatError if no member ends exactly there."""
         if self.globals or self.position != self.filled or self.buffer.base + self.filled != until:
             raise TarFormatError("no member begins at this byte", url=self.url, offset=until)
         self.groups.complete(self.position)
 
     def _prefixed_name(self, block: bytes) -> bytes:
-        """Return the path in *block*, whose field for a prefix is not empty; note once if that is no prefix."""
+        """Return the path in *block*, whose prefix field is not empty.
+
+        Add a `Special` once if that is no ustar prefix.
+        """
         path = regular_name(block)
         if not self.foreign_prefix and has_foreign_prefix(block):
             self.foreign_prefix = True
@@ -350,7 +353,7 @@ class Reader:
         self.position += zeros // BLOCK * BLOCK
 
     def _go_past(self, end: int, special: Special | None = None) -> None:
-        """Move on to *end*, past bytes that belong to no group; they may be a *special* member."""
+        """Move on to *end* in the buffer: the bytes up to there belong to no group; they may be a *special* member."""
         self.groups.interrupt(special, self.position)
         self.position, self.groups.begin = end, end + self.groups.shift
 
@@ -472,7 +475,7 @@ class Reader:
             groups.source, groups.begin = buffer, 0
 
     def cut(self, missing: int) -> TruncatedError:
-        """Return the failure of a stream that ends *missing* bytes too early."""
+        """Return the error for a stream that ends *missing* bytes before `need` bytes from the position on."""
         total = self.buffer.base + self.position + self.need - missing
         return TruncatedError(
             f"the input ends inside {self.waiting}: {missing} bytes are missing", url=self.url, offset=total
@@ -480,7 +483,7 @@ class Reader:
 
 
 def is_dense(file: io.FileIO, at: int) -> bool:
-    """True if the MiB of *file* that begins at byte *at* has many members."""
+    """True if the MiB of *file* that begins at byte *at* has more than 256 headers."""
     head = os.pread(file.fileno(), 1 << 20, at)
     return (
         sum(head[byte : byte + 5] == b"ustar" for byte in range(MAGIC_SLICE.start, len(head), BLOCK))

@@ -31,9 +31,12 @@ Read = Callable[[int, int], bytes]  # how many bytes, and from which on; gives f
 def header_at(
     read: Read, position: int, end: int, window: int, governing: Records
 ) -> FullHeader | GlobalHeader | NeedMore:
-    """Return the full header at *position*, looked for in *window* bytes, and in more if it has more, up to *end*.
+    """Return the full header at byte *position*, or the pax global header if there is one.
 
-    *governing* are the records of global headers before it. Raises: TarFormatError if there is none.
+    `read(count, offset)` returns bytes of the source. *window* bytes are read at first, and more if the header is
+    longer, up to byte *end*; `NeedMore` is returned if all bytes end before the header does. *governing*: records of
+    global headers before it.
+    Raises: TarFormatError if no header is there.
     """
     while True:
         data = read(min(window, end - position), position)
@@ -44,9 +47,10 @@ def header_at(
 
 
 def headers_in(read: Read, position: int, end: int, window: int = BLOCK) -> Iterator[tuple[int, FullHeader]]:
-    """Yield the full headers that `read` finds from *position* on, and where they are, up to *end*.
+    """Yield (offset, full header) of each member from byte *position* to *end*.
 
-    Each is looked for in *window* bytes, and in more if it has more. Raises: TarFormatError where there is none.
+    `read(count, offset)` returns bytes of the source; *window*: how many are read at first for a header.
+    Raises: TarFormatError where no member begins, or a global header does.
     """
     while position < end:
         header = header_at(read, position, end, window, {})
@@ -88,11 +92,16 @@ def members_in(source: Source, start: int, end: int, *, ranges: bool = False) ->
 
 
 def _read(source: Source, count: int, at: int) -> bytes:
+    """Return *count* bytes of *source* from byte *at* on."""
     return read_range(source, at, at + count)
 
 
 def spilled(members: list[Member], scratch: Callable[[], io.FileIO]) -> list[Member]:
-    """Return *members* as ranges of the plain file that they were read from, or else of a file that *scratch* makes."""
+    """Return *members* as ranges of files, so that they hold no memory.
+
+    The file is the plain one that they were read from, or else a scratch file that *scratch* makes, to which they are
+    copied.
+    """
     writer: Writer | None = None
     ranges: list[Member] = []
     for member in map(Member._make, members):
@@ -119,10 +128,11 @@ class Cut(NamedTuple):
 
 
 def find_cut(read: Read, near: int) -> Cut | None:
-    """Return an offset after byte *near* at which a group of members seems to begin; None if `read` finds none.
+    """Return an offset after byte *near* at which a group of members seems to begin; None if none is found in 1 MiB.
 
-    It is looked for in 1 MiB. It may be wrong, because a payload can hold bytes that look like members. The worker that
-    reads the part before it verifies it: that part must end exactly at this offset, and with another key.
+    `read(count, offset)` returns bytes of the file. The offset may be wrong, because a payload can hold bytes that look
+    like members. The worker that reads the part before it verifies it: that part must end exactly at this offset, and
+    with another key.
 
     Holds: 1 MiB.
     """

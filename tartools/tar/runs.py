@@ -27,7 +27,7 @@ OCTAL_ZEROS, NOT_OCTAL_BITS = 0x3030303030303030, 0xF8F8F8F8F8F8F8F8
 
 
 def imported() -> Any:
-    """Return numpy. In a command it begins without threads for products of matrices, which takes 50 ms less.
+    """Import and return numpy. In a command it starts without threads for products of matrices, which takes 50 ms less.
 
     In a program that only uses tartools they are left alone, and processes that a command starts have theirs.
     """
@@ -39,7 +39,7 @@ def imported() -> Any:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Have numpy begin without such threads, if it is imported now, in a command."""
+    """For the body of `with`: if numpy is first imported there, in a command, it starts without such threads."""
     if "numpy" in sys.modules or "tartools.cli" not in sys.modules or "OPENBLAS_NUM_THREADS" in os.environ:
         yield
         return
@@ -51,7 +51,10 @@ def one_thread() -> Iterator[None]:
 
 
 def take_run(reader: Any) -> int:
-    """Parse members from the position of *reader*, a `Reader`, on, as far as they are plain; return how many."""
+    """Parse members from the position of *reader*, a `Reader`, on, as far as they are plain; return their number.
+
+    0 if they are too few for numpy to pay; then nothing has changed.
+    """
     np = imported()
     position, groups = reader.position, reader.groups
     count = (reader.filled - position) // BLOCK
@@ -82,7 +85,10 @@ def take_run(reader: Any) -> int:
 
 
 def _add(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any, low: int, high: int) -> None:
-    """Add members *low* to *high* to *groups*; *begins* are the indexes of members that begin a new group."""
+    """Add members *low* to *high* (exclusive) to *groups*, which keeps the last group open.
+
+    *paths*, *starts*, *sizes*: of all members of the run. *begins*: indexes of members that begin a new group.
+    """
     first = groups.first
     if groups.members is not None:
         first = len(groups.members) - low
@@ -102,7 +108,11 @@ def _add(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any, lo
 
 
 def _add_alike(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any) -> bool:
-    """Add all members to *groups* if all new groups but the last, which stays open, have the same fields."""
+    """Add all members of the run to *groups*, as `UniformGroups`; False if the fields of their groups differ.
+
+    The groups that begin at the indexes *begins* are compared, but for the last, which stays open. Nothing is added if
+    the result is False.
+    """
     low, high = int(begins[0]), int(begins[-1])
     endings = paths.endings(begins)
     if endings is None:
@@ -118,7 +128,10 @@ def _add_alike(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: A
 
 
 def sizes_in(headers: Any) -> tuple[Any, Any]:
-    """Return the sizes of payloads that *headers* have, and which have one, in octal digits."""
+    """Return (sizes, flags) for *headers*: bytes of each payload; True where the size field has octal digits.
+
+    Where the flag is False, the size means nothing.
+    """
     import numpy as np
 
     sizes, right = octal(_numbers(headers, SIZE_OFFSET + 4, "<u8"), 7)  # of 11 digits
@@ -146,9 +159,9 @@ def are_plain(headers: Any) -> Any:
 
 
 def octal(words: Any, digits: int) -> tuple[Any, Any]:
-    """Return the octal numbers that *words* begin with, of 6 or 7 *digits*, and which words have them.
+    """Return (values, flags) for *words* of eight bytes: the octal number of 6 or 7 *digits* at the begin of each.
 
-    Words are eight bytes each. The byte that follows the digits must be a blank or NUL.
+    The flag is False where there are other bytes than digits, or the byte that follows them is neither a blank nor NUL.
     """
     words = words.byteswap()  # the first byte becomes the most significant
     values = (words ^ OCTAL_ZEROS) >> 8 * (8 - digits)
@@ -159,7 +172,7 @@ def octal(words: Any, digits: int) -> tuple[Any, Any]:
 
 
 def _numbers(blocks: Any, at: int, form: str) -> Any:
-    """Return the numbers of this *form* at byte *at* of each block."""
+    """Return the number at byte *at* of each block, an array; *form*: numpy's dtype for it."""
     import numpy as np
 
     return np.ndarray(len(blocks), form, blocks, at, (BLOCK,))

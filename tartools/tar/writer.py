@@ -60,7 +60,10 @@ class Writer:
         return self._closed + self._end - self._start
 
     def add(self, members: Iterable[Member]) -> None:
-        """Add *members* in order, byte for byte as they were read; rewritten ones with their new headers."""
+        """Add *members* in order, byte for byte as they were read.
+
+        Where a member has a new `head`, with that header.
+        """
         source, end = self._source, self._end
         for _, origin, start, data, size, head in members:
             last = data + ((size + 511) & -512)
@@ -83,7 +86,7 @@ class Writer:
             self.flush()
 
     def add_range(self, source: Source, start: int, end: int) -> None:
-        """Add bytes *start* to *end* of *source*: whole members as they were read."""
+        """Add bytes *start* to *end* of *source*: whole members, which are copied as they are."""
         if source is not self._source or start != self._end:
             self._turn(source, start)
         self._end = end
@@ -98,12 +101,15 @@ class Writer:
         self.flush()
 
     def flush(self) -> None:
-        """Write the buffered members."""
+        """Write the members that were added to the sink. The archive is complete only after `end`."""
         self._turn(None, 0)
         self._write_pending()
 
     def _turn(self, origin: Source | None, begin: int) -> None:
-        """Write or collect the current piece, and begin one at *begin* of *origin*."""
+        """End the current piece, by writing or collecting it.
+
+        Begin one at byte *begin* of *origin*, if that is not None.
+        """
         old, first, end = self._source, self._start, self._end
         self._source, self._start, self._end = origin, begin, begin
         if old is None or first == end:
@@ -122,6 +128,7 @@ class Writer:
             self.sink.write(memoryview(source)[start:stop])
 
     def _write_pending(self) -> None:
+        """Write the collected pieces to the sink."""
         if self._pending:
             pending, self._pending = self._pending, bytearray()
             self.sink.write(pending)
@@ -166,7 +173,11 @@ def copy_range(source: io.FileIO, start: int, end: int, sink: Sink) -> None:
 
 
 def _send(source: io.FileIO, start: int, end: int, sink: io.FileIO) -> int:
-    """Copy with `sendfile` as far as the kernel can; return the offset reached."""
+    """Copy bytes of *source* from *start* on to *sink* with `sendfile`, as far as the kernel can.
+
+    Returns the offset in *source* that was reached: *end* if all is copied. Raises: StorageError if the file has become
+    shorter.
+    """
     while start < end:
         try:
             count = os.sendfile(sink.fileno(), source.fileno(), start, min(end - start, 1 << 30))
@@ -250,7 +261,7 @@ def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
 
 
 def extended_header(records: Records, block: bytes) -> bytes:
-    """Return the pax header of *records* for the member with header *block*; empty if *records* is empty."""
+    """Return the blocks of a pax header with *records* for the member with header *block*; empty if there are none."""
     if not records:
         return b""
     payload = format_records(records)
@@ -265,6 +276,7 @@ def extended_header(records: Records, block: bytes) -> bytes:
 
 
 def _seal(block: bytearray) -> None:
+    """Set the checksum in the header *block*."""
     block[CHKSUM_SLICE] = b"%06o\0 " % byte_sum(bytes(block))
 
 
@@ -279,7 +291,7 @@ def _split(path: bytes) -> tuple[bytes | None, bytes]:
 
 
 def _records_of(header: bytes) -> Records:
-    """Return the pax records in the blocks of *header*."""
+    """Return the pax records in *header*, all header blocks of one member."""
     records: Records = {}
     at = 0
     while at < len(header) - BLOCK:
@@ -307,7 +319,11 @@ NEW_BLOCK = _new_block()
 
 
 class NewMembers(NamedTuple):
-    """The bytes of new members, as columns: headers in two parts, payloads, paddings; and their *sizes* together."""
+    """The bytes of new members, as columns with an item for each member.
+
+    `heads`, `tails`: the header in two parts. `payloads`. `paddings`: zeros up to a whole block.
+    `sizes`: bytes that the member takes in the archive, all together.
+    """
 
     heads: list[bytes]
     tails: list[bytes]
@@ -317,7 +333,10 @@ class NewMembers(NamedTuple):
 
 
 def new_members(paths: Sequence[bytes], payloads: Sequence[bytes]) -> NewMembers:
-    """Return the bytes of many members in memory, each as by `new_member`, but faster."""
+    """Return the bytes of a member for each of *paths* and *payloads*, as `new_member` makes it, but faster.
+
+    Raises: SampleError if a path is empty or contains a NUL.
+    """
     sizes = list(map(len, payloads))
     middles = list(map(_MIDDLES.__getitem__, sizes))
     heads = [path.ljust(100, b"\0") + middle for path, (middle, _, _) in zip(paths, middles, strict=True)]
@@ -330,7 +349,7 @@ def new_members(paths: Sequence[bytes], payloads: Sequence[bytes]) -> NewMembers
 
 
 def _unusual(paths: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
-    """Return the numbers of the members that need more than one plain header block."""
+    """Return the indexes of the members that need more than one plain header block."""
     joined = b"".join(paths)
     short = len(max(paths, key=len, default=b"")) <= 100 and max(sizes, default=0) <= MAX_OCTAL_SIZE
     if short and joined.isascii() and b"\0" not in joined and all(paths):
@@ -339,19 +358,23 @@ def _unusual(paths: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
 
 
 def fits_one_block(path: bytes, size: int) -> bool:
-    """True if one plain header block is enough for a new member."""
+    """True if one plain header block is enough for a new member with this *path* and a payload of *size* bytes."""
     return 0 < len(path) <= 100 and path.isascii() and b"\0" not in path and size <= MAX_OCTAL_SIZE
 
 
 def _middle(size: int) -> tuple[bytes, bytes, int]:
-    """Return mode, owner, size and time of the header of a payload of *size* bytes; its padding; the size of all."""
+    """Return (part of a header, padding, bytes of the whole member) for a payload of *size* bytes.
+
+    The part is from mode to time.
+    """
     middle = NEW_BLOCK[100:124] + b"%011o\0" % min(size, MAX_OCTAL_SIZE) + NEW_BLOCK[136:148]
     return middle, PADDING[: -size % BLOCK], BLOCK + padded(size)
 
 
 def _tail(low: int) -> bytes:
-    """Return a new header from its checksum on; *low* is the low half of the Adler-32 sum of the bytes before.
+    """Return the part of a new header from its checksum on.
 
+    *low*: the low half of the Adler-32 sum of the bytes before.
     It is 1 + the sum of these bytes, 148 if the path has up to 100: see `header`.
     """
     tail = NEW_BLOCK[156:]
