@@ -12,7 +12,10 @@ MIN_COMMON_SHARE = 0.7  # of the characters that are not ASCII
 
 
 class _Candidate(NamedTuple):
-    """An encoding and the first bytes of its common characters; *double*: of its two-byte characters only."""
+    """An encoding that a text may have, and the first bytes of its common characters.
+
+    `double`: True if these are characters of two bytes, and others don't count. `common`: ranges of first bytes.
+    """
 
     name: str
     double: bool
@@ -77,9 +80,9 @@ def _common_share(data: bytes, candidate: _Candidate) -> float:
 
 
 class Recoded(io.RawIOBase):
-    """The text of *file* (of *encoding*) as UTF-8. Messages name *url*.
+    """The text of *file*, which is of *encoding*, as a raw file of UTF-8. Messages name *url*.
 
-    Raises: SampleError, with the line, for bytes that are not of this encoding.
+    Reading raises SampleError, with the line, for bytes that are not of this encoding.
     """
 
     def __init__(self, file: io.BufferedIOBase, encoding: str, url: str) -> None:
@@ -111,7 +114,10 @@ class Recoded(io.RawIOBase):
 
 
 def recoded(file: io.BufferedReader, encoding: str | None, url: str) -> io.BufferedReader:
-    """Return *file*, whose text is of *encoding*, as UTF-8: itself without an encoding. Messages name *url*."""
+    """Return *file*, whose text is of *encoding*, as a file of UTF-8; if *encoding* is None, *file* itself.
+
+    Messages name *url*; see `Recoded`.
+    """
     return file if encoding is None else io.BufferedReader(Recoded(file, encoding, url), READ_BYTES)
 
 

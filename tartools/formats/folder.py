@@ -32,11 +32,12 @@ SYSTEM_FOLDERS = (b"@eadir", b"#recycle", b"__macosx", b"$recycle.bin", b"system
 
 
 class Folder(NamedTuple):
-    """The folder *path*, with the choice of its files.
+    """The folder `path`, and the choice of its files.
 
-    Files and folders that match a glob of *exclude* are left out. *dots*: a key ends at the first or the last dot of a
-    file name; None is first, with a warning where that looks wrong. With *class_field*, the class of a sample, its
-    directory, is stored as `class_members` says. *follow*: read the files and folders that symbolic links name.
+    `class_field`: field for the class of a sample, its directory, stored as `class_members` says; None: no class.
+    `exclude`: globs of files and folders that are left out.
+    `dots`: "first" or "last": the dot of a file name at which a key ends; None: the first, with a warning where that
+    looks wrong. `follow`: True to read the files and folders that symbolic links name.
     """
 
     path: str
@@ -47,7 +48,10 @@ class Folder(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """The *files* below a folder, its links and special files as (path, kind), and the paths that were left out."""
+    """The content of a folder and its folders.
+
+    `files`: relative paths. `specials`: links and special files, (path, kind). `left_out`: relative paths.
+    """
 
     files: list[bytes]
     specials: list[tuple[str, str]]
@@ -88,7 +92,11 @@ def from_folder(folder: Folder, account: Account, skip_special: bool) -> list[Pl
 
 
 def class_parts(folder: str, field: str, names: dict[bytes, bytes], account: Account) -> Iterator[PlannedMember]:
-    """Yield the members that say the class of each sample of *folder*, whose files have these *names* in an archive."""
+    """Yield the members that say the class of each sample of *folder*: the name of the directory that it is in.
+
+    *field*: where the class goes. *names*: name in the archive by path of each file. Files in no directory get the name
+    of the folder, with a warning by *account*.
+    """
     top = os.path.basename(os.path.abspath(folder))
     keys = {key for key, field in map(split_path, names.values()) if field}
     if above := [os.fsdecode(path) for path in sorted(names) if b"/" not in path and split_path(names[path])[1]]:
@@ -103,10 +111,10 @@ def class_parts(folder: str, field: str, names: dict[bytes, bytes], account: Acc
 
 
 def number_classes(field: str, labels: Iterable[bytes], account: Account) -> dict[bytes, int]:
-    """Return the number of each class of *labels*, and say which it is; nothing if *field* is not one of numbers.
+    """Return the number of each class of *labels*; {} if *field* is not one of numbers.
 
-    They count from 0 in the order of the names' bytes. If all names are numbers, they are taken as they are, and
-    nothing is said.
+    They count from 0 in the order of the names' bytes, and *account* warns which is which. If all names are numbers,
+    they are taken as they are, without a warning.
     """
     if suffix_of(without_codec(field)[0]) not in NUMBER_SUFFIXES:
         return {}
@@ -119,9 +127,10 @@ def number_classes(field: str, labels: Iterable[bytes], account: Account) -> dic
 
 
 def class_members(key: bytes, field: str, label: bytes, numbers: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
-    """Return path and payload of the members that say the class *label* of the sample *key*.
+    """Return (path, payload) of the members that say the class *label* of the sample *key*.
 
-    With *numbers* its number is *field*, and its name `cls.txt`, if that is cls; else its name is *field*.
+    With *numbers* of classes, *field* has its number, and a field with .txt behind (cls.txt) its name; with {}, *field*
+    has its name.
     """
     texts = {field: label}
     if numbers:
@@ -131,7 +140,10 @@ def class_members(key: bytes, field: str, label: bytes, numbers: dict[bytes, int
 
 
 def report(where: str, left_out: Sequence[str], items: Sequence[tuple[str, str]], noun: str, account: Account) -> None:
-    """Warn of files *left_out* of *where*; report *items*, special *noun* as (name, kind), as an omission."""
+    """Warn of files *left_out* of *where*, and report *items*, (name, kind) of links and special files, as an omission.
+
+    *noun*: "files" or "members", for the message.
+    """
     if left_out:
         end = f" and {len(left_out) - 1:,} more" if len(left_out) > 1 else ""
         account.warn(f"{where}: left out {printable(left_out[0])}{end}")
@@ -148,7 +160,10 @@ SYMBOLIC_LINK = "symbolic link"
 
 
 class _Pending(NamedTuple):
-    """A folder to list: its *path* below the top, and the folders (device, inode) that contain it, for links."""
+    """A folder to list.
+
+    `path`: below the top. `above`: the folders that contain it, (device, inode), to find links that form a loop.
+    """
 
     path: bytes
     above: frozenset[tuple[int, int]]
@@ -157,7 +172,7 @@ class _Pending(NamedTuple):
 def list_tree(folder: Folder, account: Account) -> Tree:
     """Return the tree below *folder*: files by relative path, unordered; links and special files sorted by path.
 
-    Raises: StorageError for a directory that cannot be read.
+    *account* warns of a glob that matches nothing. Raises: StorageError for a directory that cannot be read.
     """
     from fnmatch import translate
 
@@ -201,13 +216,16 @@ def list_tree(folder: Folder, account: Account) -> Tree:
 
 
 def _fits(glob: str, pattern: re.Pattern[str], path: bytes) -> bool:
-    """True if *glob* fits *path*: the whole path if *glob* has a slash, else the name at its end."""
+    """True if *glob* matches *path*: all of it if *glob* has a slash, else its last part.
+
+    *pattern*: the glob, compiled.
+    """
     is_path_glob = "/" in glob.removeprefix("./").rstrip("/")
     return bool(pattern.match(os.fsdecode(path if is_path_glob else os.path.basename(path))))
 
 
 def is_left_out(name: bytes, is_folder: bool) -> bool:
-    """True for the *name* of a hidden folder, or of a file or folder that systems add.
+    """True if *name* is that of a hidden folder, or of a file or folder that systems add. *is_folder*: it is one.
 
     >>> [is_left_out(name, True) for name in (b".git", b"@eaDir", b"cat")], is_left_out(b".hid.jpg", False)
     ([True, True, False], False)
@@ -218,7 +236,7 @@ def is_left_out(name: bytes, is_folder: bool) -> bool:
 
 
 def is_broken_link(entry: os.DirEntry[bytes]) -> bool:
-    """True for a symbolic link to nothing, or to itself."""
+    """True if *entry* is a symbolic link to nothing, or to itself."""
     try:
         entry.stat()
     except OSError:
@@ -227,7 +245,10 @@ def is_broken_link(entry: os.DirEntry[bytes]) -> bool:
 
 
 def kind_of_entry(entry: os.DirEntry[bytes], follow: bool) -> str:
-    """Return the kind of a file that is neither regular nor a folder; a link that was to be followed is broken."""
+    """Return the kind of *entry*, which is neither a regular file nor a folder, in words.
+
+    *follow*: True if links are followed: then one that is left is broken.
+    """
     mode = entry.stat(follow_symlinks=False).st_mode
     link = "broken symbolic link" if follow else SYMBOLIC_LINK
     kinds = ((stat.S_ISLNK, link), (stat.S_ISFIFO, "fifo"), (stat.S_ISSOCK, "socket"))
@@ -235,7 +256,10 @@ def kind_of_entry(entry: os.DirEntry[bytes], follow: bool) -> str:
 
 
 def check_one_file_each(names: dict[bytes, bytes], folder: str) -> None:
-    """Raise SampleError if two files, which get these *names*, would share a key, but differ before that dot."""
+    """Raise SampleError if files with different stems would get one key.
+
+    *names*: name in the archive by path of each file of *folder*; dots before the last one became underscores in it.
+    """
     stems: dict[bytes, tuple[bytes, bytes]] = {}
     for path in sorted(names):
         key, field = split_path(names[path])
@@ -249,9 +273,9 @@ def check_one_file_each(names: dict[bytes, bytes], folder: str) -> None:
 
 
 def warn_of_twins(samples: Iterable[Sequence[bytes]], account: Account) -> None:
-    """Warn if members of one kind are one sample, because only their suffixes differ: a.JPG and a.jpeg.
+    """Warn if a sample has two members of one type whose suffixes differ only in spelling: a.JPG and a.jpeg.
 
-    *samples* are the names of the members of each.
+    *samples*: the names of the members of each sample.
     """
     twins: list[str] = []
     for paths in samples:

@@ -29,9 +29,11 @@ may_read = re.compile(rb'"(?:@|\\u0040)(?!base64")').search
 
 
 def samples(file: Iterable[bytes], plan: PlanOrigin, template: str) -> Iterator[PlannedSample]:
-    """Yield the samples of the JSON lines in *file*; the *template* makes the keys that are missing, of the number.
+    """Yield the samples that the JSON lines in *file*, a plan, describe; payloads to read are only named.
 
-    Holds: one sample. Raises: SampleError, naming line and name, for what is no sample; UsageError for a bad URL.
+    *plan*: its name, and how paths are resolved. *template*: makes a missing key, of the number of the object.
+    Holds: one sample. Raises: SampleError, naming line and name, for an object that is no sample; UsageError for a bad
+    URL.
     """
     last: tuple[str, bool] | None = None
     last_line = 0
@@ -55,7 +57,10 @@ def samples(file: Iterable[bytes], plan: PlanOrigin, template: str) -> Iterator[
 
 
 def sources(file: Iterable[bytes], plan: PlanOrigin) -> Iterator[PlannedMember]:
-    """Yield the members whose URLs the JSON lines in *file* name. Raises: as `samples`, for such lines only."""
+    """Yield the members of the JSON lines in *file* that are read from URLs; lines without any are not parsed.
+
+    *plan*: see `samples`. Raises: SampleError and UsageError for the parsed lines.
+    """
     for line, values in objects(file, plan.name, "plan", exact=True, wanted=may_read):
         for part in _parts("key", values, plan, line):
             if part.url is not None:
@@ -63,6 +68,7 @@ def sources(file: Iterable[bytes], plan: PlanOrigin) -> Iterator[PlannedMember]:
 
 
 def _key(values: dict[str, Any], template: str, index: int) -> str:
+    """Return the key in *values*, or one that *template* makes of *index*. Raises: SampleError if it is no text."""
     if "__key__" not in values:
         return template.format(index, index=index)
     key = values["__key__"]
@@ -73,6 +79,11 @@ def _key(values: dict[str, Any], template: str, index: int) -> str:
 
 
 def _parts(key: str, values: dict[str, Any], plan: PlanOrigin, line: int) -> Iterator[PlannedMember]:
+    """Yield the members of the sample *key*: one for each of *values* that is not null, and no pseudo-field.
+
+    *values*: by the name in the JSON object.
+    Raises: SampleError, naming *plan*, *line* and name, for a field twice or a value that can't be one.
+    """
     fields: set[str] = set()
     for name, value in values.items():
         if value is None or name in PSEUDO_FIELDS:
@@ -92,6 +103,11 @@ def _parts(key: str, values: dict[str, Any], plan: PlanOrigin, line: int) -> Ite
 
 
 def _part(path: bytes, name: str, value: Any, reads: bool, plan: PlanOrigin, line: int) -> PlannedMember:
+    """Return the member *path*, with the payload that *value* is.
+
+    If *reads*, *value* is the path or URL to read it from.
+    *name*: of the value in its object; *line*: of the plan. Raises: SampleError.
+    """
     if isinstance(value, dict) and URL_NAME in value:
         raise SampleError('a range of a file, {"@url": ...}, is not read: a table that tarindex makes lists samples so')
     if not reads:
@@ -106,7 +122,10 @@ def _part(path: bytes, name: str, value: Any, reads: bool, plan: PlanOrigin, lin
 
 
 def payload_of_json(value: Any) -> bytes:
-    """Return the payload that *value* stands for: text, bytes in base64, or JSON. Raises: SampleError."""
+    """Return the payload for *value*: the text of a string, the bytes of {"@base64": TEXT}, or else JSON.
+
+    Raises: SampleError for bad base64, or text that is not valid Unicode.
+    """
     if isinstance(value, str):
         return _encoded(value)
     if isinstance(value, dict) and BASE64_NAME in value:
@@ -146,6 +165,7 @@ def compact(value: Any, ascii: bool = False) -> str:
 
 
 def _encoded(text: str) -> bytes:
+    """Return *text* in UTF-8. Raises: SampleError if it has a lone surrogate."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -156,8 +176,9 @@ def _encoded(text: str) -> bytes:
 
 
 def json_lines(samples: Iterable[Sample], account: Account) -> Iterator[bytes]:
-    """Yield a line for each of *samples*, in order, counted in *account*: an object of its key, then its fields.
+    """Yield a JSON line for each of *samples*, in order, counted in *account*: an object of its key, then its fields.
 
+    Text is a string, another payload {"@base64": TEXT}.
     Holds: one sample. Raises: SampleError for a name that is not UTF-8, and two members of one name.
     """
     for sample in samples:
@@ -166,7 +187,10 @@ def json_lines(samples: Iterable[Sample], account: Account) -> Iterator[bytes]:
 
 
 def json_line(sample: Sample) -> bytes:
-    """Return *sample* as a JSON object on a line. Raises: SampleError; see `json_lines`."""
+    """Return *sample* as a JSON object on a line, with its newline.
+
+    Raises: SampleError for a name that is not UTF-8, and two members of one name.
+    """
     parts = [b'{"__key__": ', _quoted(sample, sample.key)]
     fields: set[str] = set()
     for member in sample.members:
@@ -180,6 +204,7 @@ def json_line(sample: Sample) -> bytes:
 
 
 def _quoted(sample: Sample, name: str) -> bytes:
+    """Return *name*, of *sample*, as a JSON string. Raises: SampleError if it is not UTF-8."""
     try:
         return json.dumps(name, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -188,6 +213,7 @@ def _quoted(sample: Sample, name: str) -> bytes:
 
 
 def _value(member: Member) -> tuple[bytes, ...]:
+    """Return the JSON for the payload of *member*, in pieces: a string if it is UTF-8, else an object with base64."""
     payload = member.read()
     if without_codec(field_name(member))[1] is None:  # a string for txt.gz would be compressed when it is read back
         with suppress(UnicodeDecodeError):

@@ -15,7 +15,10 @@ from tartools.tar.compression import MAX_COMPRESSION_MAGIC_BYTES, CompressedSink
 
 
 def opened_packed(url: str) -> io.BufferedReader:
-    """Return the bytes of *url* as a file, decompressed. Raises: as `compression.decompressed`, where it is read."""
+    """Open *url* and return its bytes as a file, decompressed if they begin as compressed data.
+
+    Reading raises TruncatedError or TarFormatError if these are damaged.
+    """
     file = stream_file(storage.open_read(url), url)
     codec = codec_of(file.peek(MAX_COMPRESSION_MAGIC_BYTES)[:MAX_COMPRESSION_MAGIC_BYTES])
     if codec is None:
@@ -24,7 +27,10 @@ def opened_packed(url: str) -> io.BufferedReader:
 
 
 def seekable_packed(url: str) -> io.BufferedReader:
-    """Return the bytes of *url* as a file that can seek: a copy, if they are compressed. Raises: as `opened_packed`."""
+    """Open *url* and return its bytes as a file that can seek; if they are compressed, a decompressed copy in scratch.
+
+    Raises: TruncatedError or TarFormatError if compressed data are damaged; StorageError.
+    """
     from tartools.storage import seekable
 
     file = seekable.seekable(url)
@@ -37,7 +43,10 @@ def seekable_packed(url: str) -> io.BufferedReader:
 
 @contextmanager
 def writing_packed(url: str, force: bool = False) -> Iterator[Sink]:
-    """Give a sink as `storage.writing` does, which compresses if *url* has the suffix of a codec: .gz, .zst ..."""
+    """For the body of `with`: a sink that writes *url*, compressed if it has the suffix of a codec (.gz, .zst ...).
+
+    The output appears at the end of the body, unless that raises. *force*: replace an output that exists.
+    """
     codec = None if Url(url).scheme == "pipe" else split_packed(Url(url).name)[1]
     with storage.writing(url, force) as sink:
         if codec is None:

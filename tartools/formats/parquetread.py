@@ -48,9 +48,9 @@ def samples(
     the column that a word gives this name, has the keys; without it *template* makes them of the numbers of rows, over
     all files. A key that is the name of a file ends at a dot, as *dots* says. Other names between two pairs of
     underscores are no fields, unless *words* have them. A row without any field is left out, and reported as an
-    omission.
+    omission. Samples are counted in *account*.
 
-    Holds: a batch of 4 MiB, or a row, and what pyarrow takes for a page of each column.
+    Holds: a batch of 4 MiB, or a row, and the memory of pyarrow for a page of each column.
     Raises: SampleError, naming row and column; TarFormatError for a damaged file; StorageError.
     """
     index, empty = 0, EmptyRows("row")
@@ -93,7 +93,10 @@ def small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator[Any]
 
 
 class PayloadRows:
-    """The rows of the Parquet file *table* as samples. Raises: SampleError if its columns can't be fields."""
+    """The rows of the Parquet file *table* as samples; *words* and *dots* as in `samples`.
+
+    Raises: SampleError if its columns can't be fields.
+    """
 
     def __init__(self, table: ParquetSource, words: Words | None, dots: Dots) -> None:
         self._table, self._dots = table, dots
@@ -109,18 +112,23 @@ class PayloadRows:
         self._check(not self._fields, f"has no column for a field; its columns are: {field_list(names)}")
 
     def _check(self, is_wrong: bool, fault: str) -> None:
+        """Raise SampleError with this *fault* of the file if *is_wrong*."""
         if is_wrong:
             raise SampleError(f"this {FILE_KIND} {fault}", url=self._table.url)
 
     def samples(self, template: str, index: int) -> Iterator[Sample]:
-        """Yield the samples; the first is number *index* of all. Raises: SampleError; TarFormatError."""
+        """Yield a sample for each row, in order; one without a field has no members.
+
+        *template* makes keys where no column has them; the first sample is number *index* of all.
+        Raises: SampleError, naming row and column; TarFormatError.
+        """
         row = 1
         for batch in self._batches():
             yield from self._of_batch(batch, template, index + row - 1, row)
             row += len(batch)
 
     def _batches(self) -> Iterator[Any]:
-        """Yield the rows in record batches, as `small_batches` does. Raises: TarFormatError.
+        """Yield the columns of fields and keys, in record batches of some 4 MiB. Raises: TarFormatError.
 
         The byte of a failure is up to where the file was read: where the columns of a damaged file begin can't be
         asked, because pyarrow may end the process.
@@ -136,7 +144,10 @@ class PayloadRows:
             raise TarFormatError(message, url=self._table.url, offset=self._table.file.tell()) from error
 
     def _of_batch(self, batch: Any, template: str, index: int, row: int) -> Iterator[Sample]:
-        """Yield the samples of *batch*. The first is number *row* of the file, from 1, and *index* of all."""
+        """Yield the samples of *batch*.
+
+        The first is number *row* of the file, from 1, and *index* of all, for *template*.
+        """
         at = 0
         try:
             columns = [(ending, self._payloads(batch[name], name, row, ending)) for name, ending in self._fields]
@@ -158,7 +169,10 @@ class PayloadRows:
             raise SampleError(f"row {number}: {error.message}", url=self._table.url) from None
 
     def _payloads(self, column: Any, name: str, row: int, ending: bytes) -> Sequence[Any]:
-        """Return the payloads of *column* for fields with this *ending*; text is compressed if that says so."""
+        """Return the payload of each row of *column*, called *name*, from row *row* on: bytes, a `FileList`, or None.
+
+        *ending*: of the member's path, after the key; text is compressed if it names a codec.
+        """
         column = plain_column(column)
         payloads = column_payloads(column, name, row)
         field = os.fsdecode(field_from_ending(ending))
@@ -168,9 +182,10 @@ class PayloadRows:
 
 
 def _columns(names: Sequence[str], words: Words | None) -> tuple[str | None, list[tuple[str, bytes]]]:
-    """Return the key column, if there is one, and the field columns that *words* choose.
+    """Return (key column or None, [(column, ending)] of the columns that *words* choose from *names*).
 
-    Each field column comes with the ending of its members' paths, after the key. Raises: SampleError.
+    An ending is the end of the path of a member after the key. Raises: SampleError for a word without a column, two
+    columns for one field, or a name that can't be a field.
     """
     fold = str if words is None else str.lower
     hidden = [
@@ -197,7 +212,7 @@ def _columns(names: Sequence[str], words: Words | None) -> tuple[str | None, lis
 
 
 def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence[bytes], Sequence[bytes]]]:
-    """Yield keys and packed fields of the rows of *table*. Null is no field.
+    """Yield (keys, packed fields) of adjacent rows of *table*, for the columns that *rows* chooses. Null is no field.
 
     Bytes are payloads as they are, lists of numbers are NumPy arrays of the column's type, other values have the text
     that tar2tsv writes.
@@ -232,7 +247,10 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
 
 
 def _row_fields(fields: Sequence[tuple[str, Sequence[Any]]], number: int) -> Iterator[tuple[str, Any]]:
-    """Yield field and value of each of the columns *fields* in row *number*; files of a list as fields of their own."""
+    """Yield (field, value) for row *number* of *fields*, (field, values by row).
+
+    Each file of a list is a field of its own.
+    """
     for field, column in fields:
         value = column[number]
         if type(value) is list and value and type(value[0]) is FileInList:
@@ -242,7 +260,10 @@ def _row_fields(fields: Sequence[tuple[str, Sequence[Any]]], number: int) -> Ite
 
 
 def _field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
-    """Return the values of *column*, called *name*, from *row* on, for `columnfields.field_of` and `_row_fields`."""
+    """Return the value of each row of *column*, called *name*, whose first row is number *row* of *url*.
+
+    Values are those that `columnfields.field_of` takes, or a `FileList`. Raises: SampleError.
+    """
     column = plain_column(column)
     is_a, kind = schema.arrow().types, column.type
     try:
@@ -261,7 +282,10 @@ def _field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
 
 
 def _array(value: Any, name: str, url: str) -> Any:
-    """Return a list of numbers in Arrow as an array; None for null. Raises: SampleError if a number is null."""
+    """Return *value*, a list of numbers in Arrow, as an array of numpy; None for null.
+
+    Raises: SampleError, naming *url* and the column *name*, if one of the numbers is null.
+    """
     if not value.is_valid:
         return None
     if value.values.null_count:

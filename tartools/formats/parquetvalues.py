@@ -47,30 +47,30 @@ def plain_column(column: Any) -> Any:
 
 
 def is_bytes_type(kind: Any) -> bool:
-    """True for a column of bytes."""
+    """True if *kind*, an Arrow type, is bytes."""
     is_a = schema.arrow().types
     tests = is_a.is_binary, is_a.is_large_binary, is_a.is_binary_view, is_a.is_fixed_size_binary
     return any(test(kind) for test in tests)
 
 
 def is_file_type(kind: Any) -> bool:
-    """True for a column of pictures or sounds, as Hugging Face's `datasets` has them: structs of `bytes` and `path`."""
+    """True if *kind*, an Arrow type, is a picture or sound as `datasets` has them: a struct of `bytes` and `path`."""
     return bool(schema.arrow().types.is_struct(kind)) and {part.name for part in kind} == {"bytes", "path"}
 
 
 def is_list_type(kind: Any) -> bool:
-    """True for a column of lists."""
+    """True if *kind*, an Arrow type, is a list."""
     is_a = schema.arrow().types
     return any(test(kind) for test in (is_a.is_list, is_a.is_large_list, is_a.is_fixed_size_list))
 
 
 def is_list_of_files(kind: Any) -> bool:
-    """True for a column of lists of pictures, sounds or bytes."""
+    """True if *kind*, an Arrow type, is a list of pictures, sounds or bytes."""
     return is_list_type(kind) and bool(is_bytes_type(kind.value_type) or is_file_type(kind.value_type))
 
 
 def has_bytes(kind: Any) -> bool:
-    """True for a type with bytes in it, at any depth."""
+    """True if *kind*, an Arrow type, is bytes, or has bytes in it at any depth."""
     return is_bytes_type(kind) or any(has_bytes(kind.field(at).type) for at in range(kind.num_fields))
 
 
@@ -93,7 +93,10 @@ def column_payloads(column: Any, name: str, row: int) -> Sequence[Any]:
 
 
 def _numbered(files: Sequence[Any], name: str, row: int) -> FileList:
-    """Return the files of a list; null is none."""
+    """Return *files*, a list in row *row* of the column *name*, without nulls.
+
+    Raises: SampleError if one is only a path.
+    """
     listed = []
     for number, file in enumerate(files):
         payload, path = (file["bytes"], file["path"]) if isinstance(file, dict) else (file, None)
@@ -104,7 +107,10 @@ def _numbered(files: Sequence[Any], name: str, row: int) -> FileList:
 
 
 def checked_file(payload: bytes | None, path: bytes | None, name: str, row: int) -> bytes | None:
-    """Return the *payload* of a picture or sound in the column *name*. Raises: SampleError if it is only a path."""
+    """Return *payload*, of a picture or sound in row *row* of the column *name*; None if its *path* is None too.
+
+    Raises: SampleError, with the row as its offset, if there is only a path.
+    """
     if payload is None and path is not None:
         where = path.decode("utf-8", "replace")
         reason = f"the column {name!r} has only the path {where!r}, not the bytes of that file"
@@ -113,9 +119,10 @@ def checked_file(payload: bytes | None, path: bytes | None, name: str, row: int)
 
 
 def bytes_of(column: Any, name: str) -> Sequence[bytes | None]:
-    """Return the payloads of *column*, called *name*, which has neither files nor lists of files.
+    """Return the payload of each row of *column*, called *name*, which has neither files nor lists of files.
 
-    Raises: SampleError for bytes inside of objects.
+    None for null. Bytes are as they are, text is UTF-8, other values are as tar2tsv writes them. Raises: SampleError
+    for bytes inside of objects.
     """
     column = plain_column(column)
     is_a, kind = schema.arrow().types, column.type
@@ -126,7 +133,10 @@ def bytes_of(column: Any, name: str) -> Sequence[bytes | None]:
 
 
 def check_no_bytes(kind: Any, name: str) -> None:
-    """Raise SampleError for a column that has bytes inside of lists or objects, which JSON can't hold."""
+    """Raise SampleError if *kind*, the type of the column *name*, has bytes inside of lists or objects.
+
+    JSON can't hold these.
+    """
     if has_bytes(kind):
         reason = f"the column {name!r} has bytes inside of lists or objects, which JSON can't hold"
         raise SampleError(f"{reason}; -f chooses other columns ({kind})")

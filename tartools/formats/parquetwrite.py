@@ -26,8 +26,8 @@ MAX_PAYLOAD_BYTES = (1 << 31) - (64 << 20)
 class ParquetLayout(NamedTuple):
     """The columns of a Parquet file, and their types.
 
-    *words* are (choices, new name or None), as a field specification has them; None for all fields. *binary* are
-    columns of bytes, whatever they are called. Names compare without case unless *verbatim*.
+    `words`: (choices, new name or None), as a field specification has them; None: all fields.
+    `binary`: columns that are bytes, whatever they are called. `verbatim`: True if names are compared with case.
     """
 
     words: Words | None = None
@@ -36,7 +36,7 @@ class ParquetLayout(NamedTuple):
 
 
 def kind_of(names: Iterable[str]) -> str:
-    """Return the kind of a column for fields with these *names*: Image, Audio, string or binary.
+    """Return the kind of a column for fields with these *names*: Image, Audio, string, or binary for any others.
 
     >>> kind_of(["seg.PNG"]), kind_of(["jpg", "png"]), kind_of(["cls"]), kind_of(["jpg", "txt"])
     ('Image', 'Image', 'string', 'binary')
@@ -53,10 +53,10 @@ def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layou
 
     Pictures and sounds are structs of bytes and path. Columns are those of *layout*; without words, those of the
     samples of the first row group, in the order of their members. Samples without a column are left out.
-    Same samples, same bytes.
+    Samples are counted in *account*. Same samples, same bytes.
 
     Holds: a row group, which has 32 MiB of payloads and one more sample, several times: some 300 MB.
-    Raises: SampleError for a sample that has no place in the columns; what *samples* raises; StorageError.
+    Raises: SampleError for a sample that has no place in the columns; the errors of *samples*; StorageError.
     """
     pa = schema.arrow()
     file = SinkFile(sink)
@@ -83,24 +83,24 @@ def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layou
 
 
 class PayloadColumn(NamedTuple):
-    """One column: its *name* and its *kind*."""
+    """One column of the file: its *name*, and its *kind*, from `kind_of`."""
 
     name: str
     kind: str
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a struct of bytes and path."""
+        """True if the column is a struct of bytes and path: pictures and sounds."""
         return self.kind in ("Image", "Audio")
 
     @property
     def feature(self) -> dict[str, str]:
-        """Its type as a feature of `datasets`."""
+        """The type of the column as a feature of Hugging Face's `datasets`, in JSON."""
         return {"_type": self.kind} if self.is_file else {"dtype": self.kind, "_type": "Value"}
 
     @property
     def type(self) -> Any:
-        """Its type in Arrow."""
+        """The type of the column in Arrow."""
         pa = schema.arrow()
         if self.is_file:
             return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -108,7 +108,11 @@ class PayloadColumn(NamedTuple):
 
 
 class PayloadColumns:
-    """The columns, and the *rows* that are held for the next row group, with *size* bytes of payloads."""
+    """The columns of *layout*, and the rows for the next row group.
+
+    Without words, samples add columns to the first one.
+    `rows`: value by column for each sample that was added. `size`: bytes of their payloads.
+    """
 
     def __init__(self, layout: ParquetLayout) -> None:
         self._fold = str if layout.verbatim else str.lower
@@ -127,13 +131,19 @@ class PayloadColumns:
                     self._columns[name] = self._column(name, choices if new and kind_of([new]) == "binary" else [name])
 
     def _column(self, name: str, sources: Iterable[str]) -> PayloadColumn:
-        """Return the new column *name*, for fields called *sources*. Raises: SampleError if it can be none."""
+        """Return the new column *name* for fields called *sources*, which decide its kind.
+
+        Raises: SampleError for a bad name.
+        """
         if name.startswith("__") and name.endswith("__"):
             raise SampleError(f"no column of a field may be called {name!r}: -f 'new={name}' gives it another name")
         return PayloadColumn(name, "binary" if self._fold(name) in self._binary else kind_of(sources))
 
     def add(self, sample: Sample) -> bool:
-        """Add a row for *sample*; return False if it has no field for a column. Raises: SampleError."""
+        """Add a row for *sample*, and return True; return False, without a row, if it has no field for a column.
+
+        Raises: SampleError for a key or text that is not UTF-8, a field without a column, or two for one.
+        """
         try:
             key = sample.raw_key.decode()
         except UnicodeDecodeError:
@@ -152,7 +162,10 @@ class PayloadColumns:
         return bool(pairs)
 
     def _all_of(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
-        """Return the members of *sample* with their columns. A new column follows the column of the previous member."""
+        """Return each member of *sample* with its column. A new column follows the column of the previous member.
+
+        Raises: SampleError if no column can be added.
+        """
         pairs: list[tuple[PayloadColumn, Member]] = []
         for member in sample.members:
             name = _text(sample, member.path[len(sample.raw_key) + 1 :])
@@ -178,7 +191,7 @@ class PayloadColumns:
             raise failure_of(sample, f"{fault}, and no column can be added now: name all of them, as -f '{every}'")
 
     def _chosen_of(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
-        """Return the members that the words choose, with their columns, in the order of the words."""
+        """Return the members that the words choose, each with its column, in the order of the words."""
         pairs = []
         if self._unseen:
             self._seen.update(dict.fromkeys(map(field_name, sample.members)))
@@ -192,7 +205,10 @@ class PayloadColumns:
         return pairs
 
     def _payload(self, sample: Sample, column: PayloadColumn, member: Member) -> bytes:
-        """Return the payload of *member* for *column*. Raises: SampleError."""
+        """Return the payload of *member* for *column*.
+
+        Raises: SampleError if it is too large, or not UTF-8 for a text column.
+        """
         if member.size > MAX_PAYLOAD_BYTES:
             size_text = f"{member.name!r} has {in_units(member.size)}"
             raise failure_of(
@@ -208,7 +224,10 @@ class PayloadColumns:
         return payload
 
     def writer(self, file: Any) -> Any:
-        """Return a writer of row groups of these columns to *file*. No column can be added after that."""
+        """Return a `ParquetWriter` of these columns to *file*, a file of pyarrow. No column can be added after that.
+
+        Raises: SampleError if there is no column that the layout calls binary.
+        """
         import json
 
         pa = schema.arrow()
@@ -237,7 +256,7 @@ class PayloadColumns:
         )
 
     def taken(self) -> Any:
-        """Return the rows that are held as a table of Arrow, and drop them."""
+        """Return the rows that are held as a `pyarrow.Table`, and drop them here."""
         pa = schema.arrow()
         types = [(KEY_COLUMN, pa.string()), *((column.name, column.type) for column in self._columns.values())]
         table = pa.Table.from_pylist(self.rows, pa.schema(types))
@@ -253,7 +272,7 @@ class PayloadColumns:
 
 
 def _text(sample: Sample, name: bytes) -> str:
-    """Return *name* as text. Raises: SampleError if it is not UTF-8."""
+    """Return *name*, of a member of *sample*, as text. Raises: SampleError if it is not UTF-8."""
     try:
         return name.decode()
     except UnicodeDecodeError:

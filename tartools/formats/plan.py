@@ -37,10 +37,10 @@ TEXT_PREFIX = "text:"
 
 
 class PlanOrigin(NamedTuple):
-    """The origin of a plan, and how to read it.
+    """The origin of a plan, and how its paths and URLs are read.
 
-    *name* is its URL, for messages. Relative paths are relative to *base*. With *allow_pipe* it may name all inputs:
-    see `storage.origins`.
+    `name`: its URL, for messages. `base`: the folder of relative paths. `allow_pipe`: True if it may name all inputs,
+    commands too; if not, see `storage.origins`.
     """
 
     name: str
@@ -48,14 +48,15 @@ class PlanOrigin(NamedTuple):
     allow_pipe: bool = False
 
     def failure(self, line: int, reason: str, column: str = "") -> SampleError:
-        """Return the failure of *line*, in *column* if it has one."""
+        """Return the error for *line* of the plan, and its *column* if that is not ""."""
         return SampleError(f"{place(line, column)}: {reason}", url=self.name)
 
     def source(self, text: str, line: int, column: str = "") -> str:
         """Return the URL that *text*, of a recipe or in a *column* of a table, names; paths are relative to the base.
 
-        Raises: SampleError for stdin, and for an input that the plan may not name; UsageError for what is no URL, or
-        has credentials.
+        *line*, *column*: its place, for messages.
+        Raises: SampleError for stdin, and for an input that the plan may not name; UsageError for a text that is no
+        URL, or has credentials.
         """
         try:
             url = Url(text)
@@ -70,9 +71,10 @@ class PlanOrigin(NamedTuple):
         return local_url(os.path.join(self.base, path)) if url.is_local else url
 
     def cell_source(self, text: str, line: int, column: str) -> str:
-        """Return the URL that *text* in a table names, as `source`.
+        """Return the URL that *text* in a cell of a table names; paths are relative to the base.
 
-        Raises: SampleError also for a device or a fifo, which may never end, unless commands may be run.
+        Raises: SampleError and UsageError as `source`; SampleError also for a device or a fifo, which may never end,
+        unless commands may be run.
         """
         url = self.source(text, line, column)
         if not self.allow_pipe and Url(url).is_local and _is_special(url):
@@ -94,7 +96,7 @@ PLAN_SUFFIXES = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"
 
 
 def format_of(name: str) -> str:
-    """Return the format of the plan *name* by its suffix; TSV for stdin.
+    """Return the format of the plan *name* by its suffix: "tsv" (stdin too), "csv", "jsonl", or "recipe" for any other.
 
     >>> [format_of(name) for name in ("a?.CSV", "-", "https://host/a.jsonl?sig=x.y", "a.jsonl.gz")]
     ['csv', 'tsv', 'jsonl', 'jsonl']
@@ -105,9 +107,11 @@ def format_of(name: str) -> str:
 
 
 def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, template: str) -> Iterable[PlannedSample]:
-    """Return the samples that *file* plans, as *form* (tsv, csv or recipe): a list, if they have sources to look at.
+    """Return the samples that *file*, a plan of *form* "tsv", "csv" or "recipe", describes; payloads are not read yet.
 
-    *template* makes keys where a table has none. Raises: SampleError, naming the line.
+    A list for a recipe, and for a table that names URLs, so that these can be checked first; else an iterator.
+    *plan*: its name, and how paths are resolved. *template* makes keys where a table has none.
+    Raises: SampleError, naming the line.
     """
     if form == "recipe":
         textrows.check_no_utf16(file, plan.name)
@@ -128,7 +132,7 @@ def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, template: str)
 def _rows_of_text(
     batches: Iterable[textrows.TextRows], columns: Sequence[PlanColumn], url: str
 ) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield lines and cells of the rows in *batches*. Raises: SampleError if a payload is not UTF-8.
+    """Yield (line, cells) for each row in *batches*. Raises: SampleError, naming *url*, if a payload is not UTF-8.
 
     Keys, and names of files, may be any bytes, as on a file system.
     """
@@ -139,9 +143,10 @@ def _rows_of_text(
 
 
 class PlanColumn(NamedTuple):
-    """A column of a table: the *field* that it fills, with the contents of its URL if *reads*; or it is *ignored*.
+    """A column of a table that is a plan.
 
-    *title* is its name in the header.
+    `field`: the field that it fills. `reads`: True if its cells are URLs to read the payloads from.
+    `ignored`: True for a pseudo-field, such as the key. `title`: its name in the header.
     """
 
     field: str
@@ -151,7 +156,7 @@ class PlanColumn(NamedTuple):
 
 
 def columns_of_header(cells: Sequence[str], plan: PlanOrigin, line: int) -> list[PlanColumn]:
-    """Return the columns that the header *cells* name.
+    """Return the columns that *cells*, of the header on this *line* of *plan*, name.
 
     Raises: SampleError for an invalid field name, two columns for one field, or a header without a field.
     """
@@ -185,9 +190,11 @@ def from_table(
 ) -> Iterator[PlannedSample]:
     """Yield the samples that *rows*, (line, cells), describe. Cell *key_at* is the key; if None, *template* makes it.
 
-    An empty cell is an empty field; in a column that is read from URLs, the sample lacks the field.
+    *columns*: one for each cell. An empty cell is an empty field; in a column that is read from URLs, the sample lacks
+    the field.
 
-    Raises: SampleError, naming line and column, for a bad key or URL, or a sample without a field.
+    Raises: SampleError, naming line and column, for a bad key or URL, a sample without a field, or with the key of the
+    one before.
     """
     key_column = "" if key_at is None else "__key__"
     last_key, last_line = "", 0
@@ -211,6 +218,10 @@ def from_table(
 
 
 def _cell(path: bytes, cell: bytes, column: PlanColumn, plan: PlanOrigin, line: int) -> PlannedMember:
+    """Return the member *path* for a *cell* of *column*: the cell is the payload, or the URL to read it from.
+
+    Raises: SampleError, naming *plan* and *line*, for a bad URL.
+    """
     if not column.reads:
         return PlannedMember(path, text_payload(path, cell))
     return PlannedMember(path, url=plan.cell_source(_text(cell), line, column.title), line=line, column=column.title)
@@ -251,7 +262,7 @@ def recipe_parts(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMemb
 def grouped_parts(parts: Iterable[PlannedMember], name: str) -> Iterator[PlannedSample]:
     """Yield a sample for adjacent *parts* with one key; a part without a field is a sample of its own.
 
-    Raises: SampleError if two members have one name.
+    Raises: SampleError, naming *name*, the plan, if a sample would have a field twice.
     """
     last, joins = b"", False  # key of the open sample, and whether another part can join it
     group: list[PlannedMember] = []
@@ -267,17 +278,19 @@ def grouped_parts(parts: Iterable[PlannedMember], name: str) -> Iterator[Planned
 
 
 def _planned_sample(key: bytes, parts: list[PlannedMember], name: str) -> PlannedSample:
-    """Return the sample of *parts*. Raises: SampleError if two have one path."""
+    """Return the sample *key* of *parts*. Raises: SampleError, naming *name*, the plan, if two have one path."""
     if len(parts) > 1 and len({part.path for part in parts}) < len(parts):
         raise SampleError(f"the sample {key.decode('utf-8', 'surrogateescape')!r} would have a field twice", url=name)
     return PlannedSample(key, tuple(parts))
 
 
 def _bytes(text: str) -> bytes:
+    """Return *text* as bytes of a path or cell: UTF-8, with surrogates as the bytes that they stand for."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def _text(data: bytes) -> str:
+    """Return *data* as text: bytes that are not UTF-8 become surrogates."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -303,7 +316,7 @@ class PlannedMember(NamedTuple):
 
 
 class PlannedSample(NamedTuple):
-    """A sample to make."""
+    """A sample to make: its key, and its members to make, in order."""
 
     key: bytes
     parts: tuple[PlannedMember, ...]
@@ -315,14 +328,17 @@ def place(line: int, column: str) -> str:
 
 
 def placed_in_plan(error: TarToolsError, part: PlannedMember, name: str, advice: str = "") -> StorageError:
-    """Return the failure *error* of the source of *part* with its place in the plan *name*, and *advice*."""
+    """Return *error*, of reading the source of *part*, with its place in the plan *name*, and *advice*."""
     return StorageError(
         f"{error.message} ({shown(name)}: {place(part.line, part.column)}{advice})", url=error.url, offset=error.offset
     )
 
 
 def told_of_file_names(planned: Iterable[PlannedSample], account: Account, name: str) -> Iterator[PlannedSample]:
-    """Yield *planned*; warn if the first sample reads no file, but has the name of one as text: its @ was forgotten."""
+    """Yield *planned*; warn if the first sample reads no file, but a payload is the name of one: its @ was forgotten.
+
+    *name*: of the plan, for the warning by *account*.
+    """
     first = True
     for sample in planned:
         if first and all(part.url is None for part in sample.parts):
@@ -337,15 +353,16 @@ def told_of_file_names(planned: Iterable[PlannedSample], account: Account, name:
 
 
 def _suffix_of_file_name(text: bytes) -> str:
-    """Return the suffix of a picture, sound or the like if *text* is the name of one, else an empty string."""
+    """Return the suffix of *text* if it looks like the name of a picture, sound or the like; else ""."""
     _, dot, suffix = text.rpartition(b".")
     name = _text(suffix).lower()
     return name if dot and name in BY_SUFFIX and b"\n" not in text and len(text) < MAX_URL_BYTES else ""
 
 
 def build_samples(planned: Iterable[PlannedSample], account: Account, name: str = "") -> Iterator[Sample]:
-    """Yield the samples that the plan *name* has *planned*, in order. Members are new: mode 0644, owner and time 0.
+    """Yield the samples that the plan *name* has *planned*, in order: their payloads are read now.
 
+    Members are new: mode 0644, owner and time 0. Samples and bytes are counted in *account*.
     Holds: one sample; members above 1 MiB are ranges of local files, others above 16 MiB go to scratch.
     Raises: StorageError if a URL cannot be read.
     """
@@ -357,7 +374,10 @@ def build_samples(planned: Iterable[PlannedSample], account: Account, name: str 
 
 
 def build_member(part: PlannedMember, name: str = "") -> Member:
-    """Return the member that *part* of the plan *name* plans. Raises: StorageError if its URL cannot be read."""
+    """Return the member for *part* of the plan *name*; its payload is read now.
+
+    Raises: StorageError, with the place in the plan, if its URL cannot be read.
+    """
     if part.url is None:
         return tar.new_member(part.path, part.payload)
     try:
@@ -370,7 +390,10 @@ def build_member(part: PlannedMember, name: str = "") -> Member:
 
 
 def _large_member(part: PlannedMember, url: str) -> Member:
-    """Return the member for a large file (a range) or another URL (a copy). Raises: StorageError."""
+    """Return the member for *part*, whose payload, of *url*, has more than 1 MiB: a range of a local file, else a copy.
+
+    Raises: StorageError.
+    """
     with closing(storage.open_read(url)) as stream:
         file = stream.file
         if file is not None and (size := os.fstat(file.fileno()).st_size) > MAX_READ_BYTES:
@@ -382,7 +405,7 @@ def _large_member(part: PlannedMember, url: str) -> Member:
 
 
 def held_bytes(chunks: Iterable[bytes | memoryview]) -> bytearray | io.FileIO:
-    """Return the bytes of *chunks*: in memory, or in a scratch file if they are more than 16 MiB."""
+    """Return the bytes of *chunks*, joined: in memory, or in a scratch file if they are more than 16 MiB."""
     buffer, scratch = bytearray(), None
     for chunk in chunks:
         buffer += chunk

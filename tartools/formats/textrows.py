@@ -38,9 +38,10 @@ _HEADER_PREFIXES = {"tsv": r"\\*@", "csv": r"\\*@", "jsonl": r"\\*(@|__)"}
 
 
 class TextRows(NamedTuple):
-    """Adjacent rows: their cells, unescaped, and the numbers of the lines on which they end, from 1.
+    """Adjacent rows of a table of text.
 
-    All cells are UTF-8 if *is_utf8*; else some may not be.
+    `lines`: the numbers of the lines on which they end, from 1. `cells`: of each row, unescaped.
+    `is_utf8`: True if all cells are UTF-8; if False, some may not be.
     """
 
     lines: Sequence[int]
@@ -48,7 +49,7 @@ class TextRows(NamedTuple):
     is_utf8: bool = True
 
     def check_text(self, columns: Mapping[int, str], url: str) -> None:
-        """Raise SampleError if a cell of *columns*, titles by their places, is not UTF-8."""
+        """Raise SampleError, naming line and column, if a cell of *columns* is not UTF-8; *columns*: title by index."""
         if self.is_utf8:
             return
         for line, row in zip(self.lines, self.cells, strict=True):
@@ -95,6 +96,7 @@ def unescape(cell: bytes) -> bytes:
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:
+    """Return the character for an escape that *match* found. Raises: ValueError for an unknown one."""
     if match[0] not in _UNESCAPES:
         escape = match[0].decode("utf-8", "surrogateescape")
         raise ValueError(f"unknown escape {escape!r}; the escapes are \\t \\n \\r, and \\\\ for a backslash")
@@ -114,7 +116,9 @@ def title(field: str, form: str = "tsv") -> str:
 
 
 def titled(title: str, form: str = "tsv") -> tuple[str, bool]:
-    r"""Return the field that *title* is for, and whether values are paths of files to read; inverse of `title`.
+    r"""Return (field, reads) for *title*, of a column: reads is True if its cells are paths of files to read.
+
+    The inverse of `title`, for a table of *form*.
 
     >>> titled("@jpg"), titled("\\@txt"), titled("txt"), titled("\\__key__", "jsonl")
     (('jpg', True), ('@txt', False), ('txt', False), ('__key__', False))
@@ -151,7 +155,10 @@ def read_table(
 
 
 def _of_one_width(batches: Iterable[TextRows], form: str, name: str) -> Iterator[TextRows]:
-    """Yield the rows of *batches*, except empty lines. Raises: SampleError for another number of cells."""
+    """Yield the rows of *batches*, without empty lines. Raises: SampleError for one with another number of cells.
+
+    *form*: "tsv" or "csv"; *name*: of the table. Rows before the bad one are yielded first.
+    """
     width = 0
     for batch in batches:
         if {width} == set(map(len, batch.cells)):
@@ -174,7 +181,10 @@ def _of_one_width(batches: Iterable[TextRows], form: str, name: str) -> Iterator
 
 
 def _check_width(row: Sequence[bytes], width: int, line: int, form: str, name: str) -> None:
-    """Raise SampleError if *row* has not *width* cells, or, where it is the first, if something else separates them."""
+    """Raise SampleError if *row* has not *width* cells, or looks as if something else separates its only cell.
+
+    *line*: its number. *form*: "tsv" or "csv". *name*: of the table.
+    """
     only_cell = row[0].strip() if len(row) == 1 and form == "tsv" else b""
     if len(row) != width:
         advice = "; tabs separate the columns, and this line has blanks" if b" " in only_cell else ""
@@ -191,7 +201,10 @@ def _check_width(row: Sequence[bytes], width: int, line: int, form: str, name: s
 
 
 def _tsv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
-    """Yield the rows of a TSV; an empty line is a row of one empty cell. Raises: SampleError, for a bad escape."""
+    """Yield the rows of the TSV in *file*; an empty line is a row of one empty cell.
+
+    Raises: SampleError, naming *name* and line, for a bad escape.
+    """
     first = 1
     while data := file.read(ROWS_CHUNK_BYTES):
         data += file.readline()
@@ -214,6 +227,7 @@ def _tsv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
 
 
 def _is_utf8(data: bytes) -> bool:
+    """True if *data* is UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -222,6 +236,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _unescaped_row(cells: Sequence[bytes], line: int, name: str) -> list[bytes]:
+    """Return *cells*, of a TSV, unescaped. Raises: SampleError, naming *name*, *line* and column, for a bad escape."""
     texts: list[bytes] = []
     try:
         texts.extend(map(unescape, cells))
@@ -231,7 +246,10 @@ def _unescaped_row(cells: Sequence[bytes], line: int, name: str) -> list[bytes]:
 
 
 def _csv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
-    """Yield the rows of a CSV; an empty line is a row without cells. Raises: SampleError for text that is no CSV."""
+    """Yield the rows of the CSV in *file*; an empty line is a row without cells.
+
+    Raises: SampleError, naming *name* and line, for text that is no CSV, after the rows before it.
+    """
     import csv
 
     csv.field_size_limit(sys.maxsize)
@@ -240,6 +258,7 @@ def _csv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
     is_utf8 = True  # all lines so far
 
     def text_by_line() -> Iterator[str]:
+        """Yield the lines of the file, read 256 KiB at a time; note whether all are UTF-8."""
         nonlocal is_utf8
         while lines_read := text.readlines(ROWS_CHUNK_BYTES):
             is_utf8 = is_utf8 and not _has_surrogates(lines_read)
@@ -267,7 +286,7 @@ def _csv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
 
 
 def _has_surrogates(lines: Iterable[str]) -> bool:
-    """True if one of *lines* has bytes that are not UTF-8, as surrogates."""
+    """True if one of *lines* has surrogates, which stand for bytes that are not UTF-8."""
     try:
         "".join(line for line in lines if not line.isascii()).encode()
     except UnicodeEncodeError:
@@ -288,12 +307,14 @@ def objects(
     exact: bool = False,
     wanted: Callable[[bytes], object] | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the JSON objects in *file*, one on each line, with the numbers of the lines; empty lines are skipped.
+    """Yield (number of the line, JSON object) for each line of *file*; empty lines are skipped.
 
-    With *wanted*, only lines for which that is true. If *exact*, numbers are `Number`. Messages call it *noun*.
+    *wanted*: if given, other lines than those for which it is true are skipped unparsed. *exact*: True to get numbers
+    as
+    `Number`, as they are written. *noun*: for the file in messages.
 
-    Raises: SampleError, naming *name* and line, for what is not a JSON object, for a name twice in one, and for a file
-    without any line.
+    Raises: SampleError, naming *name* and line, for a line that is not a JSON object, for a name twice in one, and for
+    a file without any line.
     """
     line = 0
     for line, text in enumerate(file, 1):
@@ -312,7 +333,10 @@ def objects(
 
 
 def parsed_object(text: bytes, *, exact: bool) -> dict[str, Any]:
-    """Return the JSON object *text*; if *exact*, with numbers as `Number`. Raises: SampleError for anything else."""
+    """Return the JSON object *text*; if *exact*, with its numbers as `Number`.
+
+    Raises: SampleError if it is not JSON, is no object, or has a name twice in one.
+    """
     try:
         value = _decoder(exact).decode(text.decode())
     except UnicodeDecodeError as error:
@@ -331,11 +355,13 @@ def parsed_object(text: bytes, *, exact: bool) -> dict[str, Any]:
 
 @functools.cache
 def _decoder(exact: bool) -> json.JSONDecoder:
+    """Return the decoder of JSON, which refuses a name twice; if *exact*, it makes each number a `Number`."""
     number = Number if exact else None
     return json.JSONDecoder(object_pairs_hook=_object, parse_float=number, parse_int=number, parse_constant=number)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the (name, value) *pairs* of a JSON object as a dict. Raises: SampleError if a name occurs twice."""
     items = dict(pairs)
     if len(items) < len(pairs):
         names = [name for name, _ in pairs]
@@ -351,11 +377,12 @@ PackedRows = tuple[Sequence[bytes], Sequence[bytes]]  # keys, and fields; see `R
 
 
 def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) -> Iterator[PackedRows]:
-    """Yield keys and packed fields of the rows in *file*, which is *form*: tsv, csv or jsonl.
+    """Yield (keys, packed fields) of adjacent rows in *file*, which is *form*: tsv, csv or jsonl.
 
-    An empty cell of TSV and CSV is an empty field; in JSON lines, null and what an object lacks are no field.
+    *rows* says which columns are read, and how a row is packed; for a table with one field, its `single` is set.
+    An empty cell of TSV and CSV is an empty field; in JSON lines, null and names that an object lacks are no field.
 
-    Holds: 256 KiB of rows, or a row. Raises: SampleError, naming *name*, line and column, for what is no such row.
+    Holds: 256 KiB of rows, or a row. Raises: SampleError, naming *name*, line and column, for a bad row.
     """
     if form == "jsonl":
         yield from _objects(file, name, rows)
@@ -386,7 +413,11 @@ def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) 
 
 
 def _header(titles: list[str], url: str, line: int, rows: RowFormat) -> tuple[int, list[tuple[int, str]]]:
-    """Return the index of the key column, and the other columns with their fields. Raises: SampleError."""
+    """Return (index of the key column, [(index, field)] of the chosen columns) for the *titles* of a header.
+
+    *rows* says which these are. Raises: SampleError, naming *url* and *line*, for two columns of one field, a word
+    without a column, or a column that has paths of files.
+    """
     try:
         key_at = key_column(titles, rows.key, "")
         fields = [titled(title) for title in titles]
@@ -406,6 +437,7 @@ def _header(titles: list[str], url: str, line: int, rows: RowFormat) -> tuple[in
 
 
 def _objects(file: io.BufferedReader, name: str, rows: RowFormat) -> Iterator[PackedRows]:
+    """Yield (keys, packed fields) of adjacent JSON objects in *file*, as *rows* says; see `packed_rows`."""
     columns: dict[tuple[str, ...], tuple[str, list[tuple[str, str]]]] = {}  # of objects with these names
     titles: dict[str, None] = {}
     keys: list[bytes] = []

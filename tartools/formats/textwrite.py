@@ -29,7 +29,7 @@ FILL_HINT = "(--fill STR writes STR instead)"
 
 
 def parse_columns(specs: Sequence[str], *, key: bool = True) -> list[Column]:
-    """Return the columns of *specs*, words separated by blanks. If *key*, a missing `__key__` becomes the first.
+    """Return the columns of *specs*, words separated by blanks. With *key*, `__key__` is put first unless it is named.
 
     Raises: UsageError for a bad word, two columns with one name, or no column at all.
     """
@@ -45,7 +45,12 @@ def parse_columns(specs: Sequence[str], *, key: bool = True) -> list[Column]:
 
 
 class TableFormat(NamedTuple):
-    """The format of a table: its columns, its *form* (tsv, csv or jsonl), and the text for a *missing* value."""
+    """The format of a table of text.
+
+    `columns`: to write. `form`: "tsv", "csv" or "jsonl". `header`: True for a line with the names, unless it is jsonl.
+    `missing`: text for a value that a sample lacks; None: that is an error.
+    `verbatim`: True if names of fields are compared with case, and a final newline is kept.
+    """
 
     columns: Sequence[Column]
     form: str = "tsv"
@@ -60,7 +65,11 @@ class TableFormat(NamedTuple):
 
 
 class EmptyColumns(NamedTuple):
-    """The columns for which no sample had a value; if there are any, also the fields that the samples had."""
+    """The result of writing a part of a table.
+
+    `unseen`: names of the columns for which no sample had a value. `fields`: if there are any, the fields of the
+    samples.
+    """
 
     unseen: list[str]
     fields: list[str]
@@ -70,13 +79,14 @@ TableLines = Generator[bytes, None, EmptyColumns]
 
 
 def tsv_rows(batches: Iterable[Batch], table: TableFormat, account: Account, max_rows: int | None = None) -> TableLines:
-    """Yield lines, one for each sample of *batches*, counted in *account*; return the columns that stayed empty.
+    """Yield lines of the form of *table*, one for each sample of *batches*; return the columns that stayed empty.
 
-    A value that a sample lacks is written as the *missing* of *table*. Values are text; in jsonl, values inside JSON
-    fields keep their type. After *max_rows* rows reading stops, and no column counts as empty.
+    The lines of a batch may come together. Samples are counted in *account*. A value that a sample lacks is written as
+    `missing` of *table*. Values are text; in jsonl, values inside JSON fields keep their type. After *max_rows* rows
+    reading stops, and no column counts as empty.
 
     Holds: one batch. Raises: SampleError, naming sample and column, for a value that is not UTF-8, or is missing if
-    *missing* is None.
+    `missing` is None.
     """
     names, form, missing = table.names, table.form, table.missing
     unseen = set(names)
@@ -116,9 +126,10 @@ def tsv_rows(batches: Iterable[Batch], table: TableFormat, account: Account, max
 
 
 def joined_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> bytes | None:
-    """Return the lines of TSV of the samples of *batch* at once, or None if they have to be made one by one.
+    """Return the TSV lines of all samples of *batch* at once; None if they have to be made one by one.
 
-    Each sample has exactly one member for each of *columns*, and the values are UTF-8 text in which nothing is escaped.
+    None unless each sample has exactly one member for each of *columns*, and all values are UTF-8 text in which nothing
+    is escaped. *verbatim*: True if the final newline of a payload is part of the value, which has to be escaped then.
     """
     combinations = batch.combinations()
     cells: list[Sequence[bytes | bytearray]] = []
@@ -143,14 +154,14 @@ def joined_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> byt
 
 
 def table_lines(rows: Iterable[bytes], table: TableFormat) -> Iterator[bytes]:
-    """Yield the header, if wanted, then *rows*."""
+    """Yield the header of *table*, if it has one, then *rows*, its other lines."""
     if table.header and table.form != "jsonl":
         yield line_maker(table.form, table.names)([title(name) for name in table.names]).encode("utf-8", "replace")
     yield from rows
 
 
 def check_columns(table: TableFormat, parts: Sequence[EmptyColumns]) -> None:
-    """Raise SampleError if a column of *table* is empty in all *parts* of the input, unless these have no samples."""
+    """Raise SampleError if a column of *table* is empty in all *parts* of the input; not if these have no samples."""
     fields = dict.fromkeys(chain.from_iterable(part.fields for part in parts))
     lost = " ".join(name for name in table.names if all(name in part.unseen for part in parts))
     if lost and fields:
@@ -160,9 +171,10 @@ def check_columns(table: TableFormat, parts: Sequence[EmptyColumns]) -> None:
 def _key_returns_later(
     sample: Sample, following: "Iterable[tuple[object, Sample | ListedRow | Batch]]", account: Account
 ) -> bool:
-    """True if another sample with this key follows in the same shard.
+    """True if another sample with the key of *sample* follows in the same shard.
 
-    Of a plain file, up to 10,000 *following* samples are read to find out; elsewhere that could take any time.
+    *following*: the values and samples that come next, of which up to 10,000 are read to find out if the shard is a
+    plain file; elsewhere that could take any time. Keys that *account* knows to return need no read.
     """
     if account.torn.get(sample.raw_key) == sample.shard:
         return True
@@ -179,13 +191,17 @@ def _key_returns_later(
 
 
 def _lacks(sample: Sample, name: str, torn: bool) -> SampleError:
+    """Return the error that *sample* has no value *name*; *torn*: True if its key returns later, which may be why."""
     advice = f"; other members of this key are elsewhere in the shard: {SORT_HINT}" if torn else f" {FILL_HINT}"
     reason = f" has no value for {name!r}{blanks(name)}; its fields are: {field_list(sample.fields)}"
     return failure_of(sample, reason + advice)
 
 
 def _unwritable(sample: "Sample | ListedRow", names: Sequence[str], values: Sequence[object]) -> SampleError:
-    """Return the failure for a value that UTF-8 cannot encode: bytes of a key, a lone surrogate in JSON."""
+    """Return the error for a value of *sample* that UTF-8 cannot encode: bytes of a key, a lone surrogate in JSON.
+
+    *values*: those of the columns *names*, one of which is the bad one.
+    """
     bad = next((n for n, v in zip(names, values, strict=True) if re.search("[\ud800-\udfff]", str(v))), "?")
     return SampleError(
         f"sample {sample.key!r}: {bad!r} is not valid Unicode, so a table cannot hold it"
@@ -195,7 +211,7 @@ def _unwritable(sample: "Sample | ListedRow", names: Sequence[str], values: Sequ
 
 
 def line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[object]], str]:
-    """Return a function that makes a line of *form* from the values of the columns *names*."""
+    """Return a function: values of the columns *names*, in order -> a line of *form*, with its newline."""
     if form == "jsonl":
         import json
 
@@ -207,6 +223,7 @@ def line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[object]], 
     tabs = len(names) - 1
 
     def line(values: Sequence[object]) -> str:
+        """Return the TSV line of *values*, which are escaped where they need it."""
         text = "\t".join(values)  # type: ignore[arg-type]  # getters give text
         if text.count("\t") == tabs and not ("\n" in text or "\\" in text or "\r" in text):
             return text + "\n"
@@ -216,7 +233,7 @@ def line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[object]], 
 
 
 def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
-    """Write *parts* to *sink*, 64 KiB or more at a time. If *parts* fails, the parts before are still written."""
+    """Write *parts* to *sink*, 64 KiB or more at a time. If *parts* raises, the parts before are still written."""
     pending = bytearray()
     try:
         for part in parts:
@@ -233,7 +250,10 @@ def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
 
 
 class ListedRow(NamedTuple):
-    """A row of a table whose sample was not read."""
+    """A sample that a table lists and that was not read: row *number* of *columns*.
+
+    It has the attributes of a `Sample` that messages need.
+    """
 
     columns: SampleColumns
     number: int
@@ -250,11 +270,11 @@ class ListedRow(NamedTuple):
 
     @property
     def fields(self) -> list[str]:
-        """The names of the columns that have values of samples."""
+        """The names of the columns of the table that have values of samples."""
         return [name for name in self.columns.names if not name.startswith("__")]
 
     def lacks(self, name: str) -> SampleError:
-        """Return the failure that the row has no value *name*, or that there is no such column."""
+        """Return the error that the row has no value *name*, or that there is no such column."""
         if name not in self.columns.names:
             have = field_list(dict.fromkeys([*(self.columns.fields or ()), *self.fields]))
             return SampleError(
@@ -272,12 +292,13 @@ def values_of_samples(
     account: Account,
     together: Callable[[Batch], bytes | None] | None = None,
 ) -> Iterator[tuple[Any, Sample | ListedRow | Batch]]:
-    """Yield (values of *columns*, sample) for each sample of *batches*; count the samples in *account*.
+    """Yield (values of *columns*, sample) for each sample of *batches*, in order; count the samples in *account*.
 
-    Values are text, or None for a missing value; with *typed*, JSON values, or ABSENT_VALUE. *verbatim*: see `getter`.
-    Samples from tables take values from the columns of the table. If these have all values, no sample is read, and a
-    `ListedRow` comes in its place.
-    *together*: returns the finished lines of a batch, or None; then (lines, batch) is yielded. Holds: a batch.
+    Values are text, or None for a missing value; with *typed*, JSON values, or ABSENT_VALUE. With *verbatim*, names of
+    fields are compared with case, and a final newline is kept. Samples from tables take values from the columns of the
+    table. If these have all values, no sample is read, and a `ListedRow` comes in its place.
+    *together*: returns the finished lines of a batch, or None; then (lines, batch) is yielded for the whole batch.
+    Holds: a batch.
     """
     make_getter = json_getter if typed else getter
     getters = [make_getter(column, verbatim=verbatim) for column in columns]
@@ -303,6 +324,11 @@ def values_of_samples(
 def _of_listed(
     batch: Batch, listed: SampleColumns, columns: Sequence[Column], typed: bool, index: int
 ) -> Iterator[tuple[list[Any], Sample | ListedRow]]:
+    """Yield (values of *columns*, sample or `ListedRow`) for each sample of *batch*; its table rows are *listed*.
+
+    Samples are read only if the table lacks one of the values. *typed*: see `values_of_samples`.
+    *index*: that of the first sample in all samples.
+    """
     nothing = ABSENT_VALUE if typed else None
     answers = [column_answers(column, listed, typed, range(index, index + len(batch))) for column in columns]
     columns_told = [values_in_columns(answer, nothing) for answer in answers]

@@ -35,6 +35,7 @@ MAX_UTF8_BYTES, FRAME_OVERHEAD_BYTES = 4, 64  # bytes at most: of a character in
 
 
 def _zlib_reader() -> Decompressor:
+    """Return a decompressor of isal for zlib."""
     from isal import igzip_lib
 
     return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_ZLIB)
@@ -51,12 +52,11 @@ def samples(
 
     *words* choose features and rename them; None takes all. The feature `__key__` has the key; without it, *template*
     makes one of the number of the record in all files. A key that is the name of a file ends at a dot, as *dots* says.
-    Members are in the order of their names. Features without a
-    value are no fields, which is told at the end. A record without any
-    field is left out, and reported as an omission.
+    Members are in the order of their names. Features without a value are no fields, which is told at the end. A record
+    without any field is left out, and reported as an omission.
 
     Holds: one record, three times. Raises: SampleError for a record that is no sample, and for words of which no record
-    had a feature; what `records_in` raises.
+    had a feature; TarFormatError for a damaged file.
     """
     examples, empty_rows = Examples(words, template, dots), EmptyRows("record")
     for url in urls:
@@ -84,9 +84,9 @@ def samples(
 
 
 def plain_records(stream: Stream, url: str) -> io.BufferedReader:
-    """Return the records in *stream*, decompressed if they are not plain.
+    """Return the bytes of the TFRecord file in *stream*, the file *url*, decompressed if they are not plain.
 
-    The first length and its checksum tell, because a length may begin as compressed data do.
+    The first length and its checksum decide, because a length may begin as compressed data do.
     """
     head = first_bytes(stream, FRAME_HEAD_BYTES)
     records: Stream = Pushed(stream, head)
@@ -98,7 +98,7 @@ def plain_records(stream: Stream, url: str) -> io.BufferedReader:
 
 
 def records_in(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]:
-    """Yield each record in *file*, and the byte at which its frame begins.
+    """Yield (byte at which its frame begins, record) for each record in *file*.
 
     Raises: TarFormatError, naming *url* and byte, if a checksum differs, or the file ends in a record, or is empty.
     """
@@ -127,9 +127,11 @@ def records_in(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]
 
 
 class Examples:
-    """Makes samples of records. *words* and *template* are as in `samples`.
+    """Makes samples of records, one after the other.
 
-    *empty* counts features without a value; *first_empty* says which is the first.
+    *words*: choices of features, with new names; None: all. *template*: makes the key, of the number of the record, if
+    there is no feature `__key__`. *dots*: where a key that is the name of a file ends.
+    `empty`: count of features without a value. `first_empty`: the place of the first one.
     """
 
     def __init__(self, words: Words | None, template: str, dots: Dots) -> None:
@@ -148,9 +150,9 @@ class Examples:
         self.first_empty = ""
 
     def sample(self, record: bytes, url: str) -> Sample | None:
-        """Return the sample that *record* of the file *url* is; None if it has no field that is chosen.
+        """Return the sample that *record* of the file *url* is; None if it has none of the chosen fields.
 
-        Raises: SampleError if it is none.
+        Raises: SampleError if it is no Example, or can't be a sample.
         """
         self._index += 1
         values = self._fields(self._features(record), url)
@@ -184,7 +186,10 @@ class Examples:
         return example.features.feature
 
     def _fields(self, features: Any, url: str) -> dict[str, bytes]:
-        """Return the payloads of *features* by field, sorted. Raises: SampleError if two are one field."""
+        """Return the payloads of *features* by field, sorted by the name of the feature; count those without a value.
+
+        *url*: the file, for the place of the first such feature. Raises: SampleError if two are one field.
+        """
         values_by_field: dict[str, bytes] = {}
         for name in sorted(features):
             feature = features[name]
@@ -201,13 +206,13 @@ class Examples:
         return values_by_field
 
     def check_words(self) -> None:
-        """Raise SampleError if no record had a feature for a word."""
+        """Raise SampleError if no record had a feature for one of the words."""
         if lost := " ".join(ChosenColumns(self._words, (), str.lower).lost(self._seen)):
             raise SampleError(f"no record had the feature {lost}{blanks(lost)}; they were: {field_list(self._seen)}")
 
 
 def payloads(field: str, kind: str, values: Any) -> Iterator[tuple[str, bytes]]:
-    """Yield the fields that *values* of a feature become, and their payloads.
+    """Yield (field, payload) for the *values* of a feature of this *kind*, whose field is *field*.
 
     One value is the payload: bytes as they are, a number as text. Several bytes are FIELD.0, FIELD.1 and so on; several
     numbers are a JSON list. A float is written with as many digits as tell it from others of 32 bits.
@@ -237,10 +242,10 @@ def _float_text(value: float) -> str:
 
 
 def frames(samples: Iterable[Sample], account: Account, chosen: ChosenColumns) -> Iterator[bytes]:
-    """Yield the bytes of a TFRecord file: a `tf.train.Example` for each of *samples*, in order, counted in *account*.
+    """Yield the bytes of a TFRecord file, in pieces: a `tf.train.Example` for each of *samples*, in order.
 
     It has a feature for each field that is *chosen*, and `__key__`; each is one value of bytes. They are sorted by
-    name. A sample without such a field is left out.
+    name. A sample without such a field is left out. Samples are counted in *account*.
 
     Holds: one sample, three times. Raises: SampleError for names that an Example can't have, for samples above 2 GiB,
     and at the end, if no sample had a field that was asked for.
@@ -292,7 +297,11 @@ def features_of(fields: Sequence[str], chosen: ChosenColumns) -> list[tuple[int,
 
 
 def example(sample: Sample, features: Iterable[tuple[int, str]], message: Any) -> bytes:
-    """Return *sample* as the bytes of a `tf.train.Example`, whose empty *message* is given. Raises: SampleError."""
+    """Return *sample* as the bytes of a `tf.train.Example`.
+
+    *features*: (index of the member, name of its feature). *message*: an empty Example, which is filled.
+    Raises: SampleError for a sample of more than 2 GiB.
+    """
     members = [(sample.members[place], name) for place, name in features]
     feature = message.features.feature
     feature[KEY_FEATURE].bytes_list.value.append(sample.raw_key)
@@ -310,7 +319,7 @@ def example(sample: Sample, features: Iterable[tuple[int, str]], message: Any) -
 
 
 def check_protobuf() -> None:
-    """Raise StorageError if the libraries are missing, without importing them."""
+    """Raise StorageError if protobuf or google-crc32c is not installed; does not import them."""
     from importlib.util import find_spec
 
     try:

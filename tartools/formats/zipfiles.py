@@ -55,9 +55,11 @@ def samples(
 
     With *class_field*, the class of a sample, its directory, is stored as `folder.class_members` says; for numbers, the
     directories of all files are read first. Links and special files are reported as omissions, unless *skip_special*;
-    what systems add, and hidden folders, are left out with a warning. Names are in *encoding* as `ZipNames` says.
+    files that systems add, and hidden folders, are left out with a warning. Names are in *encoding* as `ZipNames` says.
+    Samples are counted in *account*.
 
-    Holds: one sample, and what `ZipSamples` holds of one file. Raises: as `ZipSamples` and its `member`.
+    Holds: one sample, and one file's directory as `ZipSamples` holds it. Raises: SampleError for members that can't be
+    read, TarFormatError for a damaged file, StorageError.
     """
     urls = list(urls)
     numbers = {} if class_field is None else number_classes(class_field, _labels(urls, class_field, encoding), account)
@@ -74,7 +76,10 @@ def samples(
 
 
 def opened_zip(urls: Iterable[str], encoding: str | None = None) -> Iterator[tuple[BinaryIO, ZipSamples]]:
-    """Yield each of *urls* as a file that can seek, and its samples."""
+    """Yield (open file, its `ZipSamples`) for each of *urls*; the file is closed when the next is asked for.
+
+    *encoding*: of names that do not say that they are UTF-8. Raises: see `ZipSamples`.
+    """
     from tartools.storage import seekable  # brings what remote URLs need
 
     for url in urls:
@@ -83,7 +88,10 @@ def opened_zip(urls: Iterable[str], encoding: str | None = None) -> Iterator[tup
 
 
 def _labels(urls: list[str], field: str, encoding: str | None) -> Iterator[bytes]:
-    """Yield the class of each sample of zip files. Raises: UsageError for stdin if *field* is one of numbers."""
+    """Yield the class of each sample of the zip files *urls*; *field* and *encoding* as in `samples`.
+
+    Raises: UsageError for stdin, which could not be read again.
+    """
     if "-" in urls:
         reason = f"this is read once, and --class {field} numbers all classes first: name a file, or --class label.txt"
         raise UsageError(reason, url="-")
@@ -95,13 +103,14 @@ def _labels(urls: list[str], field: str, encoding: str | None) -> Iterator[bytes
 
 
 def _label(key: bytes) -> bytes:
+    """Return the class of the sample *key*: the name of the directory that it is in, b"" if in none."""
     return key.rpartition(b"/")[0].rpartition(b"/")[2]
 
 
 def with_class(sample: Sample, field: str, numbers: dict[bytes, int]) -> Sample:
-    """Return *sample* with its class, which has a number in *numbers*, as `folder.class_members` says.
+    """Return *sample* with members that say its class, as `folder.class_members` makes them; *numbers*: of the classes.
 
-    Raises: SampleError if it has such a field, or no directory.
+    A lone member without a field is returned unchanged. Raises: SampleError if it has such a *field*, or no directory.
     """
     label = _label(sample.raw_key)
     if not sample.grouped:
@@ -117,9 +126,9 @@ def with_class(sample: Sample, field: str, numbers: dict[bytes, int]) -> Sample:
 class ZipSamples:
     """The samples of the zip file *url*, open as *file*: adjacent members with one key, in the order of its directory.
 
-    The directory begins at byte *start*. *others* are links and special files, (name, kind); *left_out* are the files
-    and folders that systems add, and hidden folders. *returned* are keys that come back after other keys. *names* reads
-    names, in *encoding* where it is given.
+    `start`: the byte at which the directory begins. `others`: links and special files, (name, kind).
+    `left_out`: files that systems add, and those in hidden folders. `returned`: keys that return after other keys.
+    `names`: reads names, in *encoding* where it is given.
 
     Holds: 600 bytes for each member, 100 for each sample, and while it is made, all names.
     Raises: SampleError for encrypted members, other methods than stored and deflated, names that lead out of the
@@ -161,7 +170,10 @@ class ZipSamples:
         raise self.failure("this is not a zip file: it neither begins nor ends as one", 0)
 
     def _check_end(self, file: BinaryIO, infos: list[zipfile.ZipInfo], comment: int) -> None:
-        """Raise TarFormatError unless the end record agrees with the directory; *comment*: bytes behind it."""
+        """Raise TarFormatError unless the record at the end of *file* agrees with the directory, which lists *infos*.
+
+        *comment*: bytes of the comment behind the record.
+        """
         end = file.seek(0, io.SEEK_END) - DIRECTORY_END_RECORD.size - comment
         file.seek(end)
         signature, count, comment_size = DIRECTORY_END_RECORD.unpack(file.read(DIRECTORY_END_RECORD.size))
@@ -185,7 +197,10 @@ class ZipSamples:
             raise self.failure(reason, 0 if gap else at)
 
     def _sort(self, infos: list[zipfile.ZipInfo]) -> None:
-        """Find the samples among the members *infos*."""
+        """Collect the samples among the members *infos*, which are in the order of the directory.
+
+        Raises: SampleError for a member that can't be read, or two with one name.
+        """
         paths: set[bytes] = set()
         first_keys = RepeatedKeyDetector(self.returned.append)
         last: bytes | None = None
@@ -227,12 +242,18 @@ class ZipSamples:
         return self._samples[number]
 
     def sample(self, file: BinaryIO, number: int) -> Sample:
-        """Return sample *number*; see `member`."""
+        """Return sample *number*, with the payloads read from *file*.
+
+        Raises: TarFormatError if one is damaged; StorageError.
+        """
         members = tuple(self.member(file, info) for info in self[number])
         return Sample(split_path(members[0].path)[0], members, self.url)
 
     def report(self, account: Account, skip_special: bool) -> None:
-        """Report names, left out members, special members and repeated keys."""
+        """Warn of doubtful names, left out files and keys that return; report links and special files as an omission.
+
+        *skip_special*: True to say nothing of links and special files.
+        """
         where = shown(self.url)
         for warning in self.names.warnings():
             account.warn(warning)
@@ -243,7 +264,7 @@ class ZipSamples:
         warn_of_twins((list(map(path_of_member, self[number])) for number in range(len(self))), account)
 
     def _checked(self, info: zipfile.ZipInfo, path: bytes) -> None:
-        """Raise SampleError if the payload of the member *path* can't be read."""
+        """Raise SampleError if the member *path*, with the directory entry *info*, can't be a member or be read."""
         name = path.decode()
         try:
             checked_key(name)
@@ -261,7 +282,10 @@ class ZipSamples:
             raise SampleError(error.message, url=self.url) from None
 
     def chunks(self, file: BinaryIO, info: zipfile.ZipInfo) -> Iterator[bytes]:
-        """Yield the payload of *info* in chunks. Raises: TarFormatError if it differs from the directory."""
+        """Yield the payload of *info* from *file*, unpacked, in chunks of up to 256 KiB.
+
+        Raises: TarFormatError if its header, checksum or size differs from the directory.
+        """
         remaining, fault = info.file_size, ""
         file.seek(info.header_offset)
         head = file.read(LOCAL_HEADER.size)
@@ -293,6 +317,7 @@ class ZipSamples:
 
 
 def _begins(file: BinaryIO) -> bool:
+    """True if *file* begins as a zip file: with the header of a member."""
     file.seek(0)
     return file.read(len(MEMBER_MAGIC)) == MEMBER_MAGIC
 
@@ -311,9 +336,10 @@ def write_zip(samples: Iterable[Sample], sink: Sink, account: Account, deflate: 
     """Write *samples*, member by member and in order, to *sink* as a zip file; with *deflate*, compressed.
 
     All members have mode 0644 and the date 1980-01-01: same samples, same bytes. Large files get 64-bit sizes.
+    Samples and bytes are counted in *account*.
 
     Holds: a member, above 16 MiB in a scratch file, and some 500 bytes for each member, which end the file.
-    Raises: SampleError if two members have one name, or for a name that a zip file can't hold; what *samples* raises;
+    Raises: SampleError if two members have one name, or for a name that a zip file can't hold; the errors of *samples*;
     StorageError.
     """
     buffer: Any = _Held(sink)
@@ -334,6 +360,7 @@ def write_zip(samples: Iterable[Sample], sink: Sink, account: Account, deflate: 
 
 
 def _write(archive: zipfile.ZipFile, member: Member, sample: Sample) -> None:
+    """Add *member* of *sample* to *archive*, under its path. Raises: SampleError for a bad name."""
     info = zipfile.ZipInfo(_name(archive, member, sample), FIRST_ZIP_DATE)
     info.compress_type = archive.compression
     info.create_system = 3  # Unix
@@ -349,7 +376,10 @@ def _write(archive: zipfile.ZipFile, member: Member, sample: Sample) -> None:
 
 
 def _name(archive: zipfile.ZipFile, member: Member, sample: Sample) -> str:
-    """Return the name of *member* for *archive*. Raises: SampleError if it is there already, or can't be a name."""
+    """Return the name of *member*, of *sample*, for *archive*.
+
+    Raises: SampleError if it is there already, or can't be one.
+    """
     wrong = ""
     if len(member.path) > MAX_ZIP_NAME_BYTES:
         wrong = f"a name in a zip file has at most {MAX_ZIP_NAME_BYTES:,} bytes, and this has {len(member.path):,}"
@@ -370,7 +400,10 @@ def _name(archive: zipfile.ZipFile, member: Member, sample: Sample) -> str:
 
 
 class _Held:
-    """The file that zipfile writes to. It holds the current member, because zipfile rewrites its header at its end."""
+    """The file that zipfile writes to, which passes complete members on to *sink*.
+
+    It holds the current member, above 16 MiB in a scratch file, because zipfile rewrites its header at its end.
+    """
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -387,17 +420,20 @@ class _Held:
         return len(data)
 
     def tell(self) -> int:
-        """Return the byte of the zip file that is written next."""
+        """Return the offset in the zip file of the byte that is written next."""
         return self._before + self._file.tell()
 
     def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a byte of the current member."""
+        """Go to byte *place* of the zip file, in the current member; return it.
+
+        Raises: StorageError for any other place.
+        """
         if whence != io.SEEK_SET or place < self._before:
             raise StorageError("a zip file is written from its first byte to its last")
         return self._before + self._file.seek(place - self._before)
 
     def flush(self) -> None:
-        """Do nothing: `flush_member` does."""
+        """Do nothing: members are written by `flush_member`."""
 
     def flush_member(self) -> None:
         """Write the held member to the sink."""

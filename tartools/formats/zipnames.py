@@ -30,8 +30,9 @@ def path_of_member(info: zipfile.ZipInfo) -> bytes:
 class ZipNames:
     """The names of the members of the zip file *url*, in *encoding* where they do not say that they are UTF-8.
 
-    Without an encoding, a name that happens to be UTF-8 is, and others are code page 437, as the format says.
-    *guessed* are names that were read so, and *backslashes* names in which backslashes separated folders.
+    Without an encoding, a name that happens to be UTF-8 is read so, and others as code page 437, as the format says.
+    `guessed`: names that were read as code page 437, up to 1,000. `backslashes`: names in which backslashes separate
+    folders.
     """
 
     def __init__(self, url: str, encoding: str | None) -> None:
@@ -52,6 +53,7 @@ class ZipNames:
             info.filename = name
 
     def _decoded(self, info: zipfile.ZipInfo) -> str:
+        """Return the name of *info*, which is not ASCII and does not say that it is UTF-8. Raises: SampleError."""
         raw = raw_name(info)
         if name := unicode_path(info.extra, raw):
             return name
@@ -66,7 +68,7 @@ class ZipNames:
         return info.orig_filename
 
     def warnings(self) -> list[str]:
-        """Return warnings about the names."""
+        """Return warnings, one a line: names read as code page 437 with a likelier encoding, and backslashes."""
         where, lines = shown(self._url), []
         likely = likely_encodings(self.guessed) if self.guessed else []
         if self.guessed and likely[:1] != ["cp437"]:
