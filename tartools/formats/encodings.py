@@ -70,6 +70,8 @@ def _common_share(data: bytes, candidate: _Candidate) -> float:
         return 0.0
     letters = [char for char in text if char.isalpha()]
     ascii_share = sum(map(str.isascii, letters)) / max(len(letters), 1)
+    # Most bytes are a letter of any one-byte encoding. Western words have a few letters with accents among ASCII ones;
+    # Cyrillic words have none.
     if not candidate.double and ascii_share > MAX_ASCII_SHARE.get(candidate.name, 0.5):
         return 0.0
     if candidate.name == "cp1252" and ascii_share < 0.5:

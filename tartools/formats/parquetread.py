@@ -74,14 +74,14 @@ def samples(
 
 
 def buffer_of(url: str) -> int:
-    """Return how many bytes of a column of the Parquet file *url* are read at once."""
+    """Return how many bytes of a column of the Parquet file *url* are read at once: more if it is on a server."""
     return REMOTE_COLUMN_READ_BYTES if storage.is_far(url) else COLUMN_READ_BYTES
 
 
 def small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator[Any]:
-    """Yield *columns* of *table* in record batches, of some 4 MiB if the rows of a row group are alike.
+    """Yield *columns* of all rows of *table* in record batches, of some 4 MiB if rows of a row group are of one size.
 
-    Raises: TarFormatError, also if there are other rows than the file says.
+    Raises: TarFormatError for a damaged file, also if it has another number of rows than it says.
     """
     rows = 0
     for group, _, count in table.groups():

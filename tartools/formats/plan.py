@@ -305,7 +305,8 @@ MAX_PAYLOAD_IN_MEMORY = 16 << 20  # bytes; larger payloads of other URLs go to a
 class PlannedMember(NamedTuple):
     """A member to make: its path, and its payload or the URL to read it from.
 
-    *line* (from 1 on) and *column* say where the plan names the URL; 0 and "" if nothing does.
+    `url`: None if `payload` is the payload. `line` (from 1 on), `column`: where the plan names the URL; 0 and "" if
+    nothing does.
     """
 
     path: bytes
@@ -323,7 +324,7 @@ class PlannedSample(NamedTuple):
 
 
 def place(line: int, column: str) -> str:
-    """Return the place in a plan for messages: its line, and its column if there are columns."""
+    """Return the place in a plan for messages: its line, and its column if that is not ""."""
     return f"line {line}, column {column}" if column else f"line {line}"
 
 

@@ -73,7 +73,7 @@ def check_no_utf16(file: io.BufferedReader, url: str) -> None:
 
 
 class Number(str):
-    """A number in JSON as it is written."""
+    """A number in JSON, as the text with which it is written."""
 
     __slots__ = ()
 
@@ -266,6 +266,8 @@ def _csv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
             while waiting:
                 yield waiting.popleft()
 
+    # A quoted cell may have newlines, so only `csv` knows where a row ends. A batch ends with the first row that is
+    # complete when the lines that were read together are used up.
     reader = csv.reader(text_by_line(), strict=True)
     ended = False
     while not ended:
@@ -309,9 +311,8 @@ def objects(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (number of the line, JSON object) for each line of *file*; empty lines are skipped.
 
-    *wanted*: if given, other lines than those for which it is true are skipped unparsed. *exact*: True to get numbers
-    as
-    `Number`, as they are written. *noun*: for the file in messages.
+    *wanted*: if given, other lines than those for which it is true are skipped unparsed.
+    *exact*: True to get numbers as they are written, each a `Number`. *noun*: for the file in messages.
 
     Raises: SampleError, naming *name* and line, for a line that is not a JSON object, for a name twice in one, and for
     a file without any line.

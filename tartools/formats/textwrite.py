@@ -142,6 +142,8 @@ def joined_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> byt
             return None
         payloads = in_order([same.columns[same.fields.index(name)].payloads() for same in combinations], combinations)
         cells.append(payloads if verbatim else [payload.removesuffix(b"\n") for payload in payloads])
+    # All cells are joined unescaped. If there are more tabs or newlines then than separators, a value has one, and has
+    # to be escaped: to count them takes far less time than to look at each value.
     lines = b"\n".join(map(b"\t".join, zip(*cells, strict=True))) + b"\n"
     tabs = (len(cells) - 1) * len(batch)
     if lines.count(b"\n") != len(batch) or lines.count(b"\t") != tabs or b"\\" in lines or b"\r" in lines:

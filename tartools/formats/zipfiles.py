@@ -411,7 +411,7 @@ class _Held:
         self._file: io.BytesIO | io.FileIO = io.BytesIO()
 
     def write(self, data: bytes) -> int:
-        """Add *data*."""
+        """Append *data* to the current member; return its length."""
         if isinstance(self._file, io.BytesIO) and self._file.tell() + len(data) > MAX_MEMBER_IN_MEMORY:
             scratch = scratch_file()
             scratch.write(self._file.getbuffer())
@@ -436,7 +436,7 @@ class _Held:
         """Do nothing: members are written by `flush_member`."""
 
     def flush_member(self) -> None:
-        """Write the held member to the sink."""
+        """Write the current member to the sink, and begin with none."""
         size = self._file.seek(0, io.SEEK_END)
         if isinstance(self._file, io.BytesIO):
             self._sink.write(self._file.getvalue())

@@ -18,12 +18,12 @@ MAX_GUESSED_NAMES = 1000  # names by which an encoding is guessed
 
 
 def raw_name(info: zipfile.ZipInfo) -> bytes:
-    """Return the name of a member as it is in the file."""
+    """Return the bytes of the name of *info* as they are in the zip file."""
     return info.orig_filename.encode("utf-8" if info.flag_bits & UTF8_FLAG else "cp437")
 
 
 def path_of_member(info: zipfile.ZipInfo) -> bytes:
-    """Return the name of a member in UTF-8, once `read_names` has read it."""
+    """Return the path of *info* in UTF-8, once `ZipNames.read` has set its `filename`."""
     return info.filename.encode()
 
 

@@ -68,8 +68,7 @@ class Account:
 
     Each of `samples_in` becomes one of: `samples_out` (passed on to an output), `left_out` (on request), `joined` (part
     of another sample), `dropped` (reported).
-    `omissions`: reports of data that are missing in an output that is otherwise complete; with any, the exit status is
-    1.
+    `omissions`: reports of data missing in an output that is otherwise complete; with any, the exit status is 1.
     `specials`: members that are no regular files. `watched`: checks to call before a commit; they raise.
     `torn`: keys that return after other keys of their shard, each with the first such shard.
     `progress`: for whoever watches the run. *say* gets one line for each report, and for each warning unless *quiet*.

@@ -151,7 +151,10 @@ class Batch:
         return [begin, begin + self._lone.size]
 
     def file(self) -> tuple[io.FileIO, list[int]] | None:
-        """Return the plain local file that the samples are in, and their bounds there; None if they are in none."""
+        """Return (file, bounds): the plain local file, of which sample n fills `bounds[n]` to `bounds[n + 1]`.
+
+        None if the samples are in no such file, or are one sample that stands alone.
+        """
         if self._groups is None:
             return None
         file, shift, _ = located(self._groups.source, 0, 0)
@@ -161,9 +164,9 @@ class Batch:
         return file, [start + shift for start in starts] if shift else starts
 
     def data(self) -> tuple[memoryview, list[int]] | None:
-        """Return the bytes of all samples, and their bounds there; None if they are not adjacent.
+        """Return (bytes, bounds) of all samples: sample n fills `bounds[n]` to `bounds[n + 1]` of the bytes.
 
-        Raises: StorageError if a file has changed.
+        None for one sample that stands alone. Raises: StorageError if a file has changed.
         """
         if self._groups is None:
             return None

@@ -194,7 +194,7 @@ def key_column(names: Sequence[str], key: str | None, url: str) -> int:
 
 
 def check_words(columns: Sequence[str], rows: RowFormat, url: str) -> None:
-    """Raise SampleError, with *url*, if a word of -f names none of *columns*."""
+    """Raise SampleError, with *url*, if a word of -f, in *rows*, names none of *columns*."""
     if lost := " ".join(rows.chosen.lost(columns)):
         raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {field_list(columns)}", url=url)
 

@@ -403,7 +403,7 @@ def require_8_bits(picture: Image) -> None:
 
 
 def _fractions(picture: Image, mode: str, first: bool) -> Any:
-    """Return the picture *picture*, of 16 bits of grey, from 0 to 1 in *mode*, as `array` does."""
+    """Return *picture*, of 16 bits of grey, as floats from 0 to 1 in *mode*; with *first*, channels are first."""
     import numpy as np
 
     plane = np.asarray(picture).astype(np.float32) / np.float32(65535)
@@ -414,7 +414,7 @@ def _fractions(picture: Image, mode: str, first: bool) -> Any:
 
 
 def _arranged(image: Any, size: tuple[int, int], mode: str, first: bool, floats: bool) -> Any:
-    """Return *image*, a picture of Pillow of this *size* or an array, in the layout and type of `array`."""
+    """Return *image*, a picture of Pillow or an array, of *size* (width, height), in the layout and type of `array`."""
     import numpy as np
 
     width, height = size
@@ -422,6 +422,7 @@ def _arranged(image: Any, size: tuple[int, int], mode: str, first: bool, floats:
     shape = (*channels, height, width) if first else (height, width, *channels)
     result = np.empty(shape, np.float32 if floats else np.uint8)
     rows = np.moveaxis(result, 0, -1) if first and channels else result
+    # in bands, so that no second copy of a large picture is held while it is converted
     step = max(BAND_PIXELS // width, 1)
     for top in range(0, height, step):
         if isinstance(image, np.ndarray):

@@ -134,7 +134,7 @@ def _encoded(value: bytes, order: Order, key: bytes, shard: str) -> bytes:
 
 
 def directed(encoded: bytes, order: Order) -> bytes:
-    """Return *encoded*, or its complement if *order* is reverse."""
+    """Return *encoded*, a sort key without prefix, or its complement if *order* is reverse."""
     return encoded.translate(COMPLEMENT) if order.reverse else encoded
 
 
@@ -179,6 +179,8 @@ def float_bytes(value: bytes) -> bytes | None:
     """
     if not re.fullmatch(FLOAT, value):
         return None
+    # Big-endian IEEE 754 sorts as bytes once the sign bit is set for positive numbers, and all bits are inverted for
+    # negative ones.
     bits = DOUBLE.pack(float(value) + 0.0)  # + 0.0 turns -0.0 into 0.0
     return bits.translate(COMPLEMENT) if bits[0] & 0x80 else bytes([bits[0] | 0x80]) + bits[1:]
 
@@ -192,6 +194,8 @@ def version_bytes(value: bytes) -> bytes:
     parts = []
     zeros = False
     for text, digits in re.findall(VERSION_PATTERN, value):
+        # A number begins with byte 1 and the end with byte 0, so that both sort before any text; bytes of the text up
+        # to 2 are escaped by 2 for that.
         parts.append(re.sub(rb"[\0-\2]", lambda match: b"\2" + match[0], text))
         if digits:
             parts.append(b"\1" + _natural(digits.lstrip(b"0")))

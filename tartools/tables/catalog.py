@@ -17,7 +17,7 @@ MOVED_HINT = "its shards are named relative to its folder: keep them together, o
 
 
 class RowError(StorageError):
-    """A sample differs from its row."""
+    """The error for a row: its sample can't be read, or differs from it."""
 
 
 class ShardCatalog:
@@ -40,7 +40,7 @@ class ShardCatalog:
         self._set_table(table)
 
     def _set_table(self, table: str) -> None:
-        """Set the table whose rows `extents` takes: its URL, its folder, and no shards by the names in it."""
+        """Set the table whose rows `extents` reads, and forget the shards by their names in another table."""
         self.table = table
         self._folder = schema.folder_of(table)
         self._numbers_in_table: dict[tuple[str, str | None], int] = {}  # by name and version as the table has them

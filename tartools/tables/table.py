@@ -96,7 +96,11 @@ class RowLocations:
         return ((expected != key_checksums(keys)) & (expected != UNKNOWN_KEY)).nonzero()[0]
 
     def bulk(self, at: Any, rows: Any, room_of: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
-        """Return the samples at the indexes *at*, with row numbers *rows*, as `Table.bulk` does; None as there."""
+        """Return the samples at the indexes *at* as a `Bulk`; None if only `samples` can read them, or has the error.
+
+        *rows*: their row numbers in the file. `room_of(size)` returns the buffer for payloads. *fields*: to read; None:
+        all.
+        """
         extents = self.extents
         chosen = Extents(0, extents.numbers[at], extents.begins[at], extents.ends[at], None, rows)
         bulk = self._open_reader().bulk(chosen, room_of, fields)
@@ -186,7 +190,7 @@ class Table:
         return table
 
     def _set(self, url: str, arrow_table: Any, rows: Any, version: str, total: int) -> None:
-        """Set all attributes: see the comments."""
+        """Set the URL, Arrow table or None, chosen rows or None, version of the file, and count of its rows."""
         self._url = url
         self._arrow_table = arrow_table  # a pyarrow.Table, if it is not a file
         self._rows = rows  # numbers of rows of the file, in the order of this table; None: all
@@ -402,7 +406,7 @@ class Table:
         return self._rename_shards(self._read(None), lambda name: name)
 
     def _read(self, names: list[str] | None) -> Any:
-        """Return the columns *names*, None for all, of the rows of this table."""
+        """Return the columns *names*, None for all, of the rows of this table. Raises: KeyError."""
         if self._arrow_table is not None:
             rows = self._arrow_table
             all_names = rows.column_names
@@ -464,7 +468,7 @@ class Table:
     # ---- the file ----
 
     def _batches(self, names: Sequence[str]) -> Iterator[Any]:
-        """Yield the columns *names* of all rows of the file, in record batches. Raises: StorageError without keys."""
+        """Yield the columns *names* of all rows of the file. Raises: StorageError if the first one is absent."""
         missing = StorageError(f"this table has no column {names[0]}", url=self._url)
         if self._arrow_table is not None:
             existing = [name for name in names if name in self._arrow_table.column_names]
@@ -478,7 +482,7 @@ class Table:
             yield from table.batches(names, ROWS_IN_BATCH)
 
     def _open(self) -> Any:
-        """Open the file. Raises: StorageError if it was replaced."""
+        """Open the file, for a `with` that gives its `ParquetSource`. Raises: StorageError if it was replaced."""
         if not storage.is_seekable(self._url):
             raise StorageError("a table is a file or an object: this can't be read in parts", url=self._url)
         file = seekable.reading(self._url)

@@ -309,6 +309,7 @@ class Decompressed(Stream):
                 self._input = decompressor.unused_data or b""  # lz4 says None
                 self._next_stream()
                 continue
+            # a new decompressor gets its first input only once that has a whole header
             while self._fresh and not self._codec.begins(self._input) and self._read():
                 pass
             if self._fresh:

@@ -97,6 +97,7 @@ class Paths:
     def __init__(self, headers: Any) -> None:
         import numpy as np
 
+        # columns in which all names are zero are cut, since the time below is that of the columns
         used = np.bitwise_or.reduce(headers.view("u8")[:, : NAME_BYTES // 8 + 1], axis=0).tobytes()[:NAME_BYTES]
         width = len(used.rstrip(b"\0")) or 1
         self.names = np.ascontiguousarray(headers[:, :width])

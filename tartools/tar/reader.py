@@ -80,7 +80,7 @@ def read_members(
     begin: int = 0,
     until: int | None = None,
 ) -> Iterator[Parsed]:
-    """Yield the contents of *stream* in order: groups of regular members, each special member, END at each archive end.
+    """Yield groups of regular members, each special member, and ARCHIVE_END at each archive end, in order of *stream*.
 
     A group is adjacent members with the same key (`tar.keys`). Special members do not end a group; an end of archive
     does. A group is yielded once the next header has been read and verified, without waiting for its payload. If
