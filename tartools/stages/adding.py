@@ -24,12 +24,13 @@ NO_ADDITION = (b"", b"", b"", b"", 0)  # pieces and size of what is new in a sam
 
 
 class Adding(NamedTuple):
-    """Options of `join_batches`: how fields are added.
+    """Options of `join_batches`: how fields of B, the second input of tarjoin, are added to samples of A.
 
-    B is the second input of tarjoin. `members(key, value)` returns the members to add, `single()` the name of the
-    only field of all samples of B if the values are its payloads, else None. With *keep_unmatched*, unmatched samples
-    are passed on. Of two fields of one name, that of A or of B is taken as *prefer* says (a or b; None: neither).
-    *fold* makes names equal that count as one name.
+    `members(key, value)`: returns the members to add to the sample *key*, given its value in B.
+    `single()`: the name of the only field to add, if values of B are its payloads, else None.
+    `keep_unmatched`: pass on samples without a partner in B; otherwise they are left out.
+    `prefer`: "a" or "b", whose field is taken if both have it; None: that is an error.
+    `fold(name)`: makes names of fields equal that count as one.
     """
 
     members: Callable[[bytes, Any], Sequence[Member]]
@@ -40,12 +41,13 @@ class Adding(NamedTuple):
 
 
 def join_batches(batches: Iterable[Batch], find: Find, how: Adding, account: Account) -> Iterator[Batch]:
-    """Yield the samples of *batches*, in order, with the fields that *find* returns for their keys.
+    """Yield the samples of *batches*, in order, with the fields added that *find* has for their keys.
 
-    Samples without a partner are left out, and counted in *account*, unless *how* passes them on.
+    `find(keys)`: returns a value for each key, None without a partner. Samples without one are passed on if *how* says
+    so, else left out, and counted so in *account*.
 
-    Holds: two batches, and 16 MiB of values, or those of 128 samples. Raises: SampleError, naming the sample, if
-    it would have two fields of one name, or would not read back; the errors of *find*.
+    Holds: two batches, and 16 MiB of values, or those of 128 samples. Raises: SampleError, naming the sample, if it
+    would have two fields of one name, or would not read back; the errors of *find*.
     """
     for batch in batches:
         values = _find_values(find, batch.keys)
@@ -75,7 +77,7 @@ def join_batches(batches: Iterable[Batch], find: Find, how: Adding, account: Acc
 
 
 def _find_values(find: Find, keys: Sequence[bytes]) -> list[Any]:
-    """Return the values that *find* returns for *keys*; only for the first of them if the values exceed 16 MiB.
+    """Return the values that *find* returns for *keys*; only for the first of them once values exceed 16 MiB.
 
     >>> [len(_find_values(lambda keys: [bytes(1 << 20)] * len(keys), [b"k"] * count)) for count in (10, 1000)]
     [10, 128]
@@ -90,9 +92,10 @@ def _find_values(find: Find, keys: Sequence[bytes]) -> list[Any]:
 
 
 def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: Adding) -> Batch | None:
-    """Return the samples of *batch*, each with its one new field: *values* are the payloads.
+    """Return *batch* with one new field in its samples, put together in memory at once; None if that can't be done.
 
-    None if they can't be put together at once: if they are large, or have to be checked one by one.
+    `values`: the payloads, None for a sample without a partner; `lost`: number of these, which are left out or kept as
+    *how* says. It can't be done if samples are large, or have to be checked one by one.
     """
     field, keys = how.single(), batch.keys
     if field is None or batch.memory_size(0, len(batch)) > MAX_JOINED_BATCH_BYTES * len(batch):

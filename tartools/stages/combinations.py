@@ -10,9 +10,10 @@ from tartools.samples.values import payload_digests
 
 
 def digest_columns(same: Combination, size: int) -> tuple[list[bytes], list[Sequence[bytes]]]:
-    """Return the fields of the samples *same*, and a column of digests of *size* bytes for each field.
+    """Return the fields of the samples *same*, which have the same fields, and a column of payload digests for each.
 
-    Fields are in the order of their bytes, and the digests of a field that a sample has twice are in order too.
+    Fields are in the order of their bytes. A column has one digest of *size* bytes a sample. If samples have a field
+    twice, it has two columns, and the digests of each sample are in order.
     """
     fields = [field.encode("utf-8", "surrogateescape") for field in same.fields]
     order = sorted(range(len(fields)), key=fields.__getitem__)

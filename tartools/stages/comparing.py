@@ -31,7 +31,11 @@ DATASET_DIGEST_BYTES = 32  # bytes of the digest of a data set, and of all that 
 
 
 class DiffSide(NamedTuple):
-    """Shards and tables *urls*, read with *reading* by up to *max_workers*; *counts* gets the samples of each task."""
+    """One of the two data sets of a comparison, A or B.
+
+    `urls`: its shards and tables. `reading`: how they are read. `max_workers`: up to so many workers read them.
+    `counts`: gets the number of samples of each task of `gather`.
+    """
 
     urls: Sequence[str]
     reading: Reading
@@ -39,9 +43,10 @@ class DiffSide(NamedTuple):
     counts: list[int]
 
     def contents(self, account: Account) -> Iterator[bytes]:
-        """Yield a record of the content of each sample, in an order that is quick to sort. Counts the samples.
+        """Yield a record of the content of each sample (see `content_records`), in an order that is quick to sort.
 
-        Raises: the failure of an input that ended before it was read to its end.
+        Counts the samples in *account*, as read and written. Raises: the failure of an input that ended before it was
+        read to its end.
         """
 
         def work(task: ShardTask[int]) -> Iterator[bytes]:
@@ -57,7 +62,10 @@ class DiffSide(NamedTuple):
 
 
 def digest(urls: Sequence[str], account: Account, reading: Reading, max_workers: int) -> int:
-    """Return the digest of the data set *urls*: the sum of the digests of its samples, modulo 2**256."""
+    """Return the digest of the data set *urls*: the sum of its samples' digests (`digest_of_batch`) modulo 2**256.
+
+    The order of samples does not count. `account`: counts them, as read and written. Raises: what reading raises.
+    """
 
     def work(task: ShardTask[int]) -> Iterable[bytes]:
         task.result = sum(map(digest_of_batch, counted(task.batches, account, written=True)))
@@ -70,9 +78,11 @@ def digest(urls: Sequence[str], account: Account, reading: Reading, max_workers:
 
 
 def write_selected(run: Pass[Any], counts: Sequence[int], selected: Iterator[bytes]) -> None:
-    """Write the samples of *run* that are *selected*: sorted records of a position and the key.
+    """Write the samples of *run* that *selected* names to its first output, all others to its second if it has one.
 
-    *counts*: number of samples of each task. Raises: StorageError if the samples have changed since they were compared.
+    `counts`: number of samples of each task. `selected`: sorted records of 8 bytes (task number << POSITION_SHIFT plus
+    position in the task, big-endian) and the key. Raises: StorageError if the samples have changed since they were
+    compared.
     """
     run.snapshot.samples = sum(counts)
     places, keys = tee(selected)
@@ -90,9 +100,10 @@ def write_selected(run: Pass[Any], counts: Sequence[int], selected: Iterator[byt
 
 
 def content_records(batch: Batch, positions: Iterator[int]) -> list[bytes]:
-    """Return a record for each sample of *batch*, at the next *positions*; records sort by key and position.
+    """Return a record for each sample of *batch*, with the next of *positions*; records sort by key and position.
 
-    A record is the key, as `sortkeys.text_bytes` encodes it, the position, and the fields with their digests.
+    A record is the key, as `sortkeys.text_bytes` encodes it, the position in 8 bytes, and the content: names of the
+    fields, and a digest of 16 bytes for each payload.
     """
     records: list[bytes] = []
     places = [position.to_bytes(POSITION_SIZE, "big") for position in islice(positions, len(batch))]
@@ -106,10 +117,11 @@ def content_records(batch: Batch, positions: Iterator[int]) -> list[bytes]:
 
 
 def digest_of_batch(batch: Batch) -> int:
-    """Return the sum of the digests of the samples of *batch*.
+    """Return the sum of the digests of the samples of *batch*, as numbers.
 
-    The digest of a sample is the BLAKE2b digest of its key, and of the name of each field and the BLAKE2b digest of its
-    payload, in the order of `digest_columns`; their length as 8 bytes, big-endian, precedes key and names.
+    The digest of a sample is the BLAKE2b digest, of 32 bytes, of its key, then for each field its name and the BLAKE2b
+    digest of its payload, in the order of `digest_columns`. Before key and names is their length as 8 bytes,
+    big-endian.
     """
     from hashlib import blake2b
 
@@ -135,9 +147,12 @@ REPEATED_COUNTERS = "repeated_a", "repeated_b"  # samples whose key an earlier s
 
 
 class Change(NamedTuple):
-    """The result for a sample: *kind*, encoded *key*, position in A (*before*) and in B if there, changed *fields*.
+    """The result of comparing one key, or one sample.
 
-    A field that only A has begins with -, one that only B has with +.
+    `kind`: EQUAL, ADDED (only in B), REMOVED (only in A), CHANGED or REORDERED.
+    `key`: as `sortkeys.text_bytes` encodes it.
+    `before`, `position`: position in A and in B, 8 bytes big-endian; b"" if it is not there, or not asked for.
+    `fields`: names of the changed fields; one that only A has begins with -, one that only B has with +.
     """
 
     kind: str
@@ -150,7 +165,10 @@ class Change(NamedTuple):
 def _parse_records(
     records: Iterable[bytes], counts: Counter[str], repeated: str
 ) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Yield key, position and content of the sorted *records* of a side; count repeated keys as *repeated*."""
+    """Yield (encoded key, position, content) of each of *records*, the sorted content records of one side.
+
+    Adds the number of samples whose key the sample before has, too, to `counts[repeated]`.
+    """
     last = b""
     for record in records:
         end = record.index(b"\0\0") + 2
@@ -162,9 +180,10 @@ def _parse_records(
 
 
 def changes(records_a: Iterator[bytes], records_b: Iterator[bytes], counts: Counter[str]) -> Iterator[Change]:
-    """Yield the changes and the equal samples of the sorted *records_a*, of A, and *records_b*, of B, by key.
+    """Compare *records_a* and *records_b*, sorted content records of A and B; yield a `Change` for each sample, by key.
 
-    Adds the numbers of keys that occur again to *counts*, under REPEATED_COUNTERS.
+    The first sample of a key in A is compared with the first in B, and so on; equal samples are yielded, too. Adds to
+    *counts*, under REPEATED_COUNTERS, how many samples of each side have the key of an earlier one.
     """
     of_a, of_b = (
         _parse_records(side, counts, name) for side, name in zip((records_a, records_b), REPEATED_COUNTERS, strict=True)
@@ -186,14 +205,17 @@ def changes(records_a: Iterator[bytes], records_b: Iterator[bytes], counts: Coun
 
 
 def changed_fields(content_a: bytes, content_b: bytes) -> tuple[str, ...]:
-    """Return the fields that differ between the contents *content_a* and *content_b* of two records."""
+    """Return the names of the fields that differ between the contents of two records, sorted.
+
+    -name is only in *content_a*, +name only in *content_b*; other fields have different payloads.
+    """
     a, b = by_field(content_a), by_field(content_b)
     unlike = (field for field in sorted({*a, *b}) if a.get(field) != b.get(field))
     return tuple([("" if field in a and field in b else "-" if field in a else "+") + text(field) for field in unlike])
 
 
 def by_field(content: bytes) -> dict[bytes, list[bytes]]:
-    """Return the digests of each field in the *content* of a record: several if a sample has it several times.
+    """Return field -> digests of its payloads, from the *content* of a record: several if a sample has the field twice.
 
     The content is the part of the record after the position.
     """
@@ -208,10 +230,10 @@ def by_field(content: bytes) -> dict[bytes, list[bytes]]:
 
 
 def reordered(pairs: Iterable[bytes], sort: Callable[[Iterable[bytes]], Iterator[bytes]]) -> Iterator[Change]:
-    """Yield the samples that come after another sample in B than in A, in the order of B.
+    """Yield a REORDERED change for each sample whose predecessor in B is another one than in A, in the order of B.
 
-    Only samples that both have count: *pairs* are their positions in A and in B, and keys. *sort* sorts any number of
-    records.
+    Only samples of both count: *pairs* are records of position in A and position in B, 8 bytes each, and the key.
+    *sort* sorts any number of records. The changes have a position in B only.
     """
 
     def after() -> Iterator[bytes]:

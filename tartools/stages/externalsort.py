@@ -34,9 +34,9 @@ MERGE_BYTES = 32 << 20  # bytes of blocks held by a merge: fewer runs at once, i
 
 
 class SortedRun(NamedTuple):
-    """Bytes *start* to *end* of a scratch file: blocks of sorted records, as `pack_blocks` makes them.
+    """A run of sorted records: bytes *start* to *end* of the scratch *file*, as `write_run` wrote them.
 
-    Before each is its length, in 8 bytes. The largest block has *largest* bytes.
+    They are blocks of `pack_blocks`, each after its length in 8 bytes. *largest*: bytes of the largest block.
     """
 
     file: io.FileIO
@@ -46,7 +46,7 @@ class SortedRun(NamedTuple):
 
 
 class Spool:
-    """Records that come back in the order in which they were added, any number of times.
+    """A list of records (bytes) that may exceed memory; it can be iterated any number of times, in order.
 
     Holds: up to *memory* bytes; the others are in an unnamed file in *tmpdir*. Raises: StorageError.
     """
@@ -59,14 +59,14 @@ class Spool:
         self._runs: list[SortedRun] = []
 
     def add(self, record: bytes) -> None:
-        """Add *record*."""
+        """Append *record*; write the records in memory to the file if they exceed the limit."""
         self._buffer.append(record)
         self._size += len(record) + RECORD_OVERHEAD_BYTES
         if self._size > self._memory:
             self._write_buffer()
 
     def extend(self, records: Collection[bytes]) -> None:
-        """Add *records*, in their order."""
+        """Append *records*, in their order; write the records in memory to the file if they exceed the limit."""
         self._buffer += records
         self._size += sum(map(len, records)) + RECORD_OVERHEAD_BYTES * len(records)
         if self._size > self._memory:
@@ -83,7 +83,7 @@ class Spool:
 
 
 def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> Iterator[bytes]:
-    """Yield *records* sorted as bytes, once all have been read.
+    """Yield *records* (bytes) sorted, once all have been read.
 
     Holds: *memory* bytes, and 32 MiB while it merges, or two records if they are larger. Records that do not fit into
     *memory* are written to an unnamed file in *tmpdir*. Raises: StorageError.
@@ -116,9 +116,9 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
 
 
 def positions_of(numbers: Iterable[int], counts: Sequence[int]) -> Iterator[int]:
-    """Yield the positions in the input of *numbers*: task << POSITION_SHIFT, plus the position in the task.
+    """Yield the position in the whole input for each of *numbers*: task << POSITION_SHIFT, plus position in the task.
 
-    *counts*: number of samples of each task.
+    `counts`: number of samples of each task; complete when the first number comes.
     """
     begins: list[int] = []
     for number in numbers:
@@ -127,9 +127,9 @@ def positions_of(numbers: Iterable[int], counts: Sequence[int]) -> Iterator[int]
 
 
 def merge_groups(runs: list[SortedRun]) -> list[list[SortedRun]]:
-    """Return *runs* in groups that can be merged at once: of 64, or fewer if more than 32 MiB of blocks would be held.
+    """Return *runs* in groups of adjacent ones that can be merged at once: up to 64, with up to 32 MiB of blocks.
 
-    Each group but the last has two runs or more.
+    Each group but the last has two runs or more, even if their blocks are larger.
     """
     groups: list[list[SortedRun]] = []
     block_bytes = 0
@@ -147,7 +147,10 @@ def merge_groups(runs: list[SortedRun]) -> list[list[SortedRun]]:
 
 
 def write_run(records: Iterable[bytes], file: io.FileIO) -> SortedRun:
-    """Append sorted *records* to *file*; return the run that they make. Holds: 1 MiB, and a block."""
+    """Append *records*, which are in order, to *file* as blocks; return the run that they make.
+
+    Holds: 1 MiB, and a block.
+    """
     start, largest = file.tell(), 0
     writer = io.BufferedWriter(file, WRITE_BYTES)
     for block in pack_blocks(records):
@@ -158,12 +161,12 @@ def write_run(records: Iterable[bytes], file: io.FileIO) -> SortedRun:
 
 
 def pack_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield *records* in blocks, for `unpack_block`."""
+    """Yield *records* in blocks of up to 1,000 records and 256 KiB, each as bytes for `unpack_block`."""
     return map(marshal.dumps, in_parts(records, RECORDS_IN_BLOCK, BLOCK_BYTES))
 
 
 def in_parts(records: Iterable[bytes], max_records: int, max_bytes: int) -> Iterator[list[bytes]]:
-    """Yield lists of up to *max_records* records and *max_bytes* bytes; a larger record is alone."""
+    """Yield *records* in lists of up to *max_records* records and *max_bytes* bytes; a larger record is alone."""
     part: list[bytes] = []
     size = 0
     for record in records:
@@ -177,9 +180,9 @@ def in_parts(records: Iterable[bytes], max_records: int, max_bytes: int) -> Iter
 
 
 def sorted_blocks(groups: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield the records of *groups* in blocks, some 16,000 sorted together in a worker, so that the rest sorts faster.
+    """Yield the records of *groups* in blocks for `unpack_block`, some 16,000 sorted together, in a worker.
 
-    Holds: 16,000 records, or the records of a group if they are more.
+    The whole is not sorted, but sorts faster. Holds: 16,000 records, or the records of a group if they are more.
     """
     buffer: list[bytes] = []
     for group in groups:
@@ -191,19 +194,19 @@ def sorted_blocks(groups: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
 
 
 def unpack_block(block: bytes) -> list[bytes]:
-    """Return the records of *block*, which `pack_blocks` made."""
+    """Return the records in *block*, which `pack_blocks` made in a process of ours."""
     return marshal.loads(block)  # type: ignore[no-any-return]  # noqa: S302
 
 
 def records_of(blocks: Generator[bytes, None, None]) -> Iterator[bytes]:
-    """Yield the records of *blocks*, then close it."""
+    """Yield the records in *blocks*, a generator of blocks of `pack_blocks`, then close it."""
     with closing(blocks):
         for block in blocks:
             yield from unpack_block(block)
 
 
 def read_run(run: SortedRun) -> Iterator[bytes]:
-    """Yield the records of *run*, in order. Holds: one block."""
+    """Yield the records of *run*, in order, from its file. Holds: one block."""
     file, start, end, _ = run
     while start < end:
         size = int.from_bytes(read_range(file, start, start + LENGTH_BYTES), "big")

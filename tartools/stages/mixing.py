@@ -32,9 +32,10 @@ SOURCE_ENDED = object()
 
 
 class MixedSource(Generic[Item]):
-    """A source of a mixture: the items of *source*. It is to be closed.
+    """One source of a mixture, which can be iterated several times: the items (samples or row numbers) of *source*.
 
-    Each iteration reads them again. A *needed* source without items is an error. Holds: the batches of *source*.
+    `account`: counts the items as read. `needed`: True makes a source without items an error. It is to be closed.
+    Holds: the batches of *source*.
     """
 
     def __init__(self, source: ItemSource, account: Account, *, needed: bool) -> None:
@@ -48,7 +49,11 @@ class MixedSource(Generic[Item]):
         self._batches: Iterator[Any] = self._read() if self._is_indexed else iter(())
 
     def __iter__(self) -> Iterator[Item]:
-        """Return the items. Raises: StorageError if they can't be read again."""
+        """Return the items from the first on. Raises: StorageError at the second call if an input can't be read again.
+
+        Taking them raises SampleError for a needed source without items; StorageError if their number differs from that
+        of the first round.
+        """
         for url in self._urls if self._counts else ():
             if not storage.is_repeatable(url):
                 raise StorageError(
@@ -75,10 +80,10 @@ class MixedSource(Generic[Item]):
         self._counts.append(count)
 
     def count_remaining(self, read_all: bool) -> int | None:
-        """Return the number of samples not taken; None if large shards had to be read for it, unless *read_all*.
+        """Count the samples not taken in this round, as read; return their number, None if that takes too long.
 
-        They are counted as read. Indexed sources and tables are counted in any case. Of plain local shards only headers
-        are read, but compressed shards, and the streams of servers and commands, are read to their end.
+        Row numbers and tables are always counted. With *read_all*, so are plain local shards, of which only headers are
+        read; compressed shards, servers and commands never are, because they would be read to their end.
         """
         if not self._is_indexed and not all(is_table(url) or (read_all and is_plain(url)) for url in self._urls):
             return None
@@ -87,33 +92,33 @@ class MixedSource(Generic[Item]):
         return remaining
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading the source; close its batches."""
         with closing_upstream(self._batches):
             pass
 
 
 def is_plain(url: Url) -> bool:
-    """True if *url* is a local file that is not compressed."""
+    """True if *url* is a regular local file that is not compressed."""
     from tartools.shards.workers import is_compressed_file
 
     return storage.plain_size(url) is not None and not is_compressed_file(url)
 
 
 class Mixing(Generic[Item]):
-    """The items of *sources* in the proportions of *shares*, whole numbers above 0; to be iterated once.
+    """The items of *sources*, mixed at random in the proportions *shares*, whole numbers above 0; iterated once.
 
-    When a source ends, *stop* decides: "first" ends the mixture, "all" goes on without the source until all
-    have ended, and "longest" iterates the source once more, until each has ended once.
-    *total*: maximum of items. *rekey*: template of the new keys.
-    *account* gets the warnings about samples left out.
+    `stop`: what happens when a source ends: "first" ends the mixture, "all" goes on without the source until all have
+    ended, and "longest" iterates the source once more, until each has ended once.
+    `seed`: of the random order. `total`: the most items. `rekey`: template of the new keys, for advice in warnings.
+    `account`: gets the warnings, about samples left out and repeated keys.
 
     Attributes:
       taken: number of items of each source so far.
       rounds: number of restarts of each source.
       ended: numbers of the sources that have ended, in order.
 
-    Iterating yields (item, number of the source, round). Order: that of each source. Holds: the batches of
-    the sources, which are all open at once. A source without items can't be repeated, and has to raise an error itself.
+    Iterating yields (item, number of the source, round). Order: that of each source. Holds: the batches of the sources,
+    which are all open at once. A source without items can't be repeated, and has to raise an error itself.
     """
 
     def __init__(
@@ -140,12 +145,12 @@ class Mixing(Generic[Item]):
         self._repeated_key: bytes | None = None  # one of these that comes again
 
     def __iter__(self) -> Iterator[tuple[Item, int, int]]:
-        """Yield (item, number of the source, round); then report the samples left out."""
+        """Yield (item, number of the source, round), at most *total* of them; then report the samples left out."""
         yield from islice(self.mixed(), self._total)
         self._report()
 
     def mixed(self) -> Iterator[tuple[Item, int, int]]:
-        """Yield (item, number of the source, round), of all samples."""
+        """Yield (item, number of the source, round) until *stop* ends the mixture, without the limit *total*."""
         counts, rounds = self.taken, self.rounds
         going = [iter(source) for source in self._sources]
         live = list(range(len(going)))
@@ -177,7 +182,11 @@ class Mixing(Generic[Item]):
                     close()
 
     def warn_of_repeats(self, batches: Iterable[Any], keys: Callable[[Any], Iterable[bytes | None]]) -> Iterator[Any]:
-        """Yield *batches* of the items, with these *keys*; then warn if a key may have been written twice."""
+        """Yield *batches* of the mixed items unchanged; then warn if keys may have been written twice.
+
+        `keys(batch)`: returns the keys of a batch, None for an item without one. The first 10,000 keys are compared;
+        sources read again repeat theirs unless the template has `{round}` or `{index}`.
+        """
         batches = iter(batches)
         for batch in batches:
             if self._repeated_key is None:
@@ -217,7 +226,7 @@ class Mixing(Generic[Item]):
             account.warn("; left out: ".join([why, *([", ".join(descriptions)] if descriptions else [])]))
 
     def _warn_of_keys(self) -> None:
-        """Warn once if samples of the output may have the same key."""
+        """Warn once if samples of the output may have the same key; say how `--rekey` avoids it."""
         repeated = [number for number, rounds in enumerate(self.rounds) if rounds]
         if repeated and "{round" not in self._rekey and "{index" not in self._rekey:
             first = repeated[0]
@@ -235,7 +244,7 @@ class Mixing(Generic[Item]):
 
 
 def numbers(seed: int) -> Iterator[int]:
-    """Yield numbers below 2**64, evenly spread and in random order that depends on *seed*: see the module."""
+    """Yield random numbers below 2**64 without end, from *seed*; each 8 are spread evenly over that range."""
     random = scrambled(seed)
     begin = next(random)
     while True:
@@ -248,7 +257,7 @@ def numbers(seed: int) -> Iterator[int]:
 
 
 def scrambled(seed: int) -> Iterator[int]:
-    """Yield random numbers below 2**64: SplitMix64, which needs no import and is the same everywhere."""
+    """Yield random numbers below 2**64 without end, from *seed*: SplitMix64, which is the same everywhere."""
     state = seed
     while True:
         state = (state + GOLDEN_STEP) % HASH_RANGE

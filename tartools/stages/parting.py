@@ -41,11 +41,12 @@ def label_samples(
     check: Callable[[str], None],
     spread: Callable[[Counter[str]], object] | None,
 ) -> Iterator[tuple[Batches, Sequence[str]]]:
-    """Yield (batch, names of parts) for the samples of *run*, or the rows that list them: a name for each sample.
+    """Return an iterator of (batch, names of parts, one a sample) for the samples of *run*, or rows that list them.
 
-    They go to *parts* by the hash of the key; with *column* too so that each part gets its share of each value. With
-    *column* alone, each value is a part: `check(value)` raises ValueError if it can't be a name. Without both, all go
-    to the part "". *spread*, if given, is called first with the number of samples of each part.
+    `parts` alone: a sample goes to one of them by the hash of its key. `column` alone: each of its values is a part.
+    Both: to *parts* by the hash, so that each gets its share of the samples of each value. Neither: all to the part "".
+    `check(value)`: raises ValueError if a value of *column* can't be the name of a part.
+    `spread(counts)`: if given, called first with the number of samples of each part.
 
     Raises: SampleError for a missing value, or one that can't be a name; and if samples differ from those that were
     counted before.
@@ -80,7 +81,10 @@ def _counts(
     label: Callable[[Batch], Sequence[str]],
     of_keys: Callable[[Sequence[bytes]], Sequence[str]] | None = None,
 ) -> Counter[str]:
-    """Count samples by part: *label* returns the parts of a batch, *of_keys* of keys if these suffice."""
+    """Count the samples of *run* by part; *parts* without samples are counted as 0.
+
+    `label(batch)`: returns the part of each sample. `of_keys(keys)`: the same by keys alone, if these suffice.
+    """
     total = Counter({part.name: 0 for part in parts})
     for counts in run.label_counts(label, of_keys):
         total.update(counts)
@@ -88,17 +92,17 @@ def _counts(
 
 
 def by_key(parts: Sequence[shares.Part]) -> Callable[[Sequence[bytes]], list[str]]:
-    """Return a function that returns the part of each of some keys, by their hashes: they alone decide."""
+    """Return a function from keys to the names of their parts: of *parts*, chosen by the hash of the key alone."""
     names, number_of = [part.name for part in parts], shares.number_of
     ends = shares.upper_bounds([part.weight for part in parts])
     return lambda keys: [names[bisect_right(ends, number_of(key))] for key in keys]
 
 
 def by_value(column: Column, check: Callable[[str], None]) -> Callable[[Batch], list[str]]:
-    """Return a function that returns the part of each sample of a batch: the value of *column*.
+    """Return a function from a batch to the parts of its samples, which are their values of *column*.
 
-    `check(value)` raises ValueError if it can't be a name. The function raises SampleError, naming the sample, for such
-    a value, and for one too many.
+    `check(value)`: raises ValueError if it can't be a name. The function raises SampleError, naming the sample, for
+    such a value, for a missing one, and for the 1,001st distinct one.
     """
     values_seen: set[str] = set()
 
@@ -122,7 +126,7 @@ def by_value(column: Column, check: Callable[[str], None]) -> Callable[[Batch], 
 
 
 def values_of(batch: Batch, column: Column) -> list[str]:
-    """Return the value of *column*, as text, of each sample of *batch*. Raises: SampleError, naming one without any."""
+    """Return the value of *column* as text for each sample of *batch*. Raises: SampleError for one without any."""
     texts = texts_of_column(batch, column)
     if None in texts:
         sample = batch[texts.index(None)]
@@ -138,7 +142,10 @@ def values_of(batch: Batch, column: Column) -> list[str]:
 
 
 def entries(batch: Batch, column: Column) -> Iterator[bytes]:
-    """Yield the sort entries of samples of *batch*: value of *column*, hash of the key, key."""
+    """Yield a sort entry (bytes) for each sample of *batch*: value of *column*, hash of the key in 8 bytes, key.
+
+    Entries compare by value, then hash, then key.
+    """
     for value, key in zip(values_of(batch, column), batch.keys, strict=True):
         number = shares.number_of(key).to_bytes(LENGTH_BYTES, "big")
         yield text_bytes(value.encode("utf-8", "surrogatepass")) + number + text_bytes(key)
@@ -147,9 +154,12 @@ def entries(batch: Batch, column: Column) -> Iterator[bytes]:
 def stratified(
     run: Pass[Any], parts: Sequence[shares.Part], column: Column
 ) -> tuple[Counter[str], Iterator[tuple[Batches, Sequence[str]]]]:
-    """Return the number of samples of each of *parts*, and batches with part names as `label_samples`: see the module.
+    """Return (samples by part, batches with part names): each of *parts* gets its share of the samples of each value.
 
-    Holds: 100 MiB of records; the others are in unnamed files.
+    The share is exact to one sample: see the module. `column`: has the values. The second item yields (batch, names),
+    as `label_samples` does.
+    Holds: 100 MiB of records; the others are in unnamed files. Raises, while batches are taken: SampleError if samples
+    have changed.
     """
     from tartools.shards.workers import outputs  # most parts are chosen without a count
 
@@ -188,9 +198,10 @@ def stratified(
 def assign_parts(
     records: Iterator[bytes], parts: Sequence[shares.Part], counts: Counter[str], tmpdir: str | None
 ) -> Iterator[bytes]:
-    """Yield the position of each of *records*, sorted by value and hash, a digest of its entry, and its part.
+    """Assign each of *records*, entries with the position behind, sorted, to a part; yield records of that.
 
-    Counts the samples of each of *parts* in *counts*. Holds: 32 MiB of records.
+    They are: position, fingerprint of the entry, index of the part, 8 bytes each. The samples of one value get parts in
+    order, by the weights of *parts*. Adds the samples of each part to *counts*. Holds: 32 MiB of records.
     """
     for _, same in groupby(records, lambda record: record[: record.index(b"\0\0")]):
         spool = Spool(PARTING_MEMORY, tmpdir)
@@ -206,5 +217,5 @@ def assign_parts(
 
 
 def digest_of_entry(entry: bytes) -> bytes:
-    """Return a fingerprint of *entry*, by which a second reading checks that the sample is the same."""
+    """Return a fingerprint (8 bytes) of *entry*, by which a second reading checks that the sample is the same."""
     return blake2b(entry, digest_size=LENGTH_BYTES).digest()

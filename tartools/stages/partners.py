@@ -50,9 +50,9 @@ SAMPLE_OVERHEAD_BYTES = (
 
 
 def partners_of(batches: Pairs, memory: int, tmpdir: str | None) -> PartnersInMemory | PartnersOnDisk:
-    """Read *batches* of B; return an index that finds their values by key.
+    """Read B and return an index of it: in memory if it fits into *memory* bytes, else on disk in *tmpdir*.
 
-    Holds: *memory* bytes. Raises: SampleError if a key is there twice; the errors of *batches*.
+    `batches`: (keys, values) of adjacent samples. Raises: SampleError if a key is there twice; the errors of *batches*.
     """
     numbers: dict[bytes, int] = {}
     stored_values: list[bytes] = []
@@ -75,7 +75,7 @@ def partners_of(batches: Pairs, memory: int, tmpdir: str | None) -> PartnersInMe
 
 
 class PartnersInMemory:
-    """An index in memory: *values* of B, and their *numbers* by key. *example* is a key of B, None if B is empty."""
+    """An index of B in memory: *numbers* by key, of *values*. *example* is a key of B, None if B is empty."""
 
     def __init__(self, numbers: dict[bytes, int], values: Sequence[bytes]) -> None:
         self.example = next(iter(numbers), None)
@@ -84,7 +84,7 @@ class PartnersInMemory:
         self._marks = bytearray(len(values))
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """Return the values of B for *keys*, the keys of the next samples of A; None for a key that B lacks."""
+        """Return the values of B for *keys*, None for a key that B lacks; mark them as looked up for `left`."""
         numbers = list(map(self._numbers.get, keys))
         marks, values = self._marks, self._values
         for number in numbers:
@@ -93,24 +93,24 @@ class PartnersInMemory:
         return [None if number is None else values[number] for number in numbers]
 
     def has(self, key: bytes) -> bool:
-        """True if B has *key*. This is no look-up for `left`."""
+        """True if B has *key*. Does not mark it as looked up for `left`."""
         return key in self._numbers
 
     @property
     def left(self) -> int:
-        """Number of samples of B whose keys `find` has not looked up."""
+        """Number of samples of B whose keys `find` has not looked up so far."""
         return self._marks.count(0)
 
 
 def _pop_all(pairs: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield *pairs*, in order, and free each."""
+    """Yield *pairs* in order, and remove each from the list, so that its memory is freed."""
     pairs.reverse()
     while pairs:
         yield pairs.pop()
 
 
 def _first_repeated_key_error(before: list[bytes], keys: Sequence[bytes]) -> SampleError:
-    """Return the error that one of *keys*, which follow the keys *before*, is there twice."""
+    """Return the error of the first of *keys* that is among *before*, the keys of earlier samples, or repeated."""
     numbers_by_key = {key: number for number, key in enumerate(before)}
     for number, key in enumerate(keys, len(before)):
         if numbers_by_key.setdefault(key, number) != number:
@@ -119,7 +119,7 @@ def _first_repeated_key_error(before: list[bytes], keys: Sequence[bytes]) -> Sam
 
 
 class PartnersOnDisk:
-    """An index on disk: B sorted by key in a temporary file, in blocks; the first key of each block is in memory."""
+    """An index of B on disk: *pairs* (key, value) in a file, sorted, in blocks whose first keys are in memory."""
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]], memory: int, tmpdir: str | None) -> None:
         self._count = 0
@@ -133,11 +133,11 @@ class PartnersOnDisk:
         self.example = self._firsts[0] if self._firsts else None
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """Return the values of B for *keys*; None for a key that B lacks."""
+        """Return the values of B for *keys*, None for a key that B lacks; mark them as looked up for `left`."""
         return [self._value(key) for key in keys]
 
     def has(self, key: bytes) -> bool:
-        """True if B has *key*: no look-up for `left`."""
+        """True if B has *key*. Does not mark it as looked up for `left`."""
         return self._record(key) is not None
 
     @property
@@ -170,7 +170,7 @@ class PartnersOnDisk:
             self._places.append(self._places[-1] + len(data))
 
     def _value(self, key: bytes) -> bytes | None:
-        """Return the value of B for *key*, None if there is none; mark it as asked for."""
+        """Return the value of B for *key*, None if there is none; mark it as looked up for `left`."""
         record = self._record(key)
         if record is None:
             return None
@@ -199,7 +199,7 @@ class PartnersOnDisk:
 
 
 def repeated_key_error(key: bytes, first: int, second: int) -> SampleError:
-    """Return the error that samples number *first* and *second* of B both have *key*."""
+    """Return the error that samples number *first* and *second* of B, counted from 0, both have *key*."""
     name = key.decode("utf-8", "surrogateescape")
     return SampleError(
         f"B has the key {name!r} twice, so what to add is not clear: its samples number {first + 1:,} and "
@@ -228,7 +228,7 @@ class RowOptions(NamedTuple):
 
 
 class PartnerFinder:
-    """Finds partners of samples of A in *second*, B: its samples with the same keys. Counts keys of A with none."""
+    """Finds samples of B by keys of A, in the index *partners*; *second* reads B. Counts keys of A without one."""
 
     def __init__(self, partners: PartnersInMemory | PartnersOnDisk, second: SecondRows | SecondShards) -> None:
         self.second = second
@@ -240,7 +240,7 @@ class PartnerFinder:
         self._other_form: tuple[bytes, bytes] | None = None  # the first such key, and that in B
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """Return the values of B for *keys*; None for a key that B lacks."""
+        """Return the values of B for *keys*, the keys of the next samples of A; None for a key that B lacks."""
         values = self._partners.find(keys)
         if not self._asked and keys:
             self._example = keys[0]
@@ -252,7 +252,7 @@ class PartnerFinder:
         return values
 
     def _find_other_form(self, lost: Iterable[bytes]) -> None:
-        """Note the first of the *lost* keys that B has in another Unicode form."""
+        """Note the first of *lost*, keys that B lacks, that B has in another Unicode form: for a warning."""
         for key in lost:
             if not key.isascii():
                 self._looked_up += 1
@@ -262,7 +262,7 @@ class PartnerFinder:
                         return
 
     def checked(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield *batches*; after the last, check B, so that no output is committed if that fails.
+        """Yield *batches*, joined samples; after the last, check B, so that no output is committed if that fails.
 
         Raises: SampleError if B lacks a chosen field in all joined samples; StorageError if a file of B has changed.
         """
@@ -271,7 +271,7 @@ class PartnerFinder:
         self.second.check()
 
     def tell(self, account: Account, left_out: bool) -> None:
-        """Warn of samples of B without a partner, and of samples of A without one if these are *left_out*.
+        """Warn in *account* of samples of B without a partner, and of those of A if they were *left_out* of the output.
 
         If no sample of A had one, and all are left out, that is an omission: an empty output is hardly what was meant.
         """
@@ -312,10 +312,9 @@ def read_second(
     reading: Reading,
     memory: int,
 ) -> PartnerFinder:
-    """Read B from *urls*, with the options *rows* if it is rows; return the finder of partners.
+    """Read B from *urls*; return the finder of its samples by key. *rows*: options for B as files of rows.
 
-    *chosen*: the columns or fields of B to add.
-
+    `chosen`: the columns or fields of B to add. `account`: gets warnings, not the counts of B.
     Holds: *memory* bytes. Raises: SampleError if a key is in B twice; the errors of reading B.
     """
     own = Account(account.say, account.quiet)
@@ -337,7 +336,7 @@ def check_no_rows(urls: Sequence[str]) -> None:
 
 
 def form_by_name(url: str) -> str | None:
-    """Return the format of the rows in *url*, by its name: tsv, csv or jsonl; None if it is another name."""
+    """Return the format of rows that the name *url* shows: tsv, csv or jsonl; None for any other name, or a command."""
     name = Url(url).name.lower() if Url(url).scheme != "pipe" else ""
     return ROW_FORMATS.get(split_packed(name)[0].rpartition(".")[2])
 
@@ -345,7 +344,11 @@ def form_by_name(url: str) -> str | None:
 def source_of(
     urls: Sequence[str], rows: RowOptions, chosen: ChosenColumns, account: Account, reading: Reading
 ) -> SecondRows | SecondShards:
-    """Return a reader of B, *urls*, with the options *rows*. Raises: UsageError if they are both shards and rows."""
+    """Return a reader of B, *urls*: `SecondShards` for shards and tables of samples, `SecondRows` for files of rows.
+
+    `rows`, `chosen`: as for `read_second`. Raises: UsageError if they are both, or for an option of *rows* with
+    samples.
+    """
     forms = [rows.form or form_by_name(url) or ("parquet" if is_table(url) else "tar") for url in urls]
     for number, url in enumerate(urls if rows.key is None and not rows.form else ()):
         if forms[number] == "parquet" and lists_samples(url, chosen):
@@ -361,7 +364,10 @@ def source_of(
 
 
 def lists_samples(url: str, chosen: ChosenColumns) -> bool:
-    """True if the Parquet file *url* lists samples with the *chosen* fields, which are no columns of its own."""
+    """True if the Parquet file *url* is a table of samples whose fields have what *chosen* asks for, rather than rows.
+
+    False if it lacks columns of a table, or if a chosen word is one of its columns and no field.
+    """
     from tartools.tables import source
 
     with source.open_parquet(url) as table:
@@ -374,7 +380,7 @@ def lists_samples(url: str, chosen: ChosenColumns) -> bool:
 
 
 class SecondRows:
-    """B is files of rows: *urls*, with the format of each. *account* gets the bytes that are read."""
+    """Reads B as files of rows, *urls* with *forms*, to add *chosen* columns. *account* counts the bytes read."""
 
     def __init__(
         self, urls: Sequence[str], forms: Sequence[str], rows: RowOptions, chosen: ChosenColumns, account: Account
@@ -385,7 +391,7 @@ class SecondRows:
         self._format = RowFormat(rows.key, chosen, len(urls) == 1, rows.dots)
 
     def batches(self) -> Pairs:
-        """Yield keys and packed fields of adjacent rows."""
+        """Yield (keys, values) of adjacent rows: values are payloads of the `single` field, else packed fields."""
         account = self._account
         for url, form in self._files:
             if form == "parquet":
@@ -405,11 +411,11 @@ class SecondRows:
             account.shards_done += 1
 
     def single(self) -> bytes | None:
-        """Return the field to add if the values of `batches` are its payloads; None if there are several."""
+        """Return the only field to add, if values of `batches` are its payloads; None if they have several."""
         return self._format.single
 
     def members(self, key: bytes, packed: bytes) -> list[Member]:
-        """Return the members to add for *key*, given its *packed* fields, a value of `batches`."""
+        """Return the members to add to the sample *key*: *packed* is the value of its row in `batches`."""
         single = self._format.single
         fields = marshal.loads(packed) if single is None else [(single, packed)]  # noqa: S302  # from our own process
         return [tar.new_member(join_path(key, field), payload) for field, payload in fields]
@@ -419,7 +425,7 @@ class SecondRows:
 
 
 class SecondShards:
-    """B as shards and tables of samples, *urls*. Samples outside plain local files are copied to a temporary file."""
+    """Reads B as shards and tables, to add *chosen* fields. Copies samples outside plain local files to one file."""
 
     def __init__(self, urls: Sequence[str], chosen: ChosenColumns, account: Account, reading: Reading) -> None:
         self._urls = urls
@@ -431,7 +437,7 @@ class SecondShards:
         self._fields: dict[tuple[str, ...], list[tuple[int, bytes]]] = {}  # of samples with these: which, for which
 
     def batches(self) -> Pairs:
-        """Yield the keys and the packed locations of adjacent samples."""
+        """Yield (keys, values) of adjacent samples: a value is a packed `Location`, b"" if no field is to be added."""
         account = self._account
         with closing_upstream(sample_batches := read_batches(self._urls, account, self._reading)):
             for batch in self._explain_errors(sample_batches):
@@ -442,7 +448,7 @@ class SecondShards:
         account.check()
 
     def _explain_errors(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield *batches*; if B neither begins nor is named as a shard, the error says how to read it as rows."""
+        """Yield *batches*; if B is no shard by its name and its first bytes, its error says how to read it as rows."""
         read = False
         try:
             for batch in batches:
@@ -467,7 +473,7 @@ class SecondShards:
         return None
 
     def members(self, key: bytes, location: bytes) -> list[Member]:
-        """Return the members to add for *key*, from a *location* of `batches`. Raises: SampleError."""
+        """Return the members to add to *key*, whose value in `batches` is *location*. Raises: SampleError."""
         sample = self._files.sample(key, Location.unpack(location))
         members, names = sample.members, sample.fields
         if names not in self._fields:
@@ -481,7 +487,7 @@ class SecondShards:
         return [tar.renamed(members[at], join_path(key, field)) for at, field in self._fields[names]]
 
     def check(self) -> None:
-        """Raise SampleError if no sample had a field that was asked for; StorageError if a file has changed."""
+        """Raise SampleError if no joined sample had a field that was asked for; StorageError if a file has changed."""
         self._files.check()
         fields_seen = list(dict.fromkeys(name for names in self._fields for name in names))
         if fields_seen and (lost := " ".join(self._chosen.lost(fields_seen))):

@@ -32,7 +32,7 @@ MAX_SAMPLE_IN_MEMORY = 16 << 20  # bytes of one joined sample in memory
 class Location(NamedTuple):
     """The location of a sample: bytes *begin* to *end* of a local file, or of the scratch file if *in_scratch*.
 
-    *shard*: number, in `SampleFiles`, of the shard that the sample was read from; the file is that shard.
+    `shard`: number, in `SampleFiles`, of the shard that the sample was read from; the local file is that shard.
     """
 
     begin: int
@@ -41,12 +41,12 @@ class Location(NamedTuple):
     in_scratch: bool = False
 
     def pack(self) -> bytes:
-        """Return this as bytes, for `unpack`."""
+        """Return this location as 21 bytes, for `unpack`."""
         return LOCATION.pack(*self)
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Location":
-        """Return the location that `pack` made *packed*."""
+        """Return the location from *packed*, the bytes of `pack`."""
         return cls._make(LOCATION.unpack(packed))
 
 
@@ -59,7 +59,7 @@ def reopen(url: str) -> io.FileIO:
 
 
 class PartMember(NamedTuple):
-    """A member of a joined sample, with the number and the shard of the part that it comes from."""
+    """A *member* of a joined sample, from the part with the index *part*, which is in the shard (URL) *shard*."""
 
     part: int
     shard: str
@@ -67,10 +67,10 @@ class PartMember(NamedTuple):
 
 
 class SampleFiles:
-    """Stores samples until they are written: in the plain local files that have them, or in one scratch file.
+    """The places of samples until they are written: plain local files that have them, and one scratch file for others.
 
-    Shards have numbers. *urls* are numbered from the start, so that forks use the same numbers. 128 files
-    stay open.
+    Shards have numbers. `urls`: numbered from the start, so that forks use the same numbers; others get the next ones.
+    `tmpdir`: folder of the scratch file. Up to 128 files stay open.
     """
 
     def __init__(self, tmpdir: str | None, urls: Iterable[str] = ()) -> None:
@@ -85,7 +85,11 @@ class SampleFiles:
         self._copies: tar.Writer | None = None
 
     def location_of(self, batch: Batch) -> tuple[int, list[int]] | None:
-        """Return (shard number, bounds of the samples in the file) if *batch* is in one plain file; else None."""
+        """Return (shard number, bounds of the samples in its file) if *batch* is in one plain file, else None.
+
+        Bounds, in bytes: the begin of each sample, then the end of the last. Raises: StorageError if the file has
+        changed.
+        """
         file_and_bounds = batch.file()
         if file_and_bounds is None:
             return None
@@ -95,7 +99,7 @@ class SampleFiles:
         return shard, bounds
 
     def store(self, sample: Sample) -> Location:
-        """Return the location of *sample*; copy it unless it is in a plain file."""
+        """Return the location of *sample*; its bytes are copied to the scratch file unless they are in a plain file."""
         shard = self._number(sample.shard)
         file, start, end = extent(sample.members)
         if isinstance(file, io.FileIO) and not file.writable():  # scratch files are writable
@@ -104,7 +108,7 @@ class SampleFiles:
         return Location(*self._copy(sample), shard, True)
 
     def file(self, shard: int, in_scratch: bool) -> tuple[io.FileIO, str]:
-        """Return the file that holds samples of *shard*, and the URL of that shard: see `Location`."""
+        """Return (open file, shard URL) for samples of shard number *shard*: the scratch file if *in_scratch*."""
         return self._flushed_scratch() if in_scratch else self._file(shard), self._urls[shard]
 
     def gather(
@@ -115,7 +119,10 @@ class SampleFiles:
         shards: Sequence[int],
         in_scratch: Sequence[bool],
     ) -> Batch:
-        """Return samples in one batch, read into memory, given their *keys* and their locations by column."""
+        """Read samples from their files into memory; return them as one batch, in this order.
+
+        Each argument has one item a sample: `keys`; `begins` and `ends` in bytes; `shards`, numbers; `in_scratch`.
+        """
         places = list(zip(shards, in_scratch, strict=True))
         files_by_place = {place: self.file(*place) for place in dict.fromkeys(places)}
         files, sizes = [files_by_place[place][0] for place in places], list(map(sub, ends, begins))
@@ -126,15 +133,15 @@ class SampleFiles:
         return Batch.in_buffer(data, keys, list(accumulate(sizes, initial=0)), urls)
 
     def sample(self, key: bytes, location: Location) -> Sample:
-        """Return the sample *key* as a range of the file that holds it."""
+        """Return the sample *key* at *location*, as a range of the file that holds it; nothing is read yet."""
         begin, end, shard, in_scratch = location
         file, url = self.file(shard, in_scratch)
         return Sample.at(key, file, begin, end, url)
 
     def members(self, key: bytes, parts: Sequence[Location]) -> list[PartMember]:
-        """Return the members of all *parts* of the sample *key*.
+        """Return the members of all *parts*, locations of parts of the sample *key*, in order.
 
-        Many parts, or large ones, are copied to the scratch file first.
+        More than 64 parts, or more than 16 MiB of small ones, are copied to the scratch file first.
         """
         sizes = [location.end - location.begin for location in parts]
         small = sum(size for size in sizes if size <= MAX_SAMPLE_READ_WHOLE)
@@ -152,7 +159,7 @@ class SampleFiles:
 
     @property
     def identities(self) -> Identities:
-        """The number of each shard that holds samples, and the identity of its file."""
+        """(shard number, version of its file) for each shard whose plain file holds samples."""
         return list(self._identities.items())
 
     @property
@@ -161,17 +168,20 @@ class SampleFiles:
         return self._copies.size if self._copies is not None else 0
 
     def add_identities(self, identities: Identities) -> None:
-        """Add the *identities* of files in a fork. Raises: StorageError if a file had another version there."""
+        """Take over the *identities* of files that a fork read.
+
+        Raises: StorageError if a file had another version there than here.
+        """
         for shard, version in identities:
             self._require_version(shard, version)
 
     def check(self) -> None:
-        """Raise StorageError if one of the files has changed."""
+        """Raise StorageError if one of the plain files that hold samples has changed since it was first opened."""
         for shard in self._identities:
             self._require_version(shard, FileVersion.of(self._stdin.get(shard) or reopen(self._urls[shard])))
 
     def _require_version(self, shard: int, version: Sequence[int]) -> None:
-        """Raise StorageError if the file of *shard* had another *version* when it was first opened."""
+        """Record *version* as that of the file of *shard*; raise StorageError if another one was recorded before."""
         if self._identities.setdefault(shard, tuple(version)) != tuple(version):
             raise changed(self._urls[shard])
 
@@ -183,7 +193,7 @@ class SampleFiles:
         return number
 
     def _copy(self, sample: Sample) -> tuple[int, int]:
-        """Copy *sample* to the scratch file; return its start and end there."""
+        """Copy *sample* to the scratch file; return (begin, end) of its bytes there."""
         if self._copies is None:
             self._scratch = scratch_file(self._tmpdir)
             self._copies = tar.Writer(self._scratch)
@@ -217,9 +227,9 @@ class SampleFiles:
 
 
 def extent(members: tuple[Member, ...]) -> tuple[Source | None, int, int]:
-    """Return (source, begin, end): the bytes of one source that *members* fill, adjacent and with their headers.
+    """Return (source, begin, end): the bytes of one source that *members* fill, in order, with their headers.
 
-    The source is None if they come from several places, or need new headers.
+    (None, 0, 0) if they are in several sources, not adjacent, or need new headers.
     """
     begin = end = -1
     file: Source | None = None

@@ -16,7 +16,11 @@ Item = TypeVar("Item")  # a sample, or what stands for one
 
 
 class Word(NamedTuple):
-    """One word of a field specification: `a;b;c` or `new=a;b`."""
+    """One word of a field specification: `a;b;c` or `new=a;b`.
+
+    `choices`: names of fields, of which the first that a sample has is taken. `new`: the new name of the field, None to
+    keep it.
+    """
 
     choices: tuple[str, ...]
     new: str | None
@@ -26,7 +30,7 @@ class Word(NamedTuple):
 
 
 def parse_words(specs: Sequence[str] | None) -> list[Word]:
-    """Return the words of *specs*, separated by blanks. Raises: UsageError for a word with an empty name.
+    """Return the words in *specs*, separated by blanks; [] if None. Raises: UsageError for an empty name.
 
     >>> parse_words(["jpg;png", "label=cls"])[1]
     Word(choices=('cls',), new='label')
@@ -62,7 +66,10 @@ def take_first(samples: Iterable[Item], max_count: int) -> Iterator[Item]:
 
 
 def take_slice(samples: Iterable[Item], chosen: slice, account: Account) -> Iterator[Item]:
-    """Yield the samples with numbers in the slice *chosen*, which has no negatives; leave out the others."""
+    """Yield the samples whose numbers, from 0, are in the slice *chosen*, which has no negatives; read no further.
+
+    Counts the others, up to the last of these, as left out.
+    """
     numbers = range(*chosen.indices(sys.maxsize))
     last = numbers[-1] if numbers else -1
     for number, sample in enumerate(samples if numbers else ()):
@@ -82,13 +89,15 @@ def fields(
     *,
     verbatim: bool = False,
 ) -> Iterator[Sample]:
-    """Yield *samples* with only the members that *words* select (all if empty), without *dropped* fields.
+    """Yield *samples* with only the members that *words* select (all if empty), without the fields *dropped*.
 
-    A word selects every member of the first of its fields that the sample has; case is ignored unless *verbatim*.
-    Members keep their order. A sample without a member left is left out. `account.check` warns if no sample had a field
-    that is *dropped*; it may be called before the end, where a later stage stops.
+    A word selects every member of the first of its fields that the sample has, and may rename it; case is ignored
+    unless *verbatim*. Members keep their order. A sample without a member left is left out, and counted so in
+    *account*.
+    Adds a check to `account.watched`: it raises SampleError if no sample had any field of a word, and warns if no
+    sample had a field that is *dropped*. It may be called before the end, where a later stage stops.
 
-    Raises: SampleError if two members would get one name; `account.check` does if no sample had any field of a word.
+    Raises: SampleError if two members would get one name.
     """
     fold: Callable[[str], str] = str if verbatim else str.lower
     unwanted = {fold(name): name for name in dropped}
@@ -131,7 +140,11 @@ def _choose_fields(
     fold: Callable[[str], str],
     unseen: dict[Word, None],
 ) -> list[tuple[int, str | None]]:
-    """Return (index, new name or None) for the fields *names* to pass on; remove words that match from *unseen*."""
+    """Return (index, new name or None) of the fields among *names* to pass on; twice if two words ask for one.
+
+    `fold`: makes names equal that count as one. `unwanted`: folded names to drop. `unseen`: words that no sample had so
+    far; those that match are removed.
+    """
     folded = [fold(name) for name in names]
     if not words:
         return [(at, None) for at, name in enumerate(folded) if name not in unwanted]
@@ -153,9 +166,10 @@ def by_specs(
     *,
     verbatim: bool = False,
 ) -> Iterator[Sample]:
-    """Return *samples* with the members that *specs* select and *excluded* does not name, as `fields` does.
+    """Return *samples* with only the fields that *specs* select, without those that *excluded* names: see `fields`.
 
-    Both are words separated by blanks; without any, all members stay. Raises: UsageError for a bad word.
+    Both are texts of words separated by blanks; without any, *samples* is returned as it is. Case is ignored unless
+    *verbatim*. Raises: UsageError for a bad word.
     """
     if not (specs or excluded):
         return samples
@@ -175,9 +189,11 @@ def rekey(samples: Iterable[Sample], template: str, *, verbatim: bool = False) -
 
 
 def keyer(template: str, more_numbers: Sequence[str] = (), *, verbatim: bool = False) -> Callable[..., Sample]:
-    """Return a function that gives a sample a new key, filled in as *template* says; see `rekey`.
+    """Return a function that gives a sample a new key, made from *template*.
 
-    It is called with the sample and with keywords: `index`, and *more_numbers* that the template may use.
+    The template has {key}, {shard}, {index} and names of text fields, compared without case unless *verbatim*. The
+    function takes the sample and keywords: `index`, and *more_numbers*, names of numbers that the template may use,
+    too.
 
     Raises: UsageError for a bad template. The function raises SampleError for a key that would not read back (empty, or
     with a dot in its base name), a field that is missing or no text, and a key with fields in it that is absolute or
@@ -203,9 +219,9 @@ def keyer(template: str, more_numbers: Sequence[str] = (), *, verbatim: bool = F
 
 
 def _parse_template(template: str, numbers: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Return *template* with placeholders for `str.format`, and the names of fields by placeholder.
+    """Return *template* with placeholders for `str.format`, and placeholder -> name of a field for those of fields.
 
-    Raises: UsageError.
+    `numbers`: names in the template that are no fields, besides key and shard. Raises: UsageError for a bad template.
     """
     from string import Formatter
 
@@ -233,7 +249,7 @@ def _bad_template(template: str, numbers: Sequence[str]) -> UsageError:
 
 
 def _text_field(sample: Sample, field: str, verbatim: bool) -> str:
-    """Return the value of *field* as text. Raises: SampleError if it is missing, or not UTF-8."""
+    """Return the value of *field* as text; case matters if *verbatim*. Raises: SampleError if missing, or no UTF-8."""
     payload = sample.get(field, verbatim=verbatim)
     if payload is None:
         have = field_list(sample.fields)
@@ -253,7 +269,10 @@ def base_name(url: str) -> str:
 
 
 def with_key(sample: Sample, key: bytes) -> Sample:
-    """Return *sample* with another key. Raises: SampleError if it would not read back."""
+    """Return *sample* with the key *key*, its members renamed. Raises: SampleError if it would not read back.
+
+    So a key may not be empty, have a NUL byte, or have a dot in its last part.
+    """
     members = []
     for member in sample.members:
         field = split_path(member.path)[1]

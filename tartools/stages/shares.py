@@ -15,7 +15,7 @@ SHARE_TOLERANCE = 1000  # shares may differ from 1 in sum by one of these parts 
 
 
 def number_of(key: bytes) -> int:
-    """Return the number of *key*, below 2**64.
+    """Return the hash of *key* as a number below 2**64: BLAKE2b of 8 bytes, big-endian.
 
     >>> number_of(b"a") / HASH_RANGE
     0.25379361057584854
@@ -24,7 +24,7 @@ def number_of(key: bytes) -> int:
 
 
 def number_with(seed: int) -> Callable[[bytes], int]:
-    """Return a function that returns a number of a key, below 2**64, which depends on *seed* too."""
+    """Return a function that returns the hash of a key as a number below 2**64, another one for each *seed*."""
     secret = blake2b(b"%d" % seed).digest()
     return lambda key: int.from_bytes(blake2b(key, digest_size=8, key=secret).digest(), "big")
 
@@ -49,9 +49,9 @@ def ratio(text: str, maximum: int = 1) -> tuple[int, int]:
 
 
 def bound(text: str) -> int:
-    """Return the lowest number whose fraction is *text* or more: a number from 0 to 1, such as 0.9 or 1/3.
+    """Return the lowest hash number (below or at 2**64) whose fraction of 2**64 is at least *text*, such as 0.9 or 1/3.
 
-    Raises: ValueError.
+    Raises: ValueError if *text* is no number from 0 to 1.
 
     >>> bound("0.5") == bound("1/2") == HASH_RANGE // 2
     True
@@ -61,7 +61,9 @@ def bound(text: str) -> int:
 
 
 def span(text: str) -> range:
-    """Return the numbers of the keys in the range of fractions *text*, `LO:HI`. Raises: ValueError.
+    """Return the range of hash numbers for the range of fractions *text*, `LO:HI`, LO included; 0 and 1 by default.
+
+    Raises: ValueError if it is none, or empty.
 
     >>> span("0:0.5") == range(0, 1 << 63)
     True
@@ -119,7 +121,9 @@ def parsed_parts(text: str) -> tuple[Part, ...]:
 
 
 def upper_bounds(weights: Sequence[int]) -> list[int]:
-    """Return the upper bound of the part of each of *weights* in the range from 0 to 2**64; the last is 2**64.
+    """Return the upper bound of each part, if parts with these *weights* divide the range from 0 to 2**64 in order.
+
+    The last bound is 2**64.
 
     >>> [bound / HASH_RANGE for bound in upper_bounds([1, 1, 2])]
     [0.25, 0.5, 1.0]

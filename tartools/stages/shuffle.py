@@ -15,9 +15,10 @@ Item = TypeVar("Item")  # a sample, or what stands for one
 
 
 def shuffle_buffer(samples: Iterable[Item], size: int, seed: int, account: Account) -> Iterator[Item]:
-    """Yield *samples* through a shuffle buffer of *size* samples: each one leaves it at random.
+    """Yield *samples* in random order, through a buffer of *size* samples: for each that comes in, a random one leaves.
 
-    Holds: *size* samples, so they should be owned. Those in the buffer when the consumer stops are left out.
+    `seed`: equal seeds and inputs give equal orders. Holds: *size* samples, so they should be owned. Samples in the
+    buffer when the consumer stops are counted as left out.
     """
     import random
 
@@ -40,7 +41,7 @@ def shuffle_buffer(samples: Iterable[Item], size: int, seed: int, account: Accou
 def interleave(shards: Iterable[Iterator[Item]], max_open: int) -> Iterator[Item]:
     """Yield one sample from each of *max_open* open *shards* in turn; the next shard replaces one that has ended.
 
-    Holds: *max_open* open shards.
+    `shards`: an iterator of samples for each shard, opened when its turn comes. Holds: *max_open* open shards.
     """
     waiting = iter(shards)
     opened: list[Iterator[Item]] = []
@@ -61,9 +62,10 @@ def interleave(shards: Iterable[Iterator[Item]], max_open: int) -> Iterator[Item
 
 
 def draw(samples: Iterable[Sample], count: int, seed: int, account: Account) -> Iterator[Sample]:
-    """Yield *count* of *samples* at random, without repetition; all of them if there are fewer. Leave out the others.
+    """Yield *count* of *samples*, drawn at random without repetition; all if there are fewer.
 
-    Order: input order. Holds: *count* samples, owned; the first is yielded when the input has ended.
+    Counts the others as left out. Order: that of the input. Holds: *count* samples, owned; the first is yielded when
+    the input has ended.
     Vitter, "Random Sampling with a Reservoir" (ACM TOMS 11, 1985), algorithm R.
     """
     import random  # takes 10 ms, so import it only when needed

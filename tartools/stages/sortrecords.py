@@ -45,11 +45,11 @@ class SampleRecord(NamedTuple):
 
     @property
     def location(self) -> Location:
-        """The bytes of the sample."""
+        """The location of the sample's bytes, in a plain file or the scratch file."""
         return Location(self.begin, self.end, self.shard, self.in_scratch)
 
     def pack(self, position: int) -> bytes:
-        """Return the record of the sample at *position* in the input."""
+        """Return the record as bytes that compare in sort order; *position*: number of the sample in the input."""
         sort_key, key, begin, end, shard, in_scratch, never_joined = self
         tail = SAMPLE_TAIL.pack(begin, end, shard, in_scratch, len(key), never_joined)
         return sort_key + position.to_bytes(SORT_POSITION_BYTES, "big") + key + tail
@@ -72,7 +72,7 @@ class RowRecord(NamedTuple):
     never_joined: bool
 
     def pack(self) -> bytes:
-        """Return the record."""
+        """Return the record as bytes that compare in sort order."""
         sort_key, key, row, fields, never_joined = self
         tail = ROW_TAIL.pack(fields, len(key), never_joined)
         return sort_key + row.to_bytes(SORT_POSITION_BYTES, "big") + key + tail
@@ -89,9 +89,10 @@ def pack_samples(
     shard: int,
     never_joined: Sequence[bool],
 ) -> Iterator[bytes]:
-    """Yield the records of samples that are adjacent in a file, the first at *position*: see `SampleRecord.pack`.
+    """Yield the packed records of samples that are adjacent in a plain file: as `SampleRecord.pack`, but faster.
 
-    *bounds*: the byte at which each begins, then the end of the last.
+    `sort_keys`, `keys`, `never_joined`: of each sample. `position`: number of the first in the input. `bounds`: the
+    byte at which each begins, then the end of the last. `shard`: number of the shard in `SampleFiles`.
     """
     pack, size = SAMPLE_TAIL.pack, SORT_POSITION_BYTES
     samples = zip(sort_keys, count(position), keys, bounds, islice(bounds, 1, None), never_joined, strict=False)
@@ -100,7 +101,7 @@ def pack_samples(
 
 
 def unpack_samples(records: Iterable[bytes]) -> Iterator[SampleRecord]:
-    """Yield the *records* of samples unpacked, in their order."""
+    """Yield a `SampleRecord` for each of *records*, packed ones of samples, in their order."""
     make = tuple.__new__  # half of what SampleRecord(...) costs
     unpack, size = SAMPLE_TAIL.unpack_from, SAMPLE_TAIL.size
     for packed in records:
@@ -112,7 +113,7 @@ def unpack_samples(records: Iterable[bytes]) -> Iterator[SampleRecord]:
 
 
 def unpack_rows(records: Iterable[bytes]) -> Iterator[RowRecord]:
-    """Yield the *records* of rows unpacked, in their order."""
+    """Yield a `RowRecord` for each of *records*, packed ones of rows, in their order."""
     unpack, make, size = ROW_TAIL.unpack_from, tuple.__new__, ROW_TAIL.size
     for packed in records:
         tail = len(packed) - size
@@ -126,9 +127,10 @@ def unpack_rows(records: Iterable[bytes]) -> Iterator[RowRecord]:
 
 
 def choose_equal_values(records: Iterable[Record], order: Order, account: Account) -> Iterator[list[Record]]:
-    """Yield each of sorted *records* in a list of its own; if *order* is unique, only one record of equal sort keys.
+    """Yield each of *records*, which are sorted, in a list of its own; with `order.unique`, one record of each value.
 
-    Samples without a value are never equal. Holds: one record.
+    It keeps the first or last of those with equal sort keys, and counts the others in *account* as left out. Samples
+    without a value are never equal. Holds: one record.
     """
     for value, equal in groupby(records, itemgetter(0)):
         if order.unique is None or value in (sortkeys.MISSING_FIRST, sortkeys.MISSING_LAST):
@@ -143,9 +145,10 @@ def choose_equal_values(records: Iterable[Record], order: Order, account: Accoun
 
 
 def join_equal_keys(records: Iterable[Record], order: Order, account: Account) -> Iterator[list[Record]]:
-    """Yield the parts of each sample: lists of sorted *records* with one key, in order of their first records.
+    """Yield a list of records for each sample: those of *records*, which are sorted, with one key.
 
-    Holds: the records of equal sort keys.
+    Order: that of their first records. `order`, `account`: see `parts_by_sample`. Holds: the records of equal sort
+    keys.
     """
     for _, same in groupby(records, itemgetter(0)):
         equal = list(same)
@@ -153,10 +156,11 @@ def join_equal_keys(records: Iterable[Record], order: Order, account: Account) -
 
 
 def parts_by_sample(equal: list[Record], order: Order, account: Account) -> list[list[Record]]:
-    """Return *equal* records as one list for each sample.
+    """Return the records *equal*, of one sort key, in a list for each sample, whose parts have one key.
 
-    Different keys may be equal as numbers: if *order* is unique, one of them is kept. A member without a field is a
-    sample of its own, even if its name is the key of another sample.
+    Different keys may have one sort key, such as 1 and 01 as numbers: with `order.unique`, one of these samples is
+    kept, and the records of the others are counted in *account* as left out. A member without a field is a sample of
+    its own, even if its name is the key of another sample.
     """
     samples: dict[tuple[bytes, int], list[Record]] = {}
     for number, record in enumerate(equal):

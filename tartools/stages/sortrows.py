@@ -38,10 +38,11 @@ KEYS_SORTED_AT_ONCE = 1 << 20  # sort keys that are sorted at once
 def sorted_rows(
     records: Iterable[bytes], order: Order, account: Account, memory: int, tmpdir: str | None
 ) -> Iterator[int]:
-    """Yield the rows of *records*, sorted by *order*. The sort is stable.
+    """Yield the row numbers of the packed `RowRecord`s *records*, sorted by *order*. The sort is stable.
 
-    Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*.
-    Raises: UnsortableRowsError if rows have one key and different fields; the errors of *records*.
+    By key, rows of one key must have the same fields; one of them is kept, as `order.unique` says. `account`: counts
+    the others as left out. Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*.
+    Raises: UnsortableRowsError if rows have one key, and none may be chosen; the errors of *records*.
     """
     arrange = join_equal_keys if order.by_key else choose_equal_values
     sorted_records = unpack_rows(external_sort(records, memory, tmpdir))
@@ -50,7 +51,7 @@ def sorted_rows(
 
 
 def shuffled_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]:
-    """Yield the numbers of *count* rows, shuffled by *order* as samples are.
+    """Yield the numbers 0 to *count* - 1 in random order, by the seed of *order*, as samples are shuffled.
 
     Holds: some 40 MB; the sort keys are in an unnamed file in *tmpdir*.
     """
@@ -76,7 +77,7 @@ def shuffled_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]
 
 
 def has_values(inputs: RowInputs, order: Order) -> bool:
-    """True if the columns of all *inputs* have the values by which *order* sorts."""
+    """True if columns of all *inputs* have the values by which *order* sorts, so that no sample has to be read."""
     column = order.column.choices[0]
     if order.kind == "shuffle" or column in PSEUDO_FIELDS:
         column = schema.KEY_COLUMN if order.by_key else schema.SHARD_COLUMN  # the others are known of every row
@@ -86,9 +87,9 @@ def has_values(inputs: RowInputs, order: Order) -> bool:
 
 
 def records_from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[bytes]:
-    """Yield a record for each row of *inputs*, in order; count the samples as read.
+    """Yield a packed `RowRecord` for each row of *inputs*, in order, from its columns; count the samples as read.
 
-    Raises: UnsortableRowsError if a row has no key, and samples are sorted by key.
+    Raises: UnsortableRowsError if samples are sorted by key, and a row has none.
     """
     encode_key, encode_value = sortkeys.key_encoder(order), sortkeys.value_encoder(order)
     pseudo = order.column.choices[0] in PSEUDO_FIELDS
@@ -122,7 +123,11 @@ def records_from_columns(inputs: RowInputs, order: Order, account: Account) -> I
 
 
 def texts_of_rows(rows: Any, name: str, first: int, shards: Sequence[str]) -> Iterable[str | None]:
-    """Return the values of the column *name* of *rows* as text, None for null; *first* is the number of the first."""
+    """Return the value of the column *name* as text for each row of *rows*, a record batch; None for null.
+
+    `name`: also `__index__`, `__shard__` or `__size__` (bytes of the sample). `first`: number of the first row.
+    `shards`: URL of each row's shard.
+    """
     if name == INDEX_NAME:
         return map(str, range(first, first + len(rows)))
     if name == schema.SHARD_COLUMN:
@@ -134,9 +139,10 @@ def texts_of_rows(rows: Any, name: str, first: int, shards: Sequence[str]) -> It
 
 
 def kinds_of(rows: Any, numbers_by_fields: dict[bytes, int]) -> Iterable[int]:
-    """Return a number for the fields of each of *rows*, the same for the same fields: 0 for none.
+    """Return for each of *rows*, a record batch, a number that stands for its set of fields; 0 for no fields.
 
-    *numbers_by_fields*: the numbers of the combinations so far; new ones are added.
+    `numbers_by_fields`: the numbers given so far; new ones are added. UNKNOWN_FIELDS for all rows if the table does not
+    say.
     """
     import numpy as np
 
@@ -153,9 +159,10 @@ def kinds_of(rows: Any, numbers_by_fields: dict[bytes, int]) -> Iterable[int]:
 
 
 def records_from_samples(run: Pass[int], order: Order, counts: list[int]) -> Iterator[bytes]:
-    """Yield a record for each sample of *run*, in the order of its rows.
+    """Read all samples of *run*; yield a packed `RowRecord` for each, in the order of its rows.
 
-    Reads all samples. The numbers of rows begin anew in each task; *counts* gets the rows of each task.
+    Row numbers are task number << POSITION_SHIFT plus the number in the task: see `positions_of`. `counts`: gets the
+    number of rows of each task.
     """
     encode = sortkeys.encoder(order)
 
@@ -177,9 +184,10 @@ def records_from_samples(run: Pass[int], order: Order, counts: list[int]) -> Ite
 def positions_by_columns(
     inputs: RowInputs, order: Order, account: Account, memory: int, tmpdir: str | None
 ) -> Iterator[int] | None:
-    """Return the numbers of the rows of *inputs*, sorted by *order*; None if they lack the values, or a key.
+    """Return the row numbers of *inputs* in the order of *order*, from columns; None if they lack the values.
 
-    The samples are counted in *account*. Holds: *memory* bytes, 16 MiB at most. Raises: UnsortableRowsError, see there.
+    Counts the samples in *account*. Holds: *memory* bytes, 16 MiB at most. Raises: UnsortableRowsError if a row has no
+    key, or rows have one key and none may be chosen.
     """
     if not has_values(inputs, order):
         return None
@@ -191,9 +199,10 @@ def positions_by_columns(
 
 
 def positions_by_samples(run: Pass[int], inputs: RowInputs, order: Order, memory: int) -> Iterator[int]:
-    """Return the numbers of the rows *inputs* of *run*, sorted by values that are read from the samples.
+    """Return the row numbers of *inputs*, the rows of *run*, in the order of *order*, by values read from the samples.
 
-    Holds: *memory* bytes. Raises: UnsortableRowsError if rows have one key and different fields.
+    Counts the samples in the account of *run*. Holds: *memory* bytes, 16 MiB at most. Raises: UnsortableRowsError if
+    rows have one key.
     """
     counts: list[int] = []  # samples of each task
     records = records_from_samples(run, order, counts)
@@ -204,7 +213,10 @@ def positions_by_samples(run: Pass[int], inputs: RowInputs, order: Order, memory
 
 
 def _choose_row(parts: list[RowRecord], order: Order, account: Account) -> RowRecord:
-    """Return the record of *parts*, rows with one key and the same fields, that *order* keeps."""
+    """Return the first or last of *parts*, records of rows with one key, as `order.unique` says; count the others.
+
+    Raises: UnsortableRowsError if `order.unique` is None, or the rows have different or unknown fields.
+    """
     fields = {part.fields for part in parts}
     if order.unique is None or len(fields) > 1 or UNKNOWN_FIELDS in fields:
         raise UnsortableRowsError(

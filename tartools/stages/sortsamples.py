@@ -47,14 +47,15 @@ def sorted_batches(
     memory: int = DEFAULT_SORT_MEMORY,
     tmpdir: str | None = None,
 ) -> Iterator[Batch]:
-    """Yield the samples of *index*, whose bytes are in *files*, sorted by *order*. The sort is stable.
+    """Yield the samples that the records *index* locate in *files*, sorted by *order*, in batches. The sort is stable.
 
-    By `__key__`, all members of one key become one sample. In a batch, no two samples side by side have one key.
-    The whole *index* is read before the first batch is yielded.
+    `index`: records of `index_records`, all read before the first batch is yielded. By `__key__`, all members of one
+    key become one sample. In a batch, no two samples side by side have one key. `account`: counts joined and left-out
+    samples.
 
     Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*; 128 open files; two batches of 1 MiB.
-    Raises: SampleError if a joined sample has a field twice; StorageError if a file has changed meanwhile; what
-    *index* raises.
+    Raises: SampleError if a joined sample has a field twice; StorageError if a file has changed meanwhile; what *index*
+    raises.
     """
     records = external_sort(index, memory, tmpdir)
     arrange = join_equal_keys if order.by_key else choose_equal_values
@@ -65,8 +66,10 @@ def sorted_batches(
 def gather_batches(
     record_lists: Iterable[list[SampleRecord]], order: Order, account: Account, files: SampleFiles
 ) -> Iterator[Batch]:
-    """Yield samples, given the records of their parts: small samples in batches read into memory, large ones alone.
+    """Yield the sample of each of *record_lists*: small ones in batches read into memory, others alone.
 
+    Each list has the record of a sample, or the records of its parts, which are joined. `account`: counts joined and
+    left-out parts. In a batch, no two samples side by side have one key.
     Holds: 1 MiB, and up to 16 MiB of a joined sample.
     """
     small: list[SampleRecord] = []
@@ -93,16 +96,18 @@ def gather_batches(
 
 
 def read_batch(records: Sequence[SampleRecord], files: SampleFiles) -> Batch:
-    """Return the samples of *records* in one batch, read into memory."""
+    """Read the samples of *records* from *files* into memory; return them as one batch, in the order of *records*."""
     _, keys, begins, ends, shards, in_scratch, _ = zip(*records, strict=True)
     return files.gather(keys, begins, ends, shards, in_scratch)
 
 
 def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, position: int = 0) -> Iterator[bytes]:
-    """Yield a record for each sample of *batches*, in input order; the first has number *position*.
+    """Yield a packed `SampleRecord` for each sample of *batches*, in input order, for sorting by *order*.
 
-    Samples in plain local files stay there; *files* copies all others to its scratch file.
-    Raises: SampleError if a value is missing or not of its kind, or if a sample has a field twice.
+    `position`: number of the first sample. Samples in plain local files stay there; *files* copies all others to its
+    scratch file.
+    Raises: SampleError if a value is missing or not of its kind; or, sorted by key, if a sample has a field twice and
+    `order.unique` is None.
     """
     encode, encode_key = sortkeys.encoder(order), sortkeys.key_encoder(order)
     for batch in batches:
@@ -127,11 +132,12 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
 
 
 def index_blocks(task: ShardTask[samplefiles.Identities], order: Order, files: SampleFiles) -> Iterator[bytes]:
-    """Yield the records of *task* in blocks; they sort after records of earlier tasks with equal sort keys.
+    """Yield the records of the samples of *task* (see `index_records`) in blocks, and set its result.
 
-    The result of the task: identities of the files that hold the samples.
-    Raises: SampleError as `index_records` does; RestartError if a sample has to be copied in a worker, with which the
-    scratch file would end.
+    Of records with equal sort keys, those of earlier tasks sort first. Result: identities of the files that hold the
+    samples.
+    Raises: SampleError as `index_records` does; RestartError if a worker had to copy a sample, since the scratch file
+    would end with it.
     """
     copied = files.copied
     yield from pack_blocks(index_records(task.batches, order, files, task.number << POSITION_SHIFT))
@@ -141,7 +147,11 @@ def index_blocks(task: ShardTask[samplefiles.Identities], order: Order, files: S
 
 
 def record_of_sample(sample: Sample, sort_key: bytes, order: Order, files: SampleFiles) -> SampleRecord:
-    """Return the record of *sample*, copying its bytes where necessary. Raises: SampleError if it has a field twice."""
+    """Return the record of *sample* with *sort_key*; copy its bytes to the scratch file if no plain file has them.
+
+    Sorting by key, fields that occur twice are reduced to one if *order* says which. Raises: SampleError if it does not
+    say.
+    """
     if order.by_key and has_duplicates(sample.members):
         members = [PartMember(0, sample.shard, member) for member in sample.members]
         sample = sample.with_members(part_member.member for part_member in distinct_members(sample.key, members, order))
@@ -149,8 +159,9 @@ def record_of_sample(sample: Sample, sort_key: bytes, order: Order, files: Sampl
 
 
 def join(parts: list[SampleRecord], order: Order, account: Account, files: SampleFiles) -> Sample:
-    """Return the sample joined from *parts*; its members keep the order of the input.
+    """Return the sample joined from the records *parts*, all of one key; its members keep the order of the input.
 
+    `account`: counts parts as joined, or left out if none of their members is kept.
     Raises: SampleError if it would hold a field twice and *order* does not say which one to keep.
     """
     key, locations = parts[0].key, [part.location for part in parts]
@@ -163,9 +174,9 @@ def join(parts: list[SampleRecord], order: Order, account: Account, files: Sampl
 
 
 def distinct_members(key: str, members: Iterable[PartMember], order: Order) -> list[PartMember]:
-    """Return *members* of the sample *key* with each path once: the first or the last, as *order* says.
+    """Return *members* of the sample *key*, of each path only the first or the last, as `order.unique` says.
 
-    Raises: SampleError if a path occurs twice and *order* does not say which one to keep.
+    Raises: SampleError if a path occurs twice and `order.unique` is None.
     """
     by_path: dict[bytes, PartMember] = {}
     for part_member in members:
@@ -186,5 +197,5 @@ def distinct_members(key: str, members: Iterable[PartMember], order: Order) -> l
 
 
 def has_duplicates(members: Sequence[Member]) -> bool:
-    """Return whether two of *members* (possibly plain tuples) have the same path."""
+    """True if two of *members* (possibly plain tuples) have the same path."""
     return len({member[0] for member in members}) < len(members)

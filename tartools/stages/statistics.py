@@ -27,7 +27,12 @@ MAX_KEYS_LISTED = 1000  # keys that are always listed
 
 
 class FieldKinds(NamedTuple):
-    """Predicates of field names, *classes* and *pictures*, and the function *measure*, such as `decoding.facts`."""
+    """How fields are counted, by their names.
+
+    `classes(name)`: True if values of the field are counted one by one. `pictures(name)`: True if its payloads are
+    pictures to measure. `measure(member)`: returns the facts of a picture: width, height, format, ..., and last the
+    reason if it is broken.
+    """
 
     classes: Callable[[str], bool]
     pictures: Callable[[str], bool]
@@ -35,16 +40,17 @@ class FieldKinds(NamedTuple):
 
 
 def classes_in(class_fields: Sequence[str]) -> Callable[[str], bool]:
-    """Return a predicate of field names, True for classes: *class_fields* in any case, cls, cls.*."""
+    """Return a predicate of field names: True for *class_fields* in any case, and for cls and cls.*."""
     folded = {"cls", *map(str.lower, class_fields)}
     return lambda name: name.lower() in folded or name.lower().startswith("cls.")
 
 
 def count_batch(batch: Batch, kinds: FieldKinds, listed: int, fields: int = 0) -> Summary:
-    """Return the counts of *batch*, with up to *listed* keys. Only payloads of fields in *kinds* are read.
+    """Return the counts of *batch*, with the keys of the first *listed* samples of each combination of fields.
 
-    *fields*: number of fields in all tables. Of many keys, keys of samples with all fields are left out: they are asked
-    for only if there are samples without any field too, and take much memory.
+    `kinds`: only payloads of classes and pictures are read. `fields`: number of fields in all tables; if more than
+    1,000 keys are listed, keys of samples with so many fields are left out: they take much memory, and are asked for
+    only if there are samples without any field too.
 
     Raises: StorageError if the file that it was read from has become shorter, or for columns that can't be true.
     """
@@ -64,7 +70,10 @@ def count_batch(batch: Batch, kinds: FieldKinds, listed: int, fields: int = 0) -
 
 
 def count_fields(combinations: Sequence[Combination], kinds: FieldKinds, counts: Summary) -> None:
-    """Add the counts of each field in *combinations* to *counts*, unless there are over MAX_DISTINCT_VALUES fields."""
+    """Add the counts of each field of *combinations*, samples grouped by their fields, to *counts*.
+
+    If they have over 1,000 fields, none is counted, and `counts.many_fields` is set.
+    """
     columns: dict[str, list[FieldColumn]] = {}
     for same in combinations:
         for column in same.columns:
@@ -86,7 +95,10 @@ def count_fields(combinations: Sequence[Combination], kinds: FieldKinds, counts:
 
 
 def count_pictures(combinations: Sequence[Combination], name: str, kinds: FieldKinds) -> PictureCounts | None:
-    """Return the counts of the pictures of the field *name*; None if the samples are rows without columns for it."""
+    """Return the counts of the pictures in the field *name* of *combinations*, samples grouped by their fields.
+
+    None if the samples are table rows without columns for that.
+    """
     pictures: list[tuple[int, str, tuple[Any, ...]]] = []
     for same in combinations:
         for column in same.columns:
@@ -102,7 +114,7 @@ def count_pictures(combinations: Sequence[Combination], name: str, kinds: FieldK
 
 
 def count_field(column: FieldColumn, kinds: FieldKinds) -> FieldSummary:
-    """Return the counts of *column*, without counts of pictures."""
+    """Return the counts of the field *column*: members, sizes, and values if it has classes; not those of pictures."""
     field_summary = FieldSummary(len(column), sizes=Distribution.of(column.sizes))
     classes = column.value_counts(MAX_CLASS_BYTES) if kinds.classes(column.name) else None
     if classes is not None:
@@ -112,9 +124,10 @@ def count_field(column: FieldColumn, kinds: FieldKinds) -> FieldSummary:
 
 
 def summarize(batches: Iterable[Batch], kinds: FieldKinds, listed: int, fields: int, account: Account) -> Summary:
-    """Return the counts of *batches*, with up to *listed* keys. Table columns are used where they exist.
+    """Return the counts of all *batches*, with up to *listed* keys of each combination of fields.
 
-    *fields*: number of distinct fields in all tables. *account* counts the samples as done.
+    Columns of tables are used where they exist. `fields`: number of distinct fields in all tables, see `count_batch`.
+    `account`: counts the samples as read and written.
 
     Holds: the counts. Raises: the errors of *batches*; StorageError.
     """
@@ -128,11 +141,10 @@ def summarize(batches: Iterable[Batch], kinds: FieldKinds, listed: int, fields: 
 def columns_of_tables(
     urls: Sequence[str], class_fields: Sequence[str], kinds: FieldKinds, account: Account
 ) -> tuple[list[str], int]:
-    """Return the columns from which samples are counted, if all *urls* are tables that have them, else none.
+    """Return (columns to count samples from, number of fields in all tables); ([], 0) if samples must be read.
 
-    Also returns the number of fields of all tables.
-
-    Classes and pictures without columns are left out, with a warning, unless they are in *class_fields*.
+    They must if not all *urls* are tables with columns of keys and members, or if a field that the user named, in
+    *class_fields*, has no column. Other classes and pictures without columns are not counted; *account* warns of them.
     """
     if not all(map(is_table, urls)):
         return [], 0

@@ -29,7 +29,10 @@ Counts = dict[str, int] | None
 
 @dataclass
 class Distribution:
-    """The distribution of numbers: sum, least and greatest, and lower bound of each bucket -> count of numbers."""
+    """The distribution of numbers, counted in buckets of less than 1 % width.
+
+    `total`: their sum. `minimum`, `maximum`: None if there are no numbers. `buckets`: lower bound -> count of numbers.
+    """
 
     total: int = 0
     minimum: int | None = None
@@ -49,7 +52,7 @@ class Distribution:
         return distribution
 
     def add(self, later: Distribution) -> None:
-        """Add the counts of *later*."""
+        """Add the numbers that *later* counts to this distribution."""
         self.total += later.total
         for low, count in later.buckets.items():
             self.buckets[low] = self.buckets.get(low, 0) + count
@@ -57,7 +60,7 @@ class Distribution:
         self.minimum, self.maximum = min(bounds, default=None), max(bounds, default=None)
 
     def quantile(self, percent: int) -> int:
-        """Return the quantile at *percent*, at most 1 % too small; 0 if there are no numbers."""
+        """Return the number that *percent* % of all numbers do not exceed, at most 1 % too small; 0 without numbers."""
         if self.minimum is None:
             return 0
         rank = max(1, -(-percent * sum(self.buckets.values()) // 100))
@@ -69,7 +72,7 @@ class Distribution:
 
 
 class Tally:
-    """A *count* of findings or samples, and places or keys of the *first* of them, in input order, for a list."""
+    """A *count* of findings or samples, and *first*: places or keys of the first ones, in input order, for a list."""
 
     __slots__ = ("count", "first")
 
@@ -78,14 +81,21 @@ class Tally:
         self.first = list(first)
 
     def add(self, count: int, first: Sequence[Any], limit: int) -> None:
-        """Add *count* things that come later, the first of them in *first*; keep the first *limit* of all."""
+        """Add *count* things that come later than all so far; *first*: places of the first of them.
+
+        At most *limit* places are kept in all.
+        """
         self.count += count
         self.first += first[: max(0, limit - len(self.first))]
 
 
 @dataclass
 class PictureCounts:
-    """Formats and sizes of pictures; the keys of *broken* pictures, and *why* the first one is broken."""
+    """Counts of the pictures in one field.
+
+    `formats`, `sizes`: format, and WIDTHxHEIGHT -> number of sound pictures. `widths`, `heights`: in pixels, of these.
+    `broken`: number of broken pictures, and keys of the first ones. `why`: the reason for the first one, None without.
+    """
 
     formats: Counts = field(default_factory=dict)
     sizes: Counts = field(default_factory=dict)
@@ -96,7 +106,10 @@ class PictureCounts:
 
     @classmethod
     def of(cls, pictures: Sequence[tuple[str, tuple[Any, ...]]]) -> PictureCounts:
-        """Count *pictures*, given as (key, `decoding.facts`) in the order of the input."""
+        """Return the counts of *pictures*: (key, facts as `decoding.facts` returns them) in the order of the input.
+
+        A picture whose last fact, the fault, is not None is broken.
+        """
         sound = [facts for _, facts in pictures if facts[-1] is None]
         broken = [(key, facts[-1]) for key, facts in pictures if facts[-1] is not None]
         return cls(
@@ -119,9 +132,13 @@ class PictureCounts:
 
 @dataclass
 class FieldSummary:
-    """One field: counts of its members and of samples that have it, and the key of the first sample that lacks it.
+    """Counts of one field.
 
-    *small* and *large*: (size, place) of its smallest and largest payloads, if they are asked for.
+    `members`: number of members. `samples`: number of samples that have it. `lacking`: key of the first that lacks it,
+    or None.
+    `sizes`: of payloads, in bytes. `classes`: value -> count. `long`: number of values too long for a class.
+    `pictures`: counts of pictures, None if it has none.
+    `small`, `large`: (size, place) of its smallest and largest payloads, up to 20 each, if they are asked for.
     """
 
     members: int = 0
@@ -135,7 +152,7 @@ class FieldSummary:
     large: list[tuple[int, Any]] = field(default_factory=list)
 
     def add(self, later: FieldSummary) -> None:
-        """Add the counts of *later*, a later part of the input."""
+        """Add the counts of *later*, the same field in a later part of the input."""
         self.members += later.members
         self.samples += later.samples
         self.lacking = later.lacking if self.lacking is None else self.lacking
@@ -153,18 +170,21 @@ class FieldSummary:
 
 
 def largest(extreme: tuple[int, Any]) -> tuple[int, Any]:
-    """Return the sort key of a (size, place) by which the largest comes first, and the first place of equal sizes."""
+    """Return a sort key of *extreme*, (size, place): the largest size comes first, of equal sizes the first place."""
     return -extreme[0], extreme[1]
 
 
 class Summary:
-    """Counts of *samples*: members, bytes, fields, combinations of fields, and findings of a check.
+    """Counts of samples, and findings of a check about them. Parts of the input are summed by `add`.
 
-    Samples take *stored* bytes, with headers and padding. *first* is the key of the first sample; *shards* has
-    [samples, bytes] for each URL. *combinations* are names of fields in the order of the archive, joined by "/", with
-    their first samples; *findings* are codes with their first places. Up to *listed* samples or places of each are
-    kept, and 20 of each combination once there are more than *usual* combinations. The first 1,000 fields and
-    combinations are counted separately; *many_fields* and *many_combinations* are true if there are more.
+    `samples`, `members`: their numbers. `stored`: bytes of the samples in the archive; `payloads`, `padding`: of these.
+    `first`: key of the first sample, None without samples. `shards`: URL -> [samples, bytes].
+    `fields`: name -> counts. `combinations`: fields of a sample in the order of the archive, joined by "/" -> number of
+    such samples, and the first of them. `findings`: code -> number, and the first places. `undecoded`: fields with
+    payloads too large to decode.
+    `listed`: up to so many places or samples are kept of each finding and combination, but 20 of a combination once
+    there are more than *usual* combinations.
+    `many_fields`, `many_combinations`: True if there are over 1,000; the others are not counted separately.
     """
 
     def __init__(self, listed: int = MAX_REMEMBERED_KEYS, usual: int = MAX_DISTINCT_VALUES) -> None:
@@ -185,15 +205,18 @@ class Summary:
         self.undecoded: set[str] = set()  # fields with payloads that were to be decoded, and are too large
 
     def lists(self, code: str) -> bool:
-        """True if the place of one more finding of *code* would be kept."""
+        """True if the place of one more finding with *code* would be kept, so that a description of it is of use."""
         return code not in self.findings or len(self.findings[code].first) < self.listed
 
     def note(self, code: str, place: Any, count: int = 1) -> None:
-        """Add a finding at *place*, which stands for *count* findings."""
+        """Add *count* findings with *code*; *place*, of the first of them, is kept if fewer than `listed` are."""
         self.findings.setdefault(code, Tally()).add(count, (place,), self.listed)
 
     def add_combination(self, combination: str, count: int, first: Sequence[Any]) -> None:
-        """Add *count* samples with a *combination* of fields, beginning with *first*."""
+        """Add *count* samples with the fields *combination*, names joined by "/"; *first*: places of the first of them.
+
+        If there are 1,000 combinations, a new one sets `many_combinations`, and is noted as the finding "many-fields".
+        """
         tally = self.combinations.get(combination)
         if tally is None:
             if len(self.combinations) >= MAX_DISTINCT_VALUES:
@@ -205,7 +228,7 @@ class Summary:
         tally.add(count, first, self.listed if len(self.combinations) <= self.usual else MAX_EXTREMES)
 
     def add_field(self, name: str, field_summary: FieldSummary) -> None:
-        """Add the counts of the field *name* in later samples."""
+        """Add *field_summary*, counts of the field *name* in later samples; for the 1,001st field set `many_fields`."""
         if name in self.fields:
             self.fields[name].add(field_summary)
         elif len(self.fields) < MAX_DISTINCT_VALUES:
@@ -214,7 +237,10 @@ class Summary:
             self.many_fields = True
 
     def add(self, later: Summary, shift: int = 0) -> None:
-        """Add the summary of *later* samples, which must not be used any more; *shift* is added to their numbers."""
+        """Add the summary of *later* samples, which must not be used any more.
+
+        `shift`: added to the numbers of samples in the places of combinations, which are (number, key) then.
+        """
         for name in ("members", "stored", "payloads", "padding"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
         for url, (samples, size) in later.shards.items():
@@ -239,7 +265,7 @@ class Summary:
         self.samples += later.samples
 
     def lacking(self, name: str) -> list[str] | None:
-        """Return the keys of the first samples, up to *listed*, without the field *name*; None if not known.
+        """Return the keys of the first samples, up to `listed`, without the field *name*; None if not all are known.
 
         Places in combinations must be (number, key).
         """
@@ -250,12 +276,15 @@ class Summary:
 
 
 def bounded(counts: Counts) -> Counts:
-    """Return *counts*, or None if there are more than MAX_DISTINCT_VALUES."""
+    """Return *counts*; None, which stands for too many values, if it has over 1,000."""
     return None if counts is None or len(counts) > MAX_DISTINCT_VALUES else counts
 
 
 def sum_of_counts(counts: Counts, later_counts: Counts) -> Counts:
-    """Return the sum of two counts. Neither of them must be used any more."""
+    """Return the sum of two counts, value -> number; None if one of them is None, or there are over 1,000 values.
+
+    Neither of them must be used any more: one is changed and returned.
+    """
     if counts is None or later_counts is None:
         return None
     if not counts:

@@ -45,12 +45,15 @@ def names_of_fields(combination: str) -> list[str]:
 
 
 def combination_number(combination: str) -> bytes:
-    """Return eight bytes that stand for *combination*."""
+    """Return eight bytes, a digest, that stand for *combination*, names of fields joined by "/", in a key record."""
     return blake2b(combination.encode("utf-8", "surrogateescape"), digest_size=8).digest()
 
 
 def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number: bytes) -> list[bytes]:
-    """Return a record for each of *keys*, whose samples begin at *begins* in input *shard*."""
+    """Return the key records of *keys*, two for a key that is not in Unicode form NFC: see the module.
+
+    `shard`: number of the input. `begins`: the byte at which each sample begins. `number`: combination number of all.
+    """
     tails = map(RECORD_TAIL.pack, repeat(shard), begins, repeat(number))
     records = [text_bytes(key) + tail for key, tail in zip(keys, tails, strict=False)]
     if not b"".join(keys).isascii():
@@ -63,12 +66,11 @@ def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number
 
 
 def group_repeated_keys(records: Iterable[bytes], combinations: dict[bytes, str]) -> Iterator[list[Keyed]]:
-    """Yield the samples that share a key, in order: (input, byte, key, fields).
+    """Yield lists of samples, (input, byte, key, fields), that share a key; in each, they are in input order.
 
-    Keys that are equal but for their Unicode form follow the first sample of the first form.
-
-    *combinations*: fields by combination number, complete once the first record comes.
-    Holds: 100,000 samples with one key.
+    `records`: key records, sorted. Keys that are equal but for their Unicode form come as a list, too, after the first
+    sample of the first form. `combinations`: fields by combination number, complete once the first record comes.
+    Holds: 100,000 samples with one key; further lists of that key begin with its first sample again.
     """
     size = RECORD_TAIL.size
     last_form, first_of_form = b"", b""
@@ -89,15 +91,16 @@ def group_repeated_keys(records: Iterable[bytes], combinations: dict[bytes, str]
 
 
 def unpack_record(record: bytes, combinations: dict[bytes, str]) -> Keyed:
-    """Return input, byte, key and fields of *record*."""
+    """Return (input, byte, key, fields) of a key record; *combinations*: fields by combination number."""
     shard, byte, number = RECORD_TAIL.unpack(record[-RECORD_TAIL.size :])
     return shard, byte, text_of_key(record[: -RECORD_TAIL.size]), combinations.get(number, "")
 
 
 def judge_repeats(group: Sequence[Keyed], where: Where) -> Iterator[tuple[str, int]]:
-    """Yield (code of the finding, is_own_sample) for each sample of *group*, all with one key, but the first.
+    """Yield a verdict (code of the finding, is_own_sample) for each but the first of *group*, samples with one key.
 
-    is_own_sample is 0 for a part of the first sample, with other fields, else 1. *where*: see `compare_keys`.
+    is_own_sample is 0 for a part of the first sample, which has other fields, else 1. `where(number, byte)`: returns
+    (shard URL, byte) of the sample at *byte* of input *number*.
     """
     fields = set(names_of_fields(group[0][3]))
     shards = {where(*group[0][:2])[0]}
@@ -116,8 +119,10 @@ def judge_repeats(group: Sequence[Keyed], where: Where) -> Iterator[tuple[str, i
 def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) -> Iterator[Repeated]:
     """Add findings about *groups* of samples with one key to *summary*; yield each group with its verdicts.
 
-    *where(number, byte)* returns (shard URL, byte) of the sample at *byte* of input *number*.
-    Samples that are parts of one sample are counted as one from now on.
+    `where(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*. Verdicts: see
+    `judge_repeats`.
+    Samples that are parts of one sample count as one in *summary* from now on. A group of keys in different Unicode
+    forms gets a finding, and is not yielded.
     """
     listed_places: set[tuple[int, int]] = set()
     for group in groups:  # with the first one, all have been read
@@ -149,7 +154,10 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) 
 
 
 def note_other_forms(group: Sequence[Keyed], summary: Summary, where: Where) -> None:
-    """Add to *summary* that the first key of *group* equals the others but for their Unicode form."""
+    """Add a finding for each but the first of *group*: its key equals the first one's but for the Unicode form.
+
+    `where(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*.
+    """
     first, *later = group
     for shard, byte, key, _ in later:
         detail = f"also {describe_place(where(*first[:2]), where(shard, byte))}"
@@ -182,10 +190,11 @@ Words = Sequence[Sequence[str]]  # of each, one has to be there
 
 
 def expected_fields(combinations: Mapping[str, Tally]) -> Words:
-    """Return the fields that most samples have, given *combinations* with their counts.
+    """Return the fields that samples should have, as tuples of alternatives: those that most samples have.
 
-    Then those that most of the samples with all of these have, and so on. Samples without a field do not count. Fields
-    that stand for each other, such as jpg and webp, are one: the most frequent first.
+    Then those that most of the samples with all of these have, and so on. `combinations`: fields joined by "/" ->
+    counts. Samples without a field, or next to damage, do not count. Fields that stand for each other, such as jpg and
+    webp, are one: the most frequent first.
     """
     counts_by_fields: Counter[frozenset[str]] = Counter()
     for combination, tally in combinations.items():
@@ -209,10 +218,11 @@ def expected_fields(combinations: Mapping[str, Tally]) -> Words:
 
 
 def alternative_fields(counts: Mapping[frozenset[str], int]) -> list[list[str]]:
-    """Return groups of alternative fields of pictures, sounds or videos; the most frequent field comes first.
+    """Return groups of fields of pictures, sounds or videos that stand for each other; the most frequent comes first.
 
-    Fields of a group have the same name but for the suffix. They are alternatives if at most half of the samples with
-    the rarer one have both: a mask beside its picture is none.
+    `counts`: fields of a sample -> number of such samples. Fields of a group have the same name but for the suffix.
+    They are alternatives if at most half of the samples with the rarer one have both: a mask beside its picture is
+    none.
     """
     samples_with: Counter[str] = Counter()
     for fields, count in counts.items():
@@ -234,20 +244,23 @@ def alternative_fields(counts: Mapping[frozenset[str], int]) -> list[list[str]]:
 
 
 def missing_words(fields: Sequence[str], words: Words) -> list[str]:
-    """Return the *words* without any of their alternatives among *fields*: seg.png is not png."""
+    """Return those of *words*, tuples of alternatives, of which none is in *fields*, joined by ";".
+
+    *fields* are in small letters. seg.png is not png.
+    """
     return [";".join(word) for word in words if not any(name.lower() in fields for name in word)]
 
 
 def is_among(field: str, words: Words) -> bool:
-    """True if *field* is among *words*."""
+    """True if *field* is one of the alternatives in *words*."""
     return any(field == name.lower() for word in words for name in word)
 
 
 def numbered_fields(fields: Iterable[str], words: Words) -> str:
-    """Return two of *fields* that differ in a number, if the sample seems to be several, read as one; else "".
+    """Return two of *fields* that differ in a number, if several samples seem to be read as one; else "".
 
     Names of files are cut at the first dot: 22.01.txt and 22.02.txt are one sample, with the fields 01.txt and 02.txt.
-    Then no field is without a dot, unlike in a sample of 0.jpg, 1.jpg and json. Those among *words* are intended.
+    Then no field is without a dot, unlike in a sample of 0.jpg, 1.jpg and json. Fields among *words* are intended.
     """
     first: dict[str, str] = {}
     pair = ""
@@ -262,9 +275,10 @@ def numbered_fields(fields: Iterable[str], words: Words) -> str:
 
 
 def compare_fields(summary: Summary, expect: Words) -> Words:
-    """Add to *summary* findings about missing and unexpected fields; return the fields that samples should have.
+    """Add findings about missing and unexpected fields to *summary*; return the fields that samples should have.
 
-    These are *expect*, or if it is empty the fields that most samples have.
+    These are *expect*, or if it is empty the fields that most samples have: tuples of alternatives. Samples next to
+    damage are left out.
     """
     expected = expected_fields(summary.combinations)
     words = expect or expected
@@ -289,7 +303,11 @@ def compare_fields(summary: Summary, expect: Words) -> Words:
 
 
 def note_payloads(summary: Summary) -> None:
-    """Add to *summary* the payloads that are far larger or smaller than most of their field, and not empty."""
+    """Add a finding to *summary* for each payload that is far larger or smaller than most of its field, and not empty.
+
+    Far is over 100 times the size that one in twenty exceeds, and 64 KiB, or below 1/100 of the size that one in twenty
+    stays below. Fields of fewer than 100 payloads are left out.
+    """
     for field, field_summary in summary.fields.items():
         counts = field_summary.sizes.buckets
         if sum(counts.values()) < MIN_PAYLOADS_FOR_OUTLIERS:
@@ -313,9 +331,10 @@ def note_payloads(summary: Summary) -> None:
 
 
 def note_shards(summary: Summary, shards: Sequence[tuple[int, int]]) -> None:
-    """Add to *summary* the shards that are far larger or smaller than most; *shards* are their numbers and bytes.
+    """Add a finding to *summary* for each shard that is over 10 times larger or smaller than the median.
 
-    The last may be small: it has the remaining samples.
+    `shards`: (number, bytes) of each; fewer than 4 are not compared. The last may be small: it has the remaining
+    samples.
     """
     if len(shards) < MIN_SHARDS_COMPARED:
         return

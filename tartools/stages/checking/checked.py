@@ -42,10 +42,11 @@ HELD_RECORD_BYTES = 16 << 20  # bytes of records of a shard that are held in mem
 
 @dataclass
 class InputsToCheck:
-    """The inputs of a check, shards and tables *urls*, by number. Inputs that can be read only once are copied.
+    """The inputs of a check, by number: index in *urls*, which are shards and tables.
 
-    *tables*: inputs whose places are row numbers, not bytes. *missing*: the reason for each input that can't be opened.
-    *walked*: inputs that are not sound, which are read header by header.
+    `reading`: how they are read. `tables`: inputs whose places are row numbers, not bytes. `missing`: the finding for
+    each input that can't be opened. `copies`: of inputs that can be read only once. `walked`: inputs that are not
+    sound, which are read header by header.
     """
 
     urls: Sequence[str]
@@ -57,7 +58,7 @@ class InputsToCheck:
 
     @property
     def count(self) -> int:
-        """The number of shards, with the shards that tables list."""
+        """The number of shards: inputs that are no tables, and shards that only tables list."""
         listed: set[str] = set()
         return len(self.urls) - len(self.tables) + len(listed.union(*(table.shards for table in self.tables.values())))
 
@@ -66,18 +67,21 @@ class InputsToCheck:
         return frozenset(map(identity, self.urls))
 
     def add_table(self, number: int) -> None:
-        """Note that input *number* is a table."""
+        """Record that input *number* is a table, so that its places are row numbers."""
         self.walked.discard(number)
         self.tables[number] = TableRows(self.urls[number], number, self._named, self.reading.tmpdir)
 
     def shard_place(self, number: int, byte: int) -> tuple[str, int]:
-        """Translate a place in input *number* to (shard URL, byte); *byte* is a row number in a table, -1 no place."""
+        """Translate a place in input *number* to (shard URL, byte).
+
+        `byte`: a byte of the shard, a row number in a table that has been read, or -1 for no place, which stays.
+        """
         if number in self.tables and byte >= 0:
             return self.tables[number].place(byte)
         return self.urls[number], byte
 
     def stream(self, number: int, account: Account) -> ShardStream:
-        """Return the tar stream of shard *number*."""
+        """Return the tar stream of shard *number*, or of a copy if it can be read only once. *account* counts bytes."""
         url = self.urls[number]
         if number not in self.copies and not storage.is_repeatable(url):
             self.copies[number] = Copy(storage.open_read(url), url, self.reading.tmpdir, lambda _: None)
@@ -85,7 +89,11 @@ class InputsToCheck:
         return ShardStream(url, account, copy.open() if copy else None)
 
     def read(self, number: int) -> Iterator[Trouble | Rows]:
-        """Yield the samples of input *number*, and findings about it, in order. Raises: StorageError."""
+        """Yield the samples of input *number*, and findings about it, in order, as it is known now to be read.
+
+        A missing input gives its finding, a table its rows, an unsound shard what `Walk` finds, any other what the
+        reader returns. Raises: StorageError.
+        """
         if number in self.missing:
             yield self.missing[number]
         elif number in self.tables:
@@ -114,9 +122,10 @@ class InputsToCheck:
                 quiet.check()
 
     def _walk(self, number: int) -> Iterator[Trouble | MemberGroup]:
-        """Yield the member groups of shard *number*, and findings about it; first about its compressed data.
+        """Yield the member groups of shard *number*, and findings about it; first one about its compressed data.
 
-        Data that can be decompressed are copied. There are no findings about special members that are to be skipped.
+        Data that can be decompressed are copied to a scratch file. With `skip_special`, there are no findings about
+        special members.
         """
         reading, damage = self.reading, None
         with closing(self.stream(number, Account(lambda _: None))) as stream:
@@ -133,7 +142,10 @@ class InputsToCheck:
 
 
 def inputs_to_check(urls: Sequence[str], reading: Reading) -> InputsToCheck:
-    """Return the inputs *urls*, with tables and missing inputs recorded. Raises: StorageError."""
+    """Return the inputs *urls* for a check, with tables and missing inputs recorded.
+
+    Raises: StorageError if a server fails; UsageError for a URL that names no input.
+    """
     inputs = InputsToCheck(urls, reading)
     for number, url in enumerate(urls):
         try:
@@ -149,17 +161,23 @@ def inputs_to_check(urls: Sequence[str], reading: Reading) -> InputsToCheck:
 
 
 def separate_item(item: Trouble | MemberGroup) -> Trouble | MemberGroup | None:
-    """Return *item* of a shard if it is handled alone, a finding or a group beside damage; None for a sound group."""
+    """Return *item* of a shard if it is handled alone, a finding or a group beside damage; None for a sound group.
+
+    A key for `groupby`: sound groups beside each other are handled together.
+    """
     return item if isinstance(item, Trouble) or item.doubtful or item.lost else None
 
 
 def missing_shard(why: str) -> Trouble:
-    """Return the finding that a shard is missing."""
+    """Return the finding that a shard is missing; *why*: its description."""
     return Trouble("missing-shard", -1, "", why)
 
 
 def copy_and_check(stream: ShardStream, file: io.FileIO) -> Trouble | None:
-    """Copy *stream* to *file*; return the damage of its compressed data, None if there is none."""
+    """Copy *stream*, decompressed, to *file*; return the finding about damage of its compressed data, None if sound.
+
+    The bytes before the damage are copied.
+    """
     try:
         for chunk in chunks(stream):
             file.write(chunk)
@@ -187,11 +205,11 @@ class CheckedShard:
 
 
 class Checking:
-    """Checks all samples of *shards*, in up to *max_workers* workers.
+    """Checks all samples of *shards*, in up to *max_workers* workers; with *decode*, payloads are decoded.
 
     The reader, in workers, checks what is sound: just samples and one end. Of any other shard nothing counts that the
-    reader has found; `walk` reads it again, in this process, once all others have been read. So findings and keys of
-    a shard are held until its end:
+    reader has found; `walk` reads it again, in this process, once all others have been read. So findings and keys of a
+    shard are held until its end:
 
         worker    part of a large shard -> CheckedShard, records of its keys
         parent    holds these; after the last part, adds them if all parts are sound, else notes the shard for `walk`
@@ -211,9 +229,10 @@ class Checking:
         self._numbers = {url: number for number, url in enumerate(shards.urls)}
 
     def repeats(self, sort: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Iterator[Repeated]:
-        """Read all samples, *sort* records of their keys, and yield samples that share one: see `across.compare_keys`.
+        """Read all samples; yield groups of those that share a key, with their verdicts: see `across.compare_keys`.
 
-        Raises: StorageError if a server fails, or none of the shards is there.
+        `sort(records)`: sorts any number of records. At the end `summary` has all findings.
+        Raises: StorageError if a server fails, or none of the inputs is there.
         """
         records = sort(self._records())
         first = next(records, None)  # now all have been read
@@ -225,11 +244,11 @@ class Checking:
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
-        """The bytes of the samples of each shard that has some, with its number."""
+        """(input number, bytes of its samples) of each shard that has samples or findings, sorted by number."""
         return sorted(self._sizes.items())
 
     def _records(self) -> Iterator[bytes]:
-        """Yield a record of the key of each sample; at the end *summary* has the findings about them."""
+        """Read all inputs; yield a key record of each sample. At the end `summary` has the findings so far."""
         urls, tables, missing = self.shards.urls, self.shards.tables, self.shards.missing
         shards = [number for number in range(len(urls)) if number not in tables and number not in missing]
         yield from self._read_shards(shards)
@@ -249,7 +268,10 @@ class Checking:
     # ---- what is sound ----
 
     def _read_shards(self, numbers: Sequence[int]) -> Iterator[bytes]:
-        """Yield the key records of the sound shards among the inputs *numbers*; add the findings to *summary*."""
+        """Read the shards among the inputs *numbers*; yield the key records of sound ones, and add their findings.
+
+        Others are noted in `walked` or `missing` of the inputs.
+        """
         policy = self.shards.reading.policy._replace(samples_only=True)
         reading = self.shards.reading._replace(policy=policy)
         urls = [self.shards.urls[number] for number in numbers]
@@ -275,7 +297,7 @@ class Checking:
         return Spool(HELD_RECORD_BYTES, self.shards.reading.tmpdir)
 
     def _work(self, task: ShardTask[list[CheckedShard]]) -> Iterator[bytes]:
-        """Yield blocks of key records of the sound shards of *task*; its result has a `CheckedShard` for each."""
+        """Check the shards of *task*; yield blocks of key records of sound ones. Result: a `CheckedShard` for each."""
         task.result = []
         return sorted_blocks(self._sound_records(task))
 
@@ -288,9 +310,10 @@ class Checking:
                 yield records
 
     def _check(self, number: int, batches: Iterator[Batch], records: Spool, *, is_cut: bool = False) -> CheckedShard:
-        """Return the findings in *batches*, a part of input *number*; add records of their keys to *records*.
+        """Check *batches*, input *number* or a part of it; return the findings, and add key records to *records*.
 
-        Raises: TarFormatError for damage if the part *is_cut*, since it may be the cut that is wrong.
+        `is_cut`: the part ends inside the shard. Damage is raised as TarFormatError then, since the cut may be wrong;
+        otherwise it makes the shard unsound.
         """
         shard = CheckedShard(number, empty_summary())
         try:
@@ -313,7 +336,8 @@ class Checking:
     def _held_blocks(self, tasks: Tasks[list[CheckedShard]]) -> Generator[bytes, None, None]:
         """Yield the blocks of key records of the sound shards in *tasks*; add the findings about these shards.
 
-        Only a task that is one part of a large shard ends inside a shard. The tasks that follow read its other parts.
+        Records of a large shard are held until its last part. Only a task that is one part of a large shard ends inside
+        a shard. The tasks that follow read its other parts.
         """
         summary, is_sound, held = empty_summary(), True, self._spool()  # of the parts so far of the shard that is open
         with closing(tasks):
@@ -334,7 +358,7 @@ class Checking:
                     summary, is_sound, held = empty_summary(), True, self._spool()
 
     def _end_shard(self, shard: CheckedShard) -> None:
-        """Add the findings in *shard* if it is sound; else note it as missing, or as one to read header by header."""
+        """Add the findings in *shard*, which is complete, if it is sound; else note it as missing, or for `walk`."""
         if shard.missing is not None:
             self.shards.missing[shard.number] = shard.missing
         elif not shard.is_sound:
@@ -350,7 +374,7 @@ class Checking:
     # ---- what is not ----
 
     def _read_again(self, number: int) -> Iterator[bytes]:
-        """Yield the records of an input that is not a sound shard; add its findings to the summary."""
+        """Yield the key records of input *number*, which is no sound shard; add its findings to `summary`."""
         summary = empty_summary()
         for item in self.shards.read(number):
             if isinstance(item, Rows):

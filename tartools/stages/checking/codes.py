@@ -12,7 +12,11 @@ SEVERITIES = (ERROR, WARNING, NOTE)  # the exit status is 1 with errors and warn
 
 
 class Place(NamedTuple):
-    """The place of a finding: *shard* is the number of the input, *byte* the offset in its tar stream."""
+    """The place of a finding.
+
+    `shard`: number of the input. `byte`: offset in its tar stream, or a row number in a table. `key`: of the sample.
+    `what`: description, which may be empty.
+    """
 
     shard: int
     byte: int
@@ -21,9 +25,10 @@ class Place(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """A finding that is not about a sample: a *code*, the *byte* of the stream (-1: none), and a description.
+    """A finding about a shard or table, not about a sample.
 
-    *key*: key of the sample before it. *rows*: number of table rows that can't be read because of it.
+    `code`: its kind, a key of CODES. `byte`: offset in the stream, -1 for none. `key`: of the sample before it. `what`:
+    description. `rows`: number of table rows that can't be read because of it.
     """
 
     code: str
@@ -34,9 +39,10 @@ class Trouble(NamedTuple):
 
 
 class Code(NamedTuple):
-    """A kind of finding: its *weight* (error, warning or note), its meaning (*means*), and advice (*todo*).
+    """A kind of finding.
 
-    is_saved: --fix writes samples with it, since their data are sound and some readers read them.
+    `weight`: "error", "warning" or "note". `means`: its meaning. `todo`: advice, both for users.
+    `is_saved`: True if --fix writes samples with it though it is no note, since their data are sound.
     """
 
     weight: str
@@ -206,7 +212,7 @@ for _kind in PAYLOAD_KINDS:  # a kind that has no row of its own above gets one
 
 
 def is_harmless(code: str) -> bool:
-    """True if --fix writes samples with this finding."""
+    """True if --fix writes samples with a finding of this *code*: it is a note, or its kind `is_saved`."""
     return CODES[code].weight == NOTE or CODES[code].is_saved
 
 

@@ -28,7 +28,11 @@ WAITS, JOINS_NEXT, JOINS_LAST, REPEATS_KEY = range(4)
 
 
 def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:
-    """Yield ACTION records, which sort by place, for samples that share a key; see `across.compare_keys`."""
+    """Yield an ACTION record, which sorts by place, for each sample that shares a key with others.
+
+    `compared`: groups of such samples with their verdicts, from `across.compare_keys`. Parts of one sample are to be
+    joined; other samples repeat a key.
+    """
     for group, verdicts in compared:
         first = group[0][:2]
         parts = [sample for sample, (_, is_own_sample) in zip(group[1:], verdicts, strict=True) if not is_own_sample]
@@ -40,7 +44,10 @@ def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:
 
 
 class PendingSamples:
-    """A cursor over the sorted *actions*: `at` is called with ascending places."""
+    """A cursor over *actions*, sorted ACTION records of samples that share a key; `at` is called with ascending places.
+
+    A place is (input number, byte).
+    """
 
     def __init__(self, actions: Iterable[bytes]) -> None:
         self._actions = map(ACTION.unpack, actions)
@@ -48,11 +55,11 @@ class PendingSamples:
 
     @property
     def place(self) -> tuple[int, int] | None:
-        """The place of the next sample with an action; None at the end."""
+        """The place, (input number, byte), of the next sample with an action; None at the end."""
         return None if self._next is None else self._next[:2]
 
     def at(self, place: tuple[int, int]) -> tuple[int, tuple[int, int]] | None:
-        """Return the action for the sample at *place*, and the place of the first with its key; None without one."""
+        """Return (action, place of the first sample with its key) for the sample at *place*; None without one."""
         while self._next is not None and self._next[:2] <= place:  # those before are of samples that are no more
             action, self._next = self._next, next(self._actions, None)
             if action[:2] == place:
@@ -61,7 +68,7 @@ class PendingSamples:
 
 
 def first_members(sample: Sample) -> Sample:
-    """Return *sample* with the first member of each field; case makes no difference."""
+    """Return *sample* with only the first member of each field; names that differ in case are different fields."""
     by_field: dict[str, Member] = {}
     for member in sample.members:
         by_field.setdefault(field_name(member), member)
@@ -69,9 +76,10 @@ def first_members(sample: Sample) -> Sample:
 
 
 def destinations(output: str, force: bool, shards: InputsToCheck) -> list[Destination]:
-    """Return the destinations of the fixed shards: one for all, or one for each if *output* is a pattern with a number.
+    """Return the sinks of the fixed shards: one for all, or one for each input if *output* is a pattern with a number.
 
-    Raises: UsageError; StorageError if an output exists, or is an input.
+    `force`: replace existing files. Raises: UsageError for stdout or a table; StorageError if an output exists, or is
+    an input.
     """
     if output == "-":
         raise UsageError("-o takes a file or a URL: the findings go to stdout")
@@ -89,9 +97,11 @@ def destinations(output: str, force: bool, shards: InputsToCheck) -> list[Destin
 class Fix:
     """Writes the samples of *shards* that can be saved to *places*, in order; reports all others to *account*.
 
-    Each sample has to have the fields *words*. With *unique*, the first sample of a key is kept, and of a field that a
-    sample has twice the first member. Findings with codes *ignored* don't matter. *pending* are samples that share a
-    key. Holds: nothing of samples whose other members have not come: *files* have them.
+    `places`: one sink for all inputs, or one for each. `pending`: samples that share a key. `words`: fields that each
+    sample has to have. `unique`: keep the first sample of a key, and the first member of a field that a sample has
+    twice.
+    `ignored`: codes of findings that don't matter. `decode`: decode payloads. `files`: hold the parts of samples whose
+    other parts have not come.
     """
 
     shards: InputsToCheck
@@ -106,9 +116,9 @@ class Fix:
     _waiting: dict[tuple[int, int], list[tuple[bytes, Location]]] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Write all. An output appears when it is complete; one for all shards, after the last of them.
+        """Write all samples that can be saved. An output appears when it is complete; one for all, at the end.
 
-        Raises: StorageError if an output is a shard that a table lists.
+        Raises: StorageError if an output is a shard that a table lists; the errors of reading and writing.
         """
         count = len(self.shards.urls)
         listed = [url for table in self.shards.tables.values() for url in table.urls]
@@ -167,7 +177,7 @@ class Fix:
             self.account.omit(f"{where}: {description}")
 
     def _is_sound(self, rows: Rows) -> bool:
-        """True if all samples *rows* can be written as they are: one check of all of them."""
+        """True if all samples *rows* can be written as they are; if False, each has to be checked alone."""
         if rows.doubtful or rows.lost:
             return False
         if self.pending.place is not None and self.pending.place <= (rows.shard, rows.begins[-1]):
@@ -183,7 +193,10 @@ class Fix:
         return [] if "missing-field" in self.ignored else missing_words(fields, self.words)
 
     def _take(self, sample: Sample, place: tuple[int, int], rows: Rows, writer: SampleWriter) -> None:
-        """Write *sample* of *rows*, at *place*, if it can be saved, joined with the other parts of its key."""
+        """Write *sample* of *rows*, at *place* (input number, byte), if it can be saved; else report it.
+
+        A part of a sample is held until the last part comes, then they are joined.
+        """
         account, why = self.account, ""
         action, first = self.pending.at(place) or (None, place)
         if action == REPEATS_KEY:
@@ -218,7 +231,7 @@ class Fix:
         self.account.samples_out += 1
 
     def _why_not(self, sample: Sample, rows: Rows) -> str:
-        """Return why *sample* of *rows* can't be saved, "" if it can."""
+        """Return the reason why *sample* of *rows* can't be saved; "" if it can."""
         if rows.doubtful and not self.words:
             return "it lies next to damage, and no fields are known that it should have (--expect)"
         if rows.lost:

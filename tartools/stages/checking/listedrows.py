@@ -29,9 +29,10 @@ ROWS_IN_READ, REMOTE_ROWS_IN_READ = 1024, 256
 
 
 class TableRows:
-    """The rows of the table *url*, input *number*.
+    """Reads the samples that the table *url*, input *number* of the check, lists, and compares rows and shards.
 
-    Rows of shards that are among *named_inputs* (identities, see `identity`) are only compared.
+    `named_inputs`: identities (see `identity`) of the inputs; samples in these are compared, but not yielded, since
+    they are checked there. `tmpdir`: folder of large members.
 
     Holds: 12 bytes for each row, and the samples of up to 1,024.
     """
@@ -52,7 +53,7 @@ class TableRows:
 
     @property
     def urls(self) -> Sequence[str]:
-        """The shards that the rows read so far list."""
+        """The URLs of the shards that the rows read so far list."""
         return self._catalog.urls
 
     @property
@@ -61,16 +62,17 @@ class TableRows:
         return {name for url in self.urls if (name := identity(url)) not in self._named_inputs}
 
     def place(self, row: int) -> tuple[str, int]:
-        """Return the shard and the byte of the sample that *row*, which has been read, lists."""
+        """Return (shard URL, byte) of the sample that *row*, a number of a row that has been read, lists."""
         piece = bisect_right(self._firsts, row) - 1
         numbers, begins = self._places[piece]
         index = row - self._firsts[piece]
         return self._catalog.urls[numbers[index]], int(begins[index])
 
     def read(self) -> Iterator[Trouble | Rows]:
-        """Yield the samples and findings, in order; the code of a finding that was reported before is empty.
+        """Yield the samples that the table lists, and findings about rows and shards, in order.
 
-        Raises: StorageError if the table can't be opened, or a server fails.
+        A finding about a whole shard that was reported before has the code "". Raises: StorageError if the table can't
+        be opened, or a server fails.
         """
         self._firsts, self._places, self._shard_codes, self._reported = [], [], {}, set()
         first = 0
@@ -91,7 +93,7 @@ class TableRows:
             self._reader = None
 
     def _read(self, rows: Any, first: int) -> Iterator[Trouble | Rows]:
-        """Yield the samples and findings of the record batch *rows*, which begins with row *first*."""
+        """Yield the samples and findings of *rows*, a record batch whose first row has the number *first*."""
         try:
             piece = self._catalog.extents(rows, first)
         except StorageError as error:
@@ -118,7 +120,10 @@ class TableRows:
                 yield from self._samples(part.part(low, min(low + max_rows, len(part))))
 
     def _samples(self, piece: Extents) -> Iterator[Trouble | Rows]:
-        """Yield the samples and findings of the rows *piece*, all of one shard, which exists."""
+        """Yield the samples and findings of the rows *piece*, all of one shard, which exists in its version.
+
+        Where a row and the shard differ, each half is read alone, down to the row.
+        """
         if self._reader is None:
             quiet = Account(lambda _: None)
             self._reader = VerifiedReader(self._catalog, quiet, need=Need.FIELDS, tmpdir=self._tmpdir)
@@ -143,7 +148,7 @@ class TableRows:
                 row += len(batch)
 
     def _compare(self, batches: list[Batch], piece: Extents) -> None:
-        """Raise RowError if the members in *batches* lie elsewhere than the rows *piece* say."""
+        """Raise RowError if members of the samples in *batches* are not where, or what, the rows *piece* say."""
         import numpy as np
 
         if self._members is None:
@@ -170,7 +175,10 @@ class TableRows:
                 raise self._catalog.failure(piece, int(wrong[0]), difference)
 
     def _shard_code(self, number: int) -> str:
-        """Return the code of a finding about all of shard *number*, which is missing or stale; "" if it is neither."""
+        """Return the finding about all of shard *number*: "missing-shard", "table-stale", or "" if there is none.
+
+        Raises: StorageError if its server fails.
+        """
         if number not in self._shard_codes:
             url, version = self._catalog.urls[number], self._catalog.versions[number]
             try:

@@ -45,9 +45,12 @@ PlaceOf = Callable[[int, str], Place]  # number of a sample, and what is wrong w
 
 
 class Rows(NamedTuple):
-    """Adjacent *samples* of input *shard*, also grouped by their fields; they take *stored* bytes.
+    """Adjacent samples of one input, with their places, for the check.
 
-    *doubtful*: they lie next to damage. *lost*: names of their members that are truncated.
+    `shard`: number of the input. `keys`, `begins`: of each sample: key, and byte of the tar stream or table row.
+    `combinations`: the samples grouped by their fields. `stored`: bytes that they take in the archive. `samples`:
+    themselves.
+    `doubtful`: True if they lie next to damage. `lost`: names of their members that are truncated.
     """
 
     shard: int
@@ -61,9 +64,9 @@ class Rows(NamedTuple):
 
 
 def rows_of_batch(batch: Batch, shard: int, row: int | None = None) -> Rows | None:
-    """Return *batch*, samples of input number *shard*, as `Rows` with the place of each sample; None without places.
+    """Return `Rows` of *batch*, samples of input number *shard*; None if their places in it are not known.
 
-    *row*: the table row of the first sample, if the input is a table: places are row numbers then, else bytes.
+    `row`: row of the first sample, if the input is a table: places are row numbers then, else bytes.
     """
     bounds = batch.bounds() if row is None else range(row, row + len(batch) + 1)
     if bounds is None:
@@ -72,20 +75,20 @@ def rows_of_batch(batch: Batch, shard: int, row: int | None = None) -> Rows | No
 
 
 def rows_of_samples(samples: Sequence[Sample], shard: int, begins: Sequence[int]) -> Rows:
-    """Return *samples* of input number *shard* as `Rows`; *begins*: the byte at which each begins."""
+    """Return `Rows` of *samples* of input number *shard*; *begins*: the byte at which each begins."""
     keys, stored = [sample.raw_key for sample in samples], sum(sample.size for sample in samples)
     return Rows(shard, keys, begins, group_samples(samples), stored, samples)
 
 
 def empty_summary() -> Summary:
-    """Return a summary of no samples, for `check_samples`."""
+    """Return a summary without samples, with the limits of a check: up to 1,000 places of each finding."""
     return Summary(MAX_FINDING_PLACES, MAX_USUAL_COMBINATIONS)
 
 
 def check_samples(rows: Rows, summary: Summary, decode: bool) -> Iterator[bytes]:
-    """Add findings about the samples *rows* to *summary*; yield a record of the key of each sample that has fields.
+    """Add findings about the samples *rows* to *summary*; yield a key record (`across`) of each that has fields.
 
-    Checks the first bytes of payloads; with *decode* all of them. Raises: StorageError.
+    Checks keys, names of fields and first bytes of payloads; with *decode*, payloads are decoded. Raises: StorageError.
     """
     if not any(same.fields for same in rows.combinations):  # all members are cut
         return
@@ -107,9 +110,10 @@ def check_group(
     summary: Summary,
     decode: bool,
 ) -> Iterable[bytes]:
-    """Add findings about *group*, samples of *rows* with the same fields, to *summary*; return records of their keys.
+    """Add findings about *group*, samples of *rows* with the same fields, to *summary*; return their key records.
 
-    *begins*: the place of each sample of *group*. With *decode*, payloads are decoded; else first bytes are checked.
+    `begins`: the place of each sample of *group*. With *decode*, payloads are decoded; else first bytes are checked.
+    Members without a field get findings, but no records.
     """
     count = len(group.keys)
 
@@ -137,7 +141,11 @@ def check_group(
 
 
 def check_payloads(column: FieldColumn, place: PlaceOf, summary: Summary, decode: bool) -> None:
-    """Add findings about the payloads of *column* to *summary*; `place(number, detail)`: their places."""
+    """Add sizes of the payloads of the field *column*, and findings about them, to *summary*.
+
+    `place(number, detail)`: returns the place of a finding about sample *number* of the column. With *decode*, payloads
+    are decoded.
+    """
     field, sizes = column.name, column.sizes
     summary.add_field(field, sizes_of(field, sizes, place, summary))
     if not min(sizes):
@@ -163,7 +171,10 @@ def check_payloads(column: FieldColumn, place: PlaceOf, summary: Summary, decode
 
 
 def decoded_findings(field: str, column: Sequence[Member]) -> Iterator[tuple[int, str, str]]:
-    """Decode the payloads *column* of *field*; yield (number, code, reason) for each finding."""
+    """Decode the payloads of members *column* of *field*; yield (number, code, reason) for each finding.
+
+    The code is "" for a payload that is too large to decode.
+    """
     for number, member in enumerate(map(Member._make, column)):
         if member.size:
             for code, reason in decode_payload(field, member):
@@ -171,7 +182,10 @@ def decoded_findings(field: str, column: Sequence[Member]) -> Iterator[tuple[int
 
 
 def type_findings(suffix: str, heads: Sequence[bytes], sizes: Sequence[int]) -> Iterator[tuple[int, str, str]]:
-    """Yield (number, code, reason) for payloads whose first bytes, *heads*, do not fit the *suffix* of their field."""
+    """Yield (number, code, reason) for payloads whose first bytes, *heads*, do not fit the *suffix* of their field.
+
+    `sizes`: bytes of the payloads. Fields that readers take for numbers are checked for that, too.
+    """
     for number in suspicious(suffix, heads):
         if reason := type_mismatch(suffix, heads[number]):
             yield number, "suffix-lies", reason
@@ -189,7 +203,7 @@ def type_findings(suffix: str, heads: Sequence[bytes], sizes: Sequence[int]) -> 
 
 
 def suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
-    """Return the numbers of the *heads* that `type_mismatch` has to check: usually none."""
+    """Return the indexes of the *heads* that `type_mismatch` has to look at for *suffix*: usually none."""
     if suffix in TEXTS:
         if MAGIC_STARTS.isdisjoint({head[:2] for head in heads}):
             return ()
@@ -199,7 +213,10 @@ def suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
 
 
 def sizes_of(field: str, sizes: Sequence[int], place: PlaceOf, summary: Summary) -> FieldSummary:
-    """Return a summary of the *sizes* of payloads of *field*, with places of possible extremes of *summary*."""
+    """Return a summary of the payload *sizes* of *field*, with the places of the smallest and largest of them.
+
+    Only those that are more extreme than the 20 in *summary* are listed. `place(number, detail)`: their places.
+    """
     distribution = Distribution.of(sizes)
     field_summary = summary.fields.get(field)
     high = field_summary.large[-1][0] if field_summary and len(field_summary.large) == MAX_EXTREMES else -1
@@ -214,7 +231,10 @@ def sizes_of(field: str, sizes: Sequence[int], place: PlaceOf, summary: Summary)
 
 
 def reasons_to_drop(sample: Sample, decode: bool) -> list[tuple[str, str]]:
-    """Return (code, detail) of findings about *sample* alone that make --fix leave it out."""
+    """Return (code, detail) for each finding about *sample* alone for which --fix leaves it out.
+
+    With *decode*, payloads are decoded for that.
+    """
     summary = empty_summary()
     for _ in check_samples(rows_of_samples([sample], 0, [0]), summary, decode):
         pass
@@ -236,7 +256,7 @@ _MAGICS_BY_SUFFIX = {
 
 
 def may_have_findings(keys: Sequence[bytes]) -> bool:
-    """True if `codes_of_key` may return a code for one of *keys*: one fast check of all of them."""
+    """True if `codes_of_key` may return a code for one of *keys*; False if it surely returns none: a fast check."""
     joined = b"\n".join(keys)
     if not joined.translate(None, _ORDINARY_NAME_BYTES):  # usually; faster than to search
         return joined.count(b"\n") != len(keys) - 1
@@ -250,7 +270,7 @@ def may_have_findings(keys: Sequence[bytes]) -> bool:
 
 
 def codes_of_key(key: bytes) -> list[str]:
-    """Return the codes of findings about *key*: unsafe, hidden or reserved names, control characters, not UTF-8."""
+    """Return the codes of findings about the name *key*: unsafe, hidden, reserved, control characters, no UTF-8."""
     codes = [code for code, pattern in _MAGICS_BY_SUFFIX.items() if pattern.match(key)]
     if _CONTROL_BYTE.search(key):
         codes.append("control-character")
@@ -263,7 +283,7 @@ def codes_of_key(key: bytes) -> list[str]:
 
 @lru_cache(10_000)
 def codes_of_fields(fields: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return (code, detail) of findings about the names of the *fields* of a sample."""
+    """Return (code, detail) for each finding about the names of the *fields* of one sample."""
     findings: list[tuple[str, str]] = []
     by_folded_name: dict[str, str] = {}
     forms: dict[bytes, str] = {}

@@ -34,7 +34,11 @@ PAX_RECORD = re.compile(rb"\d+ [\w.]+=")  # the begin of the payload of a pax he
 
 
 class MemberGroup:
-    """Adjacent members of one key, which begin at *byte*. If *doubtful*, damage is beside them or among them."""
+    """Adjacent members of one key in a shard that is read header by header.
+
+    `byte`: where the first begins. `doubtful`: True if damage is beside them or among them. `members`: the whole ones.
+    `lost`: names of members that are cut.
+    """
 
     def __init__(self, key: bytes, byte: int, doubtful: bool) -> None:
         self.key = key
@@ -45,10 +49,13 @@ class MemberGroup:
 
 
 class Walk:
-    """Iterates once over the member groups of the tar archive *file*, and findings about it, in order.
+    """Reads the tar archive *file* header by header; iterating once yields its member groups, and findings, in order.
 
-    With *lax*, the archive needs no end. If the file is not *complete*, because decompression failed in the middle, its
-    end is no finding. Holds: the members of one group. Raises: StorageError.
+    `lax`: the archive needs no end. `complete`: False if decompression failed in the middle, so that a missing end is
+    no finding. Holds: the members of one group. Raises: StorageError.
+
+    `position`: the byte that is read next. `ended`: True behind an end of archive. `group`: the open one. `last`: key
+    of the last group.
     """
 
     def __init__(self, file: io.FileIO, lax: bool = False, complete: bool = True) -> None:
@@ -64,11 +71,11 @@ class Walk:
         self.last = b""  # the key of the last group
 
     def read(self, count: int, position: int) -> bytes:
-        """Return *count* bytes from *position* on, or as many as there are."""
+        """Return *count* bytes of the file from byte *position* on, fewer at its end."""
         return os.pread(self.file.fileno(), count, position)
 
     def __iter__(self) -> Iterator[Trouble | MemberGroup]:
-        """Yield groups and troubles, in order."""
+        """Yield groups of members, and a `Trouble` for each damage, in order. May be called once."""
         while self.position < self.size:
             block = self.read(BLOCK, self.position)
             if not block.strip(b"\0") and (len(block) == BLOCK or self.ended):
@@ -97,7 +104,7 @@ class Walk:
         yield from self.end()
 
     def end(self) -> Iterator[Trouble | MemberGroup]:
-        """Yield the findings about the end of the file, then the open group, which may be incomplete."""
+        """Yield the findings about the end of the file, then the open group: doubtful if the end is missing."""
         if not self.ended and self.position <= self.size:
             if self.size == 0 and self.complete:
                 yield self.trouble("empty-shard", "")
@@ -108,7 +115,7 @@ class Walk:
         yield from self.close_group()
 
     def member(self, header: FullHeader) -> Iterator[Trouble | MemberGroup]:
-        """Add the member of *header* to its group, or yield findings about it."""
+        """Add the member of *header* to its group, or yield findings about it; yield the group before, if it ends."""
         start = self.position
         if self.ended:
             yield self.trouble("archive-after-end", "")
@@ -148,7 +155,7 @@ class Walk:
         self.position = start + header.end
 
     def cut(self, part: str) -> Iterator[Trouble | MemberGroup]:
-        """Yield the finding that the file ends inside *part*."""
+        """Yield the finding that the file ends inside *part*, in words, then the open group; end the walk."""
         if self.ended:
             yield self.trouble("garbage-after-end", several(self.size - self.position, "byte") + " passed over")
         elif self.complete:
@@ -159,7 +166,10 @@ class Walk:
         self.after_damage, self.ended, self.position = True, True, self.size
 
     def damaged(self, error: TarFormatError) -> Iterator[Trouble | MemberGroup]:
-        """Yield the damage at the position, and go on at the next header."""
+        """Yield the finding for *error*, of the header at `position`, and move to the next header, or to the end.
+
+        The open group becomes doubtful.
+        """
         next_offset = self.next_header()
         block = self.read(BLOCK, self.position)
         if isinstance(error, BadChecksumError):
@@ -184,7 +194,7 @@ class Walk:
         self.position = self.size if next_offset is None else next_offset
 
     def next_header(self) -> int | None:
-        """Return the offset of the next header after the position; None if there is none.
+        """Return the offset of the next header behind damage at `position`; None if there is none.
 
         If the damage is in an extended header, the member that it belongs to is passed over: its name is not known.
         """
@@ -200,7 +210,7 @@ class Walk:
         return offset
 
     def search(self, start: int) -> int | None:
-        """Return the offset of the first header from byte *start* on with a right checksum; None if there is none."""
+        """Return the offset of the first ustar header from byte *start* on with a right checksum; None if none is."""
         size = HEADER_READ_BYTES  # usually the next header is near
         while start < self.size:
             data = self.read(size, start)
@@ -221,7 +231,7 @@ class Walk:
         return None
 
     def after_zeros(self) -> int:
-        """Return the offset at which the zero blocks at the position end."""
+        """Return the offset at which the zero blocks that begin at `position` end; at most the end of the file."""
         position = self.position
         while position < self.size:
             data = self.read(MAX_SEARCH_BYTES, position)
@@ -232,13 +242,13 @@ class Walk:
         return self.size
 
     def close_group(self) -> Iterator[MemberGroup]:
-        """Yield the open group, if there is one, and close it."""
+        """Yield the open group, if there is one; no group is open then."""
         if self.group is not None:
             self.last = self.group.key
             yield self.group
             self.group = None
 
     def trouble(self, code: str, detail: str) -> Trouble:
-        """Return a finding at the position."""
+        """Return a finding with *code* and description *detail* at `position`, with the key of the last group."""
         key = self.group.key if self.group is not None else self.last
         return Trouble(code, self.position, text(key), detail)

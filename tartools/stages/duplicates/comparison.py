@@ -37,9 +37,13 @@ Sort = Callable[[Iterable[bytes]], Iterator[bytes]]  # of any number of records
 
 
 class Comparison(NamedTuple):
-    """The basis of comparison: the pictures of the field *near*, or the payloads of fields *by*, or all fields.
+    """The basis on which samples are compared.
 
-    Each is a tuple of alternatives. With *lenient*, a sample that lacks them is no duplicate.
+    `by`: fields whose payloads must be equal, each as a tuple of alternatives; if empty, and without *near*, all
+    fields.
+    `near`: field, as alternatives, whose pictures must look alike: hashes that differ in at most *distance* bits.
+    `largest`: keep the one of like samples with most bytes (pictures: pixels), not the first. `lenient`: a sample that
+    lacks the fields is no duplicate; otherwise it is an error.
     """
 
     by: Sequence[tuple[str, ...]] = ()
@@ -49,9 +53,10 @@ class Comparison(NamedTuple):
     lenient: bool = False
 
     def contents(self, batch: Batch) -> list[bytes]:
-        """Return the packed content to compare of each sample of *batch*; empty for a sample that lacks it.
+        """Return the packed content to compare of each sample of *batch*; b"" for a sample that lacks it.
 
-        It comes from table columns where they exist, else from the samples.
+        A content is a digest of 16 bytes and the sample's size in 8, or hash, colours and sides of a picture
+        (CONTENT_RECORD). It comes from table columns where they exist, else from the samples.
         Raises: SampleError for the first sample that lacks it, unless *lenient*; StorageError for columns of no use.
         """
         columns = batch.columns
@@ -66,7 +71,10 @@ class Comparison(NamedTuple):
         return contents
 
     def _sample_contents(self, batch: Batch) -> list[bytes]:
-        """Return the packed contents, computed from the samples of *batch*. Raises: see `contents`."""
+        """Return the packed contents, computed from the samples of *batch*; b"" for one that lacks it, if *lenient*.
+
+        Raises: SampleError for it otherwise.
+        """
         if self.near is not None:
             return list(map(self.picture, batch))
         members = (self.members(sample) for sample in batch) if self.by else ()
@@ -79,7 +87,10 @@ class Comparison(NamedTuple):
         return [digest and digest + size for digest, size in zip(digests, sizes, strict=True)]
 
     def members(self, sample: Sample) -> list[Member] | None:
-        """Return the members of *sample* to compare, None if it lacks one. Raises: see `contents`."""
+        """Return the members of *sample* to compare: for each of *by* or for *near*, the first alternative that it has.
+
+        None if it lacks all alternatives of one, and *lenient*. Raises: SampleError for that otherwise.
+        """
         compared = []
         for choices in self.by or ((self.near,) if self.near else ()):
             member = next(filter(None, map(sample.member, choices)), None)
@@ -96,7 +107,10 @@ class Comparison(NamedTuple):
         return compared
 
     def picture(self, sample: Sample) -> bytes:
-        """Return hash, colours and pixels of the picture of *sample*, packed; empty if it has none that decodes."""
+        """Return hash, colours, width and height of the picture of *sample*, packed; b"" if it has none that decodes.
+
+        Raises: SampleError for that unless *lenient*.
+        """
         from tartools.samples import decoding
         from tartools.stages.duplicates.near import CONTENT_RECORD
 
@@ -115,7 +129,7 @@ class Comparison(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """The names of the table columns with the same contents; empty if there can't be any."""
+        """The names of the table columns that have what is compared; [] if there can't be any."""
         if self.near is None:
             return [f"{name}.blake2b" for choices in self.by for name in choices]
         if len(self.near) > 1:
@@ -124,7 +138,7 @@ class Comparison(NamedTuple):
         return [f"{name}.dhash", f"{name}.colours", f"{name}.width", f"{name}.height"]
 
     def _column_contents(self, columns: SampleColumns) -> list[bytes] | None:
-        """Return the packed content of each row of *columns*; empty where a value is missing. None without columns."""
+        """Return the packed content of each row of *columns*, b"" without a value; None if a column is missing."""
         arrays_by_name = {name: column for name in self.columns if (column := columns.column(name)) is not None}
         if len(arrays_by_name) < len(self.columns):
             return None
@@ -161,9 +175,11 @@ class Comparison(NamedTuple):
 
 
 class DedupSide:
-    """One side of the comparison, by *number*: the samples of *run*, compared once and read again.
+    """One side of the comparison: the samples of *run*, which are compared once and read again.
 
-    *names*: a spool of shard and key of each sample, or None. *without*: number of samples without content to compare.
+    `number`: INPUT_SIDE, whose samples may be left out, or AGAINST_SIDE, which is only compared with.
+    `names`: a `Spool`, set by the caller, that gets shard and key of each sample; None: they are not needed.
+    `samples`: number of samples. `without`: of these, without content to compare.
     """
 
     def __init__(self, number: int, run: Pass[Any]) -> None:
@@ -173,9 +189,11 @@ class DedupSide:
         self.samples = self.without = 0
 
     def contents(self, comparison: Comparison, account: Account) -> Iterator[bytes]:
-        """Yield the packed content of each sample: see `Comparison.contents`. Adds shards and keys to *names*, if set.
+        """Yield the packed content of each sample: see `Comparison.contents`. Takes the snapshot of the run first.
 
-        *account* gets the warnings about samples that are only compared with; the samples of the input are read again.
+        Adds shards and keys to `names`, if set; counts `samples` and `without`. `account`: shows the progress, and gets
+        the number of omissions in samples that are only compared with; the samples of the input are reported when they
+        are read again.
         """
         side_account = self.run.account if self.number == AGAINST_SIDE else Account(lambda _: None)
         self.run.snapshot.take()
@@ -199,7 +217,7 @@ class DedupSide:
 
 
 def _records(batches: Iterator[Batch], comparison: Comparison, account: Account, with_names: bool) -> Iterator[bytes]:
-    """Yield a record of each sample: the length of its content, the content, and its name if *with_names*."""
+    """Yield for each sample the length of its content (one byte), the content, and if *with_names* shard and key."""
     for batch in counted(batches, account, written=True):
         names = _names(batch) if with_names else repeat(b"")
         for content, name in zip(comparison.contents(batch), names, strict=False):
@@ -207,7 +225,7 @@ def _records(batches: Iterator[Batch], comparison: Comparison, account: Account,
 
 
 def _names(batch: Batch) -> Iterator[bytes]:
-    """Yield shard and key of each sample of *batch*, as bytes."""
+    """Yield shard, a NUL byte and key of each sample of *batch*, as bytes."""
     shards = batch.shards
     rows = zip(repeat(shards[0]) if len(shards) == 1 else shards, batch.keys, strict=False)
     for shard, key in rows:
@@ -217,7 +235,11 @@ def _names(batch: Batch) -> Iterator[bytes]:
 def find_duplicates(
     sides: Sequence[DedupSide], comparison: Comparison, account: Account, sort: Callable[..., Iterator[bytes]]
 ) -> Iterator[bytes]:
-    """Yield a record, a packed `Pair`, for each duplicate in the last of *sides*, in order of position."""
+    """Yield a record, a packed `Pair`, for each duplicate in the last of *sides*, in order of position.
+
+    `sides`: those only compared with, then the input. `sort(records)`: sorts any number of records. `account`: see
+    `DedupSide.contents`.
+    """
     if comparison.near is None:
         side_records = (records(side.contents(comparison, account), side.number, comparison.largest) for side in sides)
         yield from sort(repeats(sort(chain.from_iterable(side_records))))
@@ -229,7 +251,7 @@ def find_duplicates(
 
 
 def whole_digests(batch: Batch) -> list[bytes]:
-    """Return a digest of each sample of *batch*: of names and payloads of its fields, whose order does not count."""
+    """Return a digest (16 bytes) of names and payloads of the fields, in any order, of each sample of *batch*."""
     digests = [b""] * len(batch)
     for same in batch.combinations():
         fields, columns = digest_columns(same, VALUE_DIGEST_BYTES)
@@ -240,15 +262,15 @@ def whole_digests(batch: Batch) -> list[bytes]:
 
 
 def combine_digests(digests: Sequence[bytes]) -> bytes:
-    """Return the digest of several payloads with these *digests*."""
+    """Return the only one of *digests*, or else one digest (16 bytes) of all of them, in order."""
     return digests[0] if len(digests) == 1 else blake2b(b"".join(digests), digest_size=VALUE_DIGEST_BYTES).digest()
 
 
 def records(contents: Iterable[bytes], side: int, largest: bool) -> Iterator[bytes]:
-    """Yield a record of each sample of *side*; *contents* are their digests, each with the size of the sample.
+    """Yield a record for each sample of *side* that sorts by digest, then by preference, which is kept.
 
-    Records sort by digest, then by preference: against, then, with *largest*, by size, then by position. A sample
-    with an empty content equals no other.
+    Samples only compared with are preferred, then, with *largest*, larger ones, then earlier ones. `contents`: for each
+    sample digest and size, packed; there is no record for b"", which equals no other.
     """
     for position, content in enumerate(contents):
         if content:
@@ -260,7 +282,10 @@ def records(contents: Iterable[bytes], side: int, largest: bool) -> Iterator[byt
 
 
 def repeats(sorted_records: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a pair for each sample of the input that equals an earlier one in *sorted_records*, which is kept."""
+    """Yield a packed `Pair` for each sample of the input whose digest an earlier one of *sorted_records* has.
+
+    The first record of a digest is the kept sample; the distance is 0.
+    """
     last, side, kept_position = b"", AGAINST_SIDE, 0
     for record in sorted_records:
         position = int.from_bytes(record[-POSITION_BYTES:], "big")
@@ -274,7 +299,11 @@ def repeats(sorted_records: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class Pair(NamedTuple):
-    """Sample *position* of the input is left out: it is like sample *kept_position* of *side*, at *distance*."""
+    """A sample that is left out, and the kept one that it is like.
+
+    `position`: of the sample, in the input. `side`, `kept_position`: side of the kept one, and position there.
+    `distance`: bits in which hashes of pictures differ; 0 for equal samples.
+    """
 
     position: int
     side: int
@@ -283,7 +312,7 @@ class Pair(NamedTuple):
 
 
 def pair_of(record: bytes) -> Pair:
-    """Return the pair whose record begins *record*."""
+    """Return the `Pair` at the begin of *record*; other bytes may follow it."""
     return Pair(*PAIR_RECORD.unpack_from(record))
 
 
@@ -292,7 +321,8 @@ def name_pairs(
 ) -> Iterator[tuple[Pair, bytes, bytes]]:
     """Yield (pair, name of the sample that is left out, name of the kept one) for each of *pairs*, in order.
 
-    *names*: for each side the names of all its samples, in order. Holds: the memory of *sort*.
+    `pairs`: packed, sorted. `names`: for each side the names of all its samples, in order: shard, NUL, key. Holds: the
+    memory of *sort*.
     """
     by_kept = sort(KEPT_PREFIX.pack(*pair_of(record)[1:3]) + record for record in pairs)
     places = enumerate(names[INPUT_SIDE])
@@ -302,7 +332,11 @@ def name_pairs(
 
 
 def _with_kept(by_kept: Iterable[bytes], names: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield the records *by_kept*, each with the name of the kept sample behind it."""
+    """Yield packed pairs, each with the name of the kept sample behind it, in the order of *by_kept*.
+
+    `by_kept`: packed pairs with a KEPT_PREFIX (side and position of the kept sample), sorted. *names*: as in
+    `name_pairs`.
+    """
     for side, side_records in groupby(by_kept, itemgetter(0)):
         places = enumerate(names[side])
         for place, same in groupby(side_records, itemgetter(slice(KEPT_PREFIX.size))):
@@ -312,7 +346,10 @@ def _with_kept(by_kept: Iterable[bytes], names: Sequence[Iterable[bytes]]) -> It
 
 
 def write_report(pairs: Iterable[bytes], names: Sequence[Iterable[bytes]], url: str, force: bool, sort: Sort) -> None:
-    """Write a line for each of *pairs* to *url*, as TSV. *names*: for each side the names of its samples, in order."""
+    """Write a table of *pairs*, packed and sorted, to *url* as TSV: keys and shards of both samples, and distance.
+
+    `names`: for each side the names of all its samples, in order: shard, NUL, key. `force`: replace an existing file.
+    """
     with storage.writing(url, force) as sink:
         sink.write(b"key\tshard\tkept_key\tkept_shard\tdistance\n")
         for pair, dropped_name, kept_name in name_pairs(pairs, names, sort):
@@ -321,6 +358,6 @@ def write_report(pairs: Iterable[bytes], names: Sequence[Iterable[bytes]], url: 
 
 
 def key_and_shard(name: bytes) -> list[str]:
-    """Return key and shard of the sample with this *name*, escaped."""
+    """Return [key, shard] of the sample with this *name* (shard, NUL, key), escaped for TSV."""
     shard, _, key = name.partition(b"\0")
     return [escape(os.fsdecode(key)), escape(shown(os.fsdecode(shard)))]

@@ -40,18 +40,25 @@ PICTURE_DTYPE = [("hash", "<u8"), ("colours", "u1", (COLOUR_BYTES,)), ("width", 
 
 
 class PictureHashes(NamedTuple):
-    """Columns of pictures: *hashes* (uint64), *colours* (rows of 48 uint8), *shapes* (float32): log(width / height)."""
+    """Pictures as columns: numpy arrays with one item a picture.
+
+    `hashes`: difference hashes, uint64. `colours`: mean colours, rows of 48 uint8. `shapes`: log(width / height),
+    float32.
+    """
 
     hashes: Any
     colours: Any
     shapes: Any
 
     def sums(self, numbers: Any) -> Any:
-        """Return the sum of the colours of each picture of *numbers*; near pictures have about the same."""
+        """Return the sum of the 48 colour values of each picture in *numbers*; those of near pictures are similar."""
         return self.colours[numbers].sum(axis=1, dtype=np.int64)
 
     def are_similar(self, firsts: Any, seconds: Any) -> Any:
-        """Return an array: True where the pictures `firsts[i]` and `seconds[i]` have similar colours and shapes."""
+        """Return an array of bool: True where pictures `firsts[i]` and `seconds[i]` have similar colours and shapes.
+
+        Hashes are not compared. *firsts*, *seconds*: arrays of picture numbers.
+        """
         near_flags = np.abs(self.shapes[firsts] - self.shapes[seconds]) <= math.log(MAX_RATIO)
         for first in range(0, len(firsts), MAX_PAIRS_COMPARED >> 4):
             block = slice(first, first + (MAX_PAIRS_COMPARED >> 4))
@@ -68,12 +75,13 @@ def near_pairs(
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yield (position, side and position of the kept picture, distance) for each picture to leave out, by position.
 
-    Pictures are preferred by position, or with *largest* by number of pixels. A picture is left out if it is near a
-    preferred one that is kept: hashes differ in at most *distance* bits, and colours and shapes are similar. All
-    pictures of the other side are kept.
+    Pictures are taken in order of position, or, with *largest*, of number of pixels, most first. A picture is left out
+    if it is near one that is kept before it: hashes differ in at most *distance* bits, and colours and shapes are
+    similar. All pictures of the side that is only compared with are kept, and come first. The distance is in bits.
 
-    *sides*: (number, contents of its samples), the input last. A content is hash, colours, width and height,
-    packed; empty if there is none to compare. Holds: 64 bytes for each sample.
+    `sides`: (number of the side, contents of its samples), the input last. A content is hash, colours, width and
+    height, packed as CONTENT_RECORD; b"" if there is none to compare, which is never left out. Holds: 64 bytes for each
+    sample.
     """
     rows, begins = bytearray(), [0, 0]
     for side, contents in sides:
@@ -103,7 +111,7 @@ def near_pairs(
 
 
 def bits_set(numbers: Any) -> Any:
-    """Return how many bits are set in each of *numbers*, uint64."""
+    """Return the number of bits that are set in each of *numbers*, an array of uint64 of any shape."""
     if hasattr(np, "bitwise_count"):
         return np.bitwise_count(numbers)
     eights = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # numpy 1
@@ -111,9 +119,10 @@ def bits_set(numbers: Any) -> Any:
 
 
 def first_near(pictures: PictureHashes, fixed: int, distance: int) -> Any:
-    """Return for each picture, in order of preference, the index of the first kept picture that is near; -1 if none.
+    """Return an array with the index of the first kept picture that is near, for each picture; -1 if none is.
 
-    A picture with -1 is kept itself. The first *fixed* are kept in any case, and not compared with each other.
+    *pictures* are in order of preference. One with -1 is kept itself. The first *fixed* are kept in any case, and not
+    compared with each other. `distance`: bits in which hashes may differ.
 
     Holds: some 80 bytes per picture, and 100 MB. Time: grows with the pairs of kept pictures that have a band alike;
     equal pictures count once.
@@ -137,7 +146,10 @@ def first_near(pictures: PictureHashes, fixed: int, distance: int) -> Any:
 
 
 def first_same(pictures: PictureHashes) -> Any:
-    """Return for each of *pictures* the first with the same hash, colours and shape: in most cases itself."""
+    """Return an array with the index of the first picture that has the same hash, colours and shape, for each picture.
+
+    In most cases that is the picture itself.
+    """
     numbers = [column[:, None].view(np.uint8) for column in (pictures.hashes, pictures.shapes)]
     packed = np.concatenate([*numbers, pictures.colours], axis=1)
     rows = packed.view(f"V{packed.shape[1]}").ravel()
@@ -146,9 +158,10 @@ def first_same(pictures: PictureHashes) -> Any:
 
 
 def thin(pictures: PictureHashes, numbers: Any, distance: int, near_kept: Any) -> Any:
-    """Return the *numbers* of the pictures to keep, in order of preference.
+    """Return the *numbers*, which are in order of preference, of the pictures to keep.
 
-    Sets `near_kept[number]` of each picture to drop to the number of the kept picture that is near.
+    Sets `near_kept[number]` of each other picture to the number of the first kept one that is near. Compares all pairs
+    of up to 2,000 pictures; more are taken in 8 parts, one after the other.
     """
     if len(numbers) <= MAX_LEAF_PICTURES:
         for preferred, second in all_pairs(pictures, numbers, distance):
@@ -163,7 +176,10 @@ def thin(pictures: PictureHashes, numbers: Any, distance: int, near_kept: Any) -
 
 
 def all_pairs(pictures: PictureHashes, numbers: Any, distance: int) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of *numbers* that are near, in order."""
+    """Yield (first, second) for each two of *numbers* whose pictures are near: hashes, colours and shapes.
+
+    Order: that of *numbers*, by the first of the pair.
+    """
     hashes = pictures.hashes[numbers]
     for first in range(0, len(numbers), PICTURES_IN_BLOCK):
         is_near = bits_set(hashes[first : first + PICTURES_IN_BLOCK, None] ^ hashes[None, first:]) <= distance
@@ -173,7 +189,10 @@ def all_pairs(pictures: PictureHashes, numbers: Any, distance: int) -> Iterator[
 
 
 def first_near_kept(pictures: PictureHashes, numbers: Any, kept_numbers: Any, distance: int) -> Any:
-    """Return the least of ascending *kept_numbers* near each picture of *numbers*; -1 if none. Not the closest one."""
+    """Return for each picture of *numbers* the least of *kept_numbers* that is near; -1 if none. Not the closest one.
+
+    *kept_numbers* ascend. *distance*: bits in which hashes may differ.
+    """
     first_indexes = np.full(len(numbers), len(pictures.hashes))
     if len(numbers) and len(kept_numbers):
         for indexes, candidates in candidate_pairs(pictures, numbers, kept_numbers, distance):
@@ -187,7 +206,10 @@ def first_near_kept(pictures: PictureHashes, numbers: Any, kept_numbers: Any, di
 def candidate_pairs(
     pictures: PictureHashes, numbers: Any, kept_numbers: Any, distance: int
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs that may be near, up to a million at once: indexes in *numbers*, and numbers of *kept_numbers*."""
+    """Yield arrays of pairs that may be near, up to a million at once: (indexes in *numbers*, items of *kept_numbers*).
+
+    All pairs whose hashes differ in at most *distance* bits are among them, but for those whose colours can't be near.
+    """
     my_sums, sums = pictures.sums(numbers), pictures.sums(kept_numbers)
     for band in range(HASH_BANDS):
         counts = range(radius(distance, band) + 1)
@@ -220,9 +242,9 @@ def candidate_pairs(
 
 
 def radius(distance: int, band: int) -> int:
-    """Return the number of bits by which hashes at *distance* may differ in *band*; -1 if *band* is not searched.
+    """Return the number of bits by which hashes at *distance* may differ in *band*, 0 to 3; -1 if it is not searched.
 
-    If all bands differed in more bits, the hashes would in more than *distance*.
+    If all bands differed in more bits, the hashes would differ in more than *distance*.
 
     >>> [radius(6, band) for band in range(4)], [radius(0, band) for band in range(4)]
     ([1, 1, 1, 0], [0, -1, -1, -1])
@@ -231,13 +253,13 @@ def radius(distance: int, band: int) -> int:
 
 
 def in_band(hashes: Any, band: int) -> Any:
-    """Return 16 bits of each of *hashes*, every fourth one: neighbours in a picture are often alike."""
+    """Return every fourth bit of each of *hashes*, from bit *band* on: 16 bits as int64. Neighbours are often alike."""
     every = np.unpackbits(np.ascontiguousarray(hashes)[:, None].view(np.uint8), axis=1)
     return np.packbits(every[:, band::HASH_BANDS], axis=1).view(np.uint16)[:, 0].astype(np.int64)
 
 
 def slices_of_counts(counts: Any) -> Iterator[slice]:
-    """Yield slices of *counts* whose sums are up to a million, or that are one count."""
+    """Yield slices that divide *counts*, an array, in parts whose sums are up to a million; a larger count is alone."""
     ends = np.cumsum(counts)
     first = 0
     while first < len(counts):

@@ -20,12 +20,12 @@ PICTURE_SIDES = ("width", "height")
 
 
 class Filter:
-    """Tests samples against all conditions, in input order.
+    """Tests samples against all given conditions. Batches are to come in input order: samples are counted.
 
-    Keys are in *keys*; for each (function, range) of *numbers*, the number that the function returns for the key is in
-    the range. Each of *words* is a tuple of alternatives, of which the sample has a field. *expression* is true; with
-    *lenient* it is false for a sample on which it fails, and otherwise that is an error. With *invert*, samples that
-    fail a condition are chosen.
+    `keys`: the key is among these. `numbers`: for each (function, range), the function's number for the key is in the
+    range. `words`: of each tuple of alternatives, the sample has a field. `expression`: is true for the sample; one on
+    which it fails is an error, or, with `lenient`, does not meet it.
+    `invert`: choose the samples that fail a condition.
     """
 
     def __init__(
@@ -52,12 +52,15 @@ class Filter:
 
     @property
     def by_key(self) -> bool:
-        """True if all conditions are on keys."""
+        """True if all conditions are on keys, so that `of_keys` answers them."""
         return not self._words and self._expression is None
 
     @property
     def asks(self) -> list[Ask] | None:
-        """The questions about a sample besides its key, as (function, name); None if names are computed."""
+        """What the conditions ask of a sample besides its key, as (function, field), such as ("size", "jpg").
+
+        None if an expression computes names of fields.
+        """
         questions: list[Ask] = [("has", name) for choices in self._words for name in choices]
         if self._expression is None:
             return questions
@@ -65,14 +68,17 @@ class Filter:
 
     @property
     def need(self) -> Need:
-        """What the reader has to provide of each sample for the conditions: places, fields or payloads."""
+        """The least that the reader has to provide of each sample: its place, its fields, or its payloads."""
         if self.by_key:
             return Need.PLACES
         asks_payloads = self.asks is None or any(how not in ("has", "size") for how, _ in self.asks)
         return Need.PAYLOADS if asks_payloads else Need.FIELDS
 
     def columns(self, verbatim: bool) -> list[str]:
-        """Return the names of the table columns that may answer the questions; with *verbatim* none of field values."""
+        """Return the names of the table columns that may answer the conditions without the sample.
+
+        With *verbatim*, columns with values of fields are left out, and those with facts stay.
+        """
         names = ["__key__"]
         for how, name in self.asks or ():
             if how in PICTURE_SIDES:
@@ -82,7 +88,7 @@ class Filter:
         return list(dict.fromkeys(names))
 
     def flags(self, batch: Batch) -> list[bool]:
-        """Return a flag for each sample of *batch*, the next ones: True if it meets the conditions.
+        """Return a flag for each sample of *batch*, the next samples of the input: True if the filter chooses it.
 
         Raises: SampleError, naming the sample, if the expression fails on it.
         """
@@ -104,7 +110,10 @@ class Filter:
         return self._invert_and_count(flags)
 
     def of_keys(self, keys: Sequence[bytes]) -> list[bool]:
-        """Return a flag for each of the next samples, given their *keys*: for conditions on keys only."""
+        """Return a flag for each of *keys*, those of the next samples of the input: True if the filter chooses it.
+
+        Only for a filter whose conditions are all on keys.
+        """
         return self._invert_and_count(self._key_flags(keys, len(keys)))
 
     def _answers(self, columns: SampleColumns, first: int) -> dict[Ask, Sequence[Any]]:
@@ -167,9 +176,10 @@ def _identity(sample: Sample) -> Sample:
 
 
 def answers_of(columns: SampleColumns, ask: Ask) -> Sequence[Any] | None:
-    """Return the answers of *columns* to *ask*, one a row, None where the sample lacks it; None without such columns.
+    """Return the answers to *ask* from *columns* of a table, one a row; None for all if no column has them.
 
-    The value of a field is text; values inside JSON, and of columns that are no fields, keep their types.
+    `ask`: (function, field). An answer is None where the sample lacks the field. The value of a field is text; values
+    inside JSON, and of columns that are no fields, keep their types; "has" is answered by booleans.
     """
     how, name = ask
     if ";" in name or "=" in name:
@@ -197,7 +207,10 @@ def answers_of(columns: SampleColumns, ask: Ask) -> Sequence[Any] | None:
 
 
 def _member_columns(columns: SampleColumns, name: str) -> tuple[Any, Any] | None:
-    """Return offsets and sizes of the field *name*; None if unknown, or if another name differs only in case."""
+    """Return (offsets, sizes) of the payloads of the field *name*, arrays with one item a row.
+
+    None if the table does not say, or if another name differs only in case.
+    """
     members = columns.members()
     if members is None:
         return None

@@ -43,14 +43,15 @@ OPERATOR_HINTS = {ast.BitAnd: "; 'and' is for conditions", ast.BitOr: "; 'or' is
 
 
 class LimitError(Exception):
-    """An evaluation takes too many steps, or makes too large a number."""
+    """An evaluation exceeds a limit: of steps, of the size of a number or text, or of time."""
 
 
 class Evaluator:
-    """Evaluates expressions.
+    """Evaluates syntax trees of expressions, within limits of steps, sizes and time.
 
-    *value_of* returns the value of a name that no loop of the expression defines. *functions*: it may call these
-    besides int, float, str, len, abs, min, max, round and match; they report their steps to `spend`.
+    `value_of(name)`: returns the value of a name that no loop of the expression defines.
+    `functions`: those that expressions may call besides int, float, str, len, abs, min, max, round and match; they
+    report their steps to `spend`.
     """
 
     def __init__(self, value_of: Callable[[str], Any], functions: Mapping[str, Callable[..., Any]]) -> None:
@@ -83,21 +84,21 @@ class Evaluator:
         self._matching = 0.0  # seconds of the processor
 
     def evaluate(self, node: ast.expr) -> Any:
-        """Return the value of *node*, a tree of `expression.parse_expression`.
+        """Return the value of the expression *node*, a tree of `expression.parse_expression`.
 
-        Raises: LimitError; the errors of functions and *value_of*; any exception, for values of the wrong kind.
+        Raises: LimitError; the errors of functions and `value_of`; any exception, for values of the wrong kind.
         """
         self._steps_left, self._loop_names, self._matching = MAX_STEPS, {}, 0.0
         return self._eval(node)
 
     def spend(self, steps: int) -> None:
-        """Count *steps*. Raises: LimitError if they are too many."""
+        """Count *steps* of the current evaluation. Raises: LimitError if they are over 100,000 in all."""
         self._steps_left -= steps
         if self._steps_left < 0:
             raise LimitError(f"it takes more than {MAX_STEPS:,} steps")
 
     def read(self, value: Any) -> int:
-        """Count the steps to read *value* with all items inside. Return the characters that it takes, written out."""
+        """Count the steps to read *value* with all items inside; return about how many characters it takes as text."""
         if isinstance(value, (str, bytes)):
             self.spend(len(value) // CHARS_READ_PER_STEP)
             return len(value)
@@ -157,7 +158,7 @@ class Evaluator:
         return OPERATORS[kind](lhs, rhs)
 
     def _make(self, like: Any, size: int) -> None:
-        """Count the steps to make a text or list *like* this one, of *size* characters or items."""
+        """Count the steps to make a text or list, of the type of *like*, with *size* characters or items."""
         self.spend(max(size, 0) // (CHARS_MADE_PER_STEP if isinstance(like, (str, bytes)) else ITEMS_PER_STEP))
 
     def _condition(self, node: ast.BoolOp) -> Any:
@@ -260,7 +261,10 @@ class Evaluator:
         return round(value, digits)
 
     def _match(self, pattern: str, text: str) -> bool:
-        """True if *pattern* matches anywhere in *text*. Raises: UsageError; LimitError."""
+        """True if the regular expression *pattern* matches anywhere in *text*.
+
+        Raises: UsageError if it is none; LimitError if text or time are too long; TypeError for other values.
+        """
         if not isinstance(pattern, str) or not isinstance(text, str):
             raise TypeError("match() takes a pattern and a text")
         compiled = self.compiled(pattern)
@@ -279,7 +283,10 @@ class Evaluator:
         raise LimitError(f"{pattern[:60]!r} takes over {MATCH_SECONDS:g} s: avoid repeats in repeats")
 
     def compiled(self, pattern: str) -> Any:
-        """Return *pattern* compiled. Raises: UsageError if it is no regular expression, or exceeds a limit."""
+        """Return the regular expression *pattern* compiled; counts the steps for a new one.
+
+        Raises: UsageError if it is no regular expression, or exceeds a limit.
+        """
         if pattern not in self._patterns:
             size = check_size(pattern)
             self.spend(200 + 5 * len(pattern) + size // 10)
@@ -295,7 +302,7 @@ class Evaluator:
 
 
 def _check_bits(kind: type, lhs: int, rhs: int) -> None:
-    """Raise LimitError if an operator of this *kind* would make too large a number of *lhs* and *rhs*."""
+    """Raise LimitError if the operator *kind*, such as `ast.Mult`, would make a number of over 1,024 bits."""
     bits = lhs.bit_length()
     if kind is ast.Mult:
         bits += rhs.bit_length()
@@ -314,14 +321,17 @@ def _require_short(value: Any) -> Any:
 
 
 def _unpack(names: list[Any], value: Any) -> dict[str, Any]:
-    """Return the items of *value* by *names*, one each."""
+    """Return name -> item for the items of *value*, which as many *names* of a loop stand for.
+
+    Raises: ValueError if their numbers differ.
+    """
     if not isinstance(value, (str, list, tuple)) or len(value) != len(names):
         raise ValueError(f"a loop has {several(len(names), 'name')} for {_kind(value)}")
     return {name.id: item for name, item in zip(names, value, strict=True)}
 
 
 def _kind(value: Any) -> str:
-    """Return the type of *value* in words, for a message."""
+    """Return words for the type of *value*, such as "a list", for a message."""
     names = {str: "text", dict: "a JSON object", list: "a list", tuple: "a list", type(None): "nothing"}
     return names.get(type(value)) or ("a number" if isinstance(value, Number) else type(value).__name__)
 
@@ -343,9 +353,9 @@ REFUSED_NODES = (
 
 
 def check_size(pattern: str) -> int:
-    """Return an upper bound of the length of *pattern* with its repeats written out.
+    """Return an upper bound of the length of the regular expression *pattern* with its repeats written out.
 
-    Raises: UsageError if that is too much, or if a feature of it takes time or memory without a limit.
+    Raises: UsageError if that is over 100,000, or if a feature of it takes time or memory without a limit.
 
     >>> check_size("n0[12]"), check_size("[0-9a-f]{8}-[0-9a-f]{4}")
     (6, 35)

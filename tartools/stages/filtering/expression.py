@@ -36,11 +36,11 @@ Describe = Callable[[Member], tuple[Any, ...]]  # width and height of a picture,
 
 
 class _AbsentError(Exception):
-    """The sample lacks a value that the expression uses, which has this name."""
+    """Raised when the sample lacks a value that the expression uses; its argument is the name."""
 
 
 class ExcessError(SampleError):
-    """The expression exceeds a limit on a sample; no option makes that false."""
+    """The expression exceeds a limit on a sample. That is an error even where other errors count as false."""
 
 
 class Expression:
@@ -81,9 +81,10 @@ class Expression:
         ) = {}  # until a sample matches; None for more than MAX_VALUES_IN_MESSAGE
 
     def matches(self, sample: Sample, index: int = 0) -> bool:
-        """True if the expression is true for *sample*, number *index*; False if the sample lacks a field that is used.
+        """True if the expression is true for *sample*; False if it is false, or uses a field that the sample lacks.
 
-        Raises: SampleError, naming the sample, if the expression fails on its values.
+        `index`: number of the sample in the input. Raises: SampleError, naming the sample, if the expression fails on
+        its values.
         """
         try:
             return self._evaluate(lambda: sample, index, {})
@@ -93,12 +94,13 @@ class Expression:
     def value(
         self, read: Callable[[], Sample], index: int, answers: Mapping[Ask, Any], *, lenient: bool = False
     ) -> bool:
-        """True if the expression is true for the sample that *read* returns, number *index*.
+        """True if the expression is true for the sample that `read()` returns, number *index* of the input.
 
-        *answers* are used instead of the sample; None is the answer for a value that the sample lacks. With
-        *lenient* it is false if it fails on a sample, but not if that is for a limit, which may depend on the machine.
+        `answers`: (function, field) -> result, used instead of the sample; None is the answer for a value that the
+        sample lacks. With *lenient*, the result is False if the expression fails on the sample or lacks a value, but
+        not if that is for a limit, which may depend on the machine.
 
-        Raises: SampleError, naming the sample; the errors of *read*.
+        Raises: SampleError, naming the sample, if it fails; the errors of *read*.
         """
         try:
             return self._evaluate(read, index, answers, lenient)
@@ -141,7 +143,7 @@ class Expression:
         return is_true
 
     def _dot_advice(self, name: str) -> str:
-        """Return advice if a dot and no method follows *name* in the expression; "" if not."""
+        """Return advice if a dot and a word that is no method follow *name*, as in meta.width; "" if not."""
         methods = [method for names in ALLOWED_METHODS.values() for method in names]
         for part in ast.walk(self._node):
             if isinstance(part, ast.Attribute) and ast.unparse(part.value) == name and part.attr not in methods:
@@ -149,12 +151,12 @@ class Expression:
         return ""
 
     def hint(self) -> str:
-        """Return the end of a message: the values of fields if they are few, and no sample has matched."""
+        """Return the end of a message: values of fields, if they are few and short; "" once a sample has matched."""
         several = {name: values for name, values in (self._values or {}).items() if values}
         return "".join(f"; values of {name}: {', '.join(map(repr, values))}" for name, values in several.items())
 
     def lookup(self, name: str) -> tuple[Any] | None:
-        """Return the value of the column *name* of the current sample, in a tuple; None if it has none."""
+        """Return (value,) of the column *name* ("cls", "json:a.b") of the current sample; None if it has none."""
         if ("field", name) in self._answers:
             value = self._answers["field", name]
             result = None if value is None else (value,)
@@ -181,7 +183,7 @@ class Expression:
         return self._columns[name]
 
     def _record_presence(self, name: str, is_present: bool) -> None:
-        """Record whether a sample had *name*; not if names are computed, which may be any number."""
+        """Record, for `unseen`, whether the current sample had *name*; not if names are computed: there may be many."""
         if name not in self._names_present and self.asks is not None:
             if is_present:
                 self._names_present.add(name)
@@ -258,7 +260,7 @@ def _check_name(name: object) -> str:
 
 
 def _asks(node: ast.expr) -> list[Ask] | None:
-    """Return the questions of *node* about a sample, as (function, name); None if a name is computed."""
+    """Return the questions of *node* about a sample, as (function, field), each once; None if a name is computed."""
     called = calls(node)
     names = (
         {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
@@ -315,7 +317,10 @@ RESERVED_WORDS = {*keyword.kwlist} - {
 
 
 def parse_expression(text: str, functions: Iterable[str]) -> ast.expr:
-    """Return the syntax tree of the expression *text*, which may call *functions*. Raises: UsageError if it is none."""
+    """Return the syntax tree of the expression *text*, which may call *functions*, by name, and allowed methods.
+
+    Raises: UsageError if it is no expression, or has something that expressions may not have.
+    """
     try:
         body = ast.parse(text.strip(), mode="exec").body
     except (MemoryError, RecursionError):  # the stack of Python's parser is full
@@ -346,13 +351,13 @@ def parse_expression(text: str, functions: Iterable[str]) -> ast.expr:
 
 
 def calls(node: ast.expr) -> list[tuple[str, list[ast.expr]]]:
-    """Return the functions that *node* calls, each with its arguments."""
+    """Return (name, arguments) of each function that the expression *node* calls; methods are left out."""
     call_nodes = (part for part in ast.walk(node) if isinstance(part, ast.Call))
     return [(call.func.id, call.args) for call in call_nodes if isinstance(call.func, ast.Name)]
 
 
 def loop_names(node: ast.expr) -> set[str]:
-    """Return the names that loops in *node* give to their items."""
+    """Return the names that loops in the expression *node* give to their items."""
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
 
 
@@ -374,7 +379,7 @@ def _hint(text: str) -> str:
 
 
 def inside_json(field: str, path: str) -> str:
-    """Return the advice for the value *path* inside the JSON of *field*.
+    """Return advice how to write the value at *path* inside the JSON of *field*.
 
     >>> inside_json("json", "class")
     "a value inside JSON is field('json:class')"
@@ -383,7 +388,7 @@ def inside_json(field: str, path: str) -> str:
 
 
 def _path_in_json(node: ast.expr) -> str:
-    """Return the advice for a part of *node* such as json['class'] or json.width; "" if there is none."""
+    """Return advice for the first part of *node* such as json['class'] or json.width; "" if there is none."""
     for part in ast.walk(node):
         if not isinstance(part, ast.Subscript | ast.Attribute) or not isinstance(part.value, ast.Name):
             continue
@@ -400,7 +405,10 @@ def _check_loop(loop: ast.comprehension) -> None:
 
 
 def _check_call(call: ast.Call, functions: tuple[str, ...], own: set[str]) -> None:
-    """Raise UsageError unless *call* is one of *functions* or ALLOWED_METHODS; *own* are the names of loops."""
+    """Raise UsageError unless *call* calls one of *functions*, by name, or a method of ALLOWED_METHODS.
+
+    A function that takes the name of a field needs it in quotes, unless it is one of *own*, the names of loops.
+    """
     called, methods = call.func, [name for names in ALLOWED_METHODS.values() for name in names]
     if any(keyword.arg is None for keyword in call.keywords):
         raise UsageError(f"** is not allowed in an expression: {ast.unparse(call)}")
