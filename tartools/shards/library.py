@@ -75,9 +75,12 @@ def _in_one_process(batches: Iterator[Batch]) -> Iterator[Sample]:
 def write(
     samples: Iterable[Sample | Mapping[str, Value]], url: Name, *, force: bool = False, gzip: bool = False
 ) -> None:
-    """Write *samples* to the shard *url*, which appears when it is complete; see `TarWriter`.
+    """Write *samples*, which were read or are mappings of `__key__` and fields to values, to the shard *url*.
 
-    tartools.write((s for s in tartools.read("a.tar") if s["cls"] == b"3"), "threes.tar")
+    It appears when it is complete. `force`: replace an existing file; `gzip`: compress it. Values and errors: see
+    `TarWriter`.
+
+        tartools.write((s for s in tartools.read("a.tar") if s["cls"] == b"3"), "threes.tar")
     """
     with TarWriter(url, force=force, gzip=gzip) as writer:
         for sample in samples:

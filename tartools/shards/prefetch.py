@@ -35,6 +35,8 @@ def read_ahead(
     if reading.tmpdir is not None:
         scratch_file(reading.tmpdir).close()  # to fail now, not in the middle
     memory = max(memory // max(max_shards - 1, 1), 1)
+    # `ahead` has the shards that have not been yielded; `busy` all that threads still read, so also one that is being
+    # parsed. Threads are limited by `busy`, shards (and memory) by `ahead`, but one shard is opened if none is ahead.
     waiting = iter(urls)
     ahead: deque[ShardAhead] = deque()
     busy: list[ShardAhead] = []

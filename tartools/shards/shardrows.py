@@ -326,6 +326,8 @@ def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Inde
         if fits and number in runs_by_number:
             runs_by_url[url] = runs_by_number[number]
     changed = [url for url in urls if url not in runs_by_url]
+    # rows of unchanged shards keep their numbers in the old table; those of shards read anew are numbered behind them,
+    # as `RowInputs([table, spool])` numbers its rows
     spool = index_shards(changed, looked, catalog, account, indexing)
     first = table.rows
     for url in changed:

@@ -443,9 +443,9 @@ def _collect_output(output: Iterable[bytes]) -> list[bytes]:
 
 
 class _ListedKeys(RepeatedKeyDetector):
-    """Lists the first *keys* of a part of a shard; the parent process compares them with the keys of earlier parts.
+    """Lists the first *keys* of a part of a shard, which the parent process compares with those of earlier parts.
 
-    With *joined*, the caller joins samples of one key, so that repeated keys are not reported: no keys are listed.
+    *joined*: the caller joins samples of one key, so that repeated keys are not reported: no keys are listed.
     """
 
     __slots__ = ("keys",)

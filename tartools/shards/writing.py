@@ -157,11 +157,12 @@ def split_output(url: str) -> tuple[str, str]:
 
 
 def codec_for(url: str, gzip: bool) -> Codec | None:
-    """Return the codec for an output named *url*: by its suffix, or gzip if *gzip* is set.
+    """Return the codec for an output named *url*: by its suffix, or gzip if *gzip* is set; None for a plain tar.
 
     A command has no suffix: `pipe:gzip > a.tgz` is given plain bytes.
 
-    Raises UsageError if *gzip* is set and the suffix is that of another codec or of a table, or if it is no shard's.
+    Raises UsageError if *gzip* is set and the suffix is that of another codec or of a table; for the name of another
+    format, such as .zip; and for a name such as a.gz, which lacks .tar.
     """
     name = "" if Url(url).scheme == "pipe" else Url(url).name
     check_format(url, SHARD_FORMAT)
@@ -175,7 +176,10 @@ def codec_for(url: str, gzip: bool) -> Codec | None:
 
 
 def check_shard_name(url: str, unless: str = "") -> None:
-    """Raise UsageError if *url*, for new samples, is the name of a table; *unless*: advice how to avoid one."""
+    """Raise UsageError if *url*, an output for new samples, is the name of a table, which can't list them.
+
+    `unless`: advice for the message, in place of the usual one.
+    """
     if is_table_name(url):
         help = f" ({unless})" if unless else "; name a shard, such as .tar, or use tar2parquet"
         raise UsageError(f"{NO_LIST}{help}", url=url)

@@ -104,6 +104,8 @@ def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: Adding) -
     view_and_bounds = None if {how.fold(field), b""} & set(map(how.fold, names)) else batch.data()
     if view_and_bounds is None:
         return None  # perhaps a field twice, or a member without a field
+    # All at once, by columns: the bytes of each sample as they are, then header, payload and padding of its new member.
+    # It takes a few calls a batch, where `add_members` makes objects for each sample.
     view, bounds = view_and_bounds
     bodies = list(map(view.__getitem__, map(slice, bounds, bounds[1:])))
     lengths = [end - start for start, end in pairwise(bounds)]

@@ -236,6 +236,8 @@ def reordered(pairs: Iterable[bytes], sort: Callable[[Iterable[bytes]], Iterator
     *sort* sorts any number of records. The changes have a position in B only.
     """
 
+    # Two sorts: the first, by position in A, puts each sample beside its predecessor in A; the second, by position in
+    # B, beside its predecessor in B. Where the two differ, the sample was moved; so one moved sample gives up to three.
     def after() -> Iterator[bytes]:
         last = NO_POSITION
         for pair in sort(pairs):

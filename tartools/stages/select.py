@@ -232,6 +232,7 @@ def _parse_template(template: str, numbers: Sequence[str]) -> tuple[str, dict[st
             format_text += literal.replace("{", "{{").replace("}", "}}")
             if name is None:
                 continue
+            # a field gets a placeholder of ours: `str.format` would take seg.png for an attribute of seg
             if name.partition("[")[0] not in (*numbers, "key", "shard"):
                 if not name or name.isdigit():
                     raise _bad_template(template, numbers)

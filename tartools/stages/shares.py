@@ -30,9 +30,9 @@ def number_with(seed: int) -> Callable[[bytes], int]:
 
 
 def ratio(text: str, maximum: int = 1) -> tuple[int, int]:
-    """Return the number from 0 to *maximum* that *text* is, such as 0.9 or 1/3, as a numerator and a denominator.
+    """Return the number that *text* is, such as 0.9 or 1/3, as (numerator, denominator), not reduced.
 
-    Raises: ValueError.
+    Raises: ValueError if it is no number from 0 to *maximum*.
 
     >>> ratio("0.25"), ratio("1/3")
     ((25, 100), (1, 3))
@@ -78,16 +78,17 @@ def span(text: str) -> range:
 
 
 class Part(NamedTuple):
-    """A part of a data set: its *name*, and its *weight*, which is its share of the sum of all weights."""
+    """A part of a data set: its *name*, and its *weight*; it gets the weight's share of the sum of all weights."""
 
     name: str
     weight: int
 
 
 def parsed_parts(text: str) -> tuple[Part, ...]:
-    """Return the parts in *text*, such as `train:0.9,val:0.1` or, in percent, `train:90,val:10`. Raises: ValueError.
+    """Return the parts in *text*, such as `train:0.9,val:0.1` or, in percent, `train:90,val:10`.
 
-    The last one gets the remainder, because digits of shares such as 0.333 end somewhere.
+    The last one gets the remainder, because digits of shares such as 0.333 end somewhere. Raises: ValueError for
+    another form, a share of 0, a name twice, or shares whose sum is not 1 (or 100).
 
     >>> parsed_parts("train:0.9,val:0.1")
     (Part(name='train', weight=9), Part(name='val', weight=1))
@@ -133,7 +134,7 @@ def upper_bounds(weights: Sequence[int]) -> list[int]:
 
 
 def apportion(count: int, parts: Sequence[Part]) -> list[int]:
-    """Return the number of samples, of *count*, that each of *parts* gets: its share, rounded down or up.
+    """Return how many of *count* samples each of *parts* gets: its share, rounded down or up.
 
     Parts with the largest remainders are rounded up, of equal remainders the first.
 

@@ -41,7 +41,7 @@ class Distribution:
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Distribution:
-        """Return the distribution of *numbers*."""
+        """Return the distribution of *numbers*, whole ones from 0 on, such as sizes in bytes."""
         distribution, counts = cls(), Counter(numbers)
         for number, count in counts.items():
             shift = max(0, number.bit_length() - BUCKET_BITS)

@@ -40,7 +40,10 @@ UNICODE_FORM_PREFIX = b"\xff"  # more than the first byte of an input's number
 
 
 def names_of_fields(combination: str) -> list[str]:
-    """Return the names of the fields of *combination*, in small letters: case makes no difference."""
+    """Return the names of the fields in *combination*, which "/" joins, in small letters: case makes no difference.
+
+    DOUBTFUL_PREFIX before them is dropped.
+    """
     return combination.removeprefix(DOUBTFUL_PREFIX).lower().split("/")
 
 
@@ -140,6 +143,8 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) 
             summary.note(code, Place(shard, byte, text(key), detail))
             if not is_own_sample:
                 parts.append(sample)
+        # each part was counted as a sample with its own fields: take these counts and places back, and count the sample
+        # with all fields, so that it is not reported to lack any
         if len(parts) > 1:
             for shard, byte, _, combination in parts:
                 if tally := summary.combinations.get(combination):

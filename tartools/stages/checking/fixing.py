@@ -163,7 +163,7 @@ class Fix:
                     self._take(sample, (number, byte), rows_or_trouble, writer)
 
     def _omit(self, number: int, trouble: Trouble) -> None:
-        """Count the rows that can't be written because of *trouble*, and report it."""
+        """Report *trouble*, a finding about input *number*; count table rows that it makes unreadable as dropped."""
         self.account.samples_in += trouble.rows
         self.account.dropped += trouble.rows
         where, description = shown(self.shards.urls[number]), printable(trouble.what)

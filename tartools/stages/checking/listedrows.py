@@ -58,7 +58,7 @@ class TableRows:
 
     @property
     def shards(self) -> set[str]:
-        """The identities of the shards in `urls` that are not named inputs."""
+        """The identities (see `identity`) of the shards in `urls`, without those of named inputs."""
         return {name for url in self.urls if (name := identity(url)) not in self._named_inputs}
 
     def place(self, row: int) -> tuple[str, int]:

@@ -217,6 +217,7 @@ def sizes_of(field: str, sizes: Sequence[int], place: PlaceOf, summary: Summary)
 
     Only those that are more extreme than the 20 in *summary* are listed. `place(number, detail)`: their places.
     """
+    # a place is made only for sizes more extreme than the 20 listed so far: for most batches there is none
     distribution = Distribution.of(sizes)
     field_summary = summary.fields.get(field)
     high = field_summary.large[-1][0] if field_summary and len(field_summary.large) == MAX_EXTREMES else -1

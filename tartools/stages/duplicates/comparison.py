@@ -324,6 +324,8 @@ def name_pairs(
     `pairs`: packed, sorted. `names`: for each side the names of all its samples, in order: shard, NUL, key. Holds: the
     memory of *sort*.
     """
+    # names are spools that can only be read in order: so pairs are sorted by the kept sample, to take its name in one
+    # pass, then by the sample that is left out
     by_kept = sort(KEPT_PREFIX.pack(*pair_of(record)[1:3]) + record for record in pairs)
     places = enumerate(names[INPUT_SIDE])
     for record in sort(_with_kept(by_kept, names)):

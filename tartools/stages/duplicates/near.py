@@ -127,6 +127,9 @@ def first_near(pictures: PictureHashes, fixed: int, distance: int) -> Any:
     Holds: some 80 bytes per picture, and 100 MB. Time: grows with the pairs of kept pictures that have a band alike;
     equal pictures count once.
     """
+    # Equal pictures are compared once: only the first of each kind is (`distinct`). First the fixed ones drop others,
+    # then `thin` chooses among what is left. Last, a repeat follows its first picture: it is dropped for that one, or
+    # for the one that dropped it; but a repeat of a fixed picture for the first fixed one that is near.
     same = first_same(pictures)
     numbers = np.arange(len(same))
     near_kept = np.full(len(same), -1)
@@ -216,6 +219,8 @@ def candidate_pairs(
         masks = [
             sum(1 << bit for bit in chosen) for count in counts for chosen in combinations(range(BITS_IN_BAND), count)
         ]
+        # kept pictures sorted by the bits of this band, then by the sum of their colours: those with the bits b are
+        # items bounds[b] to bounds[b + 1], and in a large group a range of sums is found by bisection
         mine, theirs = in_band(pictures.hashes[numbers], band), in_band(pictures.hashes[kept_numbers], band)
         order = np.lexsort((sums, theirs))
         keys = theirs[order] * MAX_COLOUR_SUM + sums[order]

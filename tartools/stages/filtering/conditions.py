@@ -97,6 +97,8 @@ class Filter:
             first = self._index
             columns = batch.columns
             answers = {} if columns is None else self._answers(columns, first)
+            # `reads` return the sample when it is needed. If columns have all answers, one is read only for a message;
+            # otherwise samples are read as the batch is iterated, many at a time.
             reads: Iterator[Callable[[], Sample]] = (partial(_identity, sample) for sample in batch)
             if columns is not None and self.asks is not None and answers.keys() >= set(self.asks):
                 reads = (partial(batch.__getitem__, number) for number in range(len(batch)))
@@ -149,7 +151,7 @@ class Filter:
         return is_present
 
     def warn(self, account: Account) -> None:
-        """Warn if no sample was chosen, and of keys and fields in the conditions that no sample had."""
+        """At the end: warn in *account* if no sample was chosen, and of keys and fields that no sample had."""
         messages = []
         if self._absent_keys:
             first = min(self._absent_keys).decode("utf-8", "surrogateescape")

@@ -48,12 +48,13 @@ class Expression:
 
     A name is the text of that field; `key` is the key. `field('meta.json')` is a field whose name is not a Python name,
     `field('meta.json:size.0')` a value inside JSON, `has('txt')` whether the sample has a field, `size('jpg')` the
-    bytes of its payload, `width('jpg')` and `height('jpg')` what its header says, as *described* finds it,
-    `match('^n0', cls)` whether a regular expression matches anywhere in a text. The other functions are int, float,
-    str, len, abs, min, max, round.
+    bytes of its payload, `width('jpg')` and `height('jpg')` what its header says, `match('^n0', cls)` whether a regular
+    expression matches anywhere in a text. The other functions are int, float, str, len, abs, min, max, round.
 
-    *asks*: questions about a sample, as (function, name); None if names are computed.
-    *unseen*: fields that the expression used and no sample had. *fields_seen*: fields that samples had instead.
+    `verbatim`: case matters in names of fields. `described(member)`: returns the facts of a picture, width and height
+    first and its fault last; by default `decoding.facts`.
+    `asks`: questions about a sample, as (function, name); None if names are computed. `unseen`: fields that the
+    expression used and no sample had. `fields_seen`: fields that samples had instead.
 
     Raises: UsageError on construction if the text is not an expression, or uses what expressions may not.
     """
@@ -193,7 +194,7 @@ class Expression:
                 self.fields_seen.update(dict.fromkeys(self._read().fields))
 
     def _record_value(self, values: dict[str, dict[Any, None] | None], name: str, value: Any) -> None:
-        """Add *value* to the distinct values of *name* in *values*, while they are few and short."""
+        """Add *value* to the distinct values of *name* in *values*, for `hint`; None if they are too many or too long."""
         distinct = values.setdefault(name, {})
         if distinct is None or (isinstance(value, (str, int, float)) and value in distinct):
             return
@@ -362,7 +363,10 @@ def loop_names(node: ast.expr) -> set[str]:
 
 
 def _hint(text: str) -> str:
-    """Return advice if *text* has an operator of another language; "" if it has none."""
+    """Return advice about the likely mistake in *text*, which is no expression; "" if none is found.
+
+    Mistakes: operators of other languages, `contains`, a field written with a dot or colon, a word reserved in Python.
+    """
     import re
 
     plain = re.sub(r"""'[^']*'|"[^"]*\"""", "''", text)
