@@ -62,8 +62,8 @@ def shuffled_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]
         for first in range(0, count, KEYS_IN_BATCH):
             numbers = range(first, min(first + KEYS_IN_BATCH, count))
             file.write(sortkeys.directed(b"".join(map(sort_key_of, numbers)), order))
-        # Sort keys are evenly spread random numbers. Each step reads the whole file and sorts only the keys in one range
-        # of values, so memory does not grow with the rows, and nothing has to be merged.
+        # Sort keys are evenly spread random numbers. Each step reads the whole file and sorts only the keys in one
+        # range of values, so memory does not grow with the rows, and nothing has to be merged.
         steps = -(-count // KEYS_SORTED_AT_ONCE)
         for step in range(steps):  # the keys of each step are 1/steps of all keys there can be
             low, high = ((step_number << 64) // steps for step_number in (step, step + 1))

@@ -194,7 +194,7 @@ class Expression:
                 self.fields_seen.update(dict.fromkeys(self._read().fields))
 
     def _record_value(self, values: dict[str, dict[Any, None] | None], name: str, value: Any) -> None:
-        """Add *value* to the distinct values of *name* in *values*, for `hint`; None if they are too many or too long."""
+        """Add *value* to the distinct values of *name* in *values*, for `hint`; None for too many or too long ones."""
         distinct = values.setdefault(name, {})
         if distinct is None or (isinstance(value, (str, int, float)) and value in distinct):
             return
