@@ -75,7 +75,7 @@ def partners_of(batches: Pairs, memory: int, tmpdir: str | None) -> PartnersInMe
 
 
 class PartnersInMemory:
-    """An index of B in memory: *numbers* by key, of *values*. *example* is a key of B, None if B is empty."""
+    """An index in memory of B, the second input of tarjoin: *numbers* by key, of *values*. *example*: a key."""
 
     def __init__(self, numbers: dict[bytes, int], values: Sequence[bytes]) -> None:
         self.example = next(iter(numbers), None)
@@ -93,7 +93,7 @@ class PartnersInMemory:
         return [None if number is None else values[number] for number in numbers]
 
     def has(self, key: bytes) -> bool:
-        """True if B has *key*. Does not mark it as looked up for `left`."""
+        """True if B has a sample with *key*. Unlike `find`, does not mark it as looked up."""
         return key in self._numbers
 
     @property
@@ -119,7 +119,10 @@ def _first_repeated_key_error(before: list[bytes], keys: Sequence[bytes]) -> Sam
 
 
 class PartnersOnDisk:
-    """An index of B on disk: *pairs* (key, value) in a file, sorted, in blocks whose first keys are in memory."""
+    """An index on disk of B, the second input of tarjoin: *pairs* (key, value), sorted, in blocks of a file.
+
+    The first key of each block is in memory.
+    """
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]], memory: int, tmpdir: str | None) -> None:
         self._count = 0
@@ -137,7 +140,7 @@ class PartnersOnDisk:
         return [self._value(key) for key in keys]
 
     def has(self, key: bytes) -> bool:
-        """True if B has *key*. Does not mark it as looked up for `left`."""
+        """True if B has a sample with *key*. Unlike `find`, does not mark it as looked up."""
         return self._record(key) is not None
 
     @property

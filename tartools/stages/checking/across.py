@@ -262,7 +262,7 @@ def is_among(field: str, words: Words) -> bool:
 
 
 def numbered_fields(fields: Iterable[str], words: Words) -> str:
-    """Return two of *fields* that differ in a number, if several samples seem to be read as one; else "".
+    """Return two of *fields* that differ in a number, as one text, if several samples seem to be read as one; else "".
 
     Names of files are cut at the first dot: 22.01.txt and 22.02.txt are one sample, with the fields 01.txt and 02.txt.
     Then no field is without a dot, unlike in a sample of 0.jpg, 1.jpg and json. Fields among *words* are intended.

@@ -31,7 +31,7 @@ def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:
     """Yield an ACTION record, which sorts by place, for each sample that shares a key with others.
 
     `compared`: groups of such samples with their verdicts, from `across.compare_keys`. Parts of one sample are to be
-    joined; other samples repeat a key.
+    joined; other samples repeat a key. The first sample of a group has a record only if parts are to be joined to it.
     """
     for group, verdicts in compared:
         first = group[0][:2]

@@ -155,7 +155,10 @@ class Walk:
         self.position = start + header.end
 
     def cut(self, part: str) -> Iterator[Trouble | MemberGroup]:
-        """Yield the finding that the file ends inside *part*, in words, then the open group; end the walk."""
+        """Yield the finding that the file ends inside *part*, in words, then the open group; end the walk.
+
+        Behind an end of archive, the finding is that bytes were passed over; there is none if not `complete`.
+        """
         if self.ended:
             yield self.trouble("garbage-after-end", several(self.size - self.position, "byte") + " passed over")
         elif self.complete:
