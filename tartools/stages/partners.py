@@ -119,10 +119,7 @@ def _first_repeated_key_error(before: list[bytes], keys: Sequence[bytes]) -> Sam
 
 
 class PartnersOnDisk:
-    """An index on disk of B, the second input of tarjoin: *pairs* (key, value), sorted, in blocks of a file.
-
-    The first key of each block is in memory.
-    """
+    """An index on disk of B, the second input of tarjoin: *pairs* (key, value), sorted, in blocks of a file."""
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]], memory: int, tmpdir: str | None) -> None:
         self._count = 0
@@ -349,8 +346,7 @@ def source_of(
 ) -> SecondRows | SecondShards:
     """Return a reader of B, *urls*: `SecondShards` for shards and tables of samples, `SecondRows` for files of rows.
 
-    `rows`, `chosen`: as for `read_second`. Raises: UsageError if they are both, or for an option of *rows* with
-    samples.
+    `rows`, `chosen`: as for `read_second`. Raises: UsageError if they are both, or for options of *rows* with samples.
     """
     forms = [rows.form or form_by_name(url) or ("parquet" if is_table(url) else "tar") for url in urls]
     for number, url in enumerate(urls if rows.key is None and not rows.form else ()):
