@@ -168,7 +168,7 @@ def names(module: str, places: list[str], *said: str) -> str:
 
 def decisions() -> str:
     """Return the list of decisions."""
-    lines = ["# Decisions", "", "Why things are as they are.", ""]
+    lines = ["# Decisions", "", "Design decisions, with their reasons.", ""]
     for path in sorted(ROOT.glob("docs/adr/*.md")):
         title = path.read_text().partition("\n")[0].lstrip("# ")
         lines.append(f"- [{title}]({path.name})")

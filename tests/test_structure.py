@@ -135,8 +135,8 @@ def room_of(module: str) -> str:
 
 @functools.cache
 def arrows() -> dict[str, set[str]]:
-    """Return the table of ARCHITECTURE.md: which rooms a room may import. Everything may import LEAVES."""
-    table = ARCHITECTURE.partition("| room | may import |")[2].partition("\n\n")[0]
+    """Return the table of ARCHITECTURE.md: which packages a package may import. Everything may import LEAVES."""
+    table = ARCHITECTURE.partition("| package | may import |")[2].partition("\n\n")[0]
     rows = [[re.findall(r"`(\w+)`", cell) for cell in row.split("|")[1:3]] for row in table.splitlines()[2:]]
     return {room: {*targets, *LEAVES, room} for (room,), targets in rows}
 
