@@ -35,7 +35,7 @@ LONGEST_RUN = 600  # seconds of a program
 GRACE = 10  # seconds for the ranks that are left when one was killed
 KILLED_AT = 11  # a step of the second epoch, two steps after a checkpoint
 PAGE = (ROOT / "docs/training/frameworks.md").read_text()
-SECTION = re.compile(r"^## (.+?)\n\n```python\n(.*?)^```\n\nStart it by `(.+?)`", re.MULTILINE | re.DOTALL)
+SECTION = re.compile(r"^## (.+?)\n\n```python\n(.*?)^```\n\nStart it with `(.+?)`", re.MULTILINE | re.DOTALL)
 PROGRAMS = {title: (code, command) for title, code, command in SECTION.findall(PAGE)}
 PACKAGES = {
     "Lightning": ["lightning"],
