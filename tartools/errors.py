@@ -31,10 +31,16 @@ _USER_INFO = r"""(://)[^\s'"/?#@]+@(?=[^\s'"])"""
 
 
 class TarToolsError(Exception):
-    """A failure: *url* as the user gave it, *offset* in bytes of the tar stream.
+    """A failure that a user can act on; a command prints it as one line and exits with *status*.
 
-    `str()` gives one printable line (a traceback of another process, which a library puts there, keeps its lines).
-    It never contains the query of a URL, which may be a signature.
+    Attributes:
+      message: the fault, without URL and byte.
+      url: the URL as the user gave it; "" if none.
+      offset: byte of the tar stream where it happened; None if unknown.
+      status: exit status of the class, 1 or 2.
+
+    `str()` gives one printable line (a traceback of another process, which a library puts there, keeps its lines). It
+    never contains the query of a URL, which may be a signature.
     """
 
     status = 1
@@ -82,7 +88,7 @@ class TruncatedError(TarFormatError):
 
 
 class SampleError(TarToolsError):
-    """The archive is sound, but its samples are not what was asked for."""
+    """The archive is sound, but a sample lacks a requested field, or has an unsuitable key or value."""
 
 
 class CommandError(TarToolsError):
@@ -90,7 +96,7 @@ class CommandError(TarToolsError):
 
 
 class UsageError(TarToolsError):
-    """The command line cannot be carried out."""
+    """The options or arguments are invalid, or contradict each other or the inputs."""
 
     status = 2
 
@@ -124,7 +130,7 @@ def option(name: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return *text* on one line, with control characters and undecodable bytes escaped.
+    r"""Return *text* on one line, with line breaks, control characters and undecodable bytes escaped.
 
     >>> printable("two\nlines\x1b[0m")
     'two\\nlines\\x1b[0m'

@@ -180,7 +180,7 @@ def _roff(text: str) -> str:
 
 
 def with_commands(text: str, name: str, summaries: Mapping[str, str]) -> str:
-    """Return *text*, the content of the file *name*, with its list of commands made anew from *summaries*.
+    """Return *text*, the content of the file *name*, with a new list of commands made from *summaries*.
 
     *name*: a key of COMMAND_LISTS. *summaries*: summary by command, in the order of the list. Raises: ValueError if the
     text has no such list.

@@ -19,7 +19,10 @@ came: list[int] = []  # signals; Python swallows an exception in a finalizer, an
 
 
 class Interrupted(BaseException):
-    """Raised in the main thread when a signal asks the process to end: SIGINT, SIGTERM or SIGHUP, the *number*."""
+    """Raised in the main thread when a signal asks the process to end: SIGINT, SIGTERM or SIGHUP.
+
+    *number*: the number of the signal.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

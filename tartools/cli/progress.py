@@ -65,11 +65,11 @@ def _is_read_at_once(file_status: os.stat_result) -> bool:
 
 @contextmanager
 def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
-    """Draw the counts of *account* from the first second on while the block runs, if *shown*.
+    """Draw the counts of *account* while the block runs, after the first second, if *shown*.
 
-    The signal of a timer has them drawn, between two steps of the main thread: a second thread would take time from the
-    others, and forking beside it would not be safe. A process has only one timer of this kind: if a parent has set it
-    to end us, nothing is drawn.
+    *name*: the command. A timer signal triggers the drawing, between two steps of the main thread: a second thread
+    would take time from the rest, and make forking unsafe. A process has only one timer of this kind: if its parent has
+    set it, to end the process, nothing is drawn.
     """
     shown = shown and not has_alarm()
     if shown:

@@ -33,7 +33,11 @@ from tartools.storage.streams import Sink
 
 @cli.command(__doc__)
 def tar2jsonl(account: Account, source: cli.Inputs, selection: SampleSelection, output: ExportOutput) -> None:
-    """Write the samples of *source* to *output* as JSON lines. Raises: TarToolsError, as `export` says."""
+    """Write the samples of *source* to *output*, one JSON object per line; the exit status is 0.
+
+    *selection*: the fields to write, and how many samples. Raises: UsageError, StorageError; SampleError for a name
+    that is a duplicate or not UTF-8.
+    """
     from tartools.formats import jsonl
 
     def write(samples: Iterator[Sample], sink: Sink) -> None:

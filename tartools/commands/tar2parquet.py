@@ -52,9 +52,10 @@ def tar2parquet(
         list[str] | None, Option("--binary NAMES", "Columns to store as plain bytes, in quotes: 'jpg txt'.")
     ] = None,
 ) -> None:
-    """Write the samples of *source* to a Parquet file, a row for each. Raises: TarToolsError, as `export` says.
+    """Write the samples of *source* to a Parquet file, a row for each, payloads included; the exit status is 0.
 
-    *binary*: names of columns, separated by blanks, to store as plain bytes.
+    *selection*: the fields to write, and how many samples. *binary*: names of columns, separated by blanks, to store as
+    plain bytes. Raises: UsageError, StorageError; SampleError for a field that appears after the first row group.
     """
     from tartools.formats.parquetwrite import ParquetLayout, write_parquet
     from tartools.tables import schema

@@ -34,7 +34,11 @@ from tartools.storage.streams import Sink
 
 @cli.command(__doc__)
 def tar2tfrecord(account: Account, source: cli.Inputs, selection: SampleSelection, output: ExportOutput) -> None:
-    """Write the samples of *source* to a TFRecord file, a record for each. Raises: TarToolsError, as `export` says."""
+    """Write the samples of *source* to a TFRecord file, a record for each; the exit status is 0.
+
+    *selection*: the fields to write, and how many samples. Raises: UsageError, StorageError; SampleError for a
+    duplicate name.
+    """
     from tartools.formats import textwrite, tfrecord
     from tartools.samples.columnfields import ChosenColumns
 

@@ -40,9 +40,10 @@ def tar2zip(
     output: ExportOutput,
     deflate: Annotated[bool, Option("--deflate", "Compress each member.")] = False,
 ) -> None:
-    """Write the members of all samples of *source* to a zip file. Raises: TarToolsError, as `export` says.
+    """Write the members of all samples of *source* to one zip file, in order; the exit status is 0.
 
-    *deflate*: compress each member.
+    *selection*: the fields to write, and how many samples. *deflate*: compress each member. Raises: UsageError,
+    StorageError; SampleError for a duplicate name.
     """
     from tartools.formats.zipfiles import write_zip
 

@@ -97,7 +97,7 @@ DEFAULT_MAX_WORKERS = 4  # by default
 def worker_list(text: str) -> str:
     """Convert a list such as "2 4" or "2,4" to numbers of workers, sorted, separated by blanks, with 0 added.
 
-    Only without workers can be measured where the time goes. Raises: ValueError for other texts.
+    The parts of the time can be measured only without workers. Raises: ValueError for any other text.
     """
     words = text.replace(",", " ").split()
     if not words or not all(word.isascii() and word.isdigit() and len(word) < 4 for word in words):

@@ -47,8 +47,10 @@ def tarcat(
     workers: _cat.Workers = None,
     ahead: _cat.ReadAheadOptions,
 ) -> None:
-    """Write the samples of *source* to *output*, one shard after the other: see `_cat.cat`.
+    """Write the selected samples of *source* to *output*, one shard after the other.
 
-    *workers*: number of shards to read at once, 0 for one per core; None: one after the other.
+    *field_choice*, *choice*: which fields and samples, and whether they are shuffled or get new keys. *workers*: number
+    of shards to read at once, 0 for one per core; None: one after the other. *ahead*: memory for that. Raises:
+    TarToolsError.
     """
     _cat.cat(account, source, output, field_choice, choice, ahead, workers)

@@ -131,8 +131,18 @@ DEFAULT_KEY_TEMPLATE = "{:09d}"
 class PlanOptions(cli.Group):
     """Options for the source of samples: a plan, or one of *folder*, *zips*, *parquets* and *tfrecords*.
 
-    `checked_source` says which other options go with each. *base* is the directory of -C, *template* makes keys from
-    row numbers, *exclude* has patterns of files to leave out.
+    Attributes:
+      plan, form: the plan (None: stdin), and its format (None: by suffix).
+      template: makes keys from row numbers.
+      base: directory of relative paths (-C).
+      allow_pipe: a plan may name commands.
+      folder, zips, parquets, tfrecords: other sources, in place of a plan.
+      fields: fields to make from columns or features.
+      class_field: field for the class of each sample; None: not stored.
+      exclude: patterns of files to leave out.
+      dots: "first" or "last": which dot of a name ends the key.
+      follow, skip_special: follow links; skip special files silently.
+      encoding: of text or names; None: UTF-8.
     """
 
     plan: Annotated[str | None, Option("[PLAN]", "The plan; without it, or for -, stdin.")] = None
@@ -197,9 +207,10 @@ def tarcreate(account: Account, options: PlanOptions, output: cli.Output) -> Non
 
 
 def write_plan(options: PlanOptions, account: Account, output: cli.Output) -> None:
-    """Write the samples that a table, JSON lines or a recipe plans. Raises: StorageError, UsageError, SampleError.
+    """Write the samples planned by a table, JSON lines or a recipe, which *options* name, to *output*.
 
-    *options*: name the plan; one that is not in the current directory is looked for in that of -C.
+    A plan that is not in the current directory is looked for in the directory of -C. Raises: StorageError, UsageError;
+    SampleError.
     """
     name = options.plan or "-"
     inside = os.path.join(options.base, name)  # a plan that is not here may be in the directory of -C

@@ -139,7 +139,7 @@ class ColumnOptions(cli.Group):
 
     @property
     def named(self) -> bool:
-        """True if any of these columns are asked for."""
+        """True if any of these options is given."""
         return bool(self.fields or self.pictures or self.decode or self.hashed or self.likened)
 
     def wanted(self) -> facts.TableFacts:

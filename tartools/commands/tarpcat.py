@@ -33,8 +33,9 @@ def tarpcat(
     workers: cli.Parallel = 4,
     ahead: _cat.ReadAheadOptions,
 ) -> None:
-    """Write the samples of *source* to *output*, as tarcat does, reading several shards at once: see `_cat.cat`.
+    """Write the selected samples of *source* to *output*, as tarcat does, but read several shards at once.
 
-    *workers*: number of shards to read at once; 0: one per core.
+    *field_choice*, *choice*: which fields and samples, and whether they are shuffled or get new keys. *workers*: number
+    of shards to read at once, 0 for one per core. *ahead*: memory for that. Raises: TarToolsError.
     """
     _cat.cat(account, source, output, field_choice, choice, ahead, workers)

@@ -25,8 +25,8 @@ WEIGHT_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 def check_facts(summary: Summary, shards: int, where: Where, words: Words, decoded: bool) -> dict[str, Any]:
     """Return the facts of --json: the findings of *summary* in a number of *shards*, errors first.
 
-    *where*: translates the place of a finding to (shard, byte). *words*: fields that each sample should have.
-    *decoded*: True if payloads were decoded, not only their first bytes read.
+    *where*: translates the place of a finding to (shard, byte). *words*: fields that each sample should have, each a
+    tuple of alternatives. *decoded*: True if payloads were decoded, not only their first bytes read.
     """
     counts = dict.fromkeys(SEVERITIES, 0)
     for code, tally in summary.findings.items():

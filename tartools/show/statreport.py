@@ -101,7 +101,7 @@ def spread(numbers: Distribution) -> dict[str, int | None]:
 
 
 def histogram(numbers: Distribution) -> list[int]:
-    """Return the counts of *numbers* in up to 12 bins from the least to the greatest, equal in their logarithms."""
+    """Return the counts of *numbers* in up to 12 bins from the least to the greatest, of equal width in their logarithm."""
     counts_by_bucket = {bucket_number(low): count for low, count in numbers.buckets.items()}
     first, buckets = min(counts_by_bucket), max(counts_by_bucket) - min(counts_by_bucket) + 1
     counts = [0] * min(HISTOGRAM_STEPS, buckets)
@@ -171,7 +171,7 @@ def plain_lines(facts: Facts) -> Iterator[str]:
 
 
 def field_lines(field: Facts, samples: int) -> Iterator[str]:
-    """Yield the facts of one *field*, one per line; *samples*: count of all samples."""
+    """Yield the facts of one *field*, as `facts_of_field` returns them, one per line; *samples*: count of all samples."""
     name, sizes = shortened(field["field"]), field["sizes"]
     yield (
         f"field {name}: {field['members']} members, {field['bytes']} bytes, each {sizes['min']} to {sizes['max']}, "
@@ -295,7 +295,7 @@ def field_tables(facts: Facts) -> Iterator[Section]:
 def key_table(title: str, first_keys: Sequence[str], count: int, note: str = "") -> Iterator[Section]:
     """Yield a table of up to 20 of *first_keys*, with a *note* below; nothing if both are empty.
 
-    *count*: number of all such keys, of which *first_keys* may be only the first.
+    *title*: name of its column. *count*: number of all such keys; *first_keys* may be only the first ones.
     """
     count_note = (
         f"and {count - MAX_PLACES_LISTED:,} more; --json has all" if first_keys and count > MAX_PLACES_LISTED else ""
@@ -305,7 +305,7 @@ def key_table(title: str, first_keys: Sequence[str], count: int, note: str = "")
 
 
 def picture_table(name: str, pictures: Facts) -> Section:
-    """Return the table about the *pictures* of a field: formats, widths and heights, and the most frequent sizes."""
+    """Return the table about the *pictures* of the field *name*: formats, sides, and the most frequent sizes."""
     sizes = list((pictures["sizes"] or {}).items())
     total = sum(pictures["formats"].values())
     rows = [(size.replace("x", " x "), f"{count:,}", share_of(count, total)) for size, count in sizes[:MAX_TABLE_ROWS]]

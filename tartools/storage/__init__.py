@@ -1,4 +1,4 @@
-"""URLs to streams and back: the only room that opens files, sockets and pipes.
+"""URLs to streams and back: the only package that opens files, sockets and pipes.
 
 The table in `tartools.schemes` says which module reads and writes the URLs of a scheme. `open_read` and `open_write`
 give streams of raw bytes; `checks` looks at URLs before anything is read or written. Outputs appear under their name

@@ -12,5 +12,5 @@ columns, in any order; `tablewriter` writes them.
 `source` opens a table, and `tablesamples` gives its samples; `listed` has what a table knows of samples, which are not
 read unless somebody asks. `table` is for single samples, in Python. Begin reading at `tablesamples.table_batches`.
 
-Only this room imports pyarrow.
+Only this package imports pyarrow.
 """

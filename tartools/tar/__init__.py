@@ -2,7 +2,7 @@
 
 `reader` parses the stream, `header` one header block (and its checksum), `fullheader` a header block with its extended
 headers; `writer` writes members and is the only module that encodes headers; `compression` unpacks and packs streams.
-This room knows nothing of samples, URLs or file names.
+This package knows nothing of samples, URLs or file names.
 Formats: ustar, GNU and pax (POSIX.1-2017, pax, "ustar Interchange Format" and "pax Interchange Format"; GNU tar manual,
 "Basic Tar Format"). Begin reading at `reader`.
 """

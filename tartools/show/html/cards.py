@@ -143,9 +143,9 @@ def table(section: Section) -> str:
 
 
 def item(signs: Sequence[str], cells: Sequence[str | float], query: str | None) -> str:
-    """Return a row of *cells* as HTML; *query*: the filter of its button, or None.
+    """Return the HTML of a row of *cells*; *query*: the filter that its button sets, or None.
 
-    A row with a bar is a button as a whole, otherwise its name is. *signs*: those of the columns.
+    *signs*: the sign of each column (<, >, |). A row with a bar is a button as a whole, otherwise its name is one.
     """
     is_button = query is not None and "|" in signs
     button = f'<button type="button" class="{"count" if is_button else "name"}" data-filter="{safe(query or "")}">'
@@ -206,7 +206,7 @@ def classes(overview: Overview) -> Iterator[Section]:
 
 
 def short_texts(counts: Mapping[str, int]) -> dict[str, int]:
-    r"""Return those of *counts* whose value is a short text of one line, by the text that a tile shows.
+    r"""Return the *counts* whose values are short texts of one line, keyed by the text that a tile shows.
 
     >>> short_texts({"cat": 2, "": 1, "two\nlines": 1})
     {'cat': 2}

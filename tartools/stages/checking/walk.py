@@ -1,6 +1,6 @@
 """Go through a shard that is not sound, header by header, and on behind damage where a header can be found.
 
-Slower than the reader of the room `tar`, which stops at damage, and used only for shards that it does not accept.
+Slower than the reader of the package `tar`, which stops at damage, and used only for shards that it does not accept.
 """
 
 from __future__ import annotations
