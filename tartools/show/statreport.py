@@ -101,7 +101,7 @@ def spread(numbers: Distribution) -> dict[str, int | None]:
 
 
 def histogram(numbers: Distribution) -> list[int]:
-    """Return the counts of *numbers* in up to 12 bins from the least to the greatest, of equal width in their logarithm."""
+    """Return the counts of *numbers* in up to 12 bins from the least to the greatest, on a logarithmic scale."""
     counts_by_bucket = {bucket_number(low): count for low, count in numbers.buckets.items()}
     first, buckets = min(counts_by_bucket), max(counts_by_bucket) - min(counts_by_bucket) + 1
     counts = [0] * min(HISTOGRAM_STEPS, buckets)
@@ -171,7 +171,10 @@ def plain_lines(facts: Facts) -> Iterator[str]:
 
 
 def field_lines(field: Facts, samples: int) -> Iterator[str]:
-    """Yield the facts of one *field*, as `facts_of_field` returns them, one per line; *samples*: count of all samples."""
+    """Yield the facts of one *field*, one per line; *samples*: count of all samples.
+
+    *field*: its facts, as `facts_of_field` returns them.
+    """
     name, sizes = shortened(field["field"]), field["sizes"]
     yield (
         f"field {name}: {field['members']} members, {field['bytes']} bytes, each {sizes['min']} to {sizes['max']}, "
