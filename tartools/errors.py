@@ -150,7 +150,7 @@ def several(count: int, what: str, more: str = "") -> str:
 
 
 def in_units(size: float) -> str:
-    """Return *size* in bytes with a unit, to one decimal.
+    """Return *size*, in bytes, with a unit (a kB is 1000 bytes), to one decimal.
 
     >>> in_units(999), in_units(21_370_880)
     ('999 B', '21.4 MB')
@@ -180,7 +180,7 @@ def byte_size(text: str) -> int:
 
 
 def concealed(command: str) -> str:
-    """Return *command* for a message: without the queries, user names and passwords of the URLs in it.
+    """Return *command* for a message, on one line, with the queries and user info of its URLs replaced by "…".
 
     >>> concealed("curl -s 'https://me:secret@host/a.tar?signature=abc' | pv")
     "curl -s 'https://…@host/a.tar?…' | pv"

@@ -11,11 +11,13 @@ IN_NAME, QUERY, PROVIDER = "name", "query", "provider"  # what a ? in a URL is, 
 class Scheme(NamedTuple):
     """How URLs of a scheme are read, written, listed and shown.
 
-    module: the module of `tartools.storage`, imported when it is first needed. Those that begin with `objects.` are
-    stores: they speak a protocol, and `objects` reads and writes their objects.
-    question: IN_NAME, QUERY (never shown: it may be a signature), or PROVIDER (`?provider=aws` at the end).
-    is_listed: True if the store lists objects; then wildcards expand.
-    is_one_server: True if requests go to the endpoint of the environment, whatever the bucket.
+    Attributes:
+      module: the module of `tartools.storage`, imported when it is first needed. Modules that begin with `objects.` are
+        object stores: they speak a protocol, and `objects` reads and writes their objects.
+      question: meaning of a ? in a URL: IN_NAME (part of the name), QUERY (never shown: it may be a signature), or
+        PROVIDER (`?provider=aws` at the end).
+      is_listed: True if the store lists objects; then wildcards expand.
+      is_one_server: True if requests go to the endpoint of the environment, whatever the bucket.
     """
 
     module: str

@@ -102,7 +102,7 @@ class Painter:
         self._line.draw(self._bar.text(position, total, counts_in_words(account, seconds), width, left))
 
     def close(self) -> None:
-        """Erase the drawing. Raises: OSError."""
+        """Erase the drawing, and release the last line, if there is one. Raises: OSError."""
         if self._line is not None:
             self._line.close()
 

@@ -211,7 +211,7 @@ BASH_ACTIONS = {
 
 
 def bash(command: Command) -> str:
-    """Return the completion of *command* for bash, also for bash 3.2 of macOS."""
+    """Return the completion script of *command* for bash, also for bash 3.2 of macOS."""
     every = options(command)[1]
     cases: dict[str, list[str]] = {}
     for option in every:
@@ -225,7 +225,7 @@ def bash(command: Command) -> str:
 
 
 def zsh(command: Command) -> str:
-    """Return the completion of *command* for zsh."""
+    """Return the completion script of *command* for zsh."""
     arguments, every = options(command)
     actions = {
         COMPLETES_FILES: "_files",
@@ -247,7 +247,7 @@ def zsh(command: Command) -> str:
 
 
 def fish(command: Command) -> str:
-    """Return the completion of *command* for fish."""
+    """Return the completion script of *command* for fish."""
     lines = ["# Made by python -m tartools.commands._manual."]
     values = {
         COMPLETES_FILES: "-r -F",
@@ -290,7 +290,10 @@ def generated(commands: Sequence[Command], builtins: Sequence[Command]) -> dict[
 
 
 def stale(root: Path, files: Mapping[str, str]) -> list[str]:
-    """Return the paths below *root* that are missing, differ from the generated *files*, or belong to no command."""
+    """Return the paths below *root* that are missing, differ from the generated *files*, or belong to no command.
+
+    *files*: text by path. The paths are sorted.
+    """
     existing = [
         str(path.relative_to(root))
         for place in (OVERVIEW_PAGE, "man/man1/*.1", "completions/*/*")

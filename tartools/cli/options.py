@@ -89,7 +89,7 @@ class Inputs(Group, shared=True):
 
     @property
     def strictness(self) -> "Strictness":
-        """The faults of the inputs that the user accepts."""
+        """The faults of the inputs that these options accept (--lax, --skip-special), as readers take them."""
         from tartools.shards.reading import Strictness
 
         return Strictness(self.lax, self.skip_special)

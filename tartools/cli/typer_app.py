@@ -29,7 +29,7 @@ def help_text(name: str, manual: str, declarations: Iterable[Declared]) -> str:
 def short_help_text(name: str, manual: str, declarations: Iterable[Declared]) -> str:
     """Return help for two screens: usage, summary, the first sentence about each option, and the first two examples.
 
-    Shared options are only named, but for the output: they are the same in all commands.
+    Shared options are only named, except the output: they are the same in all commands.
     """
     explained: list[Declared] = []
     shared: list[Declared] = []
@@ -69,7 +69,10 @@ def _printed(
 
 
 def _parameter(option: Declared, is_short: bool) -> inspect.Parameter:
-    """Return the parameter that declares *option* to Typer, with the first sentence of its help if *is_short*."""
+    """Return the parameter of a Python function that declares *option* to Typer.
+
+    *is_short*: with only the first sentence of its help.
+    """
     declaration: Any
     text = FIRST_SENTENCE.match(option.option.help)[0] if is_short else option.help  # type: ignore[index]
     if option.names:

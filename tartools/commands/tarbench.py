@@ -338,9 +338,10 @@ def places_of_copies(
 
 
 def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Reading) -> Iterator[Sample]:
-    """Return the samples of *urls*, given their *kind*: ZIP_FORM, LOOSE_FORM (a folder), else shards and tables.
+    """Return the samples of *urls*, given their *kind*: ZIP_FORM, LOOSE_FORM (a folder), otherwise shards or tables.
 
-    In zip files and folders, adjacent files with one key are a sample.
+    In zip files and folders, adjacent files with one key are a sample. *account* counts them as read. Raises:
+    TarToolsError, also while it is iterated over.
     """
     if kind == ZIP_FORM:
         storage.check_inputs(urls)

@@ -201,7 +201,7 @@ def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, options: Di
 
 
 def print_summary(sink: Sink, facts: dict[str, Any], as_json: bool) -> None:
-    """Write *facts* to *sink*: as JSON, aligned on a terminal, otherwise a fact per line."""
+    """Write the counts *facts* to *sink*: as JSON if *as_json*, aligned on a terminal, otherwise one per line."""
     if as_json:
         import json
 

@@ -29,10 +29,10 @@ SIXEL_DTYPE = "S5"  # numpy's type of a part of a line of sixels, such as "-#255
 
 
 def kitty(picture: Image, columns: int, rows: int) -> str:
-    """Return the code that draws *picture* over *columns* and *rows* of cells in kitty's protocol.
+    """Return the escape code that draws *picture*, scaled to *columns* by *rows* cells, in kitty's protocol.
 
-    The cursor stays where it is, and the terminal does not answer.
-    https://sw.kovidgoyal.net/kitty/graphics-protocol/, "Display images on screen" and "Remote client".
+    The cursor stays where it is, and the terminal sends no reply. https://sw.kovidgoyal.net/kitty/graphics-protocol/,
+    "Display images on screen" and "Remote client".
     """
     data = base64.b64encode(png(picture)).decode()
     chunks = [data[start : start + KITTY_CHUNK_CHARS] for start in range(0, len(data), KITTY_CHUNK_CHARS)]
@@ -42,9 +42,9 @@ def kitty(picture: Image, columns: int, rows: int) -> str:
 
 
 def iterm(picture: Image, columns: int, rows: int) -> str:
-    """Return the code that draws *picture* within *columns* and *rows* of cells in the protocol of iTerm2.
+    """Return the escape code that draws *picture* within *columns* by *rows* cells in the protocol of iTerm2.
 
-    https://iterm2.com/documentation-images.html
+    Its proportions are kept. https://iterm2.com/documentation-images.html
     """
     data = png(picture)
     place = f"inline=1;size={len(data)};width={columns};height={rows};preserveAspectRatio=1"

@@ -253,9 +253,9 @@ def tile(member: Member, description: str, screen: Screen, max_columns: int, max
 
 
 def in_cells(size: tuple[int, int], max_columns: int, max_rows: int) -> tuple[int, int]:
-    """Return the columns and rows of a picture of *size* pixels, up to a column per pixel and the given maxima.
+    """Return (columns, rows) of cells for a picture of *size* (width, height) in pixels, within the given maxima.
 
-    A cell counts as twice as high as it is wide.
+    There is at most one column per pixel. A cell counts as twice as high as it is wide.
 
     >>> in_cells((500, 375), 40, 20), in_cells((375, 500), 40, 20), in_cells((28, 28), 40, 20)
     ((40, 15), (30, 20), (28, 14))

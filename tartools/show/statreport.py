@@ -260,7 +260,10 @@ def parts(facts: Facts) -> Iterator[Part]:
 
 
 def field_tables(facts: Facts) -> Iterator[Section]:
-    """Yield the tables about fields: how many samples have each, their sizes, their pictures."""
+    """Yield the tables about fields in *facts*: how many samples have each, their sizes, their pictures.
+
+    There are also tables of the first keys without a field that most samples have, and of broken pictures.
+    """
     fields = facts["fields"]
     if fields is None:
         yield Section(f"{TOO_MANY_VALUES}: all that follows the first dot of a name is its field", ("<Fields",), ())

@@ -84,7 +84,9 @@ def screen(protocol: str = AUTO) -> Screen:
 
 
 def guess(environment: Mapping[str, str]) -> str:
-    """Return the best protocol of the terminal that *environment* describes; half blocks if it is unknown.
+    """Return the best protocol for pictures (one of PROTOCOLS) of the terminal that *environment* describes.
+
+    *environment*: environment variables. It is half blocks if the terminal is unknown, or inside tmux and screen.
 
     >>> guess({"TERM": "xterm-kitty"}), guess({"TERM": "xterm-256color", "LC_TERMINAL": "iTerm2"})
     ('kitty', 'iterm')
@@ -106,7 +108,7 @@ def guess(environment: Mapping[str, str]) -> str:
 
 
 def size() -> tuple[int, int, tuple[int, int]]:
-    """Return columns, rows, and (width, height) of a character in pixels.
+    """Return (columns, rows, (width, height) of a character in pixels) of the terminal; 80 by 24 if unknown.
 
     COLUMNS and LINES override the system's size of the terminal of stdout, or else (stdout is a pager) of stderr or
     stdin.
@@ -235,9 +237,10 @@ class Keyboard:
 
 @contextmanager
 def taken_over() -> Iterator[Keyboard]:
-    """Take over the terminal of this process while the block runs. Only for the main thread.
+    """Take over the terminal of this process while the block runs, and restore it however the block ends.
 
-    Raises: UsageError if the process has no terminal.
+    It is restored while the process is stopped by Ctrl-Z, too. Only for the main thread. Raises: UsageError if the
+    process has no terminal.
     """
     keyboard = Keyboard()
 

@@ -80,7 +80,10 @@ class Overview:
 
 
 def grouped_samples(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
-    """Yield *samples* in groups of one source: up to 256 samples of 1 MiB together, or one larger sample."""
+    """Yield *samples*, in order, in lists whose payloads are in one buffer or file, to be counted together.
+
+    A list has up to 256 samples of 1 MiB together, or one larger sample.
+    """
     group: list[Sample] = []
     size = 0
     for sample in samples:
@@ -220,7 +223,10 @@ def short_texts(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def broken_list(tally: Tally, shown: Container[str]) -> Iterator[Section]:
-    """Yield the list of broken members; a member whose key is *shown* on the page gets a filter button."""
+    """Yield the list of the broken members in *tally* (nothing if there are none), with their fields and the reasons.
+
+    *shown*: keys of the samples on the page; a broken member of one of these gets a filter button.
+    """
     if tally.count:
         rows = [(broken.key, f"{broken.field}: {broken.why}") for broken in tally.first]
         note = f"and {tally.count - len(rows):,} more" if tally.count > len(rows) else ""
@@ -244,7 +250,7 @@ def quoted_word(words: str) -> str:
 
 
 def svg_histogram(sizes: Distribution) -> str:
-    """Return the histogram of *sizes*, in bytes, as SVG."""
+    """Return the card with the histogram of *sizes*, in bytes, as HTML and SVG; "" if there are none."""
     if sizes.minimum is None or sizes.maximum is None:
         return ""
     edges = steps(sizes.minimum, sizes.maximum)

@@ -137,7 +137,10 @@ def checked(samples: Iterable[Sample], overview: Overview, workers: int) -> Iter
 
 
 def flag_sounds(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
-    """Yield (sample, True if its sounds are embedded): up to SOUND_LIMIT bytes a sample, SOUNDS_LIMIT a page."""
+    """Yield (sample, True if its sounds are embedded) for each of *samples*.
+
+    Sounds are embedded up to 2 MiB per sample and 24 MiB per page (SOUND_LIMIT, SOUNDS_LIMIT).
+    """
     budget = SOUNDS_LIMIT
     for sample in samples:
         size = sum(member.size for member in sample.members if may_sound(member))
@@ -178,7 +181,7 @@ def part_of_page(kind: str) -> str:
 
 
 def sum_of(inline: str) -> str:
-    """Return the hash source that allows the *inline* text of a style or script element (CSP, 2.3.1)."""
+    """Return the hash source ("sha256-...") by which a policy allows the *inline* style or script (CSP, 2.3.1)."""
     return f"sha256-{base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()}"
 
 

@@ -46,7 +46,7 @@ class Broken(NamedTuple):
     sound: bool = False
 
     def __str__(self) -> str:
-        """Return the message."""
+        """Return "KEY (FIELD: REASON)"."""
         return f"{self.key} ({self.field}: {self.why})"
 
 
