@@ -31,16 +31,11 @@ _USER_INFO = r"""(://)[^\s'"/?#@]+@(?=[^\s'"])"""
 
 
 class TarToolsError(Exception):
-    """A failure that a user can act on; a command prints it as one line and exits with *status*.
+    """A failure, with a *message* in words, the *url* as the user gave it, and the *offset* in bytes of the tar stream.
 
-    Attributes:
-      message: the fault, without URL and byte.
-      url: the URL as the user gave it; "" if none.
-      offset: byte of the tar stream where it happened; None if unknown.
-      status: exit status of the class, 1 or 2.
-
-    `str()` gives one printable line (a traceback of another process, which a library puts there, keeps its lines). It
-    never contains the query of a URL, which may be a signature.
+    `str()` gives one printable line, "URL: at byte N: message" (a traceback of another process, which a library puts
+    there, keeps its lines). It hides query and user info of *url*, which may be secret. *message* is printed as it is:
+    put URLs into it with `shown`.
     """
 
     status = 1

@@ -306,10 +306,10 @@ def stale(root: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def main(arguments: Sequence[str], files: Mapping[str, str]) -> int:
-    """Write the generated *files* that are not up to date, or with `--check` only report them; return the exit status.
+    """Write the generated *files* that are not up to date, and delete old pages and completions of no command.
 
-    *arguments*: `[--check] [DIRECTORY]`; the directory is the project by default. *files*: text by path. The status is
-    1 if `--check` reports any.
+    Return the exit status: 0; with `--check`, which changes nothing and reports these files, 1 if there are any.
+    *arguments*: `[--check] [DIRECTORY]`; the directory is the project by default. *files*: text by path.
     """
     root = next((Path(a) for a in arguments if a != "--check"), PROJECT)
     wrong = stale(root, files)

@@ -46,7 +46,7 @@ def tar2tfrecord(account: Account, source: cli.Inputs, selection: SampleSelectio
     chosen = ChosenColumns(words, (), str if selection.verbatim or words is None else str.lower, hidden=False)
 
     def write(samples: Iterator[Sample], sink: Sink) -> None:
-        """Write *samples* to *sink*, one framed tf.train.Example each."""
+        """Write a framed tf.train.Example to *sink* for each sample; leave out samples without a chosen field."""
         textwrite.write_lines(tfrecord.frames(samples, account, chosen), sink)
 
     export(account, source, output, TFRECORD, write, selection, check=tfrecord.check_protobuf)

@@ -236,7 +236,10 @@ def write_plan(options: PlanOptions, account: Account, output: cli.Output) -> No
 
 
 def check_plan(head: bytes, name: str) -> None:
-    """Raise SampleError if *head*, the first bytes of the file *name*, are those of an archive or a payload."""
+    """Raise SampleError if the file *name* is no plan, but a tar, zip, Parquet, or other binary file of a known type.
+
+    *head*: the first bytes of the file, 262 or more to know a tar. The message says which command reads the file.
+    """
     if option := MAGIC_OPTIONS.get(head[:4]):
         raise SampleError(f"this is not a plan; tarcreate {option} FILE makes samples of it", url=name)
     if head[TAR_MAGIC] == b"ustar":

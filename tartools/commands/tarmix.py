@@ -94,9 +94,10 @@ class MixingOptions(cli.Group):
 
 @cli.command(__doc__)
 def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wanted: MixingOptions) -> None:
-    """Mix the sources that *source* names by shares and shards, and write the mixture to *output*.
+    """Draw samples from several data sets in proportion to their shares, and write them to *output*.
 
-    Raises: TarToolsError.
+    *source*: words that name a share and its shards, one data set after the other: 0.7 a.tar 0.3 b.tar. Raises:
+    TarToolsError.
     """
     shares, groups = zip(
         *sources_in(with_lists(*source.named, is_name=lambda word: share_in(word) is None)), strict=True

@@ -93,9 +93,11 @@ def small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator[Any]
 
 
 class PayloadRows:
-    """The rows of the Parquet file *table* as samples; *words* and *dots* as in `samples`.
+    """Reads the rows of the Parquet file *table* as samples: a column is a field, a null in it no member.
 
-    Raises: SampleError if its columns can't be fields.
+    *words*: the columns to take, in this order, and new names; None: all. *dots*: the dot that ends a key, "first" or
+    "last", if keys are names of files; None: the last before a known suffix.
+    Raises: SampleError if its columns can't be fields, one is there twice, or it is a table of samples in shards.
     """
 
     def __init__(self, table: ParquetSource, words: Words | None, dots: Dots) -> None:

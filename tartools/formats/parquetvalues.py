@@ -47,7 +47,7 @@ def plain_column(column: Any) -> Any:
 
 
 def is_bytes_type(kind: Any) -> bool:
-    """True if *kind*, an Arrow type, is bytes."""
+    """True if the Arrow type *kind* is binary, large_binary, binary_view or fixed_size_binary."""
     is_a = schema.arrow().types
     tests = is_a.is_binary, is_a.is_large_binary, is_a.is_binary_view, is_a.is_fixed_size_binary
     return any(test(kind) for test in tests)
@@ -75,10 +75,13 @@ def has_bytes(kind: Any) -> bool:
 
 
 def column_payloads(column: Any, name: str, row: int) -> Sequence[Any]:
-    """Return the payloads of *column*, called *name*, whose first row is number *row*.
+    """Return the payload of each row of *column*, a `pyarrow.Array` from the column *name* of a Parquet file.
 
-    They are bytes, a `FileList`, or None, which is no field. Raises: SampleError, with the row as its offset, for a
-    picture that is only a path; SampleError for bytes inside of objects.
+    It is bytes (text as UTF-8, other values as tar2tsv writes them), a `FileList` for a list of pictures, sounds or
+    bytes, or None if the row has no such field. *row*: the number of the first row, for errors.
+
+    Raises: SampleError, with the row as its offset, for a picture or sound that is only a path; SampleError for bytes
+    at any other depth, which JSON can't hold.
     """
     column = plain_column(column)
     kind = column.type

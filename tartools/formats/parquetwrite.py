@@ -140,9 +140,11 @@ class PayloadColumns:
         return PayloadColumn(name, "binary" if self._fold(name) in self._binary else kind_of(sources))
 
     def add(self, sample: Sample) -> bool:
-        """Add a row for *sample*, and return True; return False, without a row, if it has no field for a column.
+        """Add a row for *sample*, and return True; return False, without a row, if it has no field for any column.
 
-        Raises: SampleError for a key or text that is not UTF-8, a field without a column, or two for one.
+        A column that it has no field for stays null. Without words, a new field adds a column until the first row group
+        is written. Raises: SampleError for a key or text that is not UTF-8, a payload that is too large, a field that
+        can't be a column, or two fields for one column.
         """
         try:
             key = sample.raw_key.decode()

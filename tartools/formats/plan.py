@@ -73,8 +73,9 @@ class PlanOrigin(NamedTuple):
     def cell_source(self, text: str, line: int, column: str) -> str:
         """Return the URL that *text* in a cell of a table names; paths are relative to the base.
 
-        Raises: SampleError and UsageError as `source`; SampleError also for a device or a fifo, which may never end,
-        unless commands may be run.
+        *line*, *column*: of the cell, for messages.
+        Raises: UsageError for a text that is no URL, or has credentials; SampleError for stdin, and, unless
+        `allow_pipe`, for an input that the plan may not name, a device, or a fifo, which may never end.
         """
         url = self.source(text, line, column)
         if not self.allow_pipe and Url(url).is_local and _is_special(url):

@@ -272,7 +272,7 @@ class ListedRow(NamedTuple):
 
     @property
     def fields(self) -> list[str]:
-        """The names of the columns of the table that have values of samples."""
+        """The columns of this row's table with values of samples: all whose names do not begin with "__"."""
         return [name for name in self.columns.names if not name.startswith("__")]
 
     def lacks(self, name: str) -> SampleError:

@@ -42,7 +42,11 @@ class ZipNames:
         self.backslashes: list[str] = []
 
     def read(self, infos: Sequence[zipfile.ZipInfo]) -> None:
-        """Set the `filename` of *infos*. Raises: SampleError for a name that is not of the encoding."""
+        """Set the `filename` of each of *infos* to its name, decoded, with "/" between folders.
+
+        Backslashes become "/" in a name without "/" that no Unix system wrote.
+        Raises: SampleError for a name that is not in the encoding of this `ZipNames`.
+        """
         for info in infos:
             name = info.orig_filename
             if not name.isascii() and not info.flag_bits & UTF8_FLAG:

@@ -117,7 +117,11 @@ class Processes(Generic[Item]):
             self._end(process)
 
     def _ask(self, item: Item) -> bytes:
-        """Return the message for *item* from this thread's process. Raises: RuntimeError if it is lost each time."""
+        """Send *item* to the process of this thread, and return the reply: the results, packed by `message_of`.
+
+        If the process is lost, another one is started and gets the item. Raises: RuntimeError if the process was lost
+        in each of 1 + `retries` tries, or all processes were stopped; the error of unpickling the function.
+        """
         status = None
         for _ in range(self._retries + 1):
             process = getattr(self._mine, "process", None) or self._started()

@@ -42,7 +42,9 @@ def print_lines(key: bytes, lines: Iterable[bytes], stopped: Stopped) -> None:
 class KeyedLines:
     """A pipe to which commands print, one after the other; its lines go to stderr behind the key of a sample.
 
-    `theirs`: the file descriptor for the commands; `stopped()`: see `print_lines`. Holds: one line.
+    `theirs`: the descriptor that commands get as output. The key is that given to `until` or `end`.
+    *stopped*: true once the run has to end; then what a full stderr does not take at once is dropped.
+    Holds: one line of up to 64 KiB.
     """
 
     def __init__(self, stopped: Stopped) -> None:

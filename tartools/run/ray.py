@@ -162,7 +162,11 @@ class Tasks(Generic[Item, Result]):
         future.add_done_callback(landed)
 
         def result() -> Result:
-            """Wait for the task, and return its result, or what `lost` makes of its error."""
+            """Wait for the task, and return its result.
+
+            Raises: the error of the task, such as a RayError if Ray lost it; with `lost`, returns `lost(error)`
+            instead.
+            """
             try:
                 return future.result()
             except Exception as error:

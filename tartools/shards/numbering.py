@@ -224,9 +224,10 @@ def replace_set(
 
 
 def unlisted(names: Numbering, number: int, account: Account) -> dict[int, str]:
-    """Return the shards that exist from *number* on, up to the first gap, by number. For stores without listings.
+    """Return number -> URL of the shards that exist from *number* on, up to the first gap, by a probe of each name.
 
-    At most 1,000; {} for a command. An error while probing is a warning in *account*, and ends the search.
+    For stores that can't be listed. At most 1,000 shards; {} for a `pipe:` URL. A StorageError of a probe ends the
+    search with a warning in *account*.
     """
     present: dict[int, str] = {}
     if Url(names.prefix).scheme == "pipe":

@@ -310,11 +310,13 @@ class Pass(ABC, Generic[Item]):
     def gather(
         self, work: "Work[Result]", account: Account, *, max_workers: int, remote: bool = False
     ) -> "Tasks[Result]":
-        """Yield the tasks of *work* over the samples, in order, done by workers where that pays: see `workers.gather`.
+        """Yield each task of *work* over the samples, in order; read its `output` to the end, then its `result`.
 
-        Takes the snapshot first, so that the samples can be read again. A pass over rows that were indexed before
-        raises StorageError at the end if they have changed. `account`: gets reports of members that are no samples.
-        `max_workers`: at most so many workers, and as many as the pass has. `remote`: workers read remote shards, too.
+        Takes the snapshot first, so that the samples can be read again. Close this generator, or use `workers.outputs`.
+        *max_workers*: limit of worker processes, besides that of the pass. This process does everything as one task if
+        it is below 2, for inputs below 64 MiB, and if the snapshot has copies. *remote*: workers read remote shards,
+        too: only for work without output. *account*: gets reports of members that are no samples.
+        Raises: StorageError at the end, from a pass over rows that were indexed before, if they have changed.
         """
         from tartools.shards.workers import gather, gather_here
 

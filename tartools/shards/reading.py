@@ -247,10 +247,11 @@ def first_keys(url: str, account: Account, reading: Reading) -> RepeatedKeyDetec
 def batches_of(
     parts: Iterable[Found], url: str, account: Account, reading: Reading, first: RepeatedKeyDetector | None = None
 ) -> Iterator[Batch]:
-    """Yield the samples among *parts*, from `read_parts` of the shard *url*, in batches; report others in *account*.
+    """Yield the samples of the shard *url*, in batches; *parts* are the contents that `read_parts` found in it.
 
-    A table among the parts is read. *first*: gets the keys of samples, to detect repeated ones; by default it warns of
-    them.
+    Members that are no samples (directories, devices ...) are counted in *account*, or warned of; with
+    `reading.policy.samples_only` they raise TarFormatError. If *url* is a table, the samples of its rows are yielded.
+    *first*: detects repeated keys of these samples; None: a new detector, which warns of them in *account*.
     """
     first = first or first_keys(url, account, reading)
     after_end = False

@@ -78,7 +78,10 @@ def forms_of(facts: Facts) -> tuple[Row | None, Row | None, float]:
 
 
 def brought(row: Row) -> float:
-    """Return the seconds per sample that *row*, without workers, takes to list and read, before decoding. Never 0."""
+    """Return the seconds that a sample takes until it is read: the times to list and to read, not to decode. Never 0.
+
+    *row*: of a measurement without workers; others have no times of parts.
+    """
     return float(row["parts"]["list"] + row["parts"]["read"]) or 1e-9
 
 

@@ -180,9 +180,10 @@ def in_parts(records: Iterable[bytes], max_records: int, max_bytes: int) -> Iter
 
 
 def sorted_blocks(groups: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield the records of *groups* in blocks for `unpack_block`, some 16,000 sorted together, in a worker.
+    """Yield all records of *groups* in packed blocks (see `unpack_block`), after sorting 16,000 or more at a time.
 
-    The whole is not sorted, but sorts faster. Holds: 16,000 records, or the records of a group if they are more.
+    Workers call this before the external sort, which is faster on records that are partly sorted. A group is not
+    divided between two sorts. Holds: 16,000 records and one group.
     """
     buffer: list[bytes] = []
     for group in groups:

@@ -271,9 +271,10 @@ class PartnerFinder:
         self.second.check()
 
     def tell(self, account: Account, left_out: bool) -> None:
-        """Warn in *account* of samples of B without a partner, and of those of A if they were *left_out* of the output.
+        """Warn in *account*, after the join, of samples of B without a partner in A, and of A without one in B.
 
-        If no sample of A had one, and all are left out, that is an omission: an empty output is hardly what was meant.
+        Those of A only if they were *left_out* of the output. Warns, too, if B has a key of A in another Unicode form.
+        If no sample of A had a partner, that is an omission if they were *left_out*, else a warning.
         """
         lost, unmatched = self._lost if left_out else 0, self._partners.left
         parts = []
@@ -472,7 +473,12 @@ class SecondShards:
         return None
 
     def members(self, key: bytes, location: bytes) -> list[Member]:
-        """Return the members to add to *key*, whose value in `batches` is *location*. Raises: SampleError."""
+        """Return the chosen members of the sample of B at *location*, with paths of the sample *key* of A.
+
+        *location*: the packed `Location` that `batches` yielded for this key.
+        A chosen field that it lacks is skipped. Raises: SampleError if it has a field twice, or two of the chosen ones
+        get one name.
+        """
         sample = self._files.sample(key, Location.unpack(location))
         members, names = sample.members, sample.fields
         if names not in self._fields:

@@ -46,9 +46,10 @@ def parse_words(specs: Sequence[str] | None) -> list[Word]:
 
 
 def choices_of(specs: Sequence[str] | None, option: str) -> list[tuple[str, ...]]:
-    """Return the alternative fields of each word of *specs*: 'jpg;png cls' is [(jpg, png), (cls,)]; [] if it is None.
+    """Return the alternative fields of each word in *specs*: ['jpg;png cls'] gives [(jpg, png), (cls,)]; [] for None.
 
-    *option*: its name, for the message. Raises: UsageError for a word with a new name, and if there are no words.
+    *option*: its name, for the message. Raises: UsageError for a word like new=old, since this option renames no field,
+    for an empty name, and if there are no words.
     """
     words = parse_words(specs)
     if specs is not None and (not words or any(word.new for word in words)):

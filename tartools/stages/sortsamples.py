@@ -50,12 +50,13 @@ def sorted_batches(
     """Yield the samples that the records *index* locate in *files*, sorted by *order*, in batches. The sort is stable.
 
     `index`: records of `index_records`, all read before the first batch is yielded. By `__key__`, all members of one
-    key become one sample. In a batch, no two samples side by side have one key. `account`: counts joined and left-out
-    samples.
+    key become one sample. In a batch, no two samples side by side have one key. `account`: counts parts of samples that
+    are joined, and samples and parts left out.
 
-    Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*; 128 open files; two batches of 1 MiB.
-    Raises: SampleError if a joined sample has a field twice; StorageError if a file has changed meanwhile; what *index*
-    raises.
+    Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*; the records of one sort key, by `__key__`;
+    128 open files; two batches of 1 MiB; up to 16 MiB of a joined sample.
+    Raises: SampleError if a joined sample has a field twice and *order* does not say which one to keep; StorageError if
+    a file has changed meanwhile; what *index* raises.
     """
     records = external_sort(index, memory, tmpdir)
     arrange = join_equal_keys if order.by_key else choose_equal_values

@@ -154,10 +154,13 @@ class IndexFormat(NamedTuple):
 def index_places(
     tool: str, urls: Sequence[str], folder: str, force: bool = False, tmpdir: str | None = None
 ) -> IndexPlaces:
-    """Return the URLs of the files of the index for *tool* of the shards *urls*, before anything is read.
+    """Return the URLs of the files of the index for *tool* of the shards *urls*, checked before anything is read.
 
-    *folder* is for the files about all shards, if *tool* has such files, else for the files of each shard. "" is the
-    deepest directory of all shards, or that of each. Raises: UsageError, StorageError.
+    *tool*: a key of `INDEX_FORMATS`. *folder*: directory or prefix of the files about all shards, if this tool has such
+    files; else of the file for each shard. "": the deepest directory with all shards; else beside each shard.
+    *force*: replace files that exist. *tmpdir*: folder of scratch files.
+    Raises: UsageError if *folder* can't be a directory, or the shards can't have this index there; StorageError if a
+    file exists, unless *force*, or is a shard.
     """
     if Url(folder).scheme in ("-", "pipe") or folder.endswith(schema.PARQUET_SUFFIX):
         raise UsageError("must be a directory or a prefix, for the files of an index", url=folder)

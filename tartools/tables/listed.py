@@ -179,7 +179,7 @@ class ListedBatch(Batch):
         """Return None: the samples need not be adjacent."""
 
     def file(self) -> None:
-        """Return None: the samples need not be adjacent."""
+        """Return None, for samples that no plain file has side by side: callers read them one by one."""
 
     def data(self) -> None:
         """Return None: the samples need not be adjacent."""

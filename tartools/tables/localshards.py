@@ -113,7 +113,11 @@ class LocalShards:
         return [files_by_shard[number] for number in numbers]
 
     def file(self, rows: Extents, index: int) -> io.FileIO:
-        """Return the shard of row *index* of *rows*; check its version when it is opened."""
+        """Return the open shard of row *index* of *rows*, from a cache of open files; the caller does not close it.
+
+        Raises: RowError if it can't be opened, or has another version than in the table; StorageError if a shard that
+        leaves the cache has changed since it was opened.
+        """
         return self.open_files.file(int(rows.numbers[index]), partial(self._open, rows, index))
 
     def _open(self, rows: Extents, index: int) -> io.FileIO:

@@ -237,7 +237,12 @@ def json_type(values: Sequence[Any]) -> Any:
 
 
 def _type_of(values: Sequence[Any], depth: int) -> Any:
-    """Return the Arrow type of JSON *values* that are *depth* lists or objects deep. Raises: _MixedError."""
+    """Return the Arrow type that can hold all JSON *values*; null if there are none but None.
+
+    *depth*: the number of lists and objects around the values; 0 for the values of a column.
+    Raises: _MixedError if only text can: several types, whole numbers above 64 bits, nesting that is too deep, or an
+    object that Parquet can't hold.
+    """
     joined = arrow().null()
     types = set(map(type, values))
     for python_type in types - {type(None)}:

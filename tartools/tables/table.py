@@ -184,7 +184,10 @@ class Table:
 
     @classmethod
     def _of(cls, *state: Any) -> Table:
-        """Return a table with this *state*, the arguments of `_set`."""
+        """Make a table of its URL, Arrow table, chosen rows, version and row count; its file is not read.
+
+        *state*: these five, in the order of `_set`. Unpickling calls this too.
+        """
         table = cls.__new__(cls)
         table._set(*state)
         return table

@@ -35,10 +35,11 @@ ROWS_ONE_BY_ONE = 64  # rows that are read one by one behind damage, before the 
 
 
 class VerifiedReader:
-    """Reads the samples of rows from the shards of *catalog*, and compares them with the rows.
+    """Reads the samples of rows from the shards of *catalog*; `samples` compares each with its row, `bulk` does not.
 
-    *account*: counts bytes read. *need*: the parts of a sample that the caller uses.
-    *tmpdir*: folder of scratch files for large members. *sources*: readers at work at once, which share limits.
+    A sample that differs from its row raises StorageError. *account*: counts bytes read.
+    *need*: the parts of a sample that the caller uses. *tmpdir*: folder of scratch files for large members.
+    *sources*: the number of readers at work at once, which share the limits of open files and memory.
     Several threads may read.
     """
 

@@ -85,9 +85,11 @@ def take_run(reader: Any) -> int:
 
 
 def _add(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any, low: int, high: int) -> None:
-    """Add members *low* to *high* (exclusive) to *groups*, which keeps the last group open.
+    """Add members *low* to *high* (exclusive) of a run to *groups*; the last of their groups stays open.
 
-    *paths*, *starts*, *sizes*: of all members of the run. *begins*: indexes of members that begin a new group.
+    *paths*, *starts*, *sizes*: paths, offsets of headers and sizes of payloads of all members of the run.
+    *begins*: indexes in the run, from *low* to *high*, of members that begin a new group; the members before the first
+    index belong to the group that is open.
     """
     first = groups.first
     if groups.members is not None:

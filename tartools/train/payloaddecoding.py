@@ -114,7 +114,10 @@ def resizes_of(resize: Any) -> Resize | dict[str, Resize | None] | None:
 
 
 def resize_of(size: Any) -> Resize | None:
-    """Return *size* (a `Resize`, pixels, or height and width) as `Resize`; None for None. Raises: ValueError."""
+    """Return *size* as a `Resize`: pixels of the shorter side, (height, width), or a `Resize`; None for None.
+
+    Raises: ValueError for anything else, and for sides below 1 pixel.
+    """
     if size is None:
         return None
     resize = size if isinstance(size, Resize) else Resize(tuple(size) if isinstance(size, list) else size)

@@ -19,7 +19,10 @@ CHECKED_AS_JSON = {"json", "jsonl"}  # by `documents`
 
 
 def describe_text(member: Member, head: bytes) -> Description:
-    """Return the description of *member*, which begins with *head*, as text; else as its first bytes say."""
+    """Return the description of *member*: as text if *head* is UTF-8 without NUL, else by its magic number.
+
+    *head*: the first `HEAD_BYTES` of the payload, or all of it.
+    """
     return cut_text(head, whole=member.size <= HEAD_BYTES) or guess_type(head)
 
 
