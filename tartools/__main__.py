@@ -18,7 +18,10 @@ MANUAL_PAGE = "man/man7/tartools.7"
 
 
 def run() -> NoReturn:
-    """Run as a process with the arguments of `sys.argv`, a command or `tartools` itself: handle signals, exit."""
+    """Run the command that `sys.argv[1]` names, or `tartools` itself: handle signals, and exit with its status.
+
+    The name is removed from `sys.argv`, so that the command finds its own arguments there.
+    """
     name, *others = sys.argv[1:] or [""]
     if name in (*commands.names(), *commands.BUILTINS):
         sys.argv = [name, *others]

@@ -48,8 +48,9 @@ class Progress:
     """The progress of a run, for displays, and facts for its report besides the counts. No output depends on it.
 
     `phase`: the phase that runs now. `expected`: the final value of `Account.bytes_in`; None if unknown.
-    `shards`: number of input shards; None if unknown. `jobs`: those of a command that runs commands.
-    `objects`: files and objects in a listing; None for other runs. `totals`: lines about parts of the output.
+    `shards`: number of input shards; None if unknown. `jobs`: counts of the commands that a run starts (tarproc); zeros
+    for other runs.
+    `objects`: number of files and objects in a listing; None for other runs. `totals`: lines about parts of the output.
     `written`: samples in the output; None if that is `Account.samples_out`.
     """
 
@@ -68,11 +69,14 @@ class Account:
 
     Each of `samples_in` becomes one of: `samples_out` (passed on to an output), `left_out` (on request), `joined` (part
     of another sample), `dropped` (reported).
+    `bytes_in`: bytes read of shards, as stored; `unpacked`: the same, decompressed; `bytes_out`: bytes of outputs,
+    before compression. `shards_done`: shards read to their end.
     `omissions`: reports of data missing in an output that is otherwise complete; with any, the exit status is 1.
-    `specials`: members that are no regular files. `watched`: checks to call before a commit; they raise.
+    `directories`, `macos_metadata`, `specials`: members that are no part of a sample: directories, files that macOS
+    adds, and other members that are no regular files. `told_empty`: True once `warn_empty` has warned.
+    `watched`: functions to call before a commit; each raises if an input has changed, or no sample had a field.
     `torn`: keys that return after other keys of their shard, each with the first such shard.
     `progress`: for whoever watches the run. *say* gets one line for each report, and for each warning unless *quiet*.
-    Other attributes: see the comments.
     """
 
     def __init__(self, say: Callable[[str], None] = as_warning, quiet: bool = False) -> None:
@@ -149,9 +153,9 @@ class Account:
         self.say(message)
 
     def special(self, place: str, kind: str) -> None:
-        """Report a member that is no regular file: the first at once, the others as a number in `settle`.
+        """Report a member that is no regular file: the first at once, the later ones as a number in `settle`.
 
-        *place*: its shard and its name. *kind*: "hard link", "sparse file" and so on.
+        *place*: its shard and its name, for the message. *kind*: "hard link", "sparse file" and so on.
         """
         self.specials += 1
         if self.specials == 1:
@@ -199,8 +203,8 @@ class Phase(NamedTuple):
 class RepeatedKeyDetector:
     """Detects keys that return after other keys, among the first 10,000 samples of one shard.
 
-    *report*: called with each such key. `left`: samples whose keys are still to be compared.
-    Holds: these keys, until the last of them has come.
+    *report*: called with each key that returns. `left`: number of samples whose keys are still to be compared.
+    Holds: the keys compared so far, until there are 10,000.
     """
 
     __slots__ = ("_known", "_last", "_report", "left")

@@ -34,7 +34,7 @@ class SampleColumns(Protocol):
     """The values that a table has of samples, in columns; no sample is read for them.
 
     `url`: of the table. `first`: number of the first row. `names`: of all columns of the table.
-    `fields`: those that samples of the table may have; None if it does not list them.
+    `fields`: names of the fields that samples of the table may have; None if it does not list them.
     """
 
     url: str  # of the table
@@ -64,7 +64,7 @@ class SampleColumns(Protocol):
 class Batch:
     """Adjacent samples from one shard, or one sample that stands alone.
 
-    `keys`: of the samples. `columns`: what a table knows of them; None if they were read.
+    `keys`: of the samples. `columns`: columns of the table whose rows list the samples; None if they come from a shard.
     `shard`: the URL that all were read from; "" if *shard* has one URL for each of them: then see `shards`.
     `Sample` objects are made on demand. Holds: the buffer or file that the samples are in.
     """
@@ -124,7 +124,7 @@ class Batch:
 
     @property
     def shards(self) -> Sequence[str]:
-        """The URLs of the shards that the samples were read from: one for all of them, or one for each."""
+        """The URLs of the shards that the samples come from: one for each sample, or only one, which is that of all."""
         return (self.shard,) if self._shards is None else self._shards
 
     # ---- where the samples are ----
@@ -185,7 +185,7 @@ class Batch:
         return sum(padded(m.size) + (m.data - m.start if m.head is None else BLOCK) for m in self._lone.members)
 
     def stored_by_shard(self) -> dict[str, list[int]]:
-        """Return [number of samples, bytes] by the URL of each shard that the samples were read from."""
+        """Return URL -> [number of samples, bytes] for each shard that the samples were read from."""
         if len(self.shards) == 1:
             return {self.shards[0]: [len(self), self.stored()]}
         totals: dict[str, list[int]] = {}
@@ -217,9 +217,9 @@ class Batch:
         yield self
 
     def member_lists(self, first: int) -> Iterator[tuple[bytes, str, Sequence[Member]]]:
-        """Return an iterator of (key, shard, members) of each sample from number *first* on.
+        """Return an iterator of (key, shard URL, members) of each sample from number *first* of the batch on.
 
-        Members may be plain tuples.
+        Members may be plain tuples with the items of `Member`.
         """
         groups = self._groups
         if groups is None or groups.members is None:
@@ -268,10 +268,7 @@ class Batch:
 
 
 def _is_input(source: Source) -> TypeGuard[io.FileIO]:
-    """True if *source* is an input file that is plain.
-
-    False for a buffer, and for a scratch file, which is writable.
-    """
+    """True if *source* is a plain input file; False for a buffer, and for a scratch file, which is writable."""
     return isinstance(source, io.FileIO) and not source.writable()
 
 

@@ -137,7 +137,7 @@ def npy(values: object) -> bytes | None:
 
 
 class EmptyRows:
-    """Counts the rows of a table without any field, which become no sample. *kind* is the word for a row."""
+    """Counts the rows of a table without any field, which become no sample. *kind*: the word for a row, to report."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -164,7 +164,8 @@ class RowFormat:
     """How the rows of tables become samples.
 
     *key*: the column that has the keys; None: one of `KEY_COLUMNS`. *chosen*: the columns that become fields.
-    *is_only_file*: True if all rows are in one file. *dots*: where keys that are names of files end.
+    *is_only_file*: True if all rows are in one file. *dots*: the dot that ends a key that is the name of a file,
+    "first" or "last"; None: a single dot before the suffix of a known type.
     `single`: set by the reader if each row has one and the same field: its name. Then a packed row is only the payload;
     else its fields, as `packed_row` packs them.
     """
@@ -208,14 +209,18 @@ def check_keys(keys: Sequence[bytes]) -> None:
 
 
 def keys_of_files(keys: list[bytes], dots: Dots) -> list[bytes]:
-    """Return *keys*, of which those that are names of files are cut to the key, as *dots* says: see `key_of_file`."""
+    """Return *keys*, each of them that is the name of a file cut at the dot that ends its key.
+
+    *dots*: that dot, "first" or "last"; None: a single dot before the suffix of a known type.
+    """
     return [key_of_file(key, dots) for key in keys] if b"." in b"".join(keys) else keys
 
 
 def packed_row(key: object, fields: Iterable[tuple[str, object]], dots: Dots) -> tuple[bytes, bytes]:
-    """Return the key of a row, as bytes, and its *fields*, (name, value), as marshalled pairs of field and payload.
+    """Return (key, packed fields) of a row: the key as bytes, *fields* as marshalled pairs of field and payload.
 
-    None is no field. *dots*: where a key that is the name of a file ends.
+    *fields*: (name of the column, value); one whose value is None is left out. *dots*: the dot that ends a key that is
+    the name of a file, "first" or "last"; None: a single dot before the suffix of a known type.
     Raises: SampleError for a null or unusable key, a bad name, a lone surrogate, or one field twice.
     """
     if key is None:

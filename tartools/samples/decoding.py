@@ -161,8 +161,7 @@ def likeness(member: Member) -> Likeness:
     the means of red, green and blue in 4 by 4 parts of the picture, row by row; transparent parts are grey then, and
     values of more than 8 bits are scaled. Of an animation it is the first frame.
 
-    Holds: the decoded picture, three times. Raises: any exception that Pillow raises for a picture that is damaged or
-    cut; TooLargeError for one of more than 89,478,485 pixels.
+    Holds: the decoded picture, three times. Raises: Pillow's errors for damage; TooLargeError above 89,478,485 pixels.
     """
     from PIL import Image
 
@@ -184,8 +183,7 @@ def decoded(member: Member, width: int, height: int) -> Image:
     lowest to the highest, and of an animation the first frame is returned.
 
     Holds: the decoded picture, twice; for JPEG, unless it is progressive, some four times what is returned.
-    Raises: any exception that Pillow raises for a picture that is damaged or cut; TooLargeError for one that would have
-    more than 89,478,485 pixels in memory.
+    Raises: Pillow's errors for damage; TooLargeError if it would have more than 89,478,485 pixels in memory.
     """
     from PIL import Image
 
@@ -343,7 +341,8 @@ def array(
     If *first*, channels are first. If *floats*, values are from 0 to 1, in 32 bits, also those of 16 bits of grey; else
     bytes. With *least*, a JPEG may be decoded at a half, a quarter or an eighth; `least(height, width)` returns the
     least height and width. `refused()` is called if simplejpeg refuses a JPEG, which Pillow decodes then.
-    Holds: the decoded picture, and the array. Raises: as `decoded_picture`.
+    Holds: the decoded picture, and the array. Raises: SampleError for another format, too many pixels, or, without
+    *floats*, 16 bits of grey; what Pillow raises for damage.
     """
     decoded = _by_simplejpeg(data, mode, least, refused)
     if decoded is None:
@@ -414,7 +413,10 @@ def _fractions(picture: Image, mode: str, first: bool) -> Any:
 
 
 def _arranged(image: Any, size: tuple[int, int], mode: str, first: bool, floats: bool) -> Any:
-    """Return *image*, a picture of Pillow or an array, of *size* (width, height), in the layout and type of `array`."""
+    """Return *image* (Pillow's, or an array) of *size* (width, height) as a new array: height, width, channels.
+
+    *mode* "L" has no channels; with *first*, they are first. *floats*: float32 from 0 to 1; else uint8.
+    """
     import numpy as np
 
     width, height = size
@@ -442,8 +444,8 @@ def _by_simplejpeg(
 ) -> Any:
     """Return the JPEG *data* in *mode* as an array; None if it is no JPEG, or if Pillow has to decode it.
 
-    *min_size*, *refused*: as *least* and *refused* of `array`. Pillow's grey of colours, and its colours of CMYK, are
-    others than those of libjpeg. Raises: SampleError if it has too many pixels.
+    Pillow does if its pixels would differ: grey of colours, CMYK. `min_size(height, width)`: the least size to decode
+    at; None: full. `refused()`: called if simplejpeg refuses it. Raises: SampleError for too many pixels.
     """
     if not data.startswith(JPEG_MAGIC):
         return None

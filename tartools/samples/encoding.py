@@ -72,7 +72,7 @@ def _off_torch(value: Any) -> Any:
 def _plainer(value: Any) -> Any:
     """Return an array or tensor inside of a value as numbers and lists, for the encoders of JSON and MessagePack.
 
-    Raises: TypeError for other things.
+    Raises: TypeError for a value that is neither.
     """
     plain = as_python(value)
     if hasattr(plain, "tolist"):
@@ -166,7 +166,7 @@ def text_payload(field: str | bytes, text: bytes) -> bytes:
 
 @lru_cache(1000)
 def without_codec(field: str) -> tuple[str, Codec | None]:
-    """Return *field* without the suffix of a codec, and that codec."""
+    """Return (*field* without the suffix of a codec, that codec); (*field*, None) if it has none."""
     inner, codec = split_packed(f".{field}")
     return inner[1:], codec
 

@@ -17,10 +17,10 @@ PICTURE_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000
 
 
 def open_picture(file: IO[bytes], with_pixels: bool = True) -> Image:
-    """Open the picture in *file*, which is in one of `PICTURE_FORMATS`, whose pixels are not decoded yet.
+    """Open the picture in *file*, which is in one of `PICTURE_FORMATS`; its pixels are not decoded yet.
 
-    As `PIL.Image.open`, but of any size, since the guard of that is a global of the process, which is the user's: the
-    caller that decodes the picture has to look at its size. A PNG comes without text for which Pillow refuses it.
+    It may have any number of pixels, unlike for `PIL.Image.open`, whose limit is a global of the user's process: the
+    caller that decodes it has to look at its size. A PNG comes without text for which Pillow refuses it.
 
     *with_pixels*: True if they will be decoded: then text after the pixels is checked too.
 

@@ -73,7 +73,7 @@ def _find(file: IO[bytes], with_pixels: bool) -> LargeText | None:
 
 
 def _text_of_chunk(kind: bytes, payload: bytes) -> tuple[bytes, bool]:
-    """Return the text or profile in a chunk, and whether it is compressed."""
+    """Return (text or profile, True if it is compressed) of a PNG chunk: its type *kind* (b"iTXt"), its *payload*."""
     value = payload.partition(b"\0")[2]
     if kind == b"iTXt":  # a flag, the method, the language and the translated keyword
         return value[2:].split(b"\0", 2)[-1], value[:1] == b"\1"

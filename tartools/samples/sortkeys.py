@@ -28,10 +28,10 @@ DOUBLE = Struct(">d")
 class Order(NamedTuple):
     """The order to sort in.
 
-    `column`, `kind`: by the value of the column, as text, number or version; "shuffle": by a hash of `seed` and
-    position.
-    `reverse`: the greatest first. `unique`: which one of equal samples is kept; None: all.
-    `missing`: where samples without a value go, even if `reverse`; None: they are an error.
+    `column`: its values are compared. `kind`: as "text", "int", "float" or "version"; "shuffle": not these, but a hash
+    of `seed` and position.
+    `reverse`: the greatest first. `unique`: which one of equal samples is kept, "first" or "last"; None: all.
+    `missing`: where samples without a value go, "first" or "last", even if `reverse`; None: they are an error.
     `verbatim`: True if names of fields are compared with case, and a final newline counts.
     """
 
@@ -66,7 +66,10 @@ def encoder(order: Order) -> Callable[[Sample, int], bytes]:
     text, of_value = getter(order.column, verbatim=order.verbatim), value_encoder(order)
 
     def encode(sample: Sample, position: int) -> bytes:
-        """Return the sort key of *sample* at *position* of the input. Raises: SampleError."""
+        """Return the sort key of *sample*, number *position* of the input.
+
+        Raises: SampleError if its value is missing or not of its kind.
+        """
         return of_value(text(sample, position), sample.raw_key, sample.shard, lambda: sample.fields)
 
     return encode
@@ -79,9 +82,9 @@ def value_encoder(order: Order) -> Callable[[str | None, bytes, str, Callable[[]
     """
 
     def encode(value: str | None, key: bytes, shard: str, fields: Callable[[], Iterable[str]]) -> bytes:
-        """Return the sort key for *value*, None if it is missing.
+        """Return the sort key for *value*, None if it is missing; `key`, `shard` and `fields()` are for messages.
 
-        Key, shard and `fields()` of its sample are for messages.
+        Raises: SampleError if it is missing, and `order.missing` is None, or not of its kind.
         """
         if value is not None:
             try:

@@ -35,7 +35,7 @@ class Column(NamedTuple):
 def parse_column(text: str) -> Column:
     """Return the column that *text* describes: `a`, `a;b`, `new=a;b`, each with an optional `:path.into.json`.
 
-    Raises: UsageError.
+    Raises: UsageError for an empty name or step.
 
     >>> parse_column("w=meta.json;json:size.0")
     Column(name='w', choices=('meta.json', 'json'), path=('size', '0'))
@@ -52,11 +52,15 @@ def getter(column: Column, *, verbatim: bool = False) -> Callable[[Sample, int],
     """Return a function (sample, index of the sample) -> value of *column* as text; None if the sample has no value.
 
     A field is UTF-8 text; one final newline is removed unless *verbatim*. A JSON string is its text, any other JSON
-    value is written as JSON. The function raises as `lookup` does.
+    value is written as JSON. The function raises SampleError, naming sample and field, if the field occurs twice, is
+    not UTF-8, or is not JSON but should be.
     """
 
     def value(sample: Sample, index: int) -> str | None:
-        """Return the value of the column as text; None if *sample* has none. Raises: SampleError, as `lookup`."""
+        """Return the value of the column as text; None if *sample* has none. *index*: its number in the input.
+
+        Raises: SampleError if the field occurs twice, is not UTF-8, or is not JSON but should be.
+        """
         value_in_tuple = lookup(sample, column, index, verbatim=verbatim)
         if value_in_tuple is None or isinstance(value_in_tuple[0], str):
             return value_in_tuple and value_in_tuple[0]
@@ -71,6 +75,7 @@ def lookup(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = F
     """Return the value of *column* with its JSON type, alone in a tuple; None if the sample has no value.
 
     It is a number for `__index__` and `__size__`, the JSON value at a path, and otherwise the text of the field.
+    *index*: number of the sample in the input. *verbatim*: names compare with case, and a final newline is kept.
 
     Raises: SampleError, naming sample and field, if the field occurs twice, is not UTF-8, or is not JSON but should be.
     """
@@ -149,12 +154,12 @@ def blanks(words: str) -> str:
 
 
 def no_sample_has(lost: str, fields: Iterable[str]) -> SampleError:
-    """Return the error "no sample had the field": *lost* are words joined by blanks; the samples had *fields*."""
+    """Return the error "no sample had the field": *lost* are names joined by blanks; samples had *fields*."""
     return SampleError(f"no sample had the field {lost}{blanks(lost)}; the fields were: {field_list(fields)}")
 
 
 def pseudo(sample: Sample, name: str, index: int) -> str | int:
-    """Return the pseudo-field *name* of *sample*, whose *index* in the input it may be.
+    """Return the pseudo-field *name* of *sample*; *index*: number of the sample in the input, the value of `__index__`.
 
     Text for `__key__` and `__shard__` (the URL to show); numbers for `__index__` and `__size__` (bytes in an archive).
     """

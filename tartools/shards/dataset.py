@@ -12,8 +12,8 @@ from tartools.tables.schema import is_table_name
 class DataSet(PassInputs):
     """The inputs of a command, read as one data set: the samples of shards and tables, in the order of `urls`.
 
-    Fields as in `PassInputs`: `urls`, `account` (counts and warnings), `reading` (how they are read), `max_workers`,
-    `read_shards`.
+    `account`: gets counts and warnings. `reading`: how the inputs are read. `max_workers`: the most worker processes.
+    `read_shards(urls, account, reading)`: reads shards ahead; None: they are read one after the other.
     """
 
     __slots__ = ()

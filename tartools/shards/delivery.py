@@ -21,7 +21,7 @@ MAX_PENDING_BYTES = 64 << 20
 def deliver_flags(
     flagged: Iterable[tuple[Batches, Sequence[bool]]], chosen: Destination, rest: Destination | None, account: Account
 ) -> None:
-    """Write the samples of *flagged* whose flag is True to *chosen*, the others to *rest*; None drops them.
+    """Write the samples of *flagged* to *chosen* if their flag is True, to *rest* if it is False; None drops them.
 
     `flagged`: batches, each with one flag a sample. `account`: counts the samples as read, and as written or left out.
     Order: that of the input, in one pass. Both outputs are written to their ends before the first of them appears.

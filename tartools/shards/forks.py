@@ -126,7 +126,7 @@ def _live(work: Callable[[int], None], pipe: int, fds: Collection[int]) -> NoRet
 
 
 def _close_all_but(*kept_fds: int) -> None:
-    """Close all descriptors of this process but *kept_fds*; of 0, 1 and 2, the others become /dev/null."""
+    """Close all descriptors of this process but *kept_fds*; 0, 1 and 2, if not kept, become /dev/null."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in {0, 1, 2} - set(kept_fds):
         os.dup2(nowhere, fd)
@@ -199,7 +199,7 @@ class ForkedStream(Stream):
             self._child.close()
 
     def _fork(self) -> None:
-        """Fork the process that reads on, if that is possible; otherwise this one reads to the end. Called once."""
+        """Fork the process that reads on, if that is possible; otherwise this process reads to the end. Called once."""
         self._until = sys.maxsize
         if can_fork():
             with contextlib.suppress(OSError):  # too little memory, too many open files, or too many processes

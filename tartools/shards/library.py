@@ -77,8 +77,10 @@ def write(
 ) -> None:
     """Write *samples*, which were read or are mappings of `__key__` and fields to values, to the shard *url*.
 
-    It appears when it is complete. `force`: replace an existing file; `gzip`: compress it. Values and errors: see
-    `TarWriter`.
+    It appears when it is complete; after an error it does not. `force`: replace an existing file; `gzip`: compress it.
+    A value is bytes, text, a number, or what the suffix of its field can hold: see `TarWriter.write`.
+    Raises: StorageError if *url* exists (unless *force*) or can't be written; TypeError for a value that can't be
+    encoded; SampleError for a key or field that would not read back, or the key of the sample before.
 
         tartools.write((s for s in tartools.read("a.tar") if s["cls"] == b"3"), "threes.tar")
     """

@@ -119,7 +119,8 @@ class Sorter(Protocol):
 class Pass(ABC, Generic[Item]):
     """One reading of *inputs*, for *outputs*. Its items are samples (`SamplePass`) or row numbers (`RowPass`).
 
-    `urls`, `account`, `reading`, `max_workers`: as in `PassInputs`.
+    `urls`: the inputs, in order. `account`: gets counts and warnings. `reading`: how they are read.
+    `max_workers`: the most worker processes that read.
     `snapshot`: versions and copies of the inputs, for methods that read them twice.
     `own` (of the class): makes an item that may be kept of one that holds a read buffer; None if every item may be
     kept.
@@ -255,8 +256,9 @@ class Pass(ABC, Generic[Item]):
     def shards(self, account: Account | None = None, reading: Reading | None = None) -> Iterator[Iterator[Batch]]:
         """Return an iterator of batches for each shard and table, in order. The consumer counts the samples.
 
-        `account`, `reading`: other ones than those of the pass. Raises: at once for local files that can't be read,
-        else see `read`.
+        `account`: gets reports of members that are no samples; `reading`: how they are read; None: those of the pass.
+        Raises: StorageError at once for local files that can't be read; later TarFormatError and StorageError, after
+        the samples before the damage.
         """
         account, reading = account or self.account, reading or self.reading
         check_shards(self.urls, account)
@@ -328,10 +330,12 @@ class Pass(ABC, Generic[Item]):
             yield from gather(self.urls, account, self.reading, work, max_workers=max_workers, remote=remote)
 
     def counted_gather(self, work: "Work[Result]", *, remote: bool = False) -> "Tasks[Result]":
-        """Yield the tasks of *work* as `gather` does, with up to 4 workers, for a reading that reports nothing.
+        """Yield each task of *work* over the samples, in order, for a reading that reports nothing; up to 4 workers.
 
-        Samples are counted in an account of the phase "counting", not in that of the pass. `remote`: workers read
-        remote shards, too.
+        `work(task)`: reads the samples, returns an iterator of output bytes, and sets `task.result`. Samples are
+        counted in an account of the phase "counting", not in that of the pass. `remote`: workers read remote shards,
+        too.
+        Read the `output` of each task to the end, then its `result`.
         """
         from tartools.shards.workers import DEFAULT_WORKERS
 
@@ -346,7 +350,10 @@ class Pass(ABC, Generic[Item]):
         return self.gather(counting, silent, max_workers=DEFAULT_WORKERS, remote=remote)
 
     def results(self, work: Callable[[Iterator[Batch]], Result]) -> list[Result]:
-        """Return `work(batches)` for the batches of each task, in order. Workers do the tasks; nothing is reported."""
+        """Return the list of results of *work*, called once with the batches of each part of the inputs, in order.
+
+        Up to 4 workers make the calls. Members that are no samples are not reported.
+        """
 
         def work_on(task: "ShardTask[Result]") -> Iterable[bytes]:
             task.result = work(task.batches)

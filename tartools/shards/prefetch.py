@@ -126,7 +126,7 @@ class ShardAhead(Input):
 
     `memory`: bytes held until the consumer comes; further ones go to an unlinked file in *folder*. A plain file or a
     table is only opened, and left to the consumer.
-    `busy`: True until it is closed, or found to be such an input.
+    `busy`: True until it is closed, or found to be a plain file or a table, which no thread reads.
     """
 
     def __init__(self, url: str, account: Account, memory: int, folder: str | None) -> None:

@@ -93,8 +93,9 @@ def read_samples(
 ) -> Iterator[Sample]:
     """Return the samples of the shards *urls*, one shard after the other.
 
-    All local files are checked before this returns; each shard is opened when its turn comes. A sample is yielded
-    once the header that ends it has been read and is sound.
+    `account`: gets counts and warnings; None: a new one. `reading`: how they are read; None: by default.
+    All local files are checked before this returns; each shard is opened when its turn comes. A sample is yielded once
+    the header that ends it has been read and is sound.
 
     Order: that of *urls*, and of each archive. Holds one sample and one read buffer of 1 MiB.
     Raises TarFormatError and StorageError, with URL and byte offset, after the samples before the damage.
@@ -179,7 +180,7 @@ def shard_batches(
     `stream`: its open stream, if there is one; it is closed at the end, or when the generator is closed.
     `begin`, `until`: read a part of a plain file: *stream* stands at byte *begin*, and reading stops at byte *until*,
     where a sample must begin (None: at the end).
-    `first`: gets the keys of the first samples; by default one that warns if a key returns later in the shard.
+    `first`: detector that gets the keys of the first samples; None: a new one, which warns of keys that return later.
     Raises: TarFormatError with advice; StorageError, also if the file has changed, or is compressed against the policy.
     """
     with closing(stream or ShardStream(url, account)) as opened:

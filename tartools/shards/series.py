@@ -216,7 +216,8 @@ class PartShards:
     """The shards of all parts: checks their names, begins a series of shards for each, and reports at the end.
 
     `parts`: the parts that are known in advance; their outputs are checked now, those of other parts when they begin. A
-    run without parts has one, named "".
+    run without parts has one, named "". `urls`: the inputs of the run, none of which is overwritten. `account`: counts
+    samples and bytes, and gets the report.
     Raises: UsageError for a part that can't be in a name; StorageError if an output exists that may not be replaced.
     """
 
@@ -260,8 +261,8 @@ class PartShards:
     def begin(self, part: str, destination: Callable[[str], Destination]) -> Series:
         """Begin the series of shards of *part*, and return it; `destination(url)` returns the sink of a shard.
 
-        Raises: UsageError and StorageError as the class does; SampleError for a part that was not counted though parts
-        are spread.
+        Raises: StorageError, for a part that was not known in advance, if an output exists that may not be replaced;
+        SampleError for a part that was not counted though parts are spread.
         """
         if part not in self._old:
             self._check_outputs(part)

@@ -93,7 +93,7 @@ def row_inputs(urls: Sequence[str], account: Account, indexing: Indexing) -> Row
     The caller counts the samples in *account* as it takes the rows.
 
     Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands,
-    and for a table that lacks a column of `indexing.facts`.
+    and for a table that lacks a column of `indexing.facts`; SampleError for a field of them that no sample has.
     """
     return row_inputs_apart([urls], account, indexing)[0]
 
@@ -101,9 +101,12 @@ def row_inputs(urls: Sequence[str], account: Account, indexing: Indexing) -> Row
 def row_inputs_apart(
     sources: Sequence[Sequence[str]], account: Account, indexing: Indexing
 ) -> tuple[RowInputs, list[range]]:
-    """Return the rows that list the samples of all *sources*, one after the other, and the row numbers of each source.
+    """Return (rows, ranges): rows that list the samples of all *sources*, and the range of row numbers of each source.
 
-    `sources`: lists of URLs of shards and tables. Shards are read and indexed now. Raises: see `row_inputs`.
+    `sources`: lists of URLs of shards and tables. Shards are read and indexed now. The caller counts the samples in
+    *account* as it takes the rows.
+    Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands,
+    and for a table that lacks a column of `indexing.facts`; SampleError for a field of them that no sample has.
     """
     urls = [url for source_urls in sources for url in source_urls]
     schema.check_pyarrow()
@@ -164,8 +167,8 @@ def check_no_tables(looked: Mapping[str, Probe], why: str) -> None:
 def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) -> Generator[bytes, None, None]:
     """Read the shards *urls*, by workers where that pays; yield rows for their samples, in order, as packed blocks.
 
-    A block is bytes for `RowSpool.add`: see `rows.blocks`. The caller counts the samples; *account* gets reports of
-    other members.
+    A block has up to 8,192 or some more rows of one shard, as bytes for `RowSpool.add`. The caller counts the samples;
+    *account* gets reports of members that are no samples.
     Raises: SampleError for a sample that a row can't list; StorageError for a compressed shard; what reading raises.
     """
     facts = indexing.facts.of if indexing.facts.any else None
@@ -303,7 +306,8 @@ def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Inde
     If *urls* is empty, it is the shards of *old* that still exist. Rows of a shard are taken over if *old* lists all
     its samples in order, in its present version, and has all columns for `indexing.facts`; other shards are read.
 
-    Raises: what `row_inputs` raises; UsageError for tables among *urls*, and for a shard that is named twice.
+    Raises: UsageError for stdin, commands and tables among *urls*, and for a shard that is named twice; StorageError
+    for a shard that can't be read in parts; SampleError for a field of `indexing.facts` that no sample read has.
     """
     check_stored([*urls, old])
     catalog = ShardCatalog()

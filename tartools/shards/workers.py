@@ -133,7 +133,8 @@ def gather(
     process does everything as one task. `remote`: they read remote shards, too: only for work without output. `plain`:
     they do not read compressed shards. All local files are checked before this returns a generator; close it.
 
-    Holds 1 MiB, and each worker up to 64 MiB of output. Raises what `read_samples` raises.
+    Holds 1 MiB, and each worker up to 64 MiB of output. Raises: TarFormatError and StorageError, after the samples
+    before the damage; what *work* raises.
     """
     size = check_shards(urls, account)
     if max_workers > 1 and urls and (storage.plain_size(urls[0]) or 0) > LARGE_FILE_BYTES:
@@ -144,7 +145,10 @@ def gather(
 
 
 def gather_here(batches: Iterator[Batch], work: Work[Result]) -> Tasks[Result]:
-    """Yield one task, as `gather` does, whose samples are *batches*; this process does *work* on it."""
+    """Yield one task with all samples, *batches*, on which this process calls `work(task)`; then drop the output left.
+
+    `work(task)`: returns an iterator of output bytes, and sets `task.result` before its end.
+    """
     task: ShardTask[Result] = ShardTask(0, [ShardPart(0, "")], lambda _: batches)
     task.output = iter(work(task))
     with closing_upstream(task.output):
@@ -177,7 +181,8 @@ def plan_tasks(
     """Yield the plans of the tasks that together read *urls*, in order.
 
     `total_size`: bytes of all inputs, None if unknown. There is a single task, for this process, if the input is known
-    to be smaller than 64 MiB, *max_workers* is below 2, or no process can be forked. *remote*, *plain*: see `gather`.
+    to be smaller than 64 MiB, *max_workers* is below 2, or no process can be forked. *remote*: workers may read remote
+    shards. *plain*: they do not read compressed ones.
     """
     if max_workers < 2 or not can_fork() or (total_size is not None and total_size < 2 * PART_BYTES):
         yield TaskPlan(0, [ShardPart(number, url) for number, url in enumerate(urls)], False)
@@ -191,7 +196,8 @@ def _share_out(
 ) -> Iterator[tuple[list[ShardPart], bool]]:
     """Yield (parts, forkable) for each task, in order: its parts, and True if a worker may do it.
 
-    Large files are cut up, small shards put together up to 32 MiB. *remote*, *plain*: see `gather`.
+    Large files are cut up, small shards put together up to 32 MiB. *remote*: workers may read remote shards. *plain*:
+    they do not read compressed ones.
     """
     remote_size = -(
         -PART_BYTES // min(MAX_REMOTE_SHARDS, -(-len(urls) // max_workers))
@@ -261,7 +267,9 @@ def rest_of_input(plan: TaskPlan, urls: Sequence[str]) -> TaskPlan:
 class _Gathering(Generic[Result]):
     """One run of `gather`: starts workers, takes their output in order, and does in this process what they can't do.
 
-    Arguments: as for `gather`. `share_memory`: the workers share the memory limit of remote reading.
+    `urls`, `reading`: the inputs, and how they are read. `work(task)`: makes the output and result of a task.
+    `account`: gets counts and reports. `max_workers`: the most workers at a time. `share_memory`: they share the memory
+    limit of remote reading.
     """
 
     def __init__(

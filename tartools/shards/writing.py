@@ -52,7 +52,7 @@ class SampleWriter:
     """Writes one shard: samples, then the end of the archive. It appears under its name at `commit`, and not before.
 
     Refuses two adjacent samples with one key, which a reader would take for one sample. `samples`: number of samples so
-    far. `written`: as `size`. `output`: the open output.
+    far. `size`, `written`: bytes of the tar so far, without its end. `output`: the open output.
 
     Raises StorageError if the destination exists or can't be written; UsageError if its suffix contradicts *gzip*, or
     names a table.

@@ -24,12 +24,12 @@ NO_ADDITION = (b"", b"", b"", b"", 0)  # pieces and size of what is new in a sam
 
 
 class Adding(NamedTuple):
-    """Options of `join_batches`: how fields of B, the second input of tarjoin, are added to samples of A.
+    """Options of `join_batches`: how fields of B, the second input of tarjoin, are added to samples of A, the first.
 
-    `members(key, value)`: returns the members to add to the sample *key*, given its value in B.
+    `members(key, value)`: returns the members to add to the sample *key*, given the value that B has for it.
     `single()`: the name of the only field to add, if values of B are its payloads, else None.
     `keep_unmatched`: pass on samples without a partner in B; otherwise they are left out.
-    `prefer`: "a" or "b", whose field is taken if both have it; None: that is an error.
+    `prefer`: "a" or "b", the input whose field is taken if both have it; None: that is an error.
     `fold(name)`: makes names of fields equal that count as one.
     """
 
@@ -43,8 +43,8 @@ class Adding(NamedTuple):
 def join_batches(batches: Iterable[Batch], find: Find, how: Adding, account: Account) -> Iterator[Batch]:
     """Yield the samples of *batches*, in order, with the fields added that *find* has for their keys.
 
-    `find(keys)`: returns a value for each key, None without a partner. Samples without one are passed on if *how* says
-    so, else left out, and counted so in *account*.
+    `find(keys)`: returns a value for each key, in the form that `how.members` takes; None for a key without a partner.
+    Samples without a partner are passed on if `how.keep_unmatched`, else left out, and counted so in *account*.
 
     Holds: two batches, and 16 MiB of values, or those of 128 samples. Raises: SampleError, naming the sample, if it
     would have two fields of one name, or would not read back; the errors of *find*.
@@ -94,8 +94,8 @@ def _find_values(find: Find, keys: Sequence[bytes]) -> list[Any]:
 def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: Adding) -> Batch | None:
     """Return *batch* with one new field in its samples, put together in memory at once; None if that can't be done.
 
-    `values`: the payloads, None for a sample without a partner; `lost`: number of these, which are left out or kept as
-    *how* says. It can't be done if samples are large, or have to be checked one by one.
+    `values`: the payloads, None for a sample without a partner; `lost`: number of samples without a partner, which are
+    left out, or kept if `how.keep_unmatched`. It can't be done if samples are large, or have to be checked one by one.
     """
     field, keys = how.single(), batch.keys
     if field is None or batch.memory_size(0, len(batch)) > MAX_JOINED_BATCH_BYTES * len(batch):
@@ -128,12 +128,12 @@ def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: Adding) -
 
 
 def add_members(sample: Sample, new: Sequence[Member], how: Adding) -> Sample:
-    """Return *sample* with the members *new* appended. Of a field that both have, `how.prefer` chooses one.
+    """Return *sample* with the members *new* appended; of a field that *sample* and *new* have, only one is kept.
 
-    "a" keeps the member of *sample*; "b" puts the new member in its place.
+    `how.prefer` chooses: "a" keeps the member of *sample*; "b" puts the new member in its place.
 
-    Raises: SampleError for a field of both if `how.prefer` is None, for a field twice in *new*, and for a member
-    without a field.
+    Raises: SampleError for such a field if `how.prefer` is None, for a field twice in *new*, and for a member without a
+    field.
     """
     if not new:
         return sample

@@ -31,7 +31,7 @@ DATASET_DIGEST_BYTES = 32  # bytes of the digest of a data set, and of all that 
 
 
 class DiffSide(NamedTuple):
-    """One of the two data sets of a comparison, A or B.
+    """One of the two inputs that tardiff compares: the first (A) or the second (B).
 
     `urls`: its shards and tables. `reading`: how they are read. `max_workers`: up to so many workers read them.
     `counts`: gets the number of samples of each task of `gather`.
@@ -43,8 +43,9 @@ class DiffSide(NamedTuple):
     counts: list[int]
 
     def contents(self, account: Account) -> Iterator[bytes]:
-        """Yield a record of the content of each sample (see `content_records`), in an order that is quick to sort.
+        """Yield a record for each sample, in an order that is quick to sort: encoded key, position in 8 bytes, content.
 
+        The content has the names of the fields and a digest of each payload: see `content_records`.
         Counts the samples in *account*, as read and written. Raises: the failure of an input that ended before it was
         read to its end.
         """
@@ -147,7 +148,7 @@ REPEATED_COUNTERS = "repeated_a", "repeated_b"  # samples whose key an earlier s
 
 
 class Change(NamedTuple):
-    """The result of comparing one key, or one sample.
+    """The result of comparing one key, or one sample, of the first input (A) and the second input (B).
 
     `kind`: EQUAL, ADDED (only in B), REMOVED (only in A), CHANGED or REORDERED.
     `key`: as `sortkeys.text_bytes` encodes it.
@@ -165,9 +166,9 @@ class Change(NamedTuple):
 def _parse_records(
     records: Iterable[bytes], counts: Counter[str], repeated: str
 ) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Yield (encoded key, position, content) of each of *records*, the sorted content records of one side.
+    """Yield (encoded key, position, content) of each of *records*, the sorted content records of one input.
 
-    Adds the number of samples whose key the sample before has, too, to `counts[repeated]`.
+    Adds the number of samples that have the key of the sample before them to `counts[repeated]`.
     """
     last = b""
     for record in records:
@@ -180,10 +181,11 @@ def _parse_records(
 
 
 def changes(records_a: Iterator[bytes], records_b: Iterator[bytes], counts: Counter[str]) -> Iterator[Change]:
-    """Compare *records_a* and *records_b*, sorted content records of A and B; yield a `Change` for each sample, by key.
+    """Compare the first input (A) and the second input (B) of tardiff; yield a `Change` for each sample, by key.
 
-    The first sample of a key in A is compared with the first in B, and so on; equal samples are yielded, too. Adds to
-    *counts*, under REPEATED_COUNTERS, how many samples of each side have the key of an earlier one.
+    *records_a*, *records_b*: their content records, sorted. The first sample of a key in A is compared with the first
+    in B, and so on; equal samples are yielded, too. Adds to *counts*, under REPEATED_COUNTERS, how many samples of each
+    input have the key of an earlier one.
     """
     of_a, of_b = (
         _parse_records(side, counts, name) for side, name in zip((records_a, records_b), REPEATED_COUNTERS, strict=True)
@@ -230,10 +232,11 @@ def by_field(content: bytes) -> dict[bytes, list[bytes]]:
 
 
 def reordered(pairs: Iterable[bytes], sort: Callable[[Iterable[bytes]], Iterator[bytes]]) -> Iterator[Change]:
-    """Yield a REORDERED change for each sample whose predecessor in B is another one than in A, in the order of B.
+    """Yield a REORDERED change for each sample with another predecessor in the second input (B) than in the first (A).
 
-    Only samples of both count: *pairs* are records of position in A and position in B, 8 bytes each, and the key.
-    *sort* sorts any number of records. The changes have a position in B only.
+    *pairs*: records of the samples that both inputs have: position in A and position in B, 8 bytes each, and the key;
+    other samples do not count. `sort(records)`: sorts any number of records. Order: that of B. The changes have a
+    position in B only.
     """
 
     # Two sorts: the first, by position in A, puts each sample beside its predecessor in A; the second, by position in

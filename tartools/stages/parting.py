@@ -157,7 +157,7 @@ def stratified(
     """Return (samples by part, batches with part names): each of *parts* gets its share of the samples of each value.
 
     The share is exact to one sample: see the module. `column`: has the values. The second item yields (batch, names),
-    as `label_samples` does.
+    with one name a sample.
     Holds: 100 MiB of records; the others are in unnamed files. Raises, while batches are taken: SampleError if samples
     have changed.
     """
@@ -198,10 +198,11 @@ def stratified(
 def assign_parts(
     records: Iterator[bytes], parts: Sequence[shares.Part], counts: Counter[str], tmpdir: str | None
 ) -> Iterator[bytes]:
-    """Assign each of *records*, entries with the position behind, sorted, to a part; yield records of that.
+    """Assign a part to each of *records*; yield records of position, fingerprint of the entry, and index of the part.
 
-    They are: position, fingerprint of the entry, index of the part, 8 bytes each. The samples of one value get parts in
-    order, by the weights of *parts*. Adds the samples of each part to *counts*. Holds: 32 MiB of records.
+    *records*: entries of `entries`, each with its position behind it, sorted. The three numbers have 8 bytes each. The
+    samples of one value get parts in order, by the weights of *parts*. Adds the number of samples of each part to
+    *counts*. Holds: 32 MiB of records.
     """
     for _, same in groupby(records, lambda record: record[: record.index(b"\0\0")]):
         spool = Spool(PARTING_MEMORY, tmpdir)

@@ -50,7 +50,7 @@ SAMPLE_OVERHEAD_BYTES = (
 
 
 def partners_of(batches: Pairs, memory: int, tmpdir: str | None) -> PartnersInMemory | PartnersOnDisk:
-    """Read B and return an index of it: in memory if it fits into *memory* bytes, else on disk in *tmpdir*.
+    """Read the second input (B); return an index of it: in memory if it fits into *memory* bytes, else in *tmpdir*.
 
     `batches`: (keys, values) of adjacent samples. Raises: SampleError if a key is there twice; the errors of *batches*.
     """
@@ -84,7 +84,7 @@ class PartnersInMemory:
         self._marks = bytearray(len(values))
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """Return the values of B for *keys*, None for a key that B lacks; mark them as looked up for `left`."""
+        """Return for each of *keys* its value in the second input, or None; mark the keys as looked up for `left`."""
         numbers = list(map(self._numbers.get, keys))
         marks, values = self._marks, self._values
         for number in numbers:
@@ -93,12 +93,12 @@ class PartnersInMemory:
         return [None if number is None else values[number] for number in numbers]
 
     def has(self, key: bytes) -> bool:
-        """True if B has a sample with *key*. Unlike `find`, does not mark it as looked up."""
+        """True if the second input (B) has a sample with *key*. Unlike `find`, does not mark it as looked up."""
         return key in self._numbers
 
     @property
     def left(self) -> int:
-        """Number of samples of B whose keys `find` has not looked up so far."""
+        """Number of samples of the second input (B) whose keys `find` has not looked up so far."""
         return self._marks.count(0)
 
 
@@ -133,16 +133,16 @@ class PartnersOnDisk:
         self.example = self._firsts[0] if self._firsts else None
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """Return the values of B for *keys*, None for a key that B lacks; mark them as looked up for `left`."""
+        """Return for each of *keys* its value in the second input, or None; mark the keys as looked up for `left`."""
         return [self._value(key) for key in keys]
 
     def has(self, key: bytes) -> bool:
-        """True if B has a sample with *key*. Unlike `find`, does not mark it as looked up."""
+        """True if the second input (B) has a sample with *key*. Unlike `find`, does not mark it as looked up."""
         return self._record(key) is not None
 
     @property
     def left(self) -> int:
-        """Number of samples of B whose keys `find` has not looked up so far."""
+        """Number of samples of the second input (B) whose keys `find` has not looked up so far."""
         return self._count - int.from_bytes(self._marks, "little").bit_count()
 
     def _records(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
@@ -170,7 +170,7 @@ class PartnersOnDisk:
             self._places.append(self._places[-1] + len(data))
 
     def _value(self, key: bytes) -> bytes | None:
-        """Return the value of B for *key*, None if there is none; mark it as looked up for `left`."""
+        """Return the value of *key* in the second input, or None; mark the key as looked up for `left`."""
         record = self._record(key)
         if record is None:
             return None
@@ -199,7 +199,7 @@ class PartnersOnDisk:
 
 
 def repeated_key_error(key: bytes, first: int, second: int) -> SampleError:
-    """Return the error that samples number *first* and *second* of B, counted from 0, both have *key*."""
+    """Return the error that samples number *first* and *second* (from 0) of the second input both have *key*."""
     name = key.decode("utf-8", "surrogateescape")
     return SampleError(
         f"B has the key {name!r} twice, so what to add is not clear: its samples number {first + 1:,} and "
@@ -228,7 +228,7 @@ class RowOptions(NamedTuple):
 
 
 class PartnerFinder:
-    """Finds samples of B by keys of A, in the index *partners*; *second* reads B. Counts keys of A without one."""
+    """Finds samples of the second input by keys of the first, in the index *partners*; *second* makes their members."""
 
     def __init__(self, partners: PartnersInMemory | PartnersOnDisk, second: SecondRows | SecondShards) -> None:
         self.second = second
@@ -240,7 +240,7 @@ class PartnerFinder:
         self._other_form: tuple[bytes, bytes] | None = None  # the first such key, and that in B
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """Return the values of B for *keys*, the keys of the next samples of A; None for a key that B lacks."""
+        """Return for each of *keys*, those of the next samples of the first input, its value in the second, or None."""
         values = self._partners.find(keys)
         if not self._asked and keys:
             self._example = keys[0]
@@ -252,7 +252,7 @@ class PartnerFinder:
         return values
 
     def _find_other_form(self, lost: Iterable[bytes]) -> None:
-        """Note the first of *lost*, keys that B lacks, that B has in another Unicode form: for a warning."""
+        """Note the first of *lost*, keys that the second input lacks, that it has in another Unicode form."""
         for key in lost:
             if not key.isascii():
                 self._looked_up += 1
@@ -262,7 +262,7 @@ class PartnerFinder:
                         return
 
     def checked(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield *batches*, joined samples; after the last, check B, so that no output is committed if that fails.
+        """Yield *batches*, joined samples; then check the second input (B), so that a failure comes before the commit.
 
         Raises: SampleError if B lacks a chosen field in all joined samples; StorageError if a file of B has changed.
         """
@@ -271,7 +271,7 @@ class PartnerFinder:
         self.second.check()
 
     def tell(self, account: Account, left_out: bool) -> None:
-        """Warn in *account*, after the join, of samples of B without a partner in A, and of A without one in B.
+        """Warn in *account*, after the join, of samples of the first (A) and second input (B) without a partner.
 
         Those of A only if they were *left_out* of the output. Warns, too, if B has a key of A in another Unicode form.
         If no sample of A had a partner, that is an omission if they were *left_out*, else a warning.
@@ -294,7 +294,7 @@ class PartnerFinder:
             (account.omit if left_out else account.warn)(self._nothing_common())
 
     def _nothing_common(self) -> str:
-        """Return the message for the case that no key of A is in B."""
+        """Return the message for the case that no key of the first input (A) is in the second (B)."""
         example = self._partners.example
         if example is None:
             return "no key of A is in B, which has no samples"
@@ -313,9 +313,9 @@ def read_second(
     reading: Reading,
     memory: int,
 ) -> PartnerFinder:
-    """Read B from *urls*; return the finder of its samples by key. *rows*: options for B as files of rows.
+    """Read the second input (B) of tarjoin from *urls*; return the finder of its samples by key.
 
-    `chosen`: the columns or fields of B to add. `account`: gets warnings, not the counts of B.
+    `rows`: options for B as files of rows. `chosen`: its columns or fields to add. `account`: gets warnings, no counts.
     Holds: *memory* bytes. Raises: SampleError if a key is in B twice; the errors of reading B.
     """
     own = Account(account.say, account.quiet)
@@ -330,7 +330,7 @@ def read_second(
 
 
 def check_no_rows(urls: Sequence[str]) -> None:
-    """Raise UsageError if one of *urls*, the inputs of A, has the name of a file of rows (.tsv, .csv, .jsonl)."""
+    """Raise UsageError if one of *urls*, tarjoin's first input, is named as a file of rows (.tsv, .csv, .jsonl)."""
     for url in urls:
         if form := form_by_name(url):
             raise UsageError(f"A is shards or tables of samples, and this is {form} by its name: tarjoin A B", url=url)
@@ -345,9 +345,10 @@ def form_by_name(url: str) -> str | None:
 def source_of(
     urls: Sequence[str], rows: RowOptions, chosen: ChosenColumns, account: Account, reading: Reading
 ) -> SecondRows | SecondShards:
-    """Return a reader of B, *urls*: `SecondShards` for shards and tables of samples, `SecondRows` for files of rows.
+    """Return a reader of the second input, *urls*: `SecondShards` of shards and tables of samples, or `SecondRows`.
 
-    `rows`, `chosen`: as for `read_second`. Raises: UsageError if they are both, or for options of *rows* with samples.
+    *rows*: for files of rows. *chosen*: columns or fields to add. Raises: UsageError for both kinds, or *rows* for
+    samples.
     """
     forms = [rows.form or form_by_name(url) or ("parquet" if is_table(url) else "tar") for url in urls]
     for number, url in enumerate(urls if rows.key is None and not rows.form else ()):
@@ -380,7 +381,7 @@ def lists_samples(url: str, chosen: ChosenColumns) -> bool:
 
 
 class SecondRows:
-    """Reads B as files of rows, *urls* with *forms*, to add *chosen* columns. *account* counts the bytes read."""
+    """Reads the second input as files of rows, each with its form ("tsv" ...); *account* counts the bytes read."""
 
     def __init__(
         self, urls: Sequence[str], forms: Sequence[str], rows: RowOptions, chosen: ChosenColumns, account: Account
@@ -411,7 +412,7 @@ class SecondRows:
             account.shards_done += 1
 
     def single(self) -> bytes | None:
-        """Return the only field to add, if values of `batches` are its payloads; None if they have several."""
+        """Return the name of the only field to add, if values of `batches` are its payloads; else None."""
         return self._format.single
 
     def members(self, key: bytes, packed: bytes) -> list[Member]:
@@ -425,7 +426,7 @@ class SecondRows:
 
 
 class SecondShards:
-    """Reads B as shards and tables, to add *chosen* fields. Copies samples outside plain local files to one file."""
+    """Reads the second input as shards and tables; copies samples that are not in plain local files to one file."""
 
     def __init__(self, urls: Sequence[str], chosen: ChosenColumns, account: Account, reading: Reading) -> None:
         self._urls = urls
@@ -448,7 +449,7 @@ class SecondShards:
         account.check()
 
     def _explain_errors(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield *batches*; if B is no shard by its name and its first bytes, its error says how to read it as rows."""
+        """Yield *batches* of the second input; if that seems to be no shard, its error says how to read it as rows."""
         read = False
         try:
             for batch in batches:
@@ -461,7 +462,7 @@ class SecondShards:
             raise TarFormatError(help, url=error.url, offset=error.offset) from error
 
     def _places(self, batch: Batch) -> list[bytes]:
-        """Return the packed locations of the samples of *batch*: in plain files, or copied to a temporary one."""
+        """Return the packed `Location` of each sample of *batch*: in a plain file, or copied to a temporary one."""
         shard_and_bounds = self._files.location_of(batch)
         if shard_and_bounds is None:
             return [self._files.store(sample).pack() for sample in batch]
@@ -473,11 +474,10 @@ class SecondShards:
         return None
 
     def members(self, key: bytes, location: bytes) -> list[Member]:
-        """Return the chosen members of the sample of B at *location*, with paths of the sample *key* of A.
+        """Return the chosen members of the sample at *location*, renamed for the sample *key* that gets them.
 
-        *location*: the packed `Location` that `batches` yielded for this key.
-        A chosen field that it lacks is skipped. Raises: SampleError if it has a field twice, or two of the chosen ones
-        get one name.
+        *location*: the packed `Location` that `batches` yielded for this key. A chosen field that it lacks is skipped.
+        Raises: SampleError if it has a field twice, or two of the chosen ones get one name.
         """
         sample = self._files.sample(key, Location.unpack(location))
         members, names = sample.members, sample.fields

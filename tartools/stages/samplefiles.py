@@ -67,10 +67,10 @@ class PartMember(NamedTuple):
 
 
 class SampleFiles:
-    """The places of samples until they are written: plain local files that have them, and one scratch file for others.
+    """The places of samples until they are written: plain local files that have them, and one scratch file for copies.
 
-    Shards have numbers. `urls`: numbered from the start, so that forks use the same numbers; others get the next ones.
-    `tmpdir`: folder of the scratch file. Up to 128 files stay open.
+    Shards have numbers. `urls`: numbered from the start, so that forks use the same numbers; further shards get the
+    next numbers. `tmpdir`: folder of the scratch file. Up to 128 files stay open.
     """
 
     def __init__(self, tmpdir: str | None, urls: Iterable[str] = ()) -> None:

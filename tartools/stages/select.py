@@ -69,7 +69,7 @@ def take_first(samples: Iterable[Item], max_count: int) -> Iterator[Item]:
 def take_slice(samples: Iterable[Item], chosen: slice, account: Account) -> Iterator[Item]:
     """Yield the samples whose numbers, from 0, are in the slice *chosen*, which has no negatives; read no further.
 
-    Counts the others, up to the last of these, as left out.
+    Counts the samples before the last chosen one that are not chosen as left out in *account*.
     """
     numbers = range(*chosen.indices(sys.maxsize))
     last = numbers[-1] if numbers else -1

@@ -89,7 +89,7 @@ def pack_samples(
     shard: int,
     never_joined: Sequence[bool],
 ) -> Iterator[bytes]:
-    """Yield the packed records of samples that are adjacent in a plain file: as `SampleRecord.pack`, but faster.
+    """Yield the packed `SampleRecord` of each of the samples that are adjacent in a plain file, without making objects.
 
     `sort_keys`, `keys`, `never_joined`: of each sample. `position`: number of the first in the input. `bounds`: the
     byte at which each begins, then the end of the last. `shard`: number of the shard in `SampleFiles`.
@@ -129,8 +129,8 @@ def unpack_rows(records: Iterable[bytes]) -> Iterator[RowRecord]:
 def choose_equal_values(records: Iterable[Record], order: Order, account: Account) -> Iterator[list[Record]]:
     """Yield each of *records*, which are sorted, in a list of its own; with `order.unique`, one record of each value.
 
-    It keeps the first or last of those with equal sort keys, and counts the others in *account* as left out. Samples
-    without a value are never equal. Holds: one record.
+    It keeps the first or last of the records with equal sort keys, and counts the other ones in *account* as left out.
+    Samples without a value are never equal. Holds: one record.
     """
     for value, equal in groupby(records, itemgetter(0)):
         if order.unique is None or value in (sortkeys.MISSING_FIRST, sortkeys.MISSING_LAST):
@@ -147,7 +147,8 @@ def choose_equal_values(records: Iterable[Record], order: Order, account: Accoun
 def join_equal_keys(records: Iterable[Record], order: Order, account: Account) -> Iterator[list[Record]]:
     """Yield a list of records for each sample: those of *records*, which are sorted, with one key.
 
-    Order: that of their first records. `order`, `account`: see `parts_by_sample`. Holds: the records of equal sort
+    With `order.unique`, only one sample of each sort key is yielded; the records of other samples, whose keys have this
+    sort key, are counted in *account* as left out. Order: that of their first records. Holds: the records of equal sort
     keys.
     """
     for _, same in groupby(records, itemgetter(0)):

@@ -133,12 +133,12 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
 
 
 def index_blocks(task: ShardTask[samplefiles.Identities], order: Order, files: SampleFiles) -> Iterator[bytes]:
-    """Yield the records of the samples of *task* (see `index_records`) in blocks, and set its result.
+    """Yield packed `SampleRecord`s of the samples of *task* in blocks (`pack_blocks`), and set its result.
 
     Of records with equal sort keys, those of earlier tasks sort first. Result: identities of the files that hold the
     samples.
-    Raises: SampleError as `index_records` does; RestartError if a worker had to copy a sample, since the scratch file
-    would end with it.
+    Raises: SampleError if a value is missing or not of its kind, or, sorted by key, if a sample has a field twice and
+    `order.unique` is None; RestartError if a worker had to copy a sample, since the scratch file would end with it.
     """
     copied = files.copied
     yield from pack_blocks(index_records(task.batches, order, files, task.number << POSITION_SHIFT))

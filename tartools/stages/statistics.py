@@ -126,8 +126,9 @@ def count_field(column: FieldColumn, kinds: FieldKinds) -> FieldSummary:
 def summarize(batches: Iterable[Batch], kinds: FieldKinds, listed: int, fields: int, account: Account) -> Summary:
     """Return the counts of all *batches*, with up to *listed* keys of each combination of fields.
 
-    Columns of tables are used where they exist. `fields`: number of distinct fields in all tables, see `count_batch`.
-    `account`: counts the samples as read and written.
+    Columns of tables are used where they exist. `kinds`: the fields whose values or pictures are counted. `fields`:
+    number of distinct fields in all tables; if over 1,000 keys are listed, keys of samples with so many fields are left
+    out. `account`: counts the samples as read and written.
 
     Holds: the counts. Raises: the errors of *batches*; StorageError.
     """

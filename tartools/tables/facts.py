@@ -47,7 +47,10 @@ class TableFacts(NamedTuple):
 
     @property
     def known(self) -> list[Fact]:
-        """The (name, type) of all columns but those of `pictures`, which are not known before samples are read."""
+        """The (name, type) of all columns but those of `pictures`, which are not known before samples are read.
+
+        A type is a name of `schema`, such as "digest" or "int64"; "" if the values decide it.
+        """
         return [
             *((column.name, "") for column in self.columns),
             *((f"{field}.blake2b", "digest") for field in self.hashed),
@@ -60,7 +63,7 @@ class TableFacts(NamedTuple):
         return bool(self.known or self.pictures)
 
     def of(self, batch: Batch) -> Iterable[Mapping[Fact, object]]:
-        """Return for each sample of *batch* its facts by column, None for a value that it lacks.
+        """Return the facts of each sample of *batch*: (name, type) of a column -> value, None if the sample lacks it.
 
         Payloads that are ranges of files are read only if they are needed, and large ones in parts, except values and
         decoded pictures. Raises: SampleError for a field that occurs twice, or is not UTF-8 or JSON as it should be.
@@ -68,9 +71,9 @@ class TableFacts(NamedTuple):
         return map(self._facts_of, batch)
 
     def _facts_of(self, sample: Sample) -> dict[Fact, object]:
-        """Return the facts of *sample* by column.
+        """Return the facts of *sample*: (name, type) of a column -> value, None for a value that it lacks.
 
-        Raises: SampleError for a field that occurs twice, or can't be read as it should.
+        Raises: SampleError for a field that occurs twice, or is not UTF-8 or JSON as it should be.
         """
         facts: dict[Fact, object] = {}
         for column in self.columns:
@@ -110,6 +113,7 @@ class TableFacts(NamedTuple):
 def parse_facts(specs: Iterable[str], hashed: Iterable[str] = (), likened: Iterable[str] = ()) -> TableFacts:
     """Return the facts of options: *specs* have words for columns, *hashed* and *likened* names of fields.
 
+    Each is a text of words with blanks between. `pictures` and `decoded` of the result are False.
     Raises: UsageError for a word that is no column, and if two columns would have one name.
     """
     facts = TableFacts([parse_column(word) for word in _words(specs)], list(_words(hashed)), list(_words(likened)))
@@ -133,7 +137,7 @@ def _likeness_facts(field: str) -> list[Fact]:
 
 @lru_cache(1000)
 def fact_columns(name: str) -> list[Fact]:
-    """Return (name, type) of the columns of facts about payloads of the field *name*; [] if its kind has none."""
+    """Return (column, type) of the columns of facts about payloads of the field *name*; [] if its kind has none."""
     kind, name = kind_of_field(name), name.encode("utf-8", "replace").decode()
     return [] if kind is None else [(f"{name}.{fact}", type_name) for fact, type_name in kind.facts]
 

@@ -29,9 +29,9 @@ class RowBlock:
     """Rows of adjacent samples of one *shard*, in columns.
 
     `keys`: of the samples. `begins`, `ends`: their extents in the shard.
-    `offsets`, `sizes`: of payloads, an array for each field; see `schema` for the offsets of absent and repeated
-    fields.
-    `facts`: further columns of values; a column may be shorter than the block until it is packed.
+    `offsets`, `sizes`: of payloads, in bytes: field -> an array. An offset is -1 for an absent field, -2 for one that
+    the sample has twice.
+    `facts`: (name, type) of further columns -> values; a column may be shorter than the block until it is packed.
     """
 
     def __init__(self, shard: str) -> None:
@@ -103,7 +103,7 @@ class RowBlock:
             offsets[first + number], sizes[first + number] = offset, size
 
     def add_facts(self, facts: Iterable[Mapping[Fact, object]], first: int) -> None:
-        """Add to row *first* and each one after it the next item of *facts*: values by column.
+        """Add to row *first* and each one after it the next item of *facts*: values by column, (name, type).
 
         A missing value is null.
         """
@@ -128,9 +128,10 @@ def _fill(column: array[int], count: int, value: int) -> None:
 
 
 def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[bytes]:
-    """Yield the rows of the samples of *batches* in packed blocks, in order.
+    """Yield the rows of the samples of *batches* in packed blocks, in order. A block is bytes: see `RowBlock.packed`.
 
-    *facts* returns the values of the samples of a batch for further columns. Holds: 8,192 rows.
+    `facts(batch)`: returns for each sample of a batch its values for further columns: (name, type) -> value. Holds:
+    8,192 rows.
     Raises: SampleError if a sample is not in one piece with its own headers.
     """
     block: RowBlock | None = None
@@ -257,7 +258,7 @@ class RowSpool:
 
 
 def _type_of(fact: Fact, values: Sequence[object]) -> Any:
-    """Return the Arrow type of the column of *fact*: the one that it names, else the one that its *values* show."""
+    """Return the Arrow type for the column *fact*, (name, type): of that type, or if it is "", for *values*."""
     return schema.named_type(fact[1]) if fact[1] else schema.json_type(values)
 
 

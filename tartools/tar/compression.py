@@ -26,10 +26,11 @@ Compressor = Any
 class Codec(NamedTuple):
     """One kind of compression.
 
-    `name`: "gzip". `magic`: first bytes, one of which compressed data have. `suffixes`: of archives, dots included.
-    `decompressor`, `compressor`: make the library's object, which is imported then.
+    `name`: such as "gzip". `magic`: byte strings; compressed data begin with one of them.
+    `suffixes`: of the names of archives, dots included.
+    `decompressor()`, `compressor()`: import the library, and return a new object of it.
     `padded`: True if zeros may follow each compressed stream (gzip on tapes).
-    `begins`: True if the bytes so far are enough to start the decompressor.
+    `begins(data)`: True if *data*, the first bytes of a stream, are enough to start the decompressor.
     """
 
     name: str
@@ -94,7 +95,7 @@ def _zstd_writer() -> Compressor:
 
 
 class _Lz4Writer:
-    """A compressor for lz4 with the interface of the others: it begins the frame at the first call."""
+    """A compressor for lz4 with the methods of `Compressor`; the first call of one begins the frame."""
 
     def __init__(self) -> None:
         from lz4 import frame
@@ -148,7 +149,7 @@ def zstd_window(head: bytes) -> int:
 
 
 def codec_of(head: bytes) -> Codec | None:
-    """Return the codec whose magic number *head* begins with; None if it has none."""
+    """Return the codec with whose magic number *head* begins; None if there is none."""
     for codec in CODECS:
         if head.startswith(codec.magic):
             return codec
@@ -199,9 +200,9 @@ def decompressed(stored: "StoredBytes", url: str) -> Stream:
 
 
 def decompress(codec: Codec, data: bytes, max_bytes: int) -> bytes:
-    """Return *data* decompressed by *codec*.
+    """Return *data*, one or more compressed streams of *codec*, decompressed.
 
-    Raises: TarFormatError if it is damaged, is not such data, or has more than *max_bytes*.
+    Raises: TarFormatError if *data* is damaged or not of this codec, or gives more than *max_bytes* bytes.
     """
     if not data.startswith(codec.magic):
         raise TarFormatError(f"it does not begin as {codec.name} data")
@@ -244,7 +245,7 @@ class StoredBytes:
         self.ended = False  # the last `readinto` returned 0
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end."""
+        """Read up to `len(view)` stored bytes into *view*; return their number, 0 at the end."""
         count = self._stream.readinto(view)
         self.count += count
         self.ended = not count
@@ -264,7 +265,7 @@ class Pushed(Stream):
         self._head = head
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end."""
+        """Read up to `len(view)` bytes into *view*; return their number, 0 at the end."""
         if self._head:
             count = min(len(view), len(self._head))
             view[:count], self._head = self._head[:count], self._head[count:]
@@ -302,7 +303,10 @@ class Decompressed(Stream):
         return count
 
     def _decompress(self) -> memoryview:
-        """Return the next decompressed bytes, at most 128 KiB; empty at the end. Raises: as `readinto`."""
+        """Return the next decompressed bytes, at most 128 KiB; empty at the end.
+
+        Raises: TruncatedError; TarFormatError for damage; StorageError for too little memory.
+        """
         while self._decompressor is not None:
             decompressor = self._decompressor
             if decompressor.eof:
@@ -335,7 +339,10 @@ class Decompressed(Stream):
         return count
 
     def _next_stream(self) -> None:
-        """Start the compressed stream that follows; end if nothing does. Raises: TarFormatError for other bytes."""
+        """Start a decompressor for the compressed stream that follows; at the end of the input there is none.
+
+        Raises: TarFormatError if bytes follow that are not of this codec.
+        """
         codec = self._codec
         while True:
             if codec.padded:

@@ -132,7 +132,11 @@ class Reader:
         begin: int,
         until: int | None,
     ) -> None:
-        """Read *stream* from byte *begin* of its file on. For the arguments see `read_members`."""
+        """Begin to read *stream*, the bytes of *url*, which stands at byte *begin* of its file.
+
+        *scratch*: makes a file for large members. *need*: the parts of samples that are used. *alike*: groups may come
+        as `UniformGroups`. *until*: byte of the file to stop at; None: its end.
+        """
         self.stream = stream
         self.url = url
         self.scratch = scratch
@@ -166,7 +170,7 @@ class Reader:
     # One long function on purpose. Its inner loop runs for every member, in about a microsecond: there each call of
     # another Python function, and each access to an attribute instead of a local variable, would be measurable.
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915
-        """Parse the buffer until more bytes are needed, or up to damage, which is returned."""
+        """Parse the buffer until more bytes are needed, and return None; at damage, return the error, unraised."""
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
         source, shift, limit = groups.source, groups.shift, self.available()
         unpack, sizes = FAST_HEADER.unpack, PARSED_SIZES

@@ -27,9 +27,9 @@ OCTAL_ZEROS, NOT_OCTAL_BITS = 0x3030303030303030, 0xF8F8F8F8F8F8F8F8
 
 
 def imported() -> Any:
-    """Import and return numpy. In a command it starts without threads for products of matrices, which takes 50 ms less.
+    """Import and return numpy; if a command imports it first, without threads for products of matrices: 50 ms less.
 
-    In a program that only uses tartools they are left alone, and processes that a command starts have theirs.
+    In a program that only uses tartools, and in the processes that a command starts, numpy has its threads.
     """
     with one_thread():
         import numpy as np
@@ -39,7 +39,10 @@ def imported() -> Any:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For the body of `with`: if numpy is first imported there, in a command, it starts without such threads."""
+    """For the body of `with`: a command that first imports numpy there gets it with one OpenBLAS thread, to save time.
+
+    It sets OPENBLAS_NUM_THREADS meanwhile. Nothing changes if that is set, if numpy is there, or if this is no command.
+    """
     if "numpy" in sys.modules or "tartools.cli" not in sys.modules or "OPENBLAS_NUM_THREADS" in os.environ:
         yield
         return

@@ -42,7 +42,7 @@ def describe(member: Member, *, decode: bool = False) -> Description:
     With *decode*, a picture is decoded to find out whether it is broken; otherwise only its header is read, for callers
     that draw it, and so find out themselves. The content of a compressed member is described, up to 1 MiB of it packed.
 
-    Holds: 64 KiB of the member; JSON up to 1 MiB as a whole; what `decoding.described` says.
+    Holds: 64 KiB of the member; JSON up to 1 MiB as a whole; with *decode*, the decoded picture.
     """
     with member.open() as file:
         head = file.read(HEAD_BYTES)
@@ -62,7 +62,7 @@ def describe(member: Member, *, decode: bool = False) -> Description:
 def _describe_packed(member: Member, codec: str, *, decode: bool) -> Description:
     """Return the description of the content of the compressed *member*, or the reason why it can't be unpacked.
 
-    *codec*: the name of its compression. *decode*: see `describe`.
+    *codec*: the name of its compression. *decode*: True to decode a picture, to find out whether it is broken.
     """
     try:
         content = describe(unpacked_member(member), decode=decode)

@@ -33,12 +33,13 @@ class PayloadKind(NamedTuple):
 
     `name`: a noun, as in "the picture can't be decoded".
     `code`: tarcheck's code for a payload that can't be decoded.
-    `recognize`: True if the suffix of a field and the first bytes of a payload mean this kind.
-    `describe`: the description of a member that is recognized; `head` is its first 64 KiB, `decode` as in `describe`.
+    `recognize(suffix, head)`: True if the suffix of a field and the first bytes of a payload mean this kind.
+    `describe(member, head, decode)`: returns the description of a member that is recognized. *head*: its first 64 KiB;
+    *decode*: a picture is decoded, to find out whether it is broken.
     `checks`: by suffix, the function that decodes a whole member to find damage. No two kinds have one suffix.
     `is_media`: True if an empty one is counted as broken, and one inside compressed data is neither drawn nor played.
     `facts`: names and types of the table columns for a field with such a suffix.
-    `measure`: the values of `facts` for a member; only its header is read, unless `decode`.
+    `measure(member, decode)`: returns the values of `facts`; only the header of the member is read, unless *decode*.
     """
 
     name: str

@@ -53,8 +53,9 @@ def combination_number(combination: str) -> bytes:
 
 
 def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number: bytes) -> list[bytes]:
-    """Return the key records of *keys*, two for a key that is not in Unicode form NFC: see the module.
+    """Return key records, as bytes that sort by key and place: one for each of *keys*, of samples with the same fields.
 
+    A key that is not in Unicode form NFC has a second record, which sorts behind the records of its NFC form.
     `shard`: number of the input. `begins`: the byte at which each sample begins. `number`: combination number of all.
     """
     tails = map(RECORD_TAIL.pack, repeat(shard), begins, repeat(number))
@@ -102,8 +103,9 @@ def unpack_record(record: bytes, combinations: dict[bytes, str]) -> Keyed:
 def judge_repeats(group: Sequence[Keyed], where: Where) -> Iterator[tuple[str, int]]:
     """Yield a verdict (code of the finding, is_own_sample) for each but the first of *group*, samples with one key.
 
-    is_own_sample is 0 for a part of the first sample, which has other fields, else 1. `where(number, byte)`: returns
-    (shard URL, byte) of the sample at *byte* of input *number*.
+    The code says how: "torn-sample" or "split-sample" for a part of the first sample, which has other fields, in its
+    shard or another one: is_own_sample is 0. "key-twice" or "key-in-two-shards" for a sample of its own: 1.
+    `where(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*.
     """
     fields = set(names_of_fields(group[0][3]))
     shards = {where(*group[0][:2])[0]}
@@ -122,8 +124,8 @@ def judge_repeats(group: Sequence[Keyed], where: Where) -> Iterator[tuple[str, i
 def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) -> Iterator[Repeated]:
     """Add findings about *groups* of samples with one key to *summary*; yield each group with its verdicts.
 
-    `where(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*. Verdicts: see
-    `judge_repeats`.
+    Verdicts: (code of the finding, 0 for a part of the first sample or 1 for another sample) for each but the first.
+    `where(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*.
     Samples that are parts of one sample count as one in *summary* from now on. A group of keys in different Unicode
     forms gets a finding, and is not yielded.
     """

@@ -189,8 +189,9 @@ class DedupSide:
         self.samples = self.without = 0
 
     def contents(self, comparison: Comparison, account: Account) -> Iterator[bytes]:
-        """Yield the packed content of each sample: see `Comparison.contents`. Takes the snapshot of the run first.
+        """Yield the packed content of each sample, by which samples are compared; b"" without one. Takes the snapshot.
 
+        A content is a digest and the sample's size, or hash, colours and sides of a picture: see `Comparison.contents`.
         Adds shards and keys to `names`, if set; counts `samples` and `without`. `account`: shows the progress, and gets
         the number of omissions in samples that are only compared with; the samples of the input are reported when they
         are read again.
@@ -237,8 +238,8 @@ def find_duplicates(
 ) -> Iterator[bytes]:
     """Yield a record, a packed `Pair`, for each duplicate in the last of *sides*, in order of position.
 
-    `sides`: those only compared with, then the input. `sort(records)`: sorts any number of records. `account`: see
-    `DedupSide.contents`.
+    `sides`: those only compared with, then the input. `sort(records)`: sorts any number of records. `account`: shows
+    the progress, and gets the omissions in the sides that are only compared with.
     """
     if comparison.near is None:
         side_records = (records(side.contents(comparison, account), side.number, comparison.largest) for side in sides)
@@ -336,8 +337,8 @@ def name_pairs(
 def _with_kept(by_kept: Iterable[bytes], names: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
     """Yield packed pairs, each with the name of the kept sample behind it, in the order of *by_kept*.
 
-    `by_kept`: packed pairs with a KEPT_PREFIX (side and position of the kept sample), sorted. *names*: as in
-    `name_pairs`.
+    `by_kept`: packed pairs with a KEPT_PREFIX (side and position of the kept sample), sorted. *names*: for each side
+    the names of all its samples, in order: shard, NUL, key.
     """
     for side, side_records in groupby(by_kept, itemgetter(0)):
         places = enumerate(names[side])

@@ -263,7 +263,8 @@ class Evaluator:
     def _match(self, pattern: str, text: str) -> bool:
         """True if the regular expression *pattern* matches anywhere in *text*.
 
-        Raises: UsageError if it is none; LimitError if text or time are too long; TypeError for other values.
+        Raises: UsageError if *pattern* is no regular expression, or exceeds a limit itself; LimitError for too long a
+        text or too much time; TypeError if one of them is not text.
         """
         if not isinstance(pattern, str) or not isinstance(text, str):
             raise TypeError("match() takes a pattern and a text")

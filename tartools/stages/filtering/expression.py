@@ -44,7 +44,7 @@ class ExcessError(SampleError):
 
 
 class Expression:
-    """An expression that selects samples.
+    """An expression that selects samples: `matches` or `value` evaluate it.
 
     A name is the text of that field; `key` is the key. `field('meta.json')` is a field whose name is not a Python name,
     `field('meta.json:size.0')` a value inside JSON, `has('txt')` whether the sample has a field, `size('jpg')` the
