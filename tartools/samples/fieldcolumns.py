@@ -128,7 +128,7 @@ class FieldColumn:
         return counts
 
     def picture_facts(self, measure: Callable[[Member], tuple[Any, ...]]) -> Sequence[tuple[Any, ...] | None] | None:
-        """Return the result of *measure*, such as `decoding.facts`, for each member.
+        """Return the result of `measure(member)` for each member: a tuple like (width, height, format, mode, fault).
 
         Samples that are rows of a table are not measured: an item is None if the table has no facts of a picture, and
         the result is None if it has no columns for them.

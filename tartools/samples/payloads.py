@@ -16,7 +16,7 @@ MAX_UNPACKED_BYTES = 1 << 30  # of a compressed payload: a few kilobytes may hav
 def unpack(field: str, payload: bytes) -> bytes:
     r"""Return *payload* decompressed if *field* ends in gz, bz2, xz, zst or lz4, else as it is.
 
-    Raises: ValueError if it is not such data, is damaged, or has more than 1 GiB.
+    Raises: ValueError if it is not compressed so, is damaged, or has more than 1 GiB.
 
     >>> import gzip
     >>> unpack("json.gz", gzip.compress(b"{}")), unpack("json", b"{}")
@@ -29,7 +29,7 @@ def unpack(field: str, payload: bytes) -> bytes:
 def unpacked_member(member: Member) -> Member:
     """Return *member* as a member of the inner field if its field ends in gz and the like, else itself.
 
-    Raises: ValueError if it is not such data, is damaged, or has more than 1 GiB.
+    Raises: ValueError if its payload is not compressed so, is damaged, or has more than 1 GiB.
     """
     field = field_name(member)
     inner, codec = without_codec(field)

@@ -93,8 +93,8 @@ def lookup(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = F
 def text_of(sample: Sample, field: str, payload: bytes, verbatim: bool) -> str:
     """Return *payload*, UTF-8, as text; remove one final newline unless *verbatim*.
 
-    That of a *field* such as txt.gz is unpacked first. Raises: SampleError, naming *sample*, if it is damaged or not
-    UTF-8.
+    A payload of a *field* such as txt.gz is unpacked first. Raises: SampleError, naming *sample*, if it is damaged or
+    not UTF-8.
     """
     try:
         text = unpack(field, payload).decode()

@@ -179,7 +179,7 @@ class Pass(ABC, Generic[Item]):
         of_keys: Callable[[Sequence[bytes]], Sequence[bool]] | None = None,
         reading: Reading | None = None,
     ) -> None:
-        """Write the samples whose flag is True to the first output, the others to the second if there is one.
+        """Write the samples whose flag is True to the first output, all other samples to the second, if there is one.
 
         `flags(batch)`: returns a flag for each sample. `of_keys(keys)`: the same by keys alone, so that no sample has
         to be read for rows. `reading`: how the samples are read; None: as those of the pass.

@@ -122,9 +122,9 @@ class RowPass(Pass[int]):
     ) -> Iterator[tuple[Batches, Sequence[Answer]]]:
         """Yield batches of rows, each with the results for the samples that they list: one a row.
 
-        They are those of `of_keys(keys)`, if it is given and all rows have keys; otherwise the samples are read again
-        as *reading* says (None: as the pass), and they are those of `answers(batch)`. Raises: StorageError if the
-        samples have changed.
+        The results are those of `of_keys(keys)`, if it is given and all rows have keys; otherwise the samples are read
+        again as *reading* says (None: as the pass), for `answers(batch)`. Raises: StorageError if the samples have
+        changed.
         """
         if of_keys is None:
             self.snapshot.take()

@@ -40,9 +40,9 @@ class Snapshot:
         return bool(self._copies)
 
     def take(self) -> None:
-        """Copy inputs that can be read only once to temporary files; record the versions of the others.
+        """Copy inputs that can be read only once to temporary files; record the versions of files and objects.
 
-        Only the first call does so. Raises: StorageError.
+        Only the first call does so. Raises: StorageError if an input can't be read.
         """
         if self._versions is not None:
             return

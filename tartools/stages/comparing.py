@@ -79,7 +79,7 @@ def digest(urls: Sequence[str], account: Account, reading: Reading, max_workers:
 
 
 def write_selected(run: Pass[Any], counts: Sequence[int], selected: Iterator[bytes]) -> None:
-    """Write the samples of *run* that *selected* names to its first output, all others to its second if it has one.
+    """Write the samples of *run* that *selected* names to its first output, all other samples to its second, if any.
 
     `counts`: number of samples of each task. `selected`: sorted records of 8 bytes (task number << POSITION_SHIFT plus
     position in the task, big-endian) and the key. Raises: StorageError if the samples have changed since they were

@@ -48,7 +48,8 @@ class SortedRun(NamedTuple):
 class Spool:
     """A list of records (bytes) that may exceed memory; it can be iterated any number of times, in order.
 
-    Holds: up to *memory* bytes; the others are in an unnamed file in *tmpdir*. Raises: StorageError.
+    Holds: up to *memory* bytes; further records are in an unnamed file in *tmpdir*. Raises: StorageError if that can't
+    be written.
     """
 
     def __init__(self, memory: int, tmpdir: str | None) -> None:

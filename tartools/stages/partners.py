@@ -347,8 +347,7 @@ def source_of(
 ) -> SecondRows | SecondShards:
     """Return a reader of the second input, *urls*: `SecondShards` of shards and tables of samples, or `SecondRows`.
 
-    *rows*: for files of rows. *chosen*: columns or fields to add. Raises: UsageError for both kinds, or *rows* for
-    samples.
+    *rows*: for files of rows. *chosen*: columns or fields to add. Raises: UsageError for both, or *rows* for shards.
     """
     forms = [rows.form or form_by_name(url) or ("parquet" if is_table(url) else "tar") for url in urls]
     for number, url in enumerate(urls if rows.key is None and not rows.form else ()):

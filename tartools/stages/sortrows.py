@@ -41,7 +41,7 @@ def sorted_rows(
     """Yield the row numbers of the packed `RowRecord`s *records*, sorted by *order*. The sort is stable.
 
     By key, rows of one key must have the same fields; one of them is kept, as `order.unique` says. `account`: counts
-    the others as left out. Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*.
+    the rows that are not kept as left out. Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*.
     Raises: UnsortableRowsError if rows have one key, and none may be chosen; the errors of *records*.
     """
     arrange = join_equal_keys if order.by_key else choose_equal_values
@@ -215,9 +215,10 @@ def positions_by_samples(run: Pass[int], inputs: RowInputs, order: Order, memory
 
 
 def _choose_row(parts: list[RowRecord], order: Order, account: Account) -> RowRecord:
-    """Return the first or last of *parts*, records of rows with one key, as `order.unique` says; count the others.
+    """Return the first or last of *parts*, records of rows with one key, as `order.unique` says.
 
-    Raises: UnsortableRowsError if `order.unique` is None, or the rows have different or unknown fields.
+    `account`: counts the remaining rows as left out. Raises: UnsortableRowsError if `order.unique` is None, or the rows
+    have different or unknown fields.
     """
     fields = {part.fields for part in parts}
     if order.unique is None or len(fields) > 1 or UNKNOWN_FIELDS in fields:

@@ -67,7 +67,7 @@ def sorted_batches(
 def gather_batches(
     record_lists: Iterable[list[SampleRecord]], order: Order, account: Account, files: SampleFiles
 ) -> Iterator[Batch]:
-    """Yield the sample of each of *record_lists*: small ones in batches read into memory, others alone.
+    """Yield the sample of each of *record_lists*: small ones in batches read into memory, each larger one alone.
 
     Each list has the record of a sample, or the records of its parts, which are joined. `account`: counts joined and
     left-out parts. In a batch, no two samples side by side have one key.

@@ -106,9 +106,9 @@ class PictureCounts:
 
     @classmethod
     def of(cls, pictures: Sequence[tuple[str, tuple[Any, ...]]]) -> PictureCounts:
-        """Return the counts of *pictures*: (key, facts as `decoding.facts` returns them) in the order of the input.
+        """Return the counts of *pictures*, (key, (width, height, format, mode, fault)), in the order of the input.
 
-        A picture whose last fact, the fault, is not None is broken.
+        A picture whose fault is not None is broken.
         """
         sound = [facts for _, facts in pictures if facts[-1] is None]
         broken = [(key, facts[-1]) for key, facts in pictures if facts[-1] is not None]

@@ -187,7 +187,9 @@ def index_places(
 
 
 def common_folder(urls: Sequence[str]) -> str:
-    """Return the deepest directory or prefix that contains all of *urls*, with its last slash. Raises: UsageError.
+    """Return the deepest directory or prefix that contains all of *urls*, with its last slash.
+
+    Raises: UsageError if there is none, such as for two buckets, or for absolute and relative paths.
 
     >>> common_folder(["s3://b/d/a.tar", "s3://b/d/e/a.tar"]), common_folder(["a.tar", "d/a.tar"])
     ('s3://b/d/', './')

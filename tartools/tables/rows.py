@@ -203,7 +203,10 @@ class RowSpool:
 
     @property
     def schema(self) -> Any:
-        """The unified schema of the rows that were added. Raises: SampleError if two columns would have one name."""
+        """The unified `pyarrow.Schema` of the rows that were added.
+
+        Raises: SampleError if two columns would have one name.
+        """
         names = [name for name, _ in self._types]
         if repeated := next((name for name in names if names.count(name) > 1), None):
             raise SampleError(f"two columns would have the name {repeated!r}")

@@ -61,9 +61,9 @@ def _gzip_reader() -> Decompressor:
 
 
 def _gzip_begins(data: bytes) -> bool:
-    """True if *data* has a whole gzip header (RFC 1952, 2.3): isal loses its position in a partial one.
+    """True if *data*, the first bytes of a stream, has a whole gzip header: isal loses its position in a partial one.
 
-    A header whose name does not end counts as whole; decompressing it then reports the damage.
+    RFC 1952, 2.3. A header whose name does not end counts as whole; decompressing it then reports the damage.
     """
     if len(data) < 10:
         return False

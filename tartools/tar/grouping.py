@@ -43,7 +43,7 @@ class Grouper:
         self.last = 0  # where in the stream the last of these ends
 
     def taken(self, position: int) -> list[Parsed]:
-        """Return the parts that are complete before *position*, in order, and remove them here."""
+        """Remove the parts that are complete before the offset *position* of the buffer, and return them in order."""
         self.cut(position)
         parts, self.parts = self.parts, []
         return parts
@@ -122,7 +122,7 @@ class Grouper:
             self.held = 0
 
     def interrupt(self, special: Special | None, position: int) -> None:
-        """Record that the bytes at *position* belong to no group; they may be a *special* member."""
+        """Record that the bytes at *position* belong to no group; they may be a *special* member, which is added."""
         self.scatter(position)
         if special is not None:
             self.parts.append(special)

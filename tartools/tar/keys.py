@@ -151,9 +151,9 @@ class Paths:
         return np.where(columns < self.ends[:, None], within, 0)
 
     def share_key(self, low: int, others: Any) -> bool:
-        """True if each path from index *low* on has the key of its partner: *others* are the indexes of the partners.
+        """True if each path from index *low* on has the same key as its partner, whose index is in the array *others*.
 
-        All these paths must be keyed.
+        *others* has an index for each of these paths. All of them, and the partners, must be keyed.
         """
         import numpy as np
 
@@ -167,7 +167,7 @@ class Paths:
         return not bool(differ.any())
 
     def begins(self, count: int) -> Any:
-        """Return the indexes, among the first *count* paths, at which a group begins, an array.
+        """Return an array of the indexes, among the first *count* paths, at which a group begins.
 
         These are 0, and each path that has no field or another key than the path before.
         """

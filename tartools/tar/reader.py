@@ -120,7 +120,7 @@ def read_members(
 
 
 class Reader:
-    """The state of reading one stream: the buffer, how far it is filled and parsed, and the groups found."""
+    """The state of reading one stream: the buffer, how far it is filled and parsed, the groups found in it."""
 
     def __init__(
         self,

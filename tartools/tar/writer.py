@@ -60,10 +60,7 @@ class Writer:
         return self._closed + self._end - self._start
 
     def add(self, members: Iterable[Member]) -> None:
-        """Add *members* in order, byte for byte as they were read.
-
-        Where a member has a new `head`, with that header.
-        """
+        """Add *members* in order, byte for byte as they were read; a member with a new `head` gets that as header."""
         source, end = self._source, self._end
         for _, origin, start, data, size, head in members:
             last = data + ((size + 511) & -512)
@@ -333,9 +330,9 @@ class NewMembers(NamedTuple):
 
 
 def new_members(paths: Sequence[bytes], payloads: Sequence[bytes]) -> NewMembers:
-    """Return the bytes of a member for each of *paths* and *payloads*, as `new_member` makes it, but faster.
+    """Return the bytes of a new member for each of *paths* and *payloads*: mode 0644, owner and time 0.
 
-    Raises: SampleError if a path is empty or contains a NUL.
+    They are those that `new_member` makes, one by one. Raises: SampleError if a path is empty or contains a NUL.
     """
     sizes = list(map(len, payloads))
     middles = list(map(_MIDDLES.__getitem__, sizes))
@@ -363,10 +360,7 @@ def fits_one_block(path: bytes, size: int) -> bool:
 
 
 def _middle(size: int) -> tuple[bytes, bytes, int]:
-    """Return (part of a header, padding, bytes of the whole member) for a payload of *size* bytes.
-
-    The part is from mode to time.
-    """
+    """Return (part of a header, from mode to time; padding; bytes of the member) for a payload of *size* bytes."""
     middle = NEW_BLOCK[100:124] + b"%011o\0" % min(size, MAX_OCTAL_SIZE) + NEW_BLOCK[136:148]
     return middle, PADDING[: -size % BLOCK], BLOCK + padded(size)
 

@@ -102,10 +102,10 @@ def is_looked_at_whole(field: str) -> bool:
 
 
 def decode_payload(field: str, member: Member) -> Iterator[Finding]:
-    """Decode *member* as the suffix of *field* says; yield findings: codes of `stages.checking.codes`, and reasons.
+    """Decode *member* as the suffix of *field* says; yield findings, (code, reason), for each damage or oddity.
 
-    A compressed one, such as json.gz, is unpacked first. "" is the code of a payload that is not decoded, because it
-    would take too much memory.
+    A code is a key of `stages.checking.codes.CODES`, or "" for a payload that is not decoded, because it would take too
+    much memory. A compressed payload, such as that of json.gz, is unpacked first.
 
     Holds: the decoded payload. Raises: TarToolsError if the payload can't be read.
     """

@@ -52,7 +52,7 @@ def first_lines(parts: Iterable[str]) -> list[str]:
 
 
 def check_json(member: Member) -> Iterator[Finding]:
-    """Yield the findings about the JSON *member*: NaN and Infinity, and another encoding than UTF-8.
+    """Yield findings, (code, reason), about the JSON *member*: NaN and Infinity, and another encoding than UTF-8.
 
     Raises: ValueError if it is not JSON.
     """
@@ -60,7 +60,7 @@ def check_json(member: Member) -> Iterator[Finding]:
 
 
 def check_json_lines(member: Member) -> Iterator[Finding]:
-    """Yield the findings about the JSON lines *member*: NaN and Infinity, and another encoding than UTF-8.
+    """Yield findings, (code, reason), about the JSON lines *member*: NaN and Infinity, another encoding than UTF-8.
 
     Raises: ValueError if a line is not JSON.
     """
@@ -69,9 +69,9 @@ def check_json_lines(member: Member) -> Iterator[Finding]:
 
 
 def _check_documents(documents: Iterable[bytes]) -> Iterator[Finding]:
-    """Yield the findings about *documents*, once for all: the first NaN or Infinity, and the first other encoding.
+    """Yield findings, (code, reason), about *documents*: the first NaN or Infinity, and the first encoding but UTF-8.
 
-    Some readers refuse these. Raises: ValueError if one is not JSON.
+    Some readers refuse these. Raises: ValueError if one of *documents* is not JSON.
     """
     import json
 

@@ -31,9 +31,10 @@ def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
 
 
 def check_picture(member: Member) -> Iterator[Finding]:
-    """Yield the findings about the picture *member*, which is decoded: damage, too many pixels, large text.
+    """Yield findings, (code, reason), about the picture *member*, which is decoded: damage, too many pixels, text.
 
-    Code "" is for a sound header of a picture that is too large to be decoded.
+    Code "" is for a sound header of a picture that is too large to be decoded. Text counts if Pillow refuses it as too
+    large.
     """
     header, broken, decoded = decoding.described(member, decode=True, strict=True)
     if broken is not None:

@@ -29,7 +29,7 @@ def describe_text(member: Member, head: bytes) -> Description:
 def cut_text(head: bytes, *, whole: bool) -> Description | None:
     """Return the description of the text that begins with *head*, cut to some lines; None if it is not text.
 
-    *whole*: True if *head* is all of it. One short line is a description with that value, "text" or "number".
+    *whole*: True if *head* is all of it. One short line has the kind "text" or "number", and itself as the value.
     """
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)

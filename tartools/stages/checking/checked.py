@@ -271,7 +271,7 @@ class Checking:
     def _read_shards(self, numbers: Sequence[int]) -> Iterator[bytes]:
         """Read the shards among the inputs *numbers*; yield the key records of sound ones, and add their findings.
 
-        Others are noted in `walked` or `missing` of the inputs.
+        Shards that are not sound are noted in `walked` of the inputs, those that are not there in `missing`.
         """
         policy = self.shards.reading.policy._replace(samples_only=True)
         reading = self.shards.reading._replace(policy=policy)

@@ -95,7 +95,7 @@ def destinations(output: str, force: bool, shards: InputsToCheck) -> list[Destin
 
 @dataclass
 class Fix:
-    """Writes the samples of *shards* that can be saved to *places*, in order; reports all others to *account*.
+    """Writes the samples of *shards* that can be saved to *places*, in order; reports all other samples to *account*.
 
     `places`: one sink for all inputs, or one for each. `pending`: samples that share a key. `words`: fields that each
     sample has to have. `unique`: keep the first sample of a key, and the first member of a field that a sample has
