@@ -58,7 +58,8 @@ class Inputs(Group, shared=True):
       files_from: lists of shard names (-T).
       null: names in lists end with NUL, not newline.
       allow_pipe: lists may name commands.
-      lax, skip_special: see `Strictness`.
+      lax: a shard may lack its end-of-archive block.
+      skip_special: links, devices and sparse members are skipped without a word.
     """
 
     inputs: Annotated[list[str] | None, Option("[SHARD]...", "Shards to read; without any, or for -, stdin.")] = None

@@ -119,7 +119,10 @@ def cat(
 
 
 def in_turn(shards: Iterator[Iterator[Item]], choice: SampleChoice) -> Iterator[Item]:
-    """Return the items of *shards*: one shard after the other, or from N shards in turn (--interleave)."""
+    """Return the items of *shards*: one shard after the other, or one from each of N in turn.
+
+    N is `choice.interleave`; None: one shard after the other.
+    """
     if not choice.interleave:
         return one_by_one(shards)
     from tartools.stages import shuffle

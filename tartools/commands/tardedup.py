@@ -216,7 +216,8 @@ def the_comparison(criteria: AlikeOptions) -> Comparison:
 def say_left_out(sides: Sequence[DedupSide], pairs: Iterable[bytes], account: Account) -> None:
     """Warn of the number of duplicates left out, and of samples that could not be compared.
 
-    *pairs*: a record of each sample left out. *sides*: the input last, before it the data of --against, if any.
+    *pairs*: for each sample left out, bytes that begin with a packed `Pair`. *sides*: the input last, before it the
+    data of --against, if any.
     """
     pair_sides = [pair_of(record).side for record in pairs]
     if pair_sides:

@@ -172,6 +172,7 @@ def check_text(file: io.BufferedReader) -> None:
 def nothing(read: int, expression: "Expression | None", field: Iterable[str], lacking: Iterable[str]) -> str:
     """Return the message that none of *read* samples matched, with a hint.
 
+    *expression*: the one that samples had to meet, or None. *field*: alternative names of the field to write.
     *lacking*: fields of the samples that had none of *field*.
     """
     text = f"none of {read} samples matches"

@@ -194,8 +194,9 @@ def updated_table(
 ) -> tuple[RowInputs, Iterator[RowBatch]]:
     """Return (inputs, batches of rows) of the table *old*, updated for the shards *urls*; warn of what changed.
 
-    *urls*: empty stands for the shards of *old* that still exist. The warning has the numbers of shards taken over,
-    read and dropped, and columns that are null in shards read now.
+    *urls*: empty stands for the shards of *old* that still exist. *indexing*: how changed shards are read, and which
+    columns they get. The warning has the numbers of shards taken over, read and dropped, and columns that are null in
+    shards read now.
     """
     update = shardrows.updated_rows(urls, old, account, indexing)
     account.warn(f"{shown(old)}: shards taken over: {update.taken}, read: {update.read}, dropped: {update.dropped}")

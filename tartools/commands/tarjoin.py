@@ -80,13 +80,16 @@ TWO_INPUTS_HINT = (
 
 
 class JoinOptions(cli.Group):
-    """Options of the join: B, the fields to add, and the samples of A to write.
+    """Options of the join of A, whose samples are written, with B, whose fields are added to them.
 
     Attributes:
       second: URL or pattern of B (--with); None: the last argument.
-      form, key, dots, encoding: how rows of B are read.
+      form: format of B, "tar", "parquet", "tsv", "csv" or "jsonl"; None: by its suffix.
+      key: column of B with the keys; None: __key__ or key.
+      dots: the dot, "first" or "last", at which keys of B end that are file names.
+      encoding: of the text of B; None: UTF-8.
       fields, exclude: fields of B to add, and not to add.
-      left: also write samples of A without a partner; anti: only those.
+      left: also write samples of A without a partner in B; anti: only those.
       prefer: "a" or "b", for fields that both have; None: an error.
       verbatim: match case.
     """
@@ -130,9 +133,9 @@ def tarjoin(
     memory: cli.Memory = 256 << 20,
     tmpdir: cli.TmpDir = None,
 ) -> None:
-    """Write the samples of A with the fields that B has for their keys to *output*. Raises: TarToolsError.
+    """Write the samples of the data set A with the fields that the data set B has for their keys to *output*.
 
-    If nothing is added, the output may be a table.
+    *source*, *options*: name A and B. If nothing is added, the output may be a table. Raises: TarToolsError.
     """
     words = words_of_fields(options)
     adds = words is None or bool(words)

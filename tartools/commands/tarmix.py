@@ -151,9 +151,11 @@ def share_in(word: str) -> int | None:
 
 
 def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
-    """Return (share, shards) of each source that *words* name; shares are whole numbers, as in `share_in`.
+    """Return (share, shards) of each source that *words* name, in order.
 
-    Raises: UsageError; the errors of `expand`.
+    A share is a whole number, the word's number times 10**18. *words*: for each source its share, then its shards.
+    Raises: UsageError for words that do not begin with a share, a share without shards, an impossible share, or one
+    below 10**-9 of all; StorageError for a wildcard without a match.
     """
     groups: list[tuple[str, int, list[str]]] = []
     for word in words:
@@ -179,7 +181,8 @@ def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
 def rekeyed(mixing: Iterable[tuple[Any, int, int]], template: str | None) -> Iterator[Any]:
     """Yield the items of *mixing*, (item, number of its source, round) triples.
 
-    With a *template* the items are samples, and get keys made from it.
+    *round*: how many times the source was read before. With a *template* the items are samples, and get keys made from
+    it.
     """
     if template is None:
         yield from (item for item, _, _ in mixing)

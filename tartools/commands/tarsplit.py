@@ -119,7 +119,9 @@ class ShardOptions(cli.Group):
       start: number of the first shard.
       post: command to run after each complete shard.
       remove: remove it after that.
-      force, gzip, tmpdir: as in other commands.
+      force: replace existing shards.
+      gzip: compress them.
+      tmpdir: folder of temporary files.
     """
 
     samples: Annotated[int | None, Option("-n --samples N", "Put at most N samples in a shard.", minimum=1)] = None

@@ -34,10 +34,10 @@ SYSTEM_FOLDERS = (b"@eadir", b"#recycle", b"__macosx", b"$recycle.bin", b"system
 class Folder(NamedTuple):
     """The folder `path`, and the choice of its files.
 
-    `class_field`: field for the class of a sample, its directory, stored as `class_members` says; None: no class.
-    `exclude`: globs of files and folders that are left out.
-    `dots`: "first" or "last": the dot of a file name at which a key ends; None: the first, with a warning where that
-    looks wrong. `follow`: True to read the files and folders that symbolic links name.
+    `class_field`: field for the class of a sample, the name of its directory; a field of numbers, such as cls, gets the
+    number of the class, and one with .txt behind its name the name. None: no class. `exclude`: globs of files and
+    folders that are left out. `dots`: "first" or "last": the dot of a file name at which a key ends; None: the first,
+    with a warning where that looks wrong. `follow`: True to read the files and folders that symbolic links name.
     """
 
     path: str
@@ -111,7 +111,7 @@ def class_parts(folder: str, field: str, names: dict[bytes, bytes], account: Acc
 
 
 def number_classes(field: str, labels: Iterable[bytes], account: Account) -> dict[bytes, int]:
-    """Return the number of each class of *labels*; {} if *field* is not one of numbers.
+    """Return the number of each class of *labels*; {} if *field* has a suffix that is not for numbers, unlike cls.
 
     They count from 0 in the order of the names' bytes, and *account* warns which is which. If all names are numbers,
     they are taken as they are, without a warning.

@@ -59,7 +59,8 @@ def samples(file: Iterable[bytes], plan: PlanOrigin, template: str) -> Iterator[
 def sources(file: Iterable[bytes], plan: PlanOrigin) -> Iterator[PlannedMember]:
     """Yield the members of the JSON lines in *file* that are read from URLs; lines without any are not parsed.
 
-    *plan*: see `samples`. Raises: SampleError and UsageError for the parsed lines.
+    *plan*: its name, and how paths are resolved. The paths of the members have "key" for their keys. Raises:
+    SampleError for a parsed line that is no sample; UsageError for a bad URL.
     """
     for line, values in objects(file, plan.name, "plan", exact=True, wanted=may_read):
         for part in _parts("key", values, plan, line):

@@ -44,14 +44,14 @@ def samples(
 ) -> Iterator[Sample]:
     """Yield a sample for each row of Parquet files, file by file. Members are new: mode 0644, owner and time 0.
 
-    A column is a field, in the order of the columns, or of *words* if they are given. Null is no field. `__key__`, or
-    the column that a word gives this name, has the keys; without it *template* makes them of the numbers of rows, over
-    all files. A key that is the name of a file ends at a dot, as *dots* says. Other names between two pairs of
-    underscores are no fields, unless *words* have them. A row without any field is left out, and reported as an
-    omission. Samples are counted in *account*.
+    *words*: (choices of columns, new name or None) for each field, in order; None: a field for each column, but not for
+    names between two pairs of underscores. Null is no field. `__key__`, or the column that a word gives this name, has
+    the keys; without it *template* makes them of the numbers of rows, over all files. *dots*: where a key ends that is
+    the name of a file: at its "first" or "last" dot; None: at the last one before a known suffix. A row without any
+    field is left out, and reported as an omission. Samples are counted in *account*.
 
-    Holds: a batch of 4 MiB, or a row, and the memory of pyarrow for a page of each column.
-    Raises: SampleError, naming row and column; TarFormatError for a damaged file; StorageError.
+    Holds: a batch of 4 MiB, or a row, and the memory of pyarrow for a page of each column. Raises: SampleError, naming
+    row and column; TarFormatError for a damaged file; StorageError.
     """
     index, empty = 0, EmptyRows("row")
     for url in urls:
@@ -184,10 +184,11 @@ class PayloadRows:
 
 
 def _columns(names: Sequence[str], words: Words | None) -> tuple[str | None, list[tuple[str, bytes]]]:
-    """Return (key column or None, [(column, ending)] of the columns that *words* choose from *names*).
+    """Return (key column or None, [(column, ending)] of the columns that become fields, among the columns *names*).
 
-    An ending is the end of the path of a member after the key. Raises: SampleError for a word without a column, two
-    columns for one field, or a name that can't be a field.
+    *words*: (choices of columns, new name or None) for each field; None: all columns. An ending is the end of the path
+    of a member after the key, such as ".jpg". Raises: SampleError for a word without a column, two columns for one
+    field, or a name that can't be a field.
     """
     fold = str if words is None else str.lower
     hidden = [
@@ -214,10 +215,11 @@ def _columns(names: Sequence[str], words: Words | None) -> tuple[str | None, lis
 
 
 def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence[bytes], Sequence[bytes]]]:
-    """Yield (keys, packed fields) of adjacent rows of *table*, for the columns that *rows* chooses. Null is no field.
+    """Yield (keys, packed fields) of adjacent rows of *table*: for each row its key, and its fields as bytes.
 
-    Bytes are payloads as they are, lists of numbers are NumPy arrays of the column's type, other values have the text
-    that tar2tsv writes.
+    *rows*: which columns are the key and the fields, and where keys end. The bytes are marshalled pairs (field,
+    payload). Null is no field. Bytes are payloads as they are, lists of numbers are NumPy arrays of the column's type,
+    other values have the text that tar2tsv writes.
 
     Holds: a batch of 4 MiB, or a row. Raises: SampleError, naming the row; TarFormatError.
     """

@@ -40,7 +40,7 @@ class PlanOrigin(NamedTuple):
     """The origin of a plan, and how its paths and URLs are read.
 
     `name`: its URL, for messages. `base`: the folder of relative paths. `allow_pipe`: True if it may name all inputs,
-    commands too; if not, see `storage.origins`.
+    commands too; if not, a table names no command, and a plan on a server only inputs on that server.
     """
 
     name: str

@@ -380,10 +380,10 @@ PackedRows = tuple[Sequence[bytes], Sequence[bytes]]  # keys, and fields; see `R
 def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) -> Iterator[PackedRows]:
     """Yield (keys, packed fields) of adjacent rows in *file*, which is *form*: tsv, csv or jsonl.
 
-    *rows* says which columns are read, and how a row is packed; for a table with one field, its `single` is set.
-    An empty cell of TSV and CSV is an empty field; in JSON lines, null and names that an object lacks are no field.
-
-    Holds: 256 KiB of rows, or a row. Raises: SampleError, naming *name*, line and column, for a bad row.
+    *rows*: which columns are read, and where keys end that are file names. A row's packed fields are marshalled pairs
+    (field, payload); only the payload for a table with one field, whose name `rows.single` is then. An empty cell of
+    TSV and CSV is an empty field; in JSON lines, null and names that an object lacks are no field. Holds: 256 KiB of
+    rows, or a row. Raises: SampleError, naming *name*, line and column, for a bad row.
     """
     if form == "jsonl":
         yield from _objects(file, name, rows)
@@ -416,8 +416,8 @@ def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) 
 def _header(titles: list[str], url: str, line: int, rows: RowFormat) -> tuple[int, list[tuple[int, str]]]:
     """Return (index of the key column, [(index, field)] of the chosen columns) for the *titles* of a header.
 
-    *rows* says which these are. Raises: SampleError, naming *url* and *line*, for two columns of one field, a word
-    without a column, or a column that has paths of files.
+    *rows*: its `key` names the key column, its `chosen` the columns to take. Raises: SampleError, naming *url* and
+    *line*, for two columns of one field, a word without a column, or a column that has paths of files.
     """
     try:
         key_at = key_column(titles, rows.key, "")
@@ -438,7 +438,12 @@ def _header(titles: list[str], url: str, line: int, rows: RowFormat) -> tuple[in
 
 
 def _objects(file: io.BufferedReader, name: str, rows: RowFormat) -> Iterator[PackedRows]:
-    """Yield (keys, packed fields) of adjacent JSON objects in *file*, as *rows* says; see `packed_rows`."""
+    """Yield (keys, packed fields) of adjacent JSON objects in *file*: for each object its key, and its fields as bytes.
+
+    *rows*: which values are read, and where keys end that are file names. The bytes are marshalled pairs (field,
+    payload); null and names that an object lacks are no field. Holds: 256 KiB. Raises: SampleError, naming *name* and
+    line, for a bad object, or a word that no object has.
+    """
     columns: dict[tuple[str, ...], tuple[str, list[tuple[str, str]]]] = {}  # of objects with these names
     titles: dict[str, None] = {}
     keys: list[bytes] = []

@@ -328,8 +328,8 @@ def _of_listed(
 ) -> Iterator[tuple[list[Any], Sample | ListedRow]]:
     """Yield (values of *columns*, sample or `ListedRow`) for each sample of *batch*; its table rows are *listed*.
 
-    Samples are read only if the table lacks one of the values. *typed*: see `values_of_samples`.
-    *index*: that of the first sample in all samples.
+    Samples are read only if the table lacks one of the values. *typed*: values are JSON values, a missing one is
+    ABSENT_VALUE; else text, a missing one is None. *index*: that of the first sample in all samples.
     """
     nothing = ABSENT_VALUE if typed else None
     answers = [column_answers(column, listed, typed, range(index, index + len(batch))) for column in columns]

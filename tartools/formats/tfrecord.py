@@ -50,10 +50,11 @@ def samples(
 ) -> Iterator[Sample]:
     """Yield the samples of TFRecord files, file by file, counted in *account*. Members are new: mode 0644, time 0.
 
-    *words* choose features and rename them; None takes all. The feature `__key__` has the key; without it, *template*
-    makes one of the number of the record in all files. A key that is the name of a file ends at a dot, as *dots* says.
-    Members are in the order of their names. Features without a value are no fields, which is told at the end. A record
-    without any field is left out, and reported as an omission.
+    *words*: (choices of features, new name or None) for each field; None takes all features. The feature `__key__` has
+    the key; without it, *template* makes one of the number of the record in all files. *dots*: where a key ends that is
+    the name of a file: at its "first" or "last" dot; None: at the last one before a known suffix. Members are in the
+    order of their names. Features without a value are no fields, which is told at the end. A record without any field
+    is left out, and reported as an omission.
 
     Holds: one record, three times. Raises: SampleError for a record that is no sample, and for words of which no record
     had a feature; TarFormatError for a damaged file.
@@ -129,9 +130,10 @@ def records_in(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]
 class Examples:
     """Makes samples of records, one after the other.
 
-    *words*: choices of features, with new names; None: all. *template*: makes the key, of the number of the record, if
-    there is no feature `__key__`. *dots*: where a key that is the name of a file ends.
-    `empty`: count of features without a value. `first_empty`: the place of the first one.
+    *words*: (choices of features, new name or None) for each field; None: all. *template*: makes the key, of the number
+    of the record, if there is no feature `__key__`. *dots*: where a key ends that is the name of a file: at its "first"
+    or "last" dot; None: at the last one before a known suffix. `empty`: count of features without a value.
+    `first_empty`: the place of the first one.
     """
 
     def __init__(self, words: Words | None, template: str, dots: Dots) -> None:

@@ -53,13 +53,14 @@ def samples(
 ) -> Iterator[Sample]:
     """Yield the samples of zip files, file by file. Members are new: mode 0644, owner and time 0.
 
-    With *class_field*, the class of a sample, its directory, is stored as `folder.class_members` says; for numbers, the
-    directories of all files are read first. Links and special files are reported as omissions, unless *skip_special*;
-    files that systems add, and hidden folders, are left out with a warning. Names are in *encoding* as `ZipNames` says.
-    Samples are counted in *account*.
+    *class_field*: field for the class of a sample, the name of its directory; None: no class. A field of numbers, such
+    as cls, gets a number for each name, for which the directories of all files are read first. Links and special files
+    are reported as omissions, unless *skip_special*; files that systems add, and hidden folders, are left out with a
+    warning. *encoding*: of names that do not say that they are UTF-8; None: UTF-8, or else code page 437. Samples are
+    counted in *account*.
 
-    Holds: one sample, and one file's directory as `ZipSamples` holds it. Raises: SampleError for members that can't be
-    read, TarFormatError for a damaged file, StorageError.
+    Holds: one sample, and 600 bytes for each member of a file. Raises: SampleError for members that can't be read,
+    TarFormatError for a damaged file, StorageError.
     """
     urls = list(urls)
     numbers = {} if class_field is None else number_classes(class_field, _labels(urls, class_field, encoding), account)
@@ -78,7 +79,8 @@ def samples(
 def opened_zip(urls: Iterable[str], encoding: str | None = None) -> Iterator[tuple[BinaryIO, ZipSamples]]:
     """Yield (open file, its `ZipSamples`) for each of *urls*; the file is closed when the next is asked for.
 
-    *encoding*: of names that do not say that they are UTF-8. Raises: see `ZipSamples`.
+    *encoding*: of names that do not say that they are UTF-8. Raises: SampleError for members that can't be read, such
+    as encrypted ones; TarFormatError for a damaged file; StorageError.
     """
     from tartools.storage import seekable  # brings what remote URLs need
 
@@ -88,9 +90,10 @@ def opened_zip(urls: Iterable[str], encoding: str | None = None) -> Iterator[tup
 
 
 def _labels(urls: list[str], field: str, encoding: str | None) -> Iterator[bytes]:
-    """Yield the class of each sample of the zip files *urls*; *field* and *encoding* as in `samples`.
+    """Yield the class of each sample of the zip files *urls*: the name of the directory that it is in.
 
-    Raises: UsageError for stdin, which could not be read again.
+    *field*: the field for it, for the message. *encoding*: of names that do not say that they are UTF-8. Raises:
+    UsageError for stdin, which could not be read again; SampleError, TarFormatError and StorageError for the files.
     """
     if "-" in urls:
         reason = f"this is read once, and --class {field} numbers all classes first: name a file, or --class label.txt"
@@ -108,9 +111,11 @@ def _label(key: bytes) -> bytes:
 
 
 def with_class(sample: Sample, field: str, numbers: dict[bytes, int]) -> Sample:
-    """Return *sample* with members that say its class, as `folder.class_members` makes them; *numbers*: of the classes.
+    """Return *sample* with members that say its class, the name of its directory, behind the others.
 
-    A lone member without a field is returned unchanged. Raises: SampleError if it has such a *field*, or no directory.
+    *numbers*: number of each class: *field* gets it, and the field with .txt behind its name the name; if {}, *field*
+    gets the name. A lone member without a field is returned unchanged. Raises: SampleError if it has one of these
+    fields, or no directory.
     """
     label = _label(sample.raw_key)
     if not sample.grouped:

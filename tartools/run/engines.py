@@ -104,9 +104,10 @@ class Processes(Generic[Item]):
         self._threads = Threads(workers, self._ask, self._terminate)
 
     def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], bytes]:
-        """Have *work* called for *item* in a process; return a function that waits for its message (see `message_of`).
+        """Have *work* called for *item* in a process; return a function that returns its results, as bytes.
 
-        That raises RuntimeError if the process was lost in each try. `ended()` is called when the message is there.
+        The bytes are the pickles of the results, one after the other, for `results`. The function waits for them, and
+        raises RuntimeError if the process was lost in each try. `ended()` is called when the results are there.
         """
         return self._threads.submit(item, ended)
 
@@ -181,7 +182,8 @@ class _Process:
     def exchange(self, message: bytes) -> bytes | None:
         """Send *message* and return the answer; None if the process was lost.
 
-        The first message is the pickle of (folder, function), the later ones those of items.
+        The first message is the pickle of (folder, function), and its answer is b""; a later one is the pickle of an
+        item, and its answer the pickles of the results.
         """
         try:
             self._pipe.send_bytes(message)
@@ -204,9 +206,10 @@ class _Process:
 
 
 def _live(pipe: Connection) -> None:
-    """Serve requests from *pipe*, in the spawned process, until its other end is closed: see `_Process.exchange`.
+    """Serve requests from *pipe*, in the spawned process, until its other end is closed.
 
-    Answers b"" to the function, and the message of its results to each item.
+    The first request is the pickle of (folder, function), and is answered by b"". Each later one is the pickle of an
+    item, and is answered by the pickles of the function's results, one after the other.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the program ends its workers
     with suppress(EOFError, OSError):
@@ -282,9 +285,9 @@ def message_of(work: Work[Item], item: Item, pickler: Callable[[io.BytesIO], pic
 
 
 def results(answer: Answer) -> Iterator[Any]:
-    """Yield the results in *answer*, a list from `held` or a message from `message_of`.
+    """Yield the results in *answer*: a list of them, or bytes with their pickles, one after the other.
 
-    Raises: the error that ended the call, after them.
+    Raises: the error that ended the call, in a `Failure` at the end, after them.
     """
     for value in answer if isinstance(answer, list) else _unpacked(answer):
         if isinstance(value, Failure):

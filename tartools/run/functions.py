@@ -58,9 +58,11 @@ def map_samples(
 
         tartools.map_samples(flipped, "train-{000..147}.tar", "flipped.tar", workers=4)
 
-    *function* gets a sample and returns None (nothing is written for it), a sample, a mapping as for
-    `TarWriter.write`, or an iterable of these, for example a generator. *inputs* are as in `read`, *output* as in
-    `TarWriter`: it appears when it is complete. An empty list of inputs gives an empty shard.
+    *function* gets a sample and returns None (nothing is written for it), a sample, a mapping as for `TarWriter.write`,
+    or an iterable of these, for example a generator. *inputs*: shards and tables, with braces and wildcards. *output*:
+    a path or URL, which appears when it is complete; *force* replaces it, *gzip* compresses it. An empty list of inputs
+    gives an empty shard. *lax*: accept shards without an end-of-archive block. *skip_special*: say nothing of links and
+    devices.
 
     If *function* raises an exception, nothing is written, and `map_samples` raises it. With *on_error*, that is called
     in its place, with the sample and the exception, in the caller's thread: it returns what is written instead, as
@@ -69,14 +71,14 @@ def map_samples(
         failed = {}
         tartools.map_samples(flipped, "in-000.tar", "b.tar", on_error=lambda sample, e: failed.update({sample.key: e}))
 
-    *workers* is the number of threads that call *function*; with 1 it is called in the caller's thread, and Ctrl-C
-    ends a call. Threads help if calls wait, or compute in C (Pillow, NumPy). Pure Python needs processes: pass a
+    *workers* is the number of threads that call *function*; with 1 it is called in the caller's thread, and Ctrl-C ends
+    a call. Threads help if calls wait, or compute in C (Pillow, NumPy). Pure Python needs processes: pass a
     `concurrent.futures.ProcessPoolExecutor`, or any other executor, which stays open.
 
     Order: input order, with any *workers*. Holds: 4 samples a worker and their results; with 1 worker, one sample and
-    one of its results.
-    Raises: what *function* raises, with a note that names the sample, when the calls under way in threads have ended;
-    TypeError if it returns something else; what `read` and `TarWriter` raise. Nothing is written then.
+    one of its results. Raises: what *function* raises, with a note that names the sample, when the calls under way in
+    threads have ended; TypeError if it returns something else; what `read` and `TarWriter` raise. Nothing is written
+    then.
     """
     if isinstance(workers, int) and workers < 1:
         raise ValueError(f"workers must be 1 or more, not {workers}")
@@ -253,7 +255,8 @@ def _calling(
 ) -> Iterator[tuple[Engine[tuple[Source, str], None], int]]:
     """Start an engine that calls *function* for *count* pairs; give it and the number of pairs under way at a time.
 
-    `redo`: call it for outputs that exist, too; the other arguments are those of `map_shards`.
+    `redo`: call it for outputs that exist, too. `engine`: "local" or "ray". `workers`: threads, or an executor; on Ray
+    tasks at a time. `address`, `cpus`: of the Ray cluster, and cores that a task requests.
     """
     make = partial(_make, function, redo)
     if engine == "local":

@@ -134,9 +134,9 @@ class Guard:
         raise StorageError(f"cannot start `sh`, which ends commands and removes directories if this is killed: {why}")
 
     def start(self, words: Sequence[str], **options: Any) -> Child:
-        """Start *words* with the *options* of `Child`, and return the child.
+        """Start the program and arguments *words*; return the child.
 
-        Until `release`, the guard kills its session if we die.
+        *options*: further arguments of `subprocess.Popen`. Until `release`, the guard kills its session if we die.
         Raises: OSError, also if the disk is full, and ValueError, before anything was started.
         """
         with self._lock:

@@ -98,9 +98,10 @@ def _missing_output(task: Task) -> str:
 def on_this_machine(
     workers: int, retries: int, timeout: float | None, on_retry: OnRetry | None = None
 ) -> Iterator[Engine[Task, TaskResult]]:
-    """Start an engine that runs tasks here, in *workers* threads, each by `run_with_retries`; a context manager.
+    """Start an engine that runs tasks here, in *workers* threads, each up to 1 + *retries* times; a context manager.
 
-    *timeout*: seconds that a try may take; None: no limit. At the end of the block running commands are ended.
+    *timeout*: seconds that a try may take; None: no limit. *on_retry*: called with the task and the result of a failed
+    try before the next one. At the end of the block running commands are ended.
     """
 
     def run(task: Task) -> TaskResult:

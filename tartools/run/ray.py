@@ -46,10 +46,10 @@ def on_nodes(
 ) -> Iterator[tuple[Engine[Task, TaskResult], int]]:
     """Connect to the cluster at *address*; give an engine that runs tasks there, and how many can run at a time.
 
-    Each requests *cpus* cores, 0 being all of the largest node. *retries*, *timeout* (seconds): as for
-    `run_with_retries` and `Sessions`. When Ray retries a task because its worker was lost, an existing output is
-    replaced: the lost try may have failed after writing it. A task that Ray has lost for good has failed.
-    Raises: UsageError without Ray; StorageError if the cluster can't be reached.
+    Each requests *cpus* cores, 0 being all of the largest node. *retries*: more tries of a task that fails. *timeout*:
+    seconds that a try may take; None: no limit. When Ray retries a task because its worker was lost, an existing output
+    is replaced: the lost try may have failed after writing it. A task that Ray has lost for good has failed. Raises:
+    UsageError without Ray; StorageError if the cluster can't be reached.
     """
     with redirect_stdout(None), connected(address) as ray:  # Ray prints there what it has lost
         cpus, folder = cores_for(ray, cpus, account), os.getcwd()
@@ -188,15 +188,16 @@ class Tasks(Generic[Item, Result]):
 
 
 def packing_tasks(ray: ModuleType, work: Work[Item], workers: int, cpus: float, retries: int) -> Engine[Item, bytes]:
-    """Return an engine that calls *work* in Ray tasks, up to *workers* at a time, and gives messages of its results.
+    """Return an engine that calls *work* in Ray tasks, up to *workers* at a time; its results are bytes.
 
-    Messages are those of `engines.message_of`. *cpus*: cores that a task requests; *retries*: more tries if it is lost.
-    Raises in place of a message: RuntimeError with the item, if its worker was lost each time.
+    The bytes are the pickles of the values that *work* yields for an item, joined: `engines.results` reads them.
+    *cpus*: cores that a task requests; *retries*: more tries if it is lost. Raises in place of the bytes: RuntimeError
+    with the item, if its worker was lost each time.
     """
     folder = os.getcwd()
 
     def answer(item: Item) -> bytes:
-        """Return the message of *work* for *item*, in a worker of Ray."""
+        """Return the pickles of the values that *work* yields for *item*, joined; called in a worker of Ray."""
         from ray.cloudpickle import CloudPickler  # for classes of the main program
 
         begin_on_node(folder, "")
@@ -205,7 +206,7 @@ def packing_tasks(ray: ModuleType, work: Work[Item], workers: int, cpus: float, 
     tasks = Tasks(ray, answer, cpus, retries)
 
     def call(item: Item) -> bytes:
-        """Have a Ray task make the message for *item*, and wait for it. Raises: RuntimeError if Ray lost it."""
+        """Return the pickled results for *item*, made by a Ray task. Raises: RuntimeError if Ray lost the task."""
         try:
             return tasks.submit(item, lambda: None)()
         except ray.exceptions.RayError as error:

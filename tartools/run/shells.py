@@ -119,7 +119,10 @@ class Shells:
             end_all([], signal.SIGKILL, others=lambda: self._guard.marked(ended))
 
     def _run_in_warm_shell(self, task: SampleTask) -> Outcome:
-        """Run *task* in a fork of a long-lived shell, which then waits for others if it can; return the outcome."""
+        """Run *task* in a fork of a long-lived shell; return the outcome.
+
+        The shell is kept for other tasks if it can be used again, else ended.
+        """
         shell = self._started_in_warm_shell(task)
         try:
             self._folders.sweep()
@@ -187,7 +190,10 @@ class Shells:
                     self._kill_left()
 
     def _start(self, words: Sequence[str], **options: Any) -> Child:
-        """Start *words* with the *options* of `Child`; return the child, which `stop` and the guard kill."""
+        """Start the program and arguments *words*; return the child, which `stop` and the guard kill.
+
+        *options*: further arguments of `subprocess.Popen`. Raises: OSError, ValueError.
+        """
         child = self._guard.start(words, **options)
         if self._stopped:  # by now, and `stop` may not know of it
             child.end(signal.SIGKILL)

@@ -108,8 +108,9 @@ def fill_pattern(pattern: str, item: str) -> str:
 
 
 def shell_code(command: Sequence[str]) -> list[str]:
-    """Return the words of *command* that have a place and that a shell reads again, by the table of this module.
+    """Return the words of *command* that have a place, such as {}, and that a shell reads as code.
 
+    These are words after `sh -c`, `ssh` and the like, and words with a `pipe:` URL.
     >>> shell_code(["bash", "-lc", "wc {}", "{}"]), shell_code(["tarcat", "{}", "-o", "pipe:zstd > {}"])
     (['wc {}'], ['pipe:zstd > {}'])
     """
@@ -127,7 +128,10 @@ def shell_code(command: Sequence[str]) -> list[str]:
 
 
 def check_item(item: str, code: Sequence[str]) -> None:
-    """Raise UsageError if *item* has characters special to shells, and *code*, words that a shell reads, are any."""
+    """Raise UsageError if *item* has characters special to shells, and *code* is not empty.
+
+    *code*: the words of the command that a shell reads as code.
+    """
     if code and not PLAIN_WORD.fullmatch(item):
         before, pipe, command = code[0].partition("pipe:")
         line = concealed(before) + (shown(pipe + command) if pipe else "")

@@ -97,11 +97,11 @@ def loop_program(command: str, environment: Mapping[bytes, bytes], logged: bool)
 class WarmShell:
     """A long-lived shell that runs *command* for one task after the other.
 
-    `start`: starts a `Child` with words and options, in the folder with the tasks' directories
-    `name`: what the shell is called in its messages ($0)
-    `environment`: of the shell; `lines`: makes the pipe for its output, None for our stderr
-    `logged`: True if the output of a task goes to its directory's log instead
-    `reusable`: True if it can run another task; `child`: its process
+    `start(words, **options)`: starts the shell in the folder with the tasks' directories, and returns its `Child`
+    `name`: what the shell is called in its messages ($0) `environment`: of the shell; `lines`: makes the pipe for its
+    output, None for our stderr `logged`: True if the output of a task goes to its directory's log instead `reusable`:
+    True if it can run another task; `child`: its process
+
     Raises: OSError if it can't be started.
     """
 

@@ -22,10 +22,10 @@ MIN_SPEEDUP = 1.15  # times as fast; less is within the noise
 
 
 def advise(facts: dict[str, Any]) -> None:
-    """Add to each row of *facts*, those of `tarbench --json`, its `limit`, and to *facts* the `advice`.
+    """Add to each row of *facts* its `limit`, and to *facts* the `advice`, a list of lines.
 
-    The limit is the part of the time that takes longest, or "processors" for a row with workers that keeps them at
-    least 80 % busy.
+    *facts*: those of `tarbench --json`. The limit is the part of the time that takes longest ("list", "read", "decode"
+    or "collate"), or "processors" for a row with workers that keeps them at least 80 % busy.
     """
     parts_by_name = {row["name"]: row["parts"] for row in facts["rows"] if not row["workers"]}
     for row in facts["rows"]:
@@ -110,7 +110,10 @@ def plain_lines(facts: Facts) -> Iterator[str]:
 
 
 def parts(facts: Facts) -> Iterator[Part]:
-    """Yield the *facts* as sections and lines of a report on a terminal; after a dry run the rows to measure."""
+    """Yield the *facts* as parts of a report on a terminal: `Section` tables, and pairs (line, its style).
+
+    After a dry run the rows to measure take the place of the results.
+    """
     yield from ((text, "bold cyan") for text in facts["advice"])
     measured = [several(facts["samples"], "sample")]
     if facts["bytes"] is not None:

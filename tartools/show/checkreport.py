@@ -109,7 +109,7 @@ def place_in_words(place: Facts) -> str:
 
 
 def parts(facts: Facts) -> Iterator[Part]:
-    """Yield the *facts* as lines and a table of a report on a terminal."""
+    """Yield the *facts* as parts of a report on a terminal: pairs (line, its style), a `Section` of findings."""
     yield f"{several(facts['shards'], 'shard')}, {several(facts['samples'], 'sample')}", "bold"
     if facts["undecoded"]:
         names = printable(" ".join(facts["undecoded"]))

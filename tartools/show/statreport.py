@@ -240,7 +240,7 @@ def together(fields: Iterable[str]) -> str:
 
 
 def parts(facts: Facts) -> Iterator[Part]:
-    """Yield the *facts* as lines and tables of a report on a terminal."""
+    """Yield the *facts* as parts of a report on a terminal: pairs (line, its style), and `Section` tables."""
     size, shards = facts["bytes"], facts["shards"]
     yield (
         f"{several(shards['count'], 'shard')}, {several(facts['samples'], 'sample')}, "

@@ -85,9 +85,9 @@ def open_read(url: str) -> Input:
 def open_write(url: str, force: bool = False) -> OutputStream:
     """Open *url* for writing; return an output, whose `sink` takes the bytes.
 
-    The URL takes its name at `commit`; `abort` leaves nothing behind. Stdout, fifos and devices get the bytes at once.
-
-    Raises: StorageError if *url* exists (unless *force*) or can't be written.
+    The file or object appears at `commit`; `abort` leaves nothing behind. Stdout, fifos and devices get the bytes at
+    once. *force*: replace an existing file or object. Raises: StorageError if *url* exists (unless *force*) or can't be
+    written.
     """
     url = Url(url)
     with naming(url):
@@ -214,7 +214,7 @@ def cache_report() -> str:
 def share_memory(count: int) -> None:
     """Limit the memory for ranges read ahead in this process to 1 / *count* of the usual.
 
-    To be called before anything is read.
+    *count*: the number of processes that read at the same time. To be called before anything is read.
     """
     import threading
 

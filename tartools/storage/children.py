@@ -99,10 +99,9 @@ class Child:
 
     The group is killed before the program is reaped: until then no other group can have the same number. It has a
     session, because a background group that reads a password from the terminal would be stopped for ever; without a
-    terminal it fails at once. A signal that comes while it starts is handled after the start.
-
-    *arguments*, *options*: as for `subprocess.Popen`.
-    *pid* is the number of the process, its group and its session; *stdin* and *stdout* are our ends, if they are pipes.
+    terminal it fails at once. A signal that comes while it starts is handled after the start. *arguments*: the program
+    and its words. *options*: further arguments of `subprocess.Popen`. *pid* is the number of the process, its group and
+    its session; *stdin* and *stdout* are our ends, if they are pipes. Raises: OSError if the program can't be started.
     """
 
     def __init__(self, arguments: Sequence[str], **options: Any) -> None:
@@ -143,9 +142,10 @@ class Child:
             return self._process.wait() if self._process is not None and os.getpid() == self._owner else 0
 
     def end(self, first: int = signal.SIGTERM) -> int:
-        """End the program and all processes of its session; return its exit status, -N if signal N ended it.
+        """End the program, all processes of its session and their descendants; return its exit status.
 
-        They get the signal *first*, and SIGKILL if they run two seconds later; see `end_all`.
+        The processes of the session get the signal *first*; two seconds later all that are left are killed. The status
+        is -N if signal N ended the program.
         """
         end_all([self], first)
         return self.wait() or 0

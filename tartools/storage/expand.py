@@ -19,9 +19,9 @@ def expand(
     wildcards expand in local names and in stores that have listings, unless a file or an object has literally this
     name. Order: as given; the matches of one wildcard pattern are sorted by bytes.
 
-    Raises: StorageError for a wildcard without a match, a list without a URL, a list that can't be read, a name that a
-    list on a server may not have (unless *trusted*; see `origins`); UsageError if stdin is named twice, or a URL holds
-    credentials.
+    Raises: StorageError for a wildcard without a match, a list without a URL, a list that can't be read, and, unless
+    *trusted*, a list on a server that names a command, stdin, a local file or another server; UsageError if stdin is
+    named twice, or a URL holds credentials.
     """
     if not patterns and not lists:
         return [Url("-")]
@@ -41,10 +41,9 @@ def with_lists(
     """Return *patterns*, and then the names in the files *lists*; braces and wildcards are not expanded.
 
     *separator*: the text between the names in a list; empty names are dropped. *is_name*: False for a line that names
-    no input, so that it is not checked; it is returned all the same.
-
-    Raises: StorageError for a list without a name, one that can't be read, and, unless *trusted*, a name that a list on
-    a server may not have (see `origins`); UsageError if stdin is named twice.
+    no input, so that it is not checked; it is returned all the same. Raises: StorageError for a list without a name,
+    one that can't be read, and, unless *trusted*, a list on a server that names a command, stdin, a local file or
+    another server; UsageError if stdin is named twice.
     """
     if (*patterns, *lists).count("-") > 1:
         raise UsageError("stdin can be read only once")
@@ -64,9 +63,10 @@ def with_lists(
 
 
 def _check_lines(lines: Sequence[str], name: str, is_name: Callable[[str], bool]) -> None:
-    """Raise StorageError for the first of *lines* that may not be in the list *name*, because that is on a server.
+    """Raise StorageError for the first of *lines*, of the list *name* on a server, that a stranger may not write there.
 
-    Lines for which *is_name* is False are not checked. Raises: also UsageError for a URL that holds credentials.
+    That is a command, stdin, a local file, or a URL on another server. *is_name*: called with a line; if it returns
+    False, the line is not checked. Raises: also UsageError for a URL that holds credentials.
     """
     from tartools.storage import origins
 

@@ -88,7 +88,10 @@ def listed(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
 
 
 def _pages(store: Store, prefix: str, flat: bool) -> Iterator[Page]:
-    """Yield the pages of the listing of *prefix*, at least one; each request is retried. *flat*: see `listed`."""
+    """Yield the pages of the listing of *prefix*, at least one; each request is retried.
+
+    *flat*: only objects without a slash behind *prefix*. Raises: StorageError after the last attempt.
+    """
     page = with_retries(lambda: store.page(prefix, "", flat), prefix)
     yield page
     while token := page.next:

@@ -330,10 +330,9 @@ def open_in_place(path: str, url: str) -> OpenOutput:
 class FileOutput:
     """A regular file that is written under a temporary name beside its own, which it takes at `commit`.
 
-    Its bytes are on the disk before its name is; see `streams.sync_file`.
-
-    *path*: the file. *url*: its name for messages. *force*: replace an existing file. *mode*: its permissions, None for
-    the default. *sink* takes the bytes.
+    Its bytes are flushed to the disk before it takes its name (not with `TARTOOLS_FSYNC=0`). *path*: the file. *url*:
+    its name for messages. *force*: replace an existing file. *mode*: its permissions, None for the default. *sink*
+    takes the bytes.
     """
 
     def __init__(self, path: str, url: str, force: bool, mode: int | None) -> None:

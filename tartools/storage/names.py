@@ -131,10 +131,9 @@ def _host_end(name: str) -> int:
 class Pattern:
     """A URL with wildcards: `*`, `?` and `[...]`, which match no slash, and `**`, which matches any directories.
 
-    Names that begin with a dot are only matched by patterns that do. *prefix* is how all matches begin (followed by the
-    provider, if there is one); *flat*: True if no match has a slash behind the prefix.
-
-    Raises: StorageError for wildcards in the name of the bucket.
+    Names that begin with a dot are only matched by patterns that do. *prefix*: the text before the first wildcard, with
+    which all matches begin, and then the query of the URL, if it has one; *flat*: True if no match has a slash behind
+    the prefix. Raises: StorageError for wildcards in the name of the bucket.
     """
 
     def __init__(self, url: str) -> None:
@@ -156,7 +155,10 @@ class Pattern:
 
 
 def _part(text: str) -> Part:
-    """Return a predicate for one name between slashes, by its pattern *text*; None for `**`."""
+    """Return a function: name between two slashes -> true if it matches the pattern *text*; None for `**`.
+
+    A name that begins with a dot matches only if *text* begins with one.
+    """
     if text == "**":
         return None
     if not any(character in text for character in _WILDCARDS):

@@ -89,7 +89,7 @@ class OpenFileCache:
 
 
 def drop(paths: Iterable[str]) -> None:
-    """Ask the system to drop the files *paths* from the page cache, which it need not do; see `share_cached`.
+    """Ask the system to drop the files *paths* from the page cache; it need not do that (`share_cached` tells).
 
     Bytes that are not on the disk yet are written first, because they can't be dropped before. Raises: OSError.
     """

@@ -17,10 +17,9 @@ Writer = TypeVar("Writer", bound=Completable)
 class Pending(Generic[Writer]):
     """Holds an open writer that is aborted unless it is committed before its *owner* is garbage-collected.
 
-    *begin* returns the writer; a signal that comes while it runs is handled after it. The writer is also aborted at the
-    end of the program.
-
-    It belongs to the process that made it. In a fork of that process it is never written, flushed or committed.
+    *begin*: called at once, without arguments; it opens and returns the writer, and a signal that comes meanwhile is
+    handled after it. The writer is also aborted at the end of the program. It belongs to the process that made it. In a
+    fork of that process it is never written, flushed or committed.
     """
 
     def __init__(self, owner: object, begin: Callable[[], Writer]) -> None:

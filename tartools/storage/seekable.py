@@ -106,7 +106,7 @@ class _RangedFile(SeekableFile):
 
     @property
     def version(self) -> str:
-        """The version of the object, as `checks.version_of` gives it."""
+        """The version of the object: its size in bytes, a blank, and its ETag."""
         return f"{self._size} {self._version}"
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]

@@ -240,7 +240,7 @@ class FileSink(SharedFile):
         return len(data)
 
     def sync(self) -> None:
-        """Flush the written data to the disk; see `sync_file`. Raises: StorageError."""
+        """Flush the written data to the disk; does nothing with `TARTOOLS_FSYNC=0`. Raises: StorageError."""
         with naming(self.url):
             sync_file(self)
 
@@ -317,7 +317,8 @@ def check_whole(stream: Stream, url: str) -> None:
 def stream_file(stream: Input, url: str, close: Callable[[], object] | None = None) -> io.BufferedReader:
     """Return *stream*, the bytes of *url*, as a buffered file; closing it closes the stream, or calls *close* instead.
 
-    At its end, reading raises StorageError if the bytes may be truncated: see `check_whole`.
+    At its end, reading raises StorageError if the bytes may be truncated, because their server did not state the
+    length.
     """
     return io.BufferedReader(_StreamFile(stream, url, close or stream.close), FILE_BUFFER_BYTES)
 

@@ -66,8 +66,11 @@ class RankSteps(NamedTuple):
 class BatchedOrder:
     """The rows of the order *inner* in batches, each of rows of one bucket, at most *size*, within a budget of cost.
 
-    `dataset`: the samples, or their table; `bucket`: see `labels_of`; None: all rows are in one bucket
-    `max_cost`: see `costs_of`; the costs of the rows of a batch add up to that limit at most. None: no limit
+    `dataset`: the samples, or their table
+    `bucket`: the name of a column of the table, whose values are one bucket each; an array with a label for each row; a
+        dict: column -> increasing numbers at which buckets begin, or None for a bucket of each value. None: one bucket
+    `max_cost`: pair of costs (the name of a column, or an array with a number for each row) and the maximal sum of the
+        costs of a batch. None: no limit
     `drop_last`: leave out the last batch of each bucket, unless it has *size* rows
     `local`: batches come in the order in which *inner* has completed them, else in random order
 

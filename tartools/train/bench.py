@@ -111,7 +111,8 @@ class LooseFiles(Dataset[Any]):
 class ByNumber(Dataset[Any]):
     """Batches of *dataset*: for a list of sample numbers the pair (batch, `BatchNote`) that `batch_of` makes.
 
-    If a sample fails, the item is the error as a value: workers can't raise it unchanged.
+    *chooser* decodes each sample. If a sample fails, the item is the error as a value: workers can't raise it
+    unchanged.
     """
 
     def __init__(self, dataset: Any, chooser: FieldChooser) -> None:
@@ -122,7 +123,10 @@ class ByNumber(Dataset[Any]):
 
 
 class ByShard(IterableDataset[Any]):
-    """Batches of the shards of *row*, in stored order: pairs (batch, `BatchNote`), or errors, from `batch_of`."""
+    """Batches of the shards of *row*, in stored order: pairs (batch, `BatchNote`), or errors in their place.
+
+    *chooser* decodes each sample. An error is a value, because workers can't raise it unchanged.
+    """
 
     def __init__(self, row: BenchRow, chooser: FieldChooser) -> None:
         self._source, self._size, self._chooser = samples(row.urls), row.batch, chooser
@@ -141,7 +145,8 @@ def _keep_undecoded(field: str, data: bytes) -> bytes | None:
 def batch_of(read: Callable[[], list[dict[str, Any]]], decode: FieldChooser) -> Any:
     """Return (batch, `BatchNote`) of the samples that `read()` returns, decoded and collated; None if there are none.
 
-    A TarToolsError of reading or decoding is returned, not raised; that of decoding with the URL of the sample.
+    *decode*: called with each sample. A TarToolsError of reading or decoding is returned, not raised; that of decoding
+    with the URL of the sample.
     """
     begun = clock()
     try:
@@ -182,7 +187,10 @@ def collate(decoded: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def bench_dataset(form: str, urls: Sequence[str]) -> Any:
-    """Return a dataset of the samples of *urls*, by number. *form*: "loose" (a prefix), "zip", or else a table."""
+    """Return a dataset of the samples of *urls*, each a dict by its number.
+
+    *form*: "loose" (*urls* is one prefix of files or objects), "zip" (zip files); any other: *urls* is one table.
+    """
     if form == "loose":
         return LooseFiles(*urls)
     return ZipDataset(urls) if form == "zip" else TableDataset(Table(*urls))
@@ -247,7 +255,10 @@ def _drop(row: BenchRow) -> float:
 
 
 def _batches(row: BenchRow, chooser: FieldChooser) -> tuple[dict[str, Any], int]:
-    """Return (arguments of DataLoader for the batches of *row*, number of samples of a pass)."""
+    """Return (arguments of DataLoader for the batches of *row*, number of samples of a pass).
+
+    *chooser* decodes the samples. An item of the DataLoader is a pair (batch, `BatchNote`), or an error as a value.
+    """
     if row.form == "tar":
         return {"dataset": ByShard(row, chooser), "batch_size": None}, row.samples
     dataset = bench_dataset(row.form, row.urls)

@@ -63,7 +63,7 @@ class ShardSlice(NamedTuple):
 
     @property
     def cut(self) -> Cut | None:
-        """Where the bytes end, with the key of the sample that begins there; None for the end of the shard."""
+        """The end of the slice: byte `end`, and the key of the sample that begins there; None: the end of the shard."""
         return None if self.end is None else Cut(self.end, self.key.encode(errors="surrogateescape"))
 
 

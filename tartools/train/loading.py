@@ -64,10 +64,15 @@ def loader(
 
     In a script, put this below `if __name__ == "__main__":`, and define functions that workers call by `def`.
 
-    *table*, *cache*, *columns*, *fields*, *decode*, *transform*, *resize*, *classes* and *missing* are those of
-    TableDataset, *options* those of DataLoader (`num_workers`, ...), the others those of `StatefulSampler`. Without
-    *decode*, *transform*, *classes* and *collate_fn*, payloads are bytes and a batch is a `TableBatch`. All arguments:
-    docs/training/fields.md; a whole program: docs/training/pytorch.md.
+    *table*: URL at which the table of shards is kept. *cache*: "FOLDER:SIZE", for what is read of remote shards.
+    *fields*: names of fields, for tuples; None: dicts. *columns*: columns of the table that are fields, too. *decode*:
+    name of a decoder, or a function, or a dict of these by field. *transform*: a function of the result, or one for
+    each field. *resize*: size of pictures. *classes*: names that become numbers. *missing*: "error", "skip", or None as
+    the value. *shuffle*: True, False, or "blocks" of about *block* bytes; *seed*, *weights*, *length*, *replacement*,
+    *per_batch*, *bucket*, *max_cost*, *drop_last*, *rank*, *world_size*: the order, as of `StatefulSampler`.
+    *collate_fn* and *options*: those of DataLoader. Without *decode*, *transform*, *classes* and *collate_fn*, payloads
+    are bytes and a batch is a `TableBatch`. More on all arguments: docs/training/fields.md; a whole program:
+    docs/training/pytorch.md.
 
     Raises: ValueError if there are no samples, and for arguments that don't fit; what TableDataset raises.
     """

@@ -99,8 +99,9 @@ def _calling(
 ) -> Iterator[tuple[Engine[Any, Answer], int]]:
     """Start an engine that calls *work*; give it and its number of parallel calls: *workers*, or else one a core.
 
-    *retries*: more tries of an item whose worker was lost (not of threads); *address*, *cpus*: of the engine "ray".
-    The engine gives `Answer`s, for `engines.results`.
+    *engine*: "threads", "processes" or "ray". *retries*: more tries of an item whose worker was lost (not of threads);
+    *address*, *cpus*: of the engine "ray". The engine gives, for each item, a list of the results of *work*, or their
+    pickles in bytes: `engines.results` reads both.
     """
     if engine == "ray":
         from tartools.run import ray as cluster
@@ -141,7 +142,9 @@ def _closed_at_exit(mine: list[Any]) -> Iterator[None]:
 class StreamMap(IterableDataset[Any]):
     """The dataset that `stream_map` returns. A new iteration ends the one before, if nothing refers to that.
 
-    `options`: arguments of `_calling`; `prefetch`: chunks under way; `size`: bytes of a chunk; None: the default
+    `source`: shards and tables, or a `Table`; `chooser`: makes of a sample the argument of `function` `options`:
+    engine, workers, retries, address and cpus of the engine, by name; `ordered`: in the order of the samples
+    `prefetch`: chunks under way, None: 2 a worker; `size`: bytes of a chunk, None: the default
     """
 
     def __init__(

@@ -278,8 +278,8 @@ class ObjectStream(IterableDataset[Any]):
 def list_urls(prefixes: Name | Iterable[Name]) -> Iterator[str]:
     """Yield the URLs of all objects below each of *prefixes*, one prefix after the other.
 
-    *prefixes*: as for `ObjectDataset`; objects below two of them come twice. Raises: StorageError, also if nothing is
-    there.
+    *prefixes*: a URL, or several: prefixes or wildcards in stores, local folders, files of web servers. An object below
+    two of them comes twice. Raises: StorageError, also if nothing is there.
     """
     for entry in _listed(names_of(prefixes)):
         yield entry.url

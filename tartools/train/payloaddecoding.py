@@ -106,7 +106,8 @@ class Resize(NamedTuple):
 def resizes_of(resize: Any) -> Resize | dict[str, Resize | None] | None:
     """Return *resize* as a `Resize`, or for a dict as a dict of them by field, in lower case; None stays None.
 
-    Names of fields may be joined by ";". Raises: ValueError for values that are no sizes.
+    A size is pixels of the shorter side, (height, width), or a `Resize`. Names of fields may be joined by ";". Raises:
+    ValueError for any other value, and for sides below 1 pixel.
     """
     if not isinstance(resize, Mapping):
         return resize_of(resize)
@@ -133,10 +134,9 @@ def resize_of(size: Any) -> Resize | None:
 class PictureDecoder:
     """Decodes pictures. *spec*: a name of webdataset, such as "pil" or "torchrgb8", or one in `RAW_DECODERS`.
 
-    *suffixes*: of the fields that are pictures; None: webdataset's list. *resize*: as for `resizes_of`; by field if a
-    dict. Called with a field and its bytes, as a decoder of webdataset is.
-
-    Raises: KeyError for another name.
+    *suffixes*: of the fields that are pictures; None: webdataset's list. *resize*: pixels of the shorter side, (height,
+    width), or a `Resize`; or a dict of these by field; None: as stored. Called with a field and its bytes, as a decoder
+    of webdataset is. Raises: KeyError for another name.
     """
 
     @staticmethod
@@ -273,7 +273,11 @@ DECODERS = {PICTURE: PictureDecoder}
 
 
 def named_decoder(name: str, resize: Any = None) -> PictureDecoder:
-    """Return the decoder called *name*, such as "pil", with *resize* as for `resizes_of`. Raises: ValueError."""
+    """Return the decoder called *name*, such as "pil".
+
+    *resize*: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field; None: as stored.
+    Raises: ValueError for an unknown name, or another size.
+    """
     specs = {kind: decoder.specs() for kind, decoder in DECODERS.items()}
     for kind, decoder in DECODERS.items():
         if name in specs[kind]:
@@ -293,8 +297,8 @@ class FieldDecoder(NamedTuple):
     def of(cls, field: str, how: Any, resize: Any) -> Any:
         """Return the decoder of *field*. *how*: the name of a decoder, "file", or a function of the payload's bytes.
 
-        "basic", and what is neither a name nor a function, is returned as it is, for `decoders` to judge. *resize*: as
-        for `resizes_of`. Raises: ValueError for an unknown name.
+        "basic", and what is neither a name nor a function, is returned as it is, for `decoders` to judge. *resize*: the
+        size of pictures, or a dict of sizes by field. Raises: ValueError for an unknown name.
         """
         if how == "basic" or not (isinstance(how, str) or callable(how)):
             return how  # which is no decoder of a field
@@ -347,9 +351,11 @@ def decoders(decode: Any, resize: Any = None) -> list[Callable[..., Any]]:
 
 
 def decoder_of(decode: Any, resize: Any = None) -> Any:
-    """Return webdataset's Decoder with the decoders *decode*, as for `decoders`; it unpickles nothing of itself.
+    """Return webdataset's Decoder with the decoders *decode*; None if both arguments are None.
 
-    None if *decode* and *resize* are None. Raises: TypeError, ValueError as `decoders`.
+    It unpickles nothing of itself, and decodes text, numbers, JSON and arrays, too. *decode*: the name of a decoder, a
+    function, several of these, or a dict of them by field. *resize*: size of pictures. Raises: TypeError for anything
+    else; ValueError for an unknown name, and for *resize* without a decoder of pictures.
     """
     from webdataset.autodecode import Decoder
 
@@ -359,10 +365,11 @@ def decoder_of(decode: Any, resize: Any = None) -> Any:
 
 
 def picture(data: bytes, decode: str = "torchrgb8", resize: Any = None) -> Any:
-    """Return the JPEG, PNG or other picture *data*, decoded and resized as by `FieldChooser`: for pipelines of others.
+    """Return the JPEG, PNG or other picture *data*, decoded and resized: for pipelines other than ours.
 
-    *decode*: name of a decoder; *resize*: pixels of the shorter side, (height, width), or a `Resize`.
-    Raises: SampleError, and what Pillow raises for damage; ValueError for another name or size.
+    *decode*: name of a decoder; *resize*: pixels of the shorter side, (height, width), or a `Resize`; None: as stored.
+    Raises: SampleError if it is no picture, or too large, and what Pillow raises for damage; ValueError for another
+    name or size.
     """
     return _picture_decoder(decode, resize_of(resize)).decode(data)
 

@@ -161,9 +161,9 @@ class ReaderRank:
     """The rank that this process reads for, and from that, which reader it is.
 
     It is asked for where samples are read, not where the dataset is made, so that a stream may be made before there are
-    ranks. It is the *rank* that was given, or else what `this_rank` says; but a worker that is no fork has neither
-    torch.distributed nor, under some launchers, the environment of the process that trains, and so takes the rank
-    that this process had when it started the worker.
+    ranks. It is *rank*, (rank, number of ranks), if that is given, or else that of torch.distributed or the environment
+    (`this_rank`); but a worker that is no fork has neither torch.distributed nor, under some launchers, the environment
+    of the process that trains, and so takes the rank that this process had when it started the worker.
     """
 
     def __init__(self, rank: tuple[int, int] | None = None) -> None:
@@ -175,7 +175,10 @@ class ReaderRank:
         return self.__dict__ | (inherited if context.get_spawning_popen() else {})
 
     def rank_and_size(self) -> tuple[int, int]:
-        """Return (rank, number of ranks): as given, as inherited in a worker that is no fork, or by `this_rank`."""
+        """Return (rank, number of ranks): as given, or else of torch.distributed or the environment (`this_rank`).
+
+        A worker that is no fork has those of the process that started it. Raises: ValueError for a bad environment.
+        """
         from torch.utils.data import get_worker_info
 
         if self._given:

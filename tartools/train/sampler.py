@@ -47,12 +47,19 @@ class StatefulSampler(DistributedSampler[Any]):
     *dataset* is a TableDataset, a `tartools.Table`, or anything with a length. With *batch_size* this is a batch
     sampler, otherwise a sampler. The order is a function of seed, epoch and position alone: the same with any number of
     ranks and workers. Each sample comes once an epoch, and all ranks have equally many batches. Each iteration is the
-    next epoch, unless `set_epoch` was called. The arguments, ranks and states: docs/training/order.md; *weights*,
-    *bucket* and *max_cost*: docs/training/mixtures.md.
+    next epoch, unless `set_epoch` was called.
 
-    Holds: nothing of the permutation; 24 bytes for each run of "blocks", 16 bytes a row for *weights* and *length*, 32
-    for batches by bucket or cost.
-    Raises: ValueError for arguments that don't fit.
+    *shuffle*: True or "global": all samples are permuted; "blocks": runs of neighbours of *block* bytes are, and
+        samples within each *window* runs; False: the order of the dataset
+    *rank*, *world_size*: None: those of torch.distributed, or of RANK and WORLD_SIZE
+    *weights*: shares of samples or sources; *length*: samples in an epoch; *replacement*: draw at random, else in exact
+        shares, with *per_batch* in each batch
+    *bucket*, *max_cost*: batches of rows of one bucket, up to a sum of costs
+    *drop_last*: leave out samples that do not fill a batch of every rank
+
+    More on them: docs/training/order.md and docs/training/mixtures.md. Holds: nothing of the permutation; 24 bytes for
+    each run of "blocks", 16 bytes a row for *weights* and *length*, 32 for batches by bucket or cost. Raises:
+    ValueError for arguments that don't fit; TypeError for a *dataset* that is a sampler.
     """
 
     # Who counts the batches that training has had. A DataLoader with workers asks for batches in advance, so the
@@ -379,11 +386,12 @@ class SamplerIteration(Iterator[Any]):
 def order_of(
     dataset: Any, shuffle: Any, block: Any, window: int, weights: Any, length: int | None, replacement: bool, batch: int
 ) -> epochorder.RowOrder:
-    """Return the order of the samples of *dataset*, given the arguments of `StatefulSampler`.
+    """Return the order of the samples of *dataset*; row numbers come from its `rows(positions, seed, epoch)`.
 
-    *batch*: batch size, to have exact shares of sources in each batch (per_batch); 0: in an epoch.
-
-    Raises: ValueError for arguments that do not go together.
+    *shuffle*: False: as stored; "blocks": runs of neighbours of *block* bytes are permuted, and samples within *window*
+    runs; else a permutation. *weights*, *length*: *length* samples in these shares, exact or with *replacement* drawn.
+    *batch*: batch size, to have exact shares of sources in each batch (per_batch); 0: in an epoch. Raises: ValueError
+    for arguments that do not go together.
     """
     table, count = getattr(dataset, "table", dataset), len(dataset)
     if weights is not None or length is not None:

@@ -31,13 +31,12 @@ def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, r
 
         wds.DataPipeline(tartools.train.samples("train-{000..147}.tar"), wds.decode("pil"), wds.to_tuple("jpg", "cls"))
 
-    Each is a dict of `__key__`, `__url__`, and its fields as bytes. *urls* are as for `tartools.read`. All local files
-    are checked before this returns.
-
-    Each sample comes once an epoch, whatever the number of workers and ranks: shards are dealt to them, and cut where
-    there are few of them. Ranks are those of torch.distributed, or else RANK and WORLD_SIZE in the environment. With
-    *shuffle*, shards come in an order that follows from *seed* and the epoch: each iteration is the next epoch, unless
-    `set_epoch` says otherwise. *resampled*: shards are drawn at random, without an end, by each worker for itself.
+    Each is a dict of `__key__`, `__url__`, and its fields as bytes. *urls*: a name, or several, of shards and tables;
+    braces and wildcards expand. All local files are checked before this returns. Each sample comes once an epoch,
+    whatever the number of workers and ranks: shards are dealt to them, and cut where there are few of them. Ranks are
+    those of torch.distributed, or else RANK and WORLD_SIZE in the environment. With *shuffle*, shards come in an order
+    that follows from *seed* and the epoch: each iteration is the next epoch, unless `set_epoch` says otherwise.
+    *resampled*: shards are drawn at random, without an end, by each worker for itself.
 
     Holds: one read buffer of 1 MiB. Raises: StorageError and TarFormatError, with URL and byte offset, after the
     samples before the damage, in the process that trains.
@@ -48,9 +47,10 @@ def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, r
 class SampleStream(IterableDataset[dict[str, Any]]):
     """A stream of the samples of shards and tables as dicts, which `samples` makes.
 
-    `urls`: of the shards and tables, expanded; `shuffled`, `seed`, `resampled`: as for `samples`
-    `epoch`, `rank`, `resume`: state that is shared with workers; see `ranks`
-    *checked*: check local shards now. Raises: ValueError without shards.
+    `urls`: of the shards and tables, expanded; `shuffled`: the shards come in an order by `seed` and epoch `resampled`:
+    shards are drawn at random, without an end `epoch`, `rank`, `resume`: the `SharedEpoch`, `ReaderRank` and
+    `SingleResume`, which workers share *checked*: check local shards now. Raises: ValueError without shards;
+    StorageError if a checked one can't be read.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SampleStream(IterableDataset[dict[str, Any]]):
 
     @cached_property
     def identities(self) -> list[str]:
-        """The fingerprints of the shards, in their order: see `slices.shard_identity`."""
+        """The fingerprints of the shards, in order: size of a local shard, digest of a local table, "" if remote."""
         return [*map(slices.shard_identity, self.urls)]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

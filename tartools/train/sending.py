@@ -18,9 +18,9 @@ MAIN_GUARD_HINT = (
 
 
 def check_sent(option: str, functions: Iterable[Any]) -> None:
-    """Check *functions* by `check_sendable` if a worker is being spawned now, so that they are pickled for it.
+    """Raise TypeError if one of *functions* can't be pickled, and they are being pickled for a worker.
 
-    *option*: name of the argument that has them.
+    Does nothing unless a worker is being spawned now. *option*: name of the argument that has them, for the message.
     """
     if context.get_spawning_popen() is not None:
         check_sendable(option, functions)

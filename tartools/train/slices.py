@@ -164,9 +164,10 @@ def _share(piece: ShardSlice, size: int, number: int) -> int:
 
 
 def _cut(file: io.BufferedReader, size: int, piece: ShardSlice, number: int) -> Cut | None:
-    """Return the first cut from the estimated begin of slice *number* of *piece* on; None at the end of *file*.
+    """Return the `Cut` where slice *number* of *piece* begins: (byte, key of the sample); None at the end of *file*.
 
-    *size*: bytes of the file. It is not behind the end of *piece*.
+    It is the first begin of a sample from the estimated begin of the slice on, but not behind the end of *piece*, which
+    is the cut for `piece.slices`. *size*: bytes of the file.
     """
     if number == 0:
         return Cut(piece.begin, b"")
@@ -177,11 +178,10 @@ def _cut(file: io.BufferedReader, size: int, piece: ShardSlice, number: int) -> 
 
 
 def _next_cut(file: io.BufferedReader, size: int, start: int) -> Cut | None:
-    """Return the first cut at or behind byte *start*, where a sample begins in *file*; None if there is none.
+    """Return the first `Cut` from byte *start* of *file* on: (byte where a sample begins, its key); None if none.
 
-    *size*: bytes of the file.
-
-    Samples inside of payloads that are archives themselves are passed over, as far as they are recognised.
+    *size*: bytes of the file. Samples inside of payloads that are archives themselves are passed over, as far as they
+    are recognised.
     """
 
     def read(count: int, offset: int) -> bytes:
@@ -324,7 +324,10 @@ class SliceReader:
         account.check()
 
     def _batches(self, url: str, resolved: ShardSlice, account: Account) -> Generator[Batch, None, None]:
-        """Yield the batches of *resolved*, a slice of the shard *url* with its bytes or rows; sets `_plain`."""
+        """Yield the batches of *resolved*, a slice of the shard *url* with its bytes or rows.
+
+        Sets `_plain`: True if reading can begin at any sample of the shard.
+        """
         begin = resolved.begin
         if resolved.rows:
             yield from row_batches(url, range(begin, resolved.end or 0), account)

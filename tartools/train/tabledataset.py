@@ -54,23 +54,21 @@ class TableDataset(Dataset[Any]):
     this URL; where it is there already, only shards that have changed are read, as by `tarindex --update`. Of several
     ranks the first makes it, and the others take it.
 
-    *fields*, *decode*, *transform*, *resize* and *classes* are those of `FieldChooser`: without them a sample is a dict
-    of `__key__`, `__url__` and its fields as bytes.
+    *fields*: names for a tuple of these; None for a dict of `__key__`, `__url__` and all fields. *decode*: a decoder's
+    name or function, several, or a dict of these by field; None for bytes. *transform*: a function of the result, or
+    one for each field. *resize*: size of pictures. *classes*: names that become numbers. More on them: `FieldChooser`.
 
     *columns*: columns of the table that are fields of each sample, such as new captions or scores, without new shards:
     names, or `{field: column}`. A field of the same name is replaced, but where the column is null. Values are numbers,
-    text and arrays, which are not decoded; *classes* holds for them too.
-
-    With *fields*, columns that these don't name come behind them. *missing*: what a sample without one of *fields* is:
-    "error"; None, which is then the value of the field, and no transform of it is called; or "skip", which leaves the
-    sample out. A warning says how many were left out; `len` counts the others.
+    text and arrays, which are not decoded; *classes* holds for them too. With *fields*, columns that these don't name
+    come behind them. *missing*: what a sample without one of *fields* is: "error"; None, which is then the value of the
+    field, and no transform of it is called; or "skip", which leaves the sample out. A warning says how many were left
+    out; `len` counts the others.
 
     *cache*, "/nvme/cache:500GB", keeps what is read of remote shards on the local disk, as `TARTOOLS_CACHE` does: for
-    all that this process reads, and its workers.
-
-    A batch is read at once (`__getitems__`, which DataLoader calls): samples near each other are joined, and requests
-    are made side by side. It pickles as the table's URL, or with the rows of a table that is held, and may be used in
-    forks and other processes.
+    all that this process reads, and its workers. A batch is read at once (`__getitems__`, which DataLoader calls):
+    samples near each other are joined, and requests are made side by side. It pickles as the table's URL, or with the
+    rows of a table that is held, and may be used in forks and other processes.
 
     Holds: what `tartools.Table` holds, and a batch. Raises: what `tartools.Table` and `FieldChooser` raise.
     """
@@ -358,11 +356,12 @@ def _as_stored(sample: dict[str, Any], fields: list[str], offsets: list[int]) ->
 
 
 def sample_in_ranges(table: Table, row: int, files: Set[str], needed: Set[str] | None) -> dict[str, Any] | None:
-    """Return the sample of *row* as a dict, like `as_dict`, with the fields *files* as files that can seek.
+    """Return the sample of *row* as a dict, with the fields *files* as files that can seek.
 
-    Reads the headers, and those of the other fields that are *needed* (None: all).
-    None if it has to be read whole: it is small, local, of a shard whose version the table does not have, or has links.
-    Raises: StorageError, also if the shard was replaced.
+    The dict has `__key__`, `__url__`, and payloads by field. Reads the headers, and the payloads of the other fields
+    that are *needed* (None: all); values not needed are None. Returns None if the sample has to be read whole: it is
+    small, local, of a shard whose version the table does not have, or has links. Raises: StorageError, also if the
+    shard was replaced.
     """
     (numbers, begins, ends), row = table.places(), row % len(table)
     number, begin, end = (int(column[row]) for column in (numbers, begins, ends))

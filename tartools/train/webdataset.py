@@ -41,13 +41,13 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         data = data.decode("pil").to_tuple("jpg;png", "cls").map_tuple(augment, None).batched(64)
 
     Every sample comes once an epoch, for any number of ranks and workers. Each iteration is the next epoch, unless
-    `set_epoch` was called. `state_dict` and `load_state_dict` resume after the last sample. All arguments,
-    and what a state says: docs/training/webdataset.md.
+    `set_epoch` was called. `state_dict` and `load_state_dict` resume after the last sample. All arguments, and what a
+    state says: docs/training/webdataset.md.
 
-    Order: of the shards and their samples; with *shuffle* (True: 1,000 samples) shuffled by *seed* and epoch.
-    Holds: one read buffer of 1 MiB, and the samples of the shuffle buffer.
-    Raises: what `samples` raises; SampleError, with shard, sample and field, for a payload that can't be decoded;
-    UsageError for a state of other data or another order.
+    Order: of the shards and their samples; with *shuffle* (True: 1,000 samples) shuffled by *seed* and epoch. Holds:
+    one read buffer of 1 MiB, and the samples of the shuffle buffer. Raises: StorageError and TarFormatError, with URL
+    and byte, after the samples before the damage; SampleError, with shard, sample and field, for a payload that can't
+    be decoded; UsageError for a state of other data or another order.
     """
 
     def __init__(
@@ -191,8 +191,10 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     ) -> WebDataset:
         """Return a copy that decodes fields as webdataset does, but refuses to unpickle, unless one of *args* does it.
 
-        *args*: decoders, as for `FieldChooser`, and *resize* the size of its pictures; the other arguments are
-        webdataset's.
+        *args*: decoders: names such as "pil", functions, or a dict of them by field. *resize*: size of pictures. *pre*,
+        *post*: decoders that are tried before and after these (*post* by default: for text, numbers, JSON and arrays).
+        *only*: fields to decode; None: all. *partial*: leave values that are no bytes as they are. *handler*: accepts
+        errors, or raises them.
         """
         decoder = autodecode.Decoder(decoders(args, resize), pre, [plain] if post is None else post, only, partial)
         return self.map(streamstages.DecodeStage(decoder), handler=handler)  # type: ignore[no-any-return]

@@ -81,7 +81,10 @@ def note_result(result: Any, sample: Mapping[str, Any], fields: Sequence[str] = 
 
 
 class WorkerInit:
-    """The worker_init_fn of our loaders: `guard_worker`, then the user's *function*, if there is one."""
+    """The worker_init_fn of our loaders: has results that can't be pickled sent as errors, then calls *function*.
+
+    *function*: the user's worker_init_fn; None if there is none.
+    """
 
     def __init__(self, function: Callable[[int], object] | None) -> None:
         self.function = function

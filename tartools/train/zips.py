@@ -39,17 +39,20 @@ class ZipDataset(Dataset[Any]):
 
         data = tartools.train.ZipDataset("s3://bucket/photos.zip", fields=("jpg", "__key__"), decode="pil")
 
-    Adjacent members of a zip file with one key are a sample, as for `tarcreate --zip`, in the order of the file's
-    directory; `photos/a.jpg` alone is the sample `photos/a` with the field jpg. *urls* are names and patterns of local
-    files and objects. *fields*, *decode*, *transform*, *resize* and *classes* are those of `FieldChooser`: without them
-    a sample is a dict of `__key__`, `__url__` and its fields as bytes.
+    Adjacent members of a zip file with one key are a sample, in the order of the file's directory, as for `tarcreate
+    --zip`; `photos/a.jpg` alone is the sample `photos/a` with the field jpg. *urls* are names and patterns of local
+    files and objects. *fields*: names for a tuple of these; None for a dict of `__key__`, `__url__` and all fields.
+    *decode*: a decoder's name or function, several, or a dict of these by field; None for bytes. *transform*: a
+    function of the result, or one for each field. *resize*: size of pictures. *classes*: names that become numbers.
+    More on them: `FieldChooser`.
 
     Stored and deflated members are read, each sample with one request of its bytes, and the requests of a batch side by
     side. Lengths and checksums of the fields that are needed are compared with the directory. It pickles as URLs and
     versions, and may be used in forks, other processes and threads: each process opens the files for itself.
 
-    Holds: 700 bytes and a name for each member. Raises: what `ZipSamples` raises, when it is made; TarFormatError for
-    damaged payloads; StorageError, also if a file has changed since this was made; what `FieldChooser` raises.
+    Holds: 700 bytes and a name for each member. Raises, when it is made: SampleError for members that can't be read,
+    such as encrypted ones, and TarFormatError for a damaged directory. Later: TarFormatError for damaged payloads;
+    StorageError, also if a file has changed since this was made; what `FieldChooser` raises.
     """
 
     def __init__(

@@ -216,8 +216,9 @@ def write_pairs(
 ) -> None:
     """Write a page of up to 200 *pairs* of tardedup, those with the largest distances, to *url*.
 
-    Each tile shows the sample left out and the one kept, side by side. *pairs*: records, see `pair_of`. *sides*: where
-    their samples are read. *comparison*: the fields that were compared. Holds: 400 samples.
+    Each tile shows the sample left out and the one kept, side by side. *pairs*: bytes that each begin with a packed
+    `Pair`. *sides*: the data sets to read the samples from: the input, and that of --against. *comparison*: the fields
+    that were compared. *force*: replace an existing page. *workers*: threads that decode pictures. Holds: 400 samples.
     """
     total = sum(1 for _ in pairs)
     chosen = sorted(nlargest(MAX_PAIRS_ON_PAGE, map(pair_of, pairs), key=lambda pair: (pair.distance, -pair.position)))

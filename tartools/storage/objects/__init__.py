@@ -97,13 +97,19 @@ def fetched(
 def fetch_into(buffer: memoryview, url: str, begin: int, version: str) -> None:
     """Fill *buffer* with bytes of the object *url* from byte *begin* on, without a copy.
 
-    *version*: as in `fetched`. Raises: StorageError after the last try, or if the object has another version now.
+    *version*: the size in bytes, a blank, and the ETag or generation; with nothing behind the blank only the size is
+    compared. Raises: StorageError after the last try, or if the object has another version now.
     """
     _receive(Range(begin, begin + len(buffer), buffer, repeatable=True), url, version, TABLE_OUTDATED, False)
 
 
 def _receive(part: Range, url: str, version: str, replaced: str, listed: bool) -> None:
-    """Receive the bytes of *part*, of the object *url* at this *version*. *replaced*, *listed*: as in `fetched`."""
+    """Receive the bytes of *part*, of the object *url* at this *version*.
+
+    *version*: the size in bytes, a blank, and the ETag or generation. *replaced*: the message if the object has another
+    version now. *listed*: the version comes from a listing, so that a response without a version counts as the same.
+    Raises: StorageError after the last attempt, or for another version.
+    """
     size, tag = size_in_version(version), version.partition(" ")[2]
     source = Pinned(
         object_at(url),

@@ -134,7 +134,8 @@ def _act(
 def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
     """Return the error that *response* reports (AIStore, cmn/err.go); its text is in the body, for a HEAD in a header.
 
-    *verb* was requested; *pinned*: see `_request`.
+    *verb* was requested. *pinned*: True if a version of the object was read before, so that a missing object was
+    deleted meanwhile. The error is a TransientError if a retry may help, else a StorageError.
     """
     text, url = response.headers.get("Hdr-Error", "") or response.text(), response.url
     response.drain()
@@ -173,9 +174,10 @@ class _AisObject:
         return self._place.address(f"objects/{self._place.bucket}/{self._place.name}", **query)
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """Request the bytes *start* to *end* (exclusive; None: to the last); see `contract.Object`.
+        """Request the bytes *start* to *end* (exclusive; None: to the last) of the object.
 
-        AIStore has no conditional reads: *version* is not sent, and `pinned` compares the version of the reply.
+        AIStore has no conditional reads: *version* is not sent; the caller compares it with the version of the reply.
+        Raises: TransientError; StorageError.
         """
         headers = range_header(start, end)
         response = _request("GET", self.address(), self.url, "read", RANGE_STATUSES, bool(version), headers=headers)

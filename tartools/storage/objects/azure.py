@@ -231,7 +231,9 @@ def _request(
 def _status_error(response: Response, verb: str, pinned: bool, by_key: bool) -> Exception:
     """Return the error that *response* reports (Blob service error codes), and close it.
 
-    *verb* was requested. *pinned*: see `_request`. *by_key*: the account's key signed the request.
+    *verb* was requested. *pinned*: True if a version of the blob was read before, so that a missing blob was deleted
+    meanwhile. *by_key*: the account's key signed the request. A TransientError if a retry may help, else a
+    StorageError.
     """
     url, code = response.url, response.headers.get("x-ms-error-code", "")
     if code == "ContainerNotFound":

@@ -19,7 +19,10 @@ class _CloseAfterRefusal:
     """A mixin for pools of connections: it closes a connection whose request was refused before its body was sent."""
 
     def _put_conn(self, conn: Any) -> None:
-        """Release a connection of urllib3, which opens a closed one when it is used again."""
+        """Return *conn* to the pool; close it before if its request was refused before the body was sent.
+
+        urllib3 opens a closed connection when it is used again.
+        """
         if getattr(conn, "_response_received", False):  # of botocore: an answer came instead of 100 Continue
             conn.close()
         super()._put_conn(conn)  # type: ignore[misc]  # of the pool that this is a part of

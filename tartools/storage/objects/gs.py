@@ -66,7 +66,8 @@ def _renewal(
 ) -> Any:
     """Make a request for google.auth, which gets and renews tokens by it; return the response of urllib3.
 
-    The arguments are those of google.auth's transport. Raises: TransportError if there is no response.
+    *url*, *method*, *body*, *headers*: of the request. *timeout*: in seconds; None: that of `TARTOOLS_TIMEOUT`. Other
+    arguments are ignored. Raises: TransportError if there is no response.
     """
     limit: Any = timeout or Timeout(*timeouts())
     return Request(connections(url))(url, method, body, headers, limit)
@@ -142,7 +143,8 @@ def _request(
 def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
     """Return the error that *response* reports (Cloud Storage, JSON API, "HTTP status and error codes"), and close it.
 
-    *verb* was requested; *pinned*: see `_request`.
+    *verb* was requested. *pinned*: True if a version of the object was read before, so that a missing object was
+    deleted meanwhile. The error is a TransientError if a retry may help, else a StorageError.
     """
     text, url = response.text(), response.url
     if response.status == 404 and (verb != "read" or "bucket does not exist" in text):

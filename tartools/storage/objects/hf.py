@@ -103,7 +103,7 @@ HUB_CLIENT = Client(_credentials)
 
 
 def refusal_of_hub(status: int, headers: Mapping[str, str], place: HubPath, url: str) -> Exception | None:
-    """Return the error for a response of the hub with this *status* and *headers*; None if it is none of the hub's own.
+    """Return the error for a response of the hub with this *status* and *headers*; None for an unknown one.
 
     Without a token the hub answers 401 for what is private, gated or missing. The header RateLimit (a draft of the
     IETF) has the seconds after which it answers again. *place*, *url*: the requested file, for messages.
@@ -128,7 +128,7 @@ def refusal_of_hub(status: int, headers: Mapping[str, str], place: HubPath, url:
 
 
 def failure_of_hub(response: Response, place: HubPath, verb: str = "read") -> Exception:
-    """Return the error that *response*, to a request for *place*, reports, and close it; *verb* was requested."""
+    """Return the error that *response*, to a request to *verb* ("read", "write") *place*, reports, and close it."""
     error = refusal_of_hub(response.status, response.headers, place, response.url) if is_hub(response.address) else None
     if error is None:
         return http.status_error(response, verb)
@@ -187,7 +187,10 @@ def pinned(url: str) -> str:
 
 
 def versions(place: HubPath, revision: str, paths: Sequence[str], url: str) -> dict[str, ListedObject]:
-    """Return the entries, by path, of those *paths* that are files of *place* at *revision*; one attempt."""
+    """Return path -> entry of those *paths* that are files of *place* at *revision*; one attempt.
+
+    An entry has size and version. *url*: the name for messages. Raises: TransientError; StorageError.
+    """
     entries: list[ListedObject] = []
     for first in range(0, len(paths), MAX_PATHS_IN_REQUEST):
         form = [("paths", path) for path in paths[first : first + MAX_PATHS_IN_REQUEST]] + [("expand", "false")]
@@ -196,7 +199,7 @@ def versions(place: HubPath, revision: str, paths: Sequence[str], url: str) -> d
 
 
 def _files(place: HubPath, entries: list[dict[str, Any]]) -> list[ListedObject]:
-    """Return the files in the JSON list *entries* of the hub."""
+    """Return the files, not the folders, in *entries*, a listing of the hub in JSON; URLs begin with `place.base`."""
     return [
         ListedObject(
             f"{place.base}/{about['path']}",
@@ -238,7 +241,8 @@ class _HubObject:
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end* (exclusive; None: to the last) of the file at its commit.
 
-        *version* is not sent: `pinned` compares that of the reply.
+        *version* is not sent: the caller compares it with the version of the reply. Raises: TransientError;
+        StorageError.
         """
         headers = range_header(start, end)
         signed = self._signed

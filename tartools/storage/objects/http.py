@@ -75,7 +75,10 @@ class Payload(SeekableFile):
 
 
 class Response(contract.Body):
-    """A response from *address* about the object *url*: its *status* and *headers*, and its body as it was sent."""
+    """A response from *address* about the object *url*: its *status* and *headers*, and its body as it was sent.
+
+    *answer*: the response of urllib3, whose body is not read yet; it is not decompressed.
+    """
 
     def __init__(self, answer: urllib3.BaseHTTPResponse, address: str, url: str) -> None:
         self._answer = answer
@@ -178,7 +181,12 @@ class Client(NamedTuple):
     def _sent(
         self, method: str, address: str, url: str, headers: dict[str, str], body: io.IOBase | bytes | None
     ) -> Response:
-        """Return the response to one request, without following redirects; see `request`."""
+        """Return the response, of any status, to one request to *address*; redirects are not followed.
+
+        Messages name *url*. *headers*: of the request; Content-Length is added to them if *body* is a file. Raises:
+        TransientError if there is no response; StorageError for a certificate that is not trusted, or an invalid
+        address.
+        """
         times = timeouts()
         connect = times.idle if body else times.connect  # urllib3 uses the timeout for connecting while it sends
         if isinstance(body, io.IOBase):
@@ -278,8 +286,9 @@ def status_error(
 ) -> TransientError | StorageError:
     """Return the error that *response*, of a status that was not expected, reports; close the response.
 
-    *verb* was requested: "read", "write", "list". *pinned*: of one version. *code* is the server's own name for the
-    failure. Source: RFC 9110, 15.
+    *verb* was requested: "read", "write", "list". *pinned*: True if a version of the object was read before, so that a
+    missing object was deleted meanwhile. *code*: the server's own name for the failure; "": the phrase of the status.
+    Source: RFC 9110, 15.
     """
     status, url = response.status, response.url
     response.close()

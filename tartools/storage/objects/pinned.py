@@ -41,7 +41,11 @@ class Range:
         return self.start + self.received
 
     def take(self, reply: Reply, max_bytes: int) -> int:
-        """Receive up to *max_bytes* bytes of *reply* into memory (see `Range`); return how many, 0 at the end."""
+        """Receive up to *max_bytes* bytes of the body of *reply*; return how many, 0 at its end.
+
+        They go into `buffer`, behind the bytes received before; else into `destination`; else into new memory in
+        `chunks`.
+        """
         room = self.destination if self.buffer is None else self.buffer[self.received :]
         data = room[: reply.body.readinto(room[:max_bytes])] if room else memoryview(reply.body.read(max_bytes))
         if self.destination is None and data:

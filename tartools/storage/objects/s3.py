@@ -150,9 +150,10 @@ def _client() -> Any:
 
 @contextmanager
 def _translated(url: str, verb: str = "read", pinned: bool = False) -> Iterator[None]:
-    """Turn errors of botocore and urllib3 into TransientError or StorageError.
+    """Turn errors of botocore and urllib3 in the block into TransientError or StorageError, with *url*.
 
-    *verb*: the verb of the request, for messages. *pinned*: see `_status_error`.
+    *verb*: the verb of the request, for messages. *pinned*: True if a version of the object was read before, so that a
+    missing object was deleted meanwhile.
     """
     try:
         yield
@@ -257,7 +258,10 @@ class _S3Object:
         return self._get(start, end, version)[0]
 
     def _get(self, start: int, end: int | None, version: str) -> tuple[Reply, dict[str, str]]:
-        """Return the reply of `get`, and the headers of the response."""
+        """Request the bytes *start* to *end* (exclusive; None: to the last); return (reply, headers of the response).
+
+        *version*: the ETag that the object must have; "" for any. Raises: TransientError; StorageError.
+        """
         conditions = {"Range": http.range_of(start, end), "IfMatch": version}
         with _translated(self.url, pinned=bool(version)):
             try:

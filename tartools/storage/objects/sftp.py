@@ -164,8 +164,8 @@ class _SftpFile:
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end* (exclusive; None: to the last) of the file.
 
-        *version* is not sent: `pinned` compares the version of the reply, the mtime in seconds. Raises: TransientError;
-        StorageError.
+        *version* is not sent: the caller compares it with the version of the reply, the mtime in seconds. Raises:
+        TransientError; StorageError.
         """
         with _translated(self.url):
             session = client.session(self.server)

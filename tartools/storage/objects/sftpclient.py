@@ -322,7 +322,8 @@ class Session:
     def _fail(self, reason: str, transient: bool, seconds: float = DEATH_SECONDS) -> ConnectionFailedError:
         """End the connection; return its first failure, to be raised.
 
-        That is the message of ssh if it ends in *seconds*, else *reason*. *transient*: see ConnectionFailedError.
+        Waits up to *seconds* for ssh to end. The failure is the one that ssh has reported on stderr; if it has reported
+        none, *reason*. *transient*: True if another attempt may help.
         """
         first = self._failure
         if first is None and os.getpid() == self._owner:

@@ -46,7 +46,10 @@ def object_at(url: str) -> Object:
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
-    """Raise StorageError: web servers have no listings that programs can rely on. Arguments: see `contract.Store`."""
+    """Raise StorageError: web servers have no listings that programs can rely on.
+
+    *prefix*: the URL, for the message; *token* and *flat* are not used.
+    """
     raise StorageError(NO_LISTINGS, url=prefix)
 
 
@@ -89,7 +92,8 @@ class _WebObject:
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end* (exclusive; None: to the last), under the condition *version*.
 
-        *version*: a header line, as `_version` returns it, or "". Raises: TransientError; StorageError.
+        *version*: a header line, "If-Match: ETAG" or "If-Unmodified-Since: DATE"; "" for none. Raises: TransientError;
+        StorageError.
         """
         headers = range_header(start, end)
         if version:
