@@ -159,7 +159,7 @@ class Weighting(NamedTuple):
 class WeightedOrder:
     """An epoch of *length* rows drawn with repetition, each on average as often as *mixture* says.
 
-    *mixture* has one item in its schedule. Holds: 8 bytes a row.
+    *mixture*: weights of rows within sources, and shares of sources; its schedule has one item. Holds: 8 bytes a row.
     """
 
     def __init__(self, mixture: Weighting, length: int) -> None:
@@ -175,10 +175,11 @@ class WeightedOrder:
 class ShareOrder:
     """Sources in exact shares, and of each source rows as evenly as can be. Holds: 16 bytes a row.
 
-    An epoch of *length* positions has parts, in which one item of the schedule holds. In a part each source has its
-    share of the positions, rounded to whole ones; with *batch*, its share of each so many positions, in their order.
-    The positions of a source, over all parts, are points at equal distances on the line of its weights. So a row comes
-    as often as its weight says, rounded up or down. Where the first point is moves with the epoch by the golden ratio:
+    *mixture*: the weights of rows, and the schedule: shares of the sources, by the sample from which they hold. An
+    epoch of *length* positions has parts, in which one item of the schedule holds. In a part each source has its share
+    of the positions, rounded to whole ones; with *batch*, its share of each so many positions, in their order. The
+    positions of a source, over all parts, are points at equal distances on the line of its weights. So a row comes as
+    often as its weight says, rounded up or down. Where the first point is moves with the epoch by the golden ratio:
     over epochs, too, rows come as evenly as can be.
     """
 

@@ -135,7 +135,10 @@ class FieldChooser:
         raise _failure(sample, f"has no field {' or '.join(map(repr, names))}; its fields are: {have}")
 
     def _decoded(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
-        """Return *value* of the field *name*, decoded: of a field with classes its number. Raises: SampleError."""
+        """Return *value*, the payload of the field *name* of *sample*, decoded: of a field with classes its number.
+
+        Raises: SampleError, naming shard, sample and field.
+        """
         if name in self.classes:
             return self._number(sample, name, value)
         if self.decoder is None or name[:2] == RESERVED_PREFIX or not isinstance(value, bytes):
@@ -146,7 +149,10 @@ class FieldChooser:
             raise undecodable(sample, name, error) from error
 
     def _number(self, sample: Mapping[str, Any], field: str, value: Any) -> int:
-        """Return the number of the class that *value*, bytes or text, names. Raises: SampleError for another name."""
+        """Return the number of the class that *value*, bytes or text of *field* of *sample*, names.
+
+        Raises: SampleError, naming shard and sample, for another name.
+        """
         numbers = self.classes[field]
         name = (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
         if name not in numbers:
@@ -178,7 +184,10 @@ class FieldChooser:
             raise
 
     def _seeded(self, sample: Mapping[str, Any], seeds: SharedSeeds | SampleSeeds) -> Any:
-        """Return the transform, or the list of them, such that functions that ask for a seed get that of *sample*."""
+        """Return the transform, or the list of them, such that functions that ask for a seed get that of *sample*.
+
+        *seeds*: returns the seed of a sample in the epoch.
+        """
         seed = seeds.of(str(sample[DICT_URL]), str(sample[DICT_KEY]))
         if not isinstance(self.transform, list):
             return partial(call_with_seed, self.transform, self._seed_parameters[0], seed)

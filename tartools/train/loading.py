@@ -138,7 +138,8 @@ def is_dataset(source: Any) -> bool:
 class Loader(DataLoader[Any]):
     """A DataLoader over the dataset *data*, in the order of *sampler*. *options*: arguments of DataLoader.
 
-    Its state counts the batches that it has yielded, not those that workers have read ahead.
+    *collate_fn*: makes a batch of a list of samples; None: the default. Its state counts the batches that it has
+    yielded, not those that workers have read ahead.
     """
 
     use_stateful_dataloader = True  # accelerate saves the state of such

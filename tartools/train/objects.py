@@ -269,7 +269,10 @@ class ObjectStream(IterableDataset[Any]):
         return self._counted(self._positions)
 
     def _counted(self, positions: SamplerIteration) -> Iterator[Any]:
-        """Yield the items at *positions*, and count each there as consumed before it is yielded."""
+        """Yield the items of the objects with the numbers in *positions*; count each as consumed before it is yielded.
+
+        *positions*: an iteration of the sampler, whose `consumed` is the count.
+        """
         for item in self._source.items(positions):
             positions.consumed += 1
             yield item

@@ -262,7 +262,10 @@ class _AisMultipart:
         self._sent.add(number)
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
-        """Send the last part if that was not done, let the object appear, and compare its size."""
+        """Send the last part if no earlier attempt has sent it, let the object appear, and compare its size.
+
+        *number*, *offset*, *data*: of the last part. Raises: ExistsError; TransientError; StorageError.
+        """
         if number not in self._sent:
             self.part(number, offset, data)
         is_repeated = self._final

@@ -371,7 +371,10 @@ class _Blocks:
         self._numbers.add(number)
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
-        """Send the last block if that was not done, and the list of blocks, which makes the blob appear."""
+        """Send the last block if no earlier attempt has sent it, and the list of blocks, which makes the blob appear.
+
+        *number*, *offset*, *data*: of the last block. Raises: ExistsError; TransientError; StorageError.
+        """
         if number not in self._numbers:
             self.part(number, offset, data)
         blocks = "".join(f"<Latest>{escape(self._block(n))}</Latest>" for n in sorted(self._numbers))

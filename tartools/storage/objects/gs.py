@@ -250,7 +250,10 @@ class _Resumable:
         self._resource: dict[str, Any] = {}  # the object, as the server describes it
 
     def put(self, data: bytearray) -> None:
-        """Make the object of *data* by one request, unless an earlier attempt without a response has done it."""
+        """Make the object of *data* by one request, unless an earlier attempt without a response has done it.
+
+        Raises: ExistsError; TransientError; StorageError.
+        """
         was_doubtful, self._is_doubtful = self._is_doubtful, True
         response = self._post(
             "media",
@@ -297,7 +300,11 @@ class _Resumable:
         self._update_digest(offset, data)
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
-        """Send the last part, which makes the object appear, and compare the object with the sent data."""
+        """Send the last part, *data*, which makes the object appear, and compare the object with the sent data.
+
+        *offset*: the byte of the object at which *data* begins; *number* is not used. Raises: TransientError;
+        StorageError.
+        """
         self._send(offset, data, offset + len(data))
         self._require_stored(offset, data)
 

@@ -261,7 +261,8 @@ class _HubObject:
     def _resolved(self, headers: dict[str, str]) -> tuple[tuple[str, str], Response | None]:
         """Ask the hub for the address of the file; return ((address, version), response).
 
-        An address on another server is kept, and the response is None; else the response of the hub has the file.
+        *headers*: of the requests. An address on another server is kept, and the response is None; else the response of
+        the hub has the file. Raises: TransientError; StorageError.
         """
         commit, path = commit_of(self._place, self.url), quote(self._place.path, errors="surrogateescape")
         address = f"{server()}/datasets/{quote(self._place.repo)}/resolve/{commit}/{path}"
@@ -463,7 +464,8 @@ def _attempt(changes: Sequence[_Change], sent: list[str]) -> None:
 def _library(place: HubPath, url: str) -> Iterator[Any]:
     """Yield the client of huggingface_hub, and turn its errors into StorageError, or TransientError.
 
-    Its log and progress bars are off meanwhile: addresses with signatures are in its log.
+    *place*, *url*: the file, for messages. Its log and progress bars are off meanwhile: addresses with signatures are
+    in its log.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError

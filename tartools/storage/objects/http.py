@@ -415,7 +415,10 @@ def connections(address: str, trust: Trust = True) -> urllib3.PoolManager:
 
 @functools.cache
 def _connections(process: int, proxy: str, trust: Trust | None) -> urllib3.PoolManager:
-    """Return the connections of this *process* by *proxy* ("": none); *trust* is None if nothing is encrypted."""
+    """Return the connections of this *process* by *proxy* ("": none); *trust* is None if nothing is encrypted.
+
+    Raises: StorageError if the library for this kind of proxy is missing.
+    """
     context = None if trust is None else _context(trust)
     options: dict[str, Any] = {
         "num_pools": MAX_KEPT_CONNECTIONS,

@@ -187,7 +187,8 @@ class RangedInput(Input):
     def _receive_directly(self, view: memoryview) -> int:
         """Receive the next bytes of the range that needs no thread into *view*; return how many.
 
-        Returns 0 at the end of the range, or if the bytes are in `_rest`, because *view* is short.
+        Returns 0 at the end of the range, or if the bytes are in `_rest`, because *view* is short. Raises:
+        StorageError, and the same error again if it is called after that.
         """
         if self._direct is None:
             part = self._new_part()

@@ -384,7 +384,10 @@ class _S3Multipart:
         self._parts[number] = {"PartNumber": number, "ETag": reply["ETag"]} | crc
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
-        """Send the last part if that was not done, and let the object appear, unless an earlier attempt has done it."""
+        """Send the last part if no earlier attempt has sent it, and let the object appear, unless one has done that.
+
+        *number*, *offset*, *data*: of the last part. Raises: ExistsError; TransientError; StorageError.
+        """
         if number not in self._parts:
             self.part(number, offset, data)
         self._finish(offset, data, functools.partial(self._complete, offset + len(data)))

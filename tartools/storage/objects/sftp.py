@@ -315,7 +315,11 @@ class _SftpUpload:
             self._write(client.session(self._server), offset, data, last=False)
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
-        """Write the last part, and rename the file, unless an attempt without a reply has succeeded."""
+        """Write the last part, *data*, and rename the file, unless an earlier attempt without a reply has done it.
+
+        *offset*: the byte of the file at which *data* begins. Raises: ExistsError; TransientError; StorageError, also
+        if the server has stored another number of bytes.
+        """
         size = offset + len(data)
         with _translated(self.url, "write"):
             session = client.session(self._server)
