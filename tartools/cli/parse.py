@@ -17,7 +17,10 @@ TRUE_WORDS, FALSE_WORDS = {"1", "on", "t", "true", "y", "yes"}, {"", "0", "f", "
 
 
 class UnknownOptionError(ValueError):
-    """No option has this name. *word*: the argument it is in, if that has one-letter options, such as -xf; else ""."""
+    """No option has this name. *message*: says so to the user.
+
+    *word*: the argument that the name is in, if that has one-letter options, such as -xf; else "".
+    """
 
     def __init__(self, message: str, word: str) -> None:
         super().__init__(message)
@@ -81,7 +84,9 @@ def _taken_apart(
 ) -> tuple[list[tuple[Declared, str]], list[str]]:
     """Split *arguments* into (option, text of its value) pairs and the other words, both in order.
 
-    The text of a flag is "". Raises: UnknownOptionError; ValueError if a value is missing, or given to a flag.
+    *options_by_name*: option by each of its names. *interspersed*: False: options behind the first other word are other
+    words, too. The text of a flag is "". Raises: UnknownOptionError; ValueError if a value is missing, or given to a
+    flag.
     """
     occurrences: list[tuple[Declared, str]] = []
     words: list[str] = []

@@ -148,7 +148,8 @@ class FixOptions(cli.Group):
 def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed: FixOptions, means: cli.Means) -> int:
     """Check all samples of *source*, print the findings, and with --fix write intact samples; return the exit status.
 
-    It is 1 if there are errors or warnings; with --fix it is 0 (omissions, which the account counts, make it 1).
+    *options*: the checks and their report. *fixed*: the repaired output. *means*: workers, memory, temporary files. The
+    status is 1 if there are errors or warnings; with --fix it is 0 (omissions, which the account counts, make it 1).
     Raises: UsageError.
     """
     expect = select.choices_of(options.expect, "--expect")

@@ -142,7 +142,8 @@ def tardedup(
 ) -> None:
     """Find duplicates among the samples of *source*, write the other samples to *output*, and the reports.
 
-    Raises: TarToolsError.
+    *criteria*: which samples are duplicates, and which of them is kept. *extra_outputs*: samples left out, reports.
+    *means*: workers, memory, temporary files. Raises: TarToolsError.
     """
     comparison = the_comparison(criteria)
     urls = source.urls()

@@ -169,7 +169,8 @@ def check_options(options: DiffOptions, source: cli.DescribedInputs) -> None:
 def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, options: DiffOptions, means: cli.Means) -> bool:
     """Print the differences of *a* and *b*; return True if there are any.
 
-    *new*: gets the position and key of each new or changed sample of *b*, if there is an output.
+    *new*: gets the position and key of each new or changed sample of *b*, if there is an output. *options*: what is
+    printed, and whether order counts. *means*: memory and temporary files of the sort.
     """
     sort = partial(external_sort, memory=means.memory // MEMORY_SHARES, tmpdir=means.tmpdir)
     counts, fields = Counter[str](), Counter[str]()

@@ -160,7 +160,8 @@ def tarindex(
 ) -> None:
     """Write a table of the samples of *source*, or with --for indexes for another tool. Raises: TarToolsError.
 
-    *old*: table whose rows are copied for unchanged shards (--update).
+    *output*: the table or the directory of indexes. *columns*: further columns. *old*: table whose rows are copied for
+    unchanged shards (--update). *parallel*: workers, 0: one per core.
     """
     urls = source.urls()
     reading = Reading(source.strictness, tmpdir=tmpdir)

@@ -174,7 +174,9 @@ def tarjob(
 ) -> None:
     """Run a command for each of *items* that is not done yet; print their outputs, log and count the results.
 
-    *dry_run*: print the commands only. *report_of*: log to summarize instead. Failed items become omissions.
+    *policy*: when an item is done, retries, log. *resources*: where commands run, and how many at a time. *words*: the
+    command, with places for the item. *dry_run*: print the commands only. *report_of*: log to summarize instead. Failed
+    items become omissions. Raises: UsageError; StorageError.
     """
     if report_of is not None:
         if words or dry_run or (items, policy, resources) != (Items(), Policy(), Resources()):

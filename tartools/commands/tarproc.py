@@ -121,7 +121,8 @@ class Directory(cli.Group):
 def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work, directory: Directory) -> None:
     """Run a command on each sample of *source* and write the samples that it leaves to *output*.
 
-    Raises: TarToolsError.
+    *work*: the command, and what happens if it fails. *directory*: the files that it finds and leaves. Raises:
+    TarToolsError.
     """
     options = directory_options(work, directory)
     arguments = shell_arguments(work.shell, command_line(work), work.script)
@@ -148,7 +149,7 @@ def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work
 def failure_report(url: str | None, force: bool) -> Iterator[OnFailure]:
     """Yield a function that adds a failed sample to the table *url*, which appears when the block ends normally.
 
-    It takes the task and the reason. *url*: None: it does nothing.
+    It takes the task and the reason. *url*: None: it does nothing. *force*: replace an existing table.
     """
     if url is None:
         yield lambda task, why: None

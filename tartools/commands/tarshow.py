@@ -97,7 +97,11 @@ def tarshow(
         bool, Option("-i --interactive", "Show one sample at a time; page with the keyboard.")
     ] = False,
 ) -> None:
-    """Display the samples of *source*: as text and pictures, in a pager, or as a page. Raises: TarToolsError."""
+    """Display the samples of *source*: as text and pictures, in a pager, or as a page. Raises: TarToolsError.
+
+    *field_choice*: the fields. *contact*: the page, and samples drawn at random. *first*: samples to show, None: all.
+    *pictures*: how a terminal draws them. *interactive*: one sample at a time.
+    """
     check_usage(contact, pictures, interactive)
     urls = source.urls()
     if contact.url is not None:

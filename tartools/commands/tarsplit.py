@@ -155,7 +155,11 @@ class ShardOptions(cli.Group):
 def tarsplit(
     account: Account, source: cli.Inputs, output: Pattern, partition: Partition, shard_options: ShardOptions
 ) -> None:
-    """Split the samples of *source* into shards named by *output*, and print their names. Raises: TarToolsError."""
+    """Split the samples of *source* into shards named by *output*, and print their names. Raises: TarToolsError.
+
+    *output*: a name with a number or a part in it. *partition*: several sets of shards. *shard_options*: the size of
+    shards, and a command for each.
+    """
     from tartools.stages.parting import MAX_PART_VALUES, label_samples
 
     if shard_options.remove and not shard_options.post:

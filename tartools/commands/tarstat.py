@@ -94,7 +94,7 @@ class Looks(cli.Group):
 def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Workers = 0) -> None:
     """Count fields, sizes, classes and pictures of the samples of *source*, and print the facts.
 
-    Raises: TarToolsError.
+    *looks*: which fields have classes, whether pictures are decoded, JSON. *parallel*: workers. Raises: TarToolsError.
     """
     urls = source.urls()
     class_fields = (looks.classes or "").split()

@@ -99,7 +99,10 @@ class Recoded(io.RawIOBase):
         return True
 
     def readinto(self, view: memoryview, /) -> int:  # type: ignore[override]
-        """Fill *view* with the next bytes; return their count, 0 at the end."""
+        """Fill *view* with the next bytes in UTF-8; return their count, 0 at the end.
+
+        Raises: SampleError, with the line, for bytes that are not of the encoding.
+        """
         while not self._data and not self._ended:
             data = self._file.read(READ_BYTES)
             self._ended = not data

@@ -148,7 +148,8 @@ class PayloadRows:
     def _of_batch(self, batch: Any, template: str, index: int, row: int) -> Iterator[Sample]:
         """Yield the samples of *batch*.
 
-        The first is number *row* of the file, from 1, and *index* of all, for *template*.
+        The first is number *row* of the file, from 1, and *index* of all, for *template*. Raises: SampleError, with the
+        row.
         """
         at = 0
         try:

@@ -48,7 +48,7 @@ class PlanOrigin(NamedTuple):
     allow_pipe: bool = False
 
     def failure(self, line: int, reason: str, column: str = "") -> SampleError:
-        """Return the error for *line* of the plan, and its *column* if that is not ""."""
+        """Return the error, with its *reason*, for *line* of the plan, and its *column* if that is not ""."""
         return SampleError(f"{place(line, column)}: {reason}", url=self.name)
 
     def source(self, text: str, line: int, column: str = "") -> str:

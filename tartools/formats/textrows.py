@@ -297,7 +297,10 @@ def _has_surrogates(lines: Iterable[str]) -> bool:
 
 
 def text_lines(file: IO[bytes], newline: str) -> io.TextIOWrapper:
-    """Return *file* as text without a byte order mark; bytes that are not UTF-8 become surrogate escapes."""
+    """Return *file* as text without a byte order mark; bytes that are not UTF-8 become surrogate escapes.
+
+    *newline*: which ends of lines count, as for `open`.
+    """
     return io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline=newline)
 
 

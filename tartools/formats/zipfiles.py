@@ -226,7 +226,10 @@ class ZipSamples:
             self._samples[-1].append(info)
 
     def _is_member(self, info: zipfile.ZipInfo, path: bytes) -> bool:
-        """True if *info*, with this *path*, is a member of a sample; else note links, special and system files."""
+        """True if *info*, with this *path*, is a member of a sample; else note links, special and system files.
+
+        Raises: TarFormatError for a directory that has a payload.
+        """
         kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system in UNIX_SYSTEMS else 0
         if path.endswith(b"/"):
             if info.file_size:

@@ -177,10 +177,8 @@ class Sessions:
     def run(self, words: Sequence[str], environment: Mapping[bytes, bytes]) -> TaskResult:
         """Run *words* once, with *environment* added to ours and an empty stdin; return the result.
 
-        It has no seconds and no host.
-
-        A command that can't be started, or was stopped, is a failure in the result. What it leaves running in its
-        process group when it ends is killed.
+        `seconds` and `host` of the result are not set. A command that can't be started, or was stopped, is a failure in
+        the result. What it leaves running in its process group when it ends is killed.
         """
         if self.stopped:
             return TaskResult(None, "was not begun")

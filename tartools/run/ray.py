@@ -120,8 +120,9 @@ def room_for(ray: ModuleType, cpus: float) -> int:
 class Tasks(Generic[Item, Result]):
     """An engine that calls *work* in Ray tasks, which request *cpus* cores each.
 
-    Ray pickles *work* and sends it to each worker once. It tries an item *retries* times more if it loses the worker;
-    None: as often as Ray's settings say. `lost(error)`: makes a result of the error of a task; None: it is raised.
+    *ray*: the module, connected to a cluster. Ray pickles *work* and sends it to each worker once. It tries an item
+    *retries* times more if it loses the worker; None: as often as Ray's settings say. `lost(error)`: makes a result of
+    the error of a task; None: it is raised.
     """
 
     def __init__(
@@ -218,8 +219,9 @@ def packing_tasks(ray: ModuleType, work: Work[Item], workers: int, cpus: float, 
 def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> TaskResult:
     """Run *task* on a node of the cluster, in *folder* if the node has it, and return its result.
 
-    When Ray cancels it, which raises KeyboardInterrupt here, it ends its command. The interrupt does not end a system
-    call, so this thread must return from each soon.
+    *retries*: more tries if it fails. *timeout*: seconds that a try may take; None: no limit. When Ray cancels it,
+    which raises KeyboardInterrupt here, it ends its command. The interrupt does not end a system call, so this thread
+    must return from each soon.
     """
     try:
         begin_on_node(folder, task.output)

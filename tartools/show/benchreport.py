@@ -38,7 +38,8 @@ def advise(facts: dict[str, Any]) -> None:
 def advice(facts: Facts) -> list[str]:
     """Return lines of advice: the format, the number of workers, and a warning if other programs used the CPU.
 
-    No lines if nothing was measured. Of several numbers of workers that are about equally fast it is the smallest.
+    *facts*: those of `tarbench --json`, with the `limit` of each row. No lines if nothing was measured. Of several
+    numbers of workers that are about equally fast it is the smallest.
     """
     loose, packed, factor = forms_of(facts)
     best = packed if packed and (loose is None or factor >= MIN_SPEEDUP) else loose
@@ -65,8 +66,9 @@ def advice(facts: Facts) -> list[str]:
 def forms_of(facts: Facts) -> tuple[Row | None, Row | None, float]:
     """Return (best row of loose files, best row of another form, how many times as fast training is from the other).
 
-    Rows are those without workers; a row that does not exist is None, and the factor then 1. Times to decode and
-    collate are assumed to be equal, so that other load on the machine during one row counts less.
+    *facts*: those of `tarbench --json`. Only rows without workers are compared; a row that does not exist is None, and
+    the factor then 1. Times to decode and collate are assumed to be equal, so that other load on the machine during one
+    row counts less.
     """
     single_rows = [row for row in facts["rows"] if row["parts"]]
     loose = min((row for row in single_rows if row["form"] == "loose"), key=brought, default=None)

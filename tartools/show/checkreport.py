@@ -25,8 +25,9 @@ WEIGHT_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 def check_facts(summary: Summary, shards: int, where: Where, words: Words, decoded: bool) -> dict[str, Any]:
     """Return the facts of --json: the findings of *summary* in a number of *shards*, errors first.
 
-    *where*: translates the place of a finding to (shard, byte). *words*: fields that each sample should have, each a
-    tuple of alternatives. *decoded*: True if payloads were decoded, not only their first bytes read.
+    Keys: shards, samples; errors and the like, the number of findings of each severity; expected, undecoded (fields);
+    findings. *where*: translates the place of a finding to (shard, byte). *words*: fields that each sample should have,
+    each a tuple of alternatives. *decoded*: True if payloads were decoded, not only their first bytes read.
     """
     counts = dict.fromkeys(SEVERITIES, 0)
     for code, tally in summary.findings.items():
@@ -56,7 +57,8 @@ def undecoded_fields(summary: Summary, decoded: bool) -> list[str]:
 def finding(code: str, tally: Tally, where: Where) -> dict[str, Any]:
     """Return the facts of --json about the findings with *code*: their number, and the first places.
 
-    *where*: translates a place to (shard, byte); a negative byte means that there is none.
+    Keys: code, weight, count, means, todo, places (shard, byte, key, what). *tally*: the findings. *where*: translates
+    a place to (shard, byte); a negative byte means that there is none.
     """
     about = CODES[code]
     places = [(*where(place.shard, place.byte), place) for place in sorted(tally.first)]

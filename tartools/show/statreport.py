@@ -26,7 +26,8 @@ HISTOGRAM_STEPS = 12  # of a histogram
 def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[bytes]) -> dict[str, Any]:
     """Return the facts of --json about the samples in *summary*, read from the shards *urls*.
 
-    *size*: bytes of the shards, decompressed. *torn*: keys that return later in their shard.
+    Keys: samples, members, bytes, shards, and fields and combinations of fields, None if there are too many. *size*:
+    bytes of the shards, decompressed. *torn*: keys that return later in their shard.
     """
     combinations = by_count({fields: tally.count for fields, tally in summary.combinations.items()})
     return {
@@ -50,7 +51,10 @@ def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[b
 
 
 def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Container[bytes]) -> dict[str, Any]:
-    """Return the facts of --json about one *field*, called *name*; *torn*: keys that return later in their shard."""
+    """Return the facts of --json about one *field*, called *name*: counts, missing keys, sizes, classes, pictures.
+
+    *summary*: all samples. *torn*: keys that return later in their shard.
+    """
     samples, in_most_samples = summary.samples, 2 * field.samples > summary.samples
     lacking = summary.lacking(name) if field.samples < samples else []
     returning_keys = (key for key in lacking or () if key.encode("utf-8", "surrogateescape") in torn)
@@ -128,6 +132,7 @@ def by_count(counts: dict[str, int]) -> dict[str, int]:
 def balance(counts_by_url: dict[str, list[int]], urls: Sequence[str]) -> dict[str, Any]:
     """Return the facts of --json about the distribution of samples and bytes over the shards *urls*.
 
+    Keys: count; samples and bytes (min, median, max); smallest and largest shard (url, samples, bytes).
     *counts_by_url*: [samples, bytes] read from each URL; one that occurs twice in *urls* was read twice.
     """
     times = Counter(urls)

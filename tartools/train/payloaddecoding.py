@@ -90,9 +90,10 @@ class Resize(NamedTuple):
         return round((height - high) / 2), round((width - wide) / 2), high, wide
 
     def nearest_pixels(self, height: int, width: int) -> tuple[Any, Any]:
-        """Return the source rows and columns of the pixels of the resized and cropped picture, by nearest neighbour.
+        """Return (rows, columns) of the source that are nearest to the pixels of the resized and cropped picture.
 
-        *height*, *width*: those of the source. Raises: SampleError if the crop is larger than the resized picture.
+        Both are arrays of int64, with an item for each row, or column, of the result. *height*, *width*: those of the
+        source. Raises: SampleError if the crop is larger than the resized picture.
         """
         import numpy as np
 
@@ -200,7 +201,10 @@ class PictureDecoder:
         return torch.from_numpy(array)
 
     def _stored(self, data: bytes, resize: Resize | None) -> Any:
-        """Return the picture *data* with its stored values, resized by nearest neighbour: they may be labels."""
+        """Return the picture *data* with its stored values, which may be labels.
+
+        *resize*: the size, by nearest neighbour; None: as stored.
+        """
         import numpy as np
 
         picture = decoding.stored_picture(data)

@@ -185,7 +185,8 @@ class StatefulSampler(DistributedSampler[Any]):
 
         *taken* is how many batches (without *batch_size*: samples) of the last iteration training has had on this rank.
         A loader with workers asks for more in advance, so give it there: `sampler.state_dict(taken=step + 1)`. By
-        default it is all that was asked for. All ranks are taken to have had equally many.
+        default it is all that was asked for. All ranks are taken to have had equally many. Raises: ValueError for a
+        *taken* if no iteration has begun.
         """
         if taken is None and (self.running is None or self.running.ended or not self.running.consumed):
             return self._state(self._epoch, self._position, self._steps_done)
@@ -221,7 +222,7 @@ class StatefulSampler(DistributedSampler[Any]):
         self._steps_done = state["steps"] if "steps" in state else self._steps_to(self._position)
 
     def _state(self, epoch: int, position: int, steps: int) -> dict[str, Any]:
-        """Return the state after *position* positions and *steps* steps of *epoch*."""
+        """Return the state of *epoch* after so many consumed positions of all ranks (*position*), in *steps* steps."""
         place = {"seed": self._seed, "epoch": epoch, "done": position, "steps": steps, "data": self._data}
         return make_state(place | self._kind)
 

@@ -205,7 +205,7 @@ def _early_end(read: Read, position: int, max_bytes: int, size: int) -> int | No
     """Return the end of an archive inside a payload, if the member at *position* is in one; None if it is in the shard.
 
     It is inside if the archive ends before the shard does, of *size* bytes. None also if it does not end in the next
-    1000 members, or *max_bytes* bytes.
+    1000 members, or *max_bytes* bytes. `read(count, offset)` returns bytes of the shard.
     """
     last = position + max_bytes
     for _ in range(MEMBERS_BEHIND_CUT):
@@ -395,7 +395,10 @@ _names: dict[bytes, str] = {}  # fields that were seen, by their bytes
 
 
 def _name(field: bytes, member: Member) -> str:
-    """Return the name of *field* in a dict, and cache it; `DICT_KEY` for a name that a dict can't have."""
+    """Return the name of *field*, of *member*, in a dict: in lower case; `DICT_KEY` for a name that a dict can't have.
+
+    The name is cached by *field*, for up to 1,000 fields.
+    """
     name = field_name(Member._make(member)).lower()
     if name.startswith(RESERVED_PREFIX):
         name = DICT_KEY

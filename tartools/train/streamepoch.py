@@ -204,7 +204,10 @@ def assign_remainder(cursors: Sequence[Cursor], source: SampleStream, reader: Re
 
 
 def _remainder_of(cursor: Cursor, source: SampleStream) -> Remainder:
-    """Return the samples that *cursor* leaves to its own reader. Raises: StateError if it can't name them."""
+    """Return the samples that *cursor* leaves to its own reader. Raises: StateError if it can't name them.
+
+    *source*: the shards, which the slices of the reader follow from.
+    """
     if cursor.repetition:  # the epoch is over, because only one repetition can be shared
         return Remainder([], [])
     held, pieces = cursor.remainder or Remainder([], source.dealt((cursor.epoch, 0), cursor.reader))

@@ -41,8 +41,12 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         data = data.decode("pil").to_tuple("jpg;png", "cls").map_tuple(augment, None).batched(64)
 
     Every sample comes once an epoch, for any number of ranks and workers. Each iteration is the next epoch, unless
-    `set_epoch` was called. `state_dict` and `load_state_dict` resume after the last sample. All arguments, and what a
-    state says: docs/training/webdataset.md.
+    `set_epoch` was called. `state_dict` and `load_state_dict` resume after the last sample.
+
+    *urls*: names and patterns. *resampled*: draw shards at random, without an end. *fields*, *decode*, *transform*,
+    *resize*: choose, decode and transform fields, as by `FieldChooser`; *extensions*, *decoder*, *transforms* are
+    webdataset's names of these. *handler*: called with an error of a sample or shard; True goes on without it. Other
+    arguments are webdataset's. All of them, and what a state says: docs/training/webdataset.md.
 
     Order: of the shards and their samples; with *shuffle* (True: 1,000 samples) shuffled by *seed* and epoch. Holds:
     one read buffer of 1 MiB, and the samples of the shuffle buffer. Raises: StorageError and TarFormatError, with URL
@@ -146,7 +150,10 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         self.source.set_epoch(epoch)
 
     def with_length(self, n: int, silent: bool = True) -> WebDataset:
-        """Have `len` return *n*, and return this dataset; the number of samples stays as it is."""
+        """Have `len` return *n*, and return this dataset; the number of samples stays as it is.
+
+        *silent*: an argument of webdataset, which this class does not use.
+        """
         if type(self) is not WebDataset:
             return super().with_length(n, silent=silent)  # type: ignore[no-any-return]
         self.size = n
@@ -217,8 +224,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
         Composer gives *num_samples*, those of the epoch so far on all ranks, and saves the answer on rank 0: then it is
         the list of the states of all ranks, between two epochs that of the next one, and all ranks must call this.
-
-        Raises: UsageError if the workers of a loader iterate: take its state, that of a StatefulDataLoader.
+        *from_beginning* has no effect. Raises: UsageError if the workers of a loader iterate: take its state, that of a
+        StatefulDataLoader.
         """
         if num_samples is None:
             return self._own_state()

@@ -62,10 +62,9 @@ def write_page(
     """Write the page of *samples* with this *title* to *sink*; return the facts about all samples.
 
     Counts cover all samples, or the first ones, if *choice* names a number; their pictures are all decoded. Pictures
-    have up to *side* pixels; *faces* pictures of a sample are side by side. *workers* threads decode them.
-
-    Order: input order. Holds: the page, some 20 KB for a sample with a photograph; 16 samples; the samples drawn, with
-    their own bytes. Raises: TarToolsError.
+    have up to *side* pixels; *faces* pictures of a sample are side by side. *workers* threads decode them. *account*:
+    counts the samples. Order: input order. Holds: the page, some 20 KB for a sample with a photograph; 16 samples; the
+    samples drawn, with their own bytes. Raises: TarToolsError.
     """
     from PIL import Image
 
@@ -242,9 +241,10 @@ def write_pairs(
 
 
 def beside_kept(left_out: Sample, kept_sample: Sample, pair: Pair, comparison: Comparison) -> Sample:
-    """Return one sample for a page with the members of both: compared members first, then the others.
+    """Return one sample for a page with the members of *left_out* and of *kept_sample*: compared ones first.
 
-    Its key names both and their distance; its fields begin with "out." and "kept.".
+    Its key names both and the distance in *pair*; its fields begin with "out." and "kept.". *comparison*: the fields
+    that were compared.
     """
     where = " (--against)" if pair.side == AGAINST_SIDE else ""
     words = f", distance {pair.distance}{where}"
