@@ -97,11 +97,7 @@ def tarshow(
         bool, Option("-i --interactive", "Show one sample at a time; page with the keyboard.")
     ] = False,
 ) -> None:
-    """Display the samples of *source*: as text and pictures, in a pager, or as a page. Raises: TarToolsError.
-
-    *field_choice*: the fields. *contact*: the page, and samples drawn at random. *first*: samples to show, None: all.
-    *pictures*: how a terminal draws them. *interactive*: one sample at a time.
-    """
+    """Display *first* samples (None: all) of *source* as text and pictures, or in a pager (*interactive*) or page."""
     check_usage(contact, pictures, interactive)
     urls = source.urls()
     if contact.url is not None:
