@@ -174,7 +174,7 @@ class Account:
     def settle(self) -> None:
         """Report totals and warnings at the end of a successful run, such as that no sample was chosen.
 
-        Raises AssertionError if a sample is unaccounted for, which is a bug of ours.
+        Raises: AssertionError if the fate of a sample read is not known, which is a bug of ours.
         """
         if self.specials > 1:
             self.omit(f"{several(self.specials - 1, 'more such member')} not passed on")

@@ -263,7 +263,7 @@ def in_colour(picture: Image) -> Image:
 
 
 def reason(error: Exception) -> str:
-    """Return Pillow's message for a bad picture on one line, without the name of our file object."""
+    """Return the message of Pillow's *error* for a bad picture on one line, without the name of our file object."""
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):

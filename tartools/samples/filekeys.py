@@ -29,8 +29,8 @@ def ended_at_last_dot(path: bytes) -> bytes:
 def key_of_file(name: bytes, dots: Dots = None) -> bytes:
     """Return the key of the sample to which the file *name* belongs; *name* itself if it is no name of a file.
 
-    Without *dots*, a name with one dot and the suffix of a known type loses it; names with other dots stay, because it
-    is not clear where the key ends.
+    *dots*: the dot that ends the key, "first" or "last". None: a name with one dot and the suffix of a known type loses
+    it; names with other dots stay, because it is not clear where the key ends.
 
     >>> key_of_file(b"d/n01_1.JPEG"), key_of_file(b"22.05"), key_of_file(b"a.1.jpg"), key_of_file(b".hid.jpg")
     (b'd/n01_1', b'22.05', b'a.1.jpg', b'.hid.jpg')
@@ -46,8 +46,10 @@ def key_of_file(name: bytes, dots: Dots = None) -> bytes:
 
 
 def sample_key(name: bytes | None, dots: Dots = None) -> bytes:
-    """Return the key for *name*, a key or the name of a file from a column; *dots*: where a file's name ends the key.
+    """Return the key for *name*, a key or the name of a file from a column.
 
+    *dots*: the dot that ends the key in the name of a file, "first" or "last"; None: a single dot before a known
+    suffix.
     Raises: SampleError if it is None, empty, unsafe to unpack, or would not read back.
     """
     if name is None:

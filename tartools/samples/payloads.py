@@ -51,7 +51,7 @@ def parse_json(payload: bytes, constants: list[str] | None = None) -> Any:
     r"""Return the value of the JSON *payload*, in UTF-8, UTF-16 or UTF-32, with a byte order mark or not.
 
     These are what webdataset reads. *constants*: a list that gets the text of each NaN and Infinity, which Python
-    reads, but RFC 8259 excludes. Raises: ValueError.
+    reads, but RFC 8259 excludes. Raises: ValueError if it is not JSON.
 
     >>> parse_json(b'\xef\xbb\xbf{"a": 1}'), parse_json(b"[1]")
     ({'a': 1}, [1])

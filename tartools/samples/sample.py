@@ -49,7 +49,10 @@ class Sample:
 
     @classmethod
     def at(cls, key: bytes, source: Source, start: int, end: int, shard: str = "") -> Sample:
-        """Return the sample whose members fill bytes *start* to *end* of *source*. They are parsed on first use."""
+        """Return the sample whose members fill bytes *start* to *end* of *source*. They are parsed on first use.
+
+        *shard*: the URL that it was read from.
+        """
         return sample_in_span(key, shard, None, source, start, end)
 
     @property
@@ -233,7 +236,10 @@ _bare = object.__new__
 def sample_in_span(
     key: bytes, shard: str, members: list[Member] | None, source: Source, start: int, end: int
 ) -> Sample:
-    """Return the sample in bytes *start* to *end* of *source*; its *members* are parsed on first use if None."""
+    """Return the sample in bytes *start* to *end* of *source*; its *members* are parsed on first use if None.
+
+    *shard*: the URL that it was read from.
+    """
     sample = _bare(Sample)
     sample.raw_key, sample.shard, sample._members, sample._span = key, shard, members, (source, start, end)
     return sample

@@ -125,7 +125,10 @@ def key_encoder(order: Order) -> Callable[[bytes, int, str], bytes] | None:
 
 
 def _encoded(value: bytes, order: Order, key: bytes, shard: str) -> bytes:
-    """Return the sort key for *value* of sample *key*. Raises: SampleError if it is not of the kind of *order*."""
+    """Return the sort key for *value* of sample *key* in *shard*.
+
+    Raises: SampleError, naming the sample, if *value* is not of the kind of *order*.
+    """
     encoded = SORT_ENCODINGS[order.kind](value)
     if encoded is None:
         text, name = value[:60].decode("utf-8", "replace"), key.decode("utf-8", "surrogateescape")

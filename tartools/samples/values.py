@@ -57,7 +57,7 @@ def getter(column: Column, *, verbatim: bool = False) -> Callable[[Sample, int],
     """
 
     def value(sample: Sample, index: int) -> str | None:
-        """Return the value of the column as text; None if *sample* has none. *index*: its number in the input.
+        """Return the value of the column as text; None if *sample*, number *index* of the input, has none.
 
         Raises: SampleError if the field occurs twice, is not UTF-8, or is not JSON but should be.
         """

@@ -208,8 +208,8 @@ class ForkedStream(Stream):
     def _has_record(self, child: Fork, wait: bool) -> bool:
         """True if bytes of a record are left to read; reads the header of the next record if the last one is used up.
 
-        With *wait*, blocks until that header comes; otherwise reads it only if it has begun to arrive. False, too, at
-        the last record, which has no bytes of the stream.
+        *child*: the process that reads on. With *wait*, blocks until that header comes; otherwise reads it only if it
+        has begun to arrive. False, too, at the last record, which has no bytes of the stream.
         """
         if (
             not self._left
@@ -223,7 +223,7 @@ class ForkedStream(Stream):
         return self._left > 0
 
     def _finish(self, child: Fork) -> None:
-        """Wait for the process, and read its last record: how the stream ended.
+        """Wait for the process *child*, and read its last record: how the stream ended.
 
         Raises: the error that the process reports; StorageError if it was killed, or if the source ended too early.
         """

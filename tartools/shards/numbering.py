@@ -202,10 +202,10 @@ def replace_set(
 
     `names`: names of the shards of both runs. `written`: numbers of the new shards. `old`: existing shards by number;
     if the store can't be listed, the names behind the last new one are probed instead.
-    `until`: end (exclusive) of the numbers to remove; None: no end. Shards from `written.start` on that are not in
-    `written` are removed, and each is a warning.
-    `anything`: True if the run had samples; None: if it wrote shards. If False, all shards stay. One that stays is an
-    omission (status 1).
+    Shards from number `written.start` on that are not in `written` are removed; each gives a warning. `until`: end
+    (exclusive) of the numbers to remove; None: no end.
+    `anything`: False: all of these shards stay; None: they stay if `written` is empty. Each that stays is an omission
+    (exit status 1), also if it can't be removed.
     """
     leftovers = {number: name for number, name in old.items() if number >= written.start and number not in written}
     if written and not Url(names.prefix).is_local and not Url(names.prefix).is_listed:

@@ -402,7 +402,8 @@ class SamplePass(Pass[Sample]):
         write_samples(samples, self._only_destination(), self.account)
 
     def sort(self, sorter: Sorter) -> None:
-        """Write the samples sorted: by rows if all inputs are tables with the values, else by the samples."""
+        """Write the samples in the order of *sorter*: by rows if all inputs are tables with the values, else by samples.
+        """
         if not (self._are_tables() and self._sort_by_rows(sorter)):
             write_batches(sorter.batches(), self._only_destination(), self.account)
 
@@ -416,10 +417,10 @@ class SamplePass(Pass[Sample]):
         return all(probe.first == PARQUET_MAGIC for probe in probe_all(self.urls).values())
 
     def _sort_by_rows(self, sorter: Sorter) -> bool:
-        """Write the samples that the rows of the input tables list, sorted; return False if rows don't tell the order.
+        """Write the samples that the rows of the input tables list, in the order of *sorter*, and return True.
 
-        They don't if members have to be joined to samples, a row has no key, or a value is in no column. Nothing is
-        written then.
+        Return False, with nothing written, if rows don't tell the order: if members have to be joined to samples, a row
+        has no key, or a value is in no column.
         """
         from tartools.shards import shardrows
 

@@ -167,8 +167,9 @@ def check_no_tables(looked: Mapping[str, Probe], why: str) -> None:
 def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) -> Generator[bytes, None, None]:
     """Read the shards *urls*, by workers where that pays; yield rows for their samples, in order, as packed blocks.
 
-    A block has up to 8,192 or some more rows of one shard, as bytes for `RowSpool.add`. The caller counts the samples;
-    *account* gets reports of members that are no samples.
+    A block has up to 8,192 or some more rows of one shard, as bytes for `RowSpool.add`. `indexing`: how the shards are
+    read, and the facts for further columns. The caller counts the samples; *account* gets reports of members that are
+    no samples.
     Raises: SampleError for a sample that a row can't list; StorageError for a compressed shard; what reading raises.
     """
     facts = indexing.facts.of if indexing.facts.any else None
@@ -187,7 +188,8 @@ def index_shards(
     """Read the shards *urls* and return a row for each sample, in order.
 
     `looked`: probes by URL, with the versions. `catalog`: gets the shards, whose numbers in it are in the rows.
-    `account`: gets reports of members that are no samples; the caller counts the samples.
+    `account`: gets reports of members that are no samples; the caller counts the samples. `indexing`: how the shards
+    are read, and the facts for further columns.
 
     Raises: StorageError if a shard changes meanwhile, or has no version.
     """
@@ -378,6 +380,9 @@ def whole_shards(table: TablePart) -> dict[int, Runs]:
 
 
 def empty_columns(update: Update) -> list[str]:
-    """Return the names of the columns of the old table that the shards read anew do not fill; [] if none was read."""
+    """Return the names of the columns of the old table of *update* that the shards read anew do not fill.
+
+    [] if no row was read anew.
+    """
     table, spool = update.inputs.parts
     return [name for name in table.schema.names if name not in spool.schema.names] if spool.rows else []

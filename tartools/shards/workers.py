@@ -196,8 +196,8 @@ def _share_out(
 ) -> Iterator[tuple[list[ShardPart], bool]]:
     """Yield (parts, forkable) for each task, in order: its parts, and True if a worker may do it.
 
-    Large files are cut up, small shards put together up to 32 MiB. *remote*: workers may read remote shards. *plain*:
-    they do not read compressed ones.
+    Large files are cut up, small shards put together up to 32 MiB. *max_workers*: remote shards are put together for so
+    many. *remote*: workers may read remote shards. *plain*: they do not read compressed ones.
     """
     remote_size = -(
         -PART_BYTES // min(MAX_REMOTE_SHARDS, -(-len(urls) // max_workers))
@@ -355,7 +355,7 @@ class _Gathering(Generic[Result]):
             return True
 
     def _received(self, plan: TaskPlan, header: dict[str, Any], file: IO[bytes]) -> Iterator[bytes]:
-        """Yield the output behind *header* in *file*; then add the worker's counts and first keys to the account.
+        """Yield the output of the task of *plan*, behind *header* in *file*; then add the worker's counts and keys.
 
         Raises: StorageError if the worker was killed.
         """

@@ -220,7 +220,7 @@ def keyer(template: str, more_numbers: Sequence[str] = (), *, verbatim: bool = F
 
 
 def _parse_template(template: str, numbers: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Return *template* with placeholders for `str.format`, and placeholder -> name of a field for those of fields.
+    """Return (format, fields): *template* as a format for `str.format`, and the field for each placeholder of a field.
 
     `numbers`: names in the template that are no fields, besides key and shard. Raises: UsageError for a bad template.
     """

@@ -69,8 +69,8 @@ def gather_batches(
 ) -> Iterator[Batch]:
     """Yield the sample of each of *record_lists*: small ones in batches read into memory, each larger one alone.
 
-    Each list has the record of a sample, or the records of its parts, which are joined. `account`: counts joined and
-    left-out parts. In a batch, no two samples side by side have one key.
+    Each list has the record of a sample in *files*, or the records of its parts, which are joined. `account`: counts
+    joined and left-out parts. In a batch, no two samples side by side have one key.
     Holds: 1 MiB, and up to 16 MiB of a joined sample.
     """
     small: list[SampleRecord] = []
@@ -162,7 +162,8 @@ def record_of_sample(sample: Sample, sort_key: bytes, order: Order, files: Sampl
 def join(parts: list[SampleRecord], order: Order, account: Account, files: SampleFiles) -> Sample:
     """Return the sample joined from the records *parts*, all of one key; its members keep the order of the input.
 
-    `account`: counts parts as joined, or left out if none of their members is kept.
+    `files`: has the bytes of the parts. `account`: counts parts as joined, or left out if none of their members is
+    kept.
     Raises: SampleError if it would hold a field twice and *order* does not say which one to keep.
     """
     key, locations = parts[0].key, [part.location for part in parts]

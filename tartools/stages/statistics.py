@@ -72,7 +72,8 @@ def count_batch(batch: Batch, kinds: FieldKinds, listed: int, fields: int = 0) -
 def count_fields(combinations: Sequence[Combination], kinds: FieldKinds, counts: Summary) -> None:
     """Add the counts of each field of *combinations*, samples grouped by their fields, to *counts*.
 
-    If they have over 1,000 fields, none is counted, and `counts.many_fields` is set.
+    `kinds`: the fields whose values or pictures are counted. If they have over 1,000 fields, none is counted, and
+    `counts.many_fields` is set.
     """
     columns: dict[str, list[FieldColumn]] = {}
     for same in combinations:
@@ -97,7 +98,7 @@ def count_fields(combinations: Sequence[Combination], kinds: FieldKinds, counts:
 def count_pictures(combinations: Sequence[Combination], name: str, kinds: FieldKinds) -> PictureCounts | None:
     """Return the counts of the pictures in the field *name* of *combinations*, samples grouped by their fields.
 
-    None if the samples are table rows without columns for that.
+    `kinds.measure` measures each. None if the samples are table rows without columns for that.
     """
     pictures: list[tuple[int, str, tuple[Any, ...]]] = []
     for same in combinations:
@@ -114,7 +115,10 @@ def count_pictures(combinations: Sequence[Combination], name: str, kinds: FieldK
 
 
 def count_field(column: FieldColumn, kinds: FieldKinds) -> FieldSummary:
-    """Return the counts of the field *column*: members, sizes, and values if it has classes; not those of pictures."""
+    """Return the counts of the field *column*: members, sizes, and values if *kinds* says that it has classes.
+
+    Pictures are not counted here.
+    """
     field_summary = FieldSummary(len(column), sizes=Distribution.of(column.sizes))
     classes = column.value_counts(MAX_CLASS_BYTES) if kinds.classes(column.name) else None
     if classes is not None:
@@ -145,7 +149,8 @@ def columns_of_tables(
     """Return (columns to count samples from, number of fields in all tables); ([], 0) if samples must be read.
 
     They must if not all *urls* are tables with columns of keys and members, or if a field that the user named, in
-    *class_fields*, has no column. Other classes and pictures without columns are not counted; *account* warns of them.
+    *class_fields*, has no column. `kinds`: the fields whose values or pictures are counted; *account* warns of those
+    without columns, which are not.
     """
     if not all(map(is_table, urls)):
         return [], 0

@@ -211,8 +211,8 @@ def write_index(
 ) -> None:
     """Write the index for *tool* of shards, given *blocks* of their rows; each file appears when it is complete.
 
-    *versions*: of the shards, before they were read. All samples are counted in *account*; a sample without a field is
-    left out, and reported.
+    *versions*: of the shards, before they were read. *places*: the URLs of the files. All samples are counted in
+    *account*; a sample without a field is left out, and reported.
 
     Order: that of the shards. Holds: the index of a shard.
     Raises: SampleError for what the index can't hold, StorageError, also if a shard has changed.
@@ -304,7 +304,10 @@ def _dali_words(row: IndexedSample) -> Iterator[bytes]:
 
 
 def _write_dali(shards: IndexedShards, places: IndexPlaces) -> None:
-    """Write DALI's index of each shard beside it. Raises: SampleError for a shard without samples, StorageError."""
+    """Write DALI's index of each of *shards* to its URL in *places*, beside the shard.
+
+    Raises: SampleError for a shard without samples; StorageError if a file can't be written.
+    """
     for url, _, rows in shards:
         lines = [b" ".join(_dali_words(row)) for row in rows]
         if not lines:
@@ -327,7 +330,10 @@ def _check_wids(row: IndexedSample) -> None:
 
 
 def _write_wids(shards: IndexedShards, places: IndexPlaces) -> None:
-    """Write the file with URL, count of samples and size of each shard, for wids. Raises: StorageError."""
+    """Write the file for wids in the folder of *places*: URL, count of samples and size of each of *shards*.
+
+    Raises: StorageError if it can't be written.
+    """
     shard_list = [
         {"url": places.name_of(url), "nsamples": sum(1 for _ in rows), "filesize": size} for url, size, rows in shards
     ]
@@ -335,9 +341,9 @@ def _write_wids(shards: IndexedShards, places: IndexPlaces) -> None:
 
 
 def _write_webshart(shards: IndexedShards, places: IndexPlaces) -> None:
-    """Write webshart's index of each shard beside it.
+    """Write webshart's index of each of *shards* to its URL in *places*, beside the shard.
 
-    Raises: SampleError for a name that is not UTF-8, StorageError.
+    Raises: SampleError for a name that is not UTF-8; StorageError if a file can't be written.
     """
     for url, size, rows in shards:
         name = json.dumps(Url(url).name.rpartition("/")[2])
@@ -351,7 +357,7 @@ def _write_webshart(shards: IndexedShards, places: IndexPlaces) -> None:
 
 
 def _check_energon_names(places: IndexPlaces) -> None:
-    """Raise UsageError for a shard that Energon can't find in the folder."""
+    """Raise UsageError for a shard of *places* that Energon can't find in the folder."""
     for url in places.beside:
         name = places.name_of(Url(url).name)
         if name.startswith(("../", "/")) or "://" in name:

@@ -47,7 +47,11 @@ class RowBlock:
         return len(self.keys)
 
     def packed(self) -> bytes:
-        """Return the block as bytes; `marshal.loads` returns (shard, keys, begins, ends, members by field, facts)."""
+        """Return the block as bytes; `marshal.loads` returns (shard, keys, begins, ends, members, facts).
+
+        *begins*, *ends*: int64 as bytes. *members*: field -> (offsets, sizes), int64 as bytes. *facts*: (name, type) ->
+        values.
+        """
         self._fill()
         for values in self.facts.values():
             values.extend([None] * (len(self) - len(values)))
@@ -215,7 +219,7 @@ class RowSpool:
         return schema.arrow().schema([*schema.own_types().items(), *schema.members_column(fields), *values])
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Yield the rows in unified record batches, in the order of `add`.
+        """Yield the rows as `pyarrow.RecordBatch`es with the columns of `schema`, in the order of `add`.
 
         *columns*: names to include, if they exist; None: all. Raises: SampleError if two columns would have one name.
         """

@@ -332,7 +332,7 @@ class Decompressed(Stream):
         return memoryview(b"")
 
     def _read(self) -> int:
-        """Append some bytes to the input; return how many."""
+        """Append the next stored bytes of the stream to the input buffer; return their number, 0 at the end."""
         count = self._stream.readinto(self._buffer)
         self._input += bytes(self._buffer[:count])
         self._offset += count

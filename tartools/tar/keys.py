@@ -66,7 +66,7 @@ def reads_back(key: bytes, field: bytes) -> bool:
 def stem_of(key: bytes, keyed: bool) -> bytes:
     """Return the bytes with which all paths of the sample *key* begin: the key and a dot.
 
-    *keyed*: False for a path without a field, which no other joins: then the stem is `NO_STEM`.
+    *keyed*: False for a path without a field, a sample that has no further members: then the stem is `NO_STEM`.
     """
     return key + b"." if keyed else NO_STEM
 

@@ -117,7 +117,10 @@ def read_range(source: Source, start: int, end: int) -> bytes:
 
 
 def located(source: Source, start: int, end: int) -> tuple[Source, int, int]:
-    """Return (file, start, end) if bytes *start* to *end* of *source* are in an open plain file, else the arguments."""
+    """Return (file, begin, end): the bytes of an open plain file that bytes *start* to *end* of *source* come from.
+
+    If *source* is no `Chunk` of such a file, but another buffer or a file itself, return the arguments.
+    """
     if isinstance(source, Chunk) and source.stream.file is not None:
         shift = source.stream.start + source.base
         return source.stream.file, start + shift, end + shift

@@ -435,7 +435,7 @@ class Reader:
         return max(self.filled, self.size - self.buffer.base) if self.ranges else self.filled
 
     def _pass_over(self, large: FullHeader) -> None:
-        """Skip `need` bytes without holding them. A regular member becomes a range.
+        """Skip `need` bytes, the member of the header *large*, without holding them. A regular member becomes a range.
 
         Raises: TruncatedError if the stream has fewer bytes.
         """

@@ -151,7 +151,8 @@ def find_cut(read: Read, near: int) -> Cut | None:
 def _next_group(read: Read, position: int) -> Cut | None:
     """Return the start of the first group after the group of the second member from *position* on.
 
-    The first member is skipped, because *position* may be after its extended headers. None if the bytes are no members.
+    `read(count, offset)`: returns bytes of the file. The first member is skipped, because *position* may be after its
+    extended headers. None if the bytes are no members.
     """
     keys: list[bytes] = []
     with contextlib.suppress(TarFormatError):

@@ -115,8 +115,8 @@ def _add(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any, lo
 def _add_alike(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any) -> bool:
     """Add all members of the run to *groups*, as `UniformGroups`; False if the fields of their groups differ.
 
-    The groups that begin at the indexes *begins* are compared, but for the last, which stays open. Nothing is added if
-    the result is False.
+    *paths*, *starts*, *sizes*: paths, offsets of headers and sizes of payloads of the members. The groups that begin at
+    the indexes *begins* are compared, but for the last, which stays open. Nothing is added if the result is False.
     """
     low, high = int(begins[0]), int(begins[-1])
     endings = paths.endings(begins)

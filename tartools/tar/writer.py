@@ -217,7 +217,8 @@ def rewritten(member: Member, path: bytes, source: Source, size: int) -> Member:
 def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
     """Return the header blocks of a regular member: a pax header for values beyond ustar, then a ustar block.
 
-    Mode, owner, times and pax records are those of *like*; GNU long names become pax records.
+    *size*: bytes of its payload. Mode, owner, times and pax records are those of *like*; GNU long names become pax
+    records. None: mode 0644, owner and time 0.
 
     Raises: SampleError if the path is empty or contains a NUL.
     """
@@ -346,7 +347,7 @@ def new_members(paths: Sequence[bytes], payloads: Sequence[bytes]) -> NewMembers
 
 
 def _unusual(paths: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
-    """Return the indexes of the members that need more than one plain header block."""
+    """Return the indexes of the members, of these *paths* and payload *sizes*, that need more than one header block."""
     joined = b"".join(paths)
     short = len(max(paths, key=len, default=b"")) <= 100 and max(sizes, default=0) <= MAX_OCTAL_SIZE
     if short and joined.isascii() and b"\0" not in joined and all(paths):

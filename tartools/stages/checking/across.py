@@ -161,7 +161,7 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) 
 
 
 def note_other_forms(group: Sequence[Keyed], summary: Summary, where: Where) -> None:
-    """Add a finding for each but the first of *group*: its key equals the first one's but for the Unicode form.
+    """Add a finding to *summary* for each but the first of *group*: its key is the first one's in another Unicode form.
 
     `where(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*.
     """
@@ -251,7 +251,7 @@ def alternative_fields(counts: Mapping[frozenset[str], int]) -> list[list[str]]:
 
 
 def missing_words(fields: Sequence[str], words: Words) -> list[str]:
-    """Return those of *words*, tuples of alternatives, of which none is in *fields*, joined by ";".
+    """Return the *words*, tuples of alternatives, of which *fields* has none, each joined by ";".
 
     *fields* are in small letters. seg.png is not png.
     """
@@ -312,8 +312,8 @@ def compare_fields(summary: Summary, expect: Words) -> Words:
 def note_payloads(summary: Summary) -> None:
     """Add a finding to *summary* for each payload that is far larger or smaller than most of its field, and not empty.
 
-    Far is over 100 times the size that one in twenty exceeds, and 64 KiB, or below 1/100 of the size that one in twenty
-    stays below. Fields of fewer than 100 payloads are left out.
+    Far larger: over 64 KiB, and over 100 times the 95th percentile of the sizes. Far smaller: below 1/100 of the 5th
+    percentile. Fields of fewer than 100 payloads are left out.
     """
     for field, field_summary in summary.fields.items():
         counts = field_summary.sizes.buckets

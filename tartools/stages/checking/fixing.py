@@ -28,10 +28,11 @@ WAITS, JOINS_NEXT, JOINS_LAST, REPEATS_KEY = range(4)
 
 
 def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:
-    """Yield an ACTION record, which sorts by place, for each sample that shares a key with others.
+    """Yield an ACTION record, which sorts by place, for each sample that shares a key with other samples.
 
-    `compared`: groups of such samples with their verdicts, from `across.compare_keys`. Parts of one sample are to be
-    joined; other samples repeat a key. The first sample of a group has a record only if parts are to be joined to it.
+    `compared`: groups of samples with one key, and their verdicts, from `across.compare_keys`. Parts of one sample are
+    to be joined; other samples repeat a key. The first sample of a group has a record only if parts are to be joined to
+    it.
     """
     for group, verdicts in compared:
         first = group[0][:2]
@@ -59,7 +60,11 @@ class PendingSamples:
         return None if self._next is None else self._next[:2]
 
     def at(self, place: tuple[int, int]) -> tuple[int, tuple[int, int]] | None:
-        """Return (action, place of the first sample with its key) for the sample at *place*; None without one."""
+        """Return (action, place of the first sample with its key) for the sample at *place*; None without an action.
+
+        The action is WAITS (for its parts), JOINS_NEXT (a part; others follow), JOINS_LAST (the last part) or
+        REPEATS_KEY.
+        """
         while self._next is not None and self._next[:2] <= place:  # those before are of samples that are no more
             action, self._next = self._next, next(self._actions, None)
             if action[:2] == place:
@@ -193,7 +198,7 @@ class Fix:
         return [] if "missing-field" in self.ignored else missing_words(fields, self.words)
 
     def _take(self, sample: Sample, place: tuple[int, int], rows: Rows, writer: SampleWriter) -> None:
-        """Write *sample* of *rows*, at *place* (input number, byte), if it can be saved; else report it.
+        """Write *sample* of *rows*, at *place* (input number, byte), to *writer* if it can be saved; else report it.
 
         A part of a sample is held until the last part comes, then they are joined.
         """

@@ -148,7 +148,10 @@ class TableRows:
                 row += len(batch)
 
     def _compare(self, batches: list[Batch], piece: Extents) -> None:
-        """Raise RowError if members of the samples in *batches* are not where, or what, the rows *piece* say."""
+        """Raise RowError if fields, offsets or sizes of the samples *batches* are not those that the rows *piece* list.
+
+        This checks all members of the samples, which *batches* have in the order of the rows.
+        """
         import numpy as np
 
         if self._members is None:
@@ -175,7 +178,7 @@ class TableRows:
                 raise self._catalog.failure(piece, int(wrong[0]), difference)
 
     def _shard_code(self, number: int) -> str:
-        """Return the finding about all of shard *number*: "missing-shard", "table-stale", or "" if there is none.
+        """Return the code of the finding about all of shard *number*, "missing-shard" or "table-stale"; "" for none.
 
         Raises: StorageError if its server fails.
         """

@@ -57,7 +57,8 @@ class Comparison(NamedTuple):
 
         A content is a digest of 16 bytes and the sample's size in 8, or hash, colours and sides of a picture
         (CONTENT_RECORD). It comes from table columns where they exist, else from the samples.
-        Raises: SampleError for the first sample that lacks it, unless *lenient*; StorageError for columns of no use.
+        Raises: SampleError for the first sample that lacks it, unless *lenient*; StorageError if values in table
+        columns are no digests, hashes or colours.
         """
         columns = batch.columns
         contents = self._column_contents(columns) if columns is not None and self.columns else None
@@ -89,7 +90,7 @@ class Comparison(NamedTuple):
     def members(self, sample: Sample) -> list[Member] | None:
         """Return the members of *sample* to compare: for each of *by* or for *near*, the first alternative that it has.
 
-        None if it lacks all alternatives of one, and *lenient*. Raises: SampleError for that otherwise.
+        If it lacks all alternatives of one of these: return None if *lenient*, else raise SampleError.
         """
         compared = []
         for choices in self.by or ((self.near,) if self.near else ()):
@@ -138,7 +139,10 @@ class Comparison(NamedTuple):
         return [f"{name}.dhash", f"{name}.colours", f"{name}.width", f"{name}.height"]
 
     def _column_contents(self, columns: SampleColumns) -> list[bytes] | None:
-        """Return the packed content of each row of *columns*, b"" without a value; None if a column is missing."""
+        """Return the packed content of each row of *columns*, b"" without a value; None if a column is missing.
+
+        Raises: StorageError if the values of a column are no digests, hashes or colours.
+        """
         arrays_by_name = {name: column for name in self.columns if (column := columns.column(name)) is not None}
         if len(arrays_by_name) < len(self.columns):
             return None
@@ -189,7 +193,7 @@ class DedupSide:
         self.samples = self.without = 0
 
     def contents(self, comparison: Comparison, account: Account) -> Iterator[bytes]:
-        """Yield the packed content of each sample, by which samples are compared; b"" without one. Takes the snapshot.
+        """Yield the packed content of each sample that *comparison* compares; b"" without one. Takes the snapshot.
 
         A content is a digest and the sample's size, or hash, colours and sides of a picture: see `Comparison.contents`.
         Adds shards and keys to `names`, if set; counts `samples` and `without`. `account`: shows the progress, and gets
@@ -218,7 +222,10 @@ class DedupSide:
 
 
 def _records(batches: Iterator[Batch], comparison: Comparison, account: Account, with_names: bool) -> Iterator[bytes]:
-    """Yield for each sample the length of its content (one byte), the content, and if *with_names* shard and key."""
+    """Yield a record for each sample: length of its content in one byte, the content, if *with_names* shard and key.
+
+    The content is that of `comparison.contents`; *account* counts the samples as read and written.
+    """
     for batch in counted(batches, account, written=True):
         names = _names(batch) if with_names else repeat(b"")
         for content, name in zip(comparison.contents(batch), names, strict=False):
@@ -238,8 +245,8 @@ def find_duplicates(
 ) -> Iterator[bytes]:
     """Yield a record, a packed `Pair`, for each duplicate in the last of *sides*, in order of position.
 
-    `sides`: those only compared with, then the input. `sort(records)`: sorts any number of records. `account`: shows
-    the progress, and gets the omissions in the sides that are only compared with.
+    `sides`: those only compared with, then the input. `comparison`: says which samples are duplicates. `sort(records)`:
+    sorts any number of records. `account`: shows the progress, and gets the omissions in the sides only compared with.
     """
     if comparison.near is None:
         side_records = (records(side.contents(comparison, account), side.number, comparison.largest) for side in sides)
@@ -352,6 +359,7 @@ def write_report(pairs: Iterable[bytes], names: Sequence[Iterable[bytes]], url: 
     """Write a table of *pairs*, packed and sorted, to *url* as TSV: keys and shards of both samples, and distance.
 
     `names`: for each side the names of all its samples, in order: shard, NUL, key. `force`: replace an existing file.
+    `sort(records)`: sorts any number of records.
     """
     with storage.writing(url, force) as sink:
         sink.write(b"key\tshard\tkept_key\tkept_shard\tdistance\n")

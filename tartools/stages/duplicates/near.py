@@ -163,8 +163,9 @@ def first_same(pictures: PictureHashes) -> Any:
 def thin(pictures: PictureHashes, numbers: Any, distance: int, near_kept: Any) -> Any:
     """Return the *numbers*, which are in order of preference, of the pictures to keep.
 
-    Sets `near_kept[number]` of each other picture to the number of the first kept one that is near. Compares all pairs
-    of up to 2,000 pictures; more are taken in 8 parts, one after the other.
+    Sets `near_kept[number]` of each other picture to the number of the first kept one that is near. *distance*: bits in
+    which hashes of near pictures may differ. Compares all pairs of up to 2,000 pictures; more are taken in 8 parts, one
+    after the other.
     """
     if len(numbers) <= MAX_LEAF_PICTURES:
         for preferred, second in all_pairs(pictures, numbers, distance):
@@ -181,7 +182,7 @@ def thin(pictures: PictureHashes, numbers: Any, distance: int, near_kept: Any) -
 def all_pairs(pictures: PictureHashes, numbers: Any, distance: int) -> Iterator[tuple[int, int]]:
     """Yield (first, second) for each two of *numbers* whose pictures are near: hashes, colours and shapes.
 
-    Order: that of *numbers*, by the first of the pair.
+    *distance*: bits in which their hashes may differ. Order: that of *numbers*, by the first of the pair.
     """
     hashes = pictures.hashes[numbers]
     for first in range(0, len(numbers), PICTURES_IN_BLOCK):
@@ -209,9 +210,10 @@ def first_near_kept(pictures: PictureHashes, numbers: Any, kept_numbers: Any, di
 def candidate_pairs(
     pictures: PictureHashes, numbers: Any, kept_numbers: Any, distance: int
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield arrays of pairs that may be near, up to a million at once: (indexes in *numbers*, items of *kept_numbers*).
+    """Yield arrays of pairs of *pictures* that may be near: (indexes in *numbers*, items of *kept_numbers*).
 
-    All pairs whose hashes differ in at most *distance* bits are among them, but for those whose colours can't be near.
+    Up to a million pairs at once. All pairs whose hashes differ in at most *distance* bits are among them, but for
+    those whose colours can't be near.
     """
     my_sums, sums = pictures.sums(numbers), pictures.sums(kept_numbers)
     for band in range(HASH_BANDS):

@@ -303,7 +303,10 @@ class Evaluator:
 
 
 def _check_bits(kind: type, lhs: int, rhs: int) -> None:
-    """Raise LimitError if the operator *kind*, such as `ast.Mult`, would make a number of over 1,024 bits."""
+    """Raise LimitError if the operator *kind*, such as `ast.Mult`, could make a number of over 1,024 bits of two numbers.
+
+    *lhs*, *rhs*: the numbers on its left and right. It is not computed: an upper bound of the bits is.
+    """
     bits = lhs.bit_length()
     if kind is ast.Mult:
         bits += rhs.bit_length()

@@ -98,8 +98,8 @@ class Expression:
         """True if the expression is true for the sample that `read()` returns, number *index* of the input.
 
         `answers`: (function, field) -> result, used instead of the sample; None is the answer for a value that the
-        sample lacks. With *lenient*, the result is False if the expression fails on the sample or lacks a value, but
-        not if that is for a limit, which may depend on the machine.
+        sample lacks. With *lenient*, the result is False if the expression fails on the sample or lacks a value; not if
+        it exceeds a limit, which may depend on the machine: that is an ExcessError.
 
         Raises: SampleError, naming the sample, if it fails; the errors of *read*.
         """
@@ -184,7 +184,10 @@ class Expression:
         return self._columns[name]
 
     def _record_presence(self, name: str, is_present: bool) -> None:
-        """Record, for `unseen`, whether the current sample had *name*; not if names are computed: there may be many."""
+        """Record in `unseen` and `fields_seen` that the current sample had *name*, if *is_present*, or not.
+
+        Not if names are computed: there may be many.
+        """
         if name not in self._names_present and self.asks is not None:
             if is_present:
                 self._names_present.add(name)
