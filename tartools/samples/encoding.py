@@ -178,7 +178,7 @@ def _compressed(codec: Codec, data: bytes) -> bytes:
 
 
 def encode_picture(field: str, kind: str, picture: Any, **options: Any) -> bytes:
-    """Return *picture*, a PIL image or an array, as a file in the format with suffix *kind*; *options*: those of Pillow.
+    """Return *picture*, a PIL image or an array, as a file in the format with suffix *kind*; *options*: for Pillow.
 
     Raises: TypeError, naming *field*, if Pillow cannot write that.
     """

@@ -281,7 +281,7 @@ def bounded(counts: Counts) -> Counts:
 
 
 def sum_of_counts(counts: Counts, later_counts: Counts) -> Counts:
-    """Return the sum of *counts* and *later_counts*, value -> number; None for one that is None, or over 1,000 values.
+    """Return the sum of *counts* and *later_counts*, value -> number; None if either is None, or for over 1,000 values.
 
     Neither of them must be used any more: one is changed and returned.
     """

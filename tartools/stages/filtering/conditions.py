@@ -209,7 +209,7 @@ def answers_of(columns: SampleColumns, ask: Ask) -> Sequence[Any] | None:
 
 
 def _member_columns(columns: SampleColumns, name: str) -> tuple[Any, Any] | None:
-    """Return (offsets, sizes) of the payloads of the field *name* in the table rows *columns*, arrays of one item a row.
+    """Return (offsets, sizes) of the payloads of the field *name* in the table rows *columns*, arrays, one item a row.
 
     None if the table does not say, or if another name differs only in case.
     """

@@ -303,9 +303,9 @@ class Evaluator:
 
 
 def _check_bits(kind: type, lhs: int, rhs: int) -> None:
-    """Raise LimitError if the operator *kind*, such as `ast.Mult`, could make a number of over 1,024 bits of two numbers.
+    """Raise LimitError if the operator *kind*, such as `ast.Mult`, may make a number of over 1,024 bits of two.
 
-    *lhs*, *rhs*: the numbers on its left and right. It is not computed: an upper bound of the bits is.
+    *lhs*, *rhs*: the numbers on its left and right. Nothing is computed but an upper bound of the bits.
     """
     bits = lhs.bit_length()
     if kind is ast.Mult:
