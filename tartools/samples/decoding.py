@@ -402,7 +402,7 @@ def require_8_bits(picture: Image) -> None:
 
 
 def _fractions(picture: Image, mode: str, first: bool) -> Any:
-    """Return *picture*, of 16 bits of grey, as floats from 0 to 1 in *mode*; with *first*, channels are first."""
+    """Return *picture*, of 16 bits of grey, as float32 array from 0 to 1 in *mode*; with *first*, channels first."""
     import numpy as np
 
     plane = np.asarray(picture).astype(np.float32) / np.float32(65535)

@@ -83,14 +83,20 @@ def _plainer(value: Any) -> Any:
 
 
 def _json(value: object) -> bytes:
-    """Return *value* as JSON in UTF-8; arrays are lists. Raises: TypeError, ValueError for NaN."""
+    """Return *value* as JSON in UTF-8; arrays are lists.
+
+    Raises: TypeError for a value that JSON does not have; ValueError for NaN and infinity.
+    """
     import json
 
     return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plainer).encode()
 
 
 def _msgpack(value: object) -> bytes:
-    """Return *value* as MessagePack; arrays are lists. Raises: ModuleNotFoundError, and what msgpack raises."""
+    """Return *value* as MessagePack; arrays are lists.
+
+    Raises: ModuleNotFoundError without msgpack; TypeError for a value that it does not have.
+    """
     packed: bytes = _module("msgpack").packb(value, default=_plainer)
     return packed
 
@@ -120,7 +126,7 @@ def _npz(value: object) -> bytes:
 def _tenbin(value: object) -> bytes:
     """Return *value*, one array or a list of them, in the format of webdataset's tenbin.
 
-    Raises: ModuleNotFoundError.
+    Raises: ModuleNotFoundError without webdataset.
     """
     import numpy as np
 
@@ -130,14 +136,17 @@ def _tenbin(value: object) -> bytes:
 
 
 def _torch(value: object) -> bytes:
-    """Return *value* as `torch.save` writes it. Raises: ModuleNotFoundError."""
+    """Return *value* as `torch.save` writes it. Raises: ModuleNotFoundError without torch."""
     file = io.BytesIO()
     _module("torch").save(value, file)  # for who has tensors; nothing here reads it
     return file.getvalue()
 
 
 def _module(name: str) -> Any:
-    """Import the optional module *name*. Raises: ModuleNotFoundError, with a hint how to install it."""
+    """Import and return the optional module *name*.
+
+    Raises: ModuleNotFoundError, with a hint how to install it, if it is not there.
+    """
     try:
         return import_module(name)
     except ModuleNotFoundError:

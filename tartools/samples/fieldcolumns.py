@@ -114,9 +114,10 @@ class FieldColumn:
         ]
 
     def value_counts(self, max_bytes: int) -> dict[str, int] | None:
-        """Return how often each payload of at most *max_bytes* bytes occurs, by its text without a final newline.
+        """Return text -> count: how often each payload of at most *max_bytes* bytes occurs, without a final newline.
 
-        None if the samples are rows of a table without a column for the field. Raises: StorageError.
+        None if the samples are rows of a table without a column for the field. Raises: StorageError if a file has
+        changed.
         """
         payloads = self.payloads(max_bytes)
         if max(self.sizes) > max_bytes:

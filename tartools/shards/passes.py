@@ -402,7 +402,9 @@ class SamplePass(Pass[Sample]):
         write_samples(samples, self._only_destination(), self.account)
 
     def sort(self, sorter: Sorter) -> None:
-        """Write the samples in the order of *sorter*: by rows if all inputs are tables with the values, or by samples.
+        """Write the samples in the order of *sorter*.
+
+        It comes from rows if all inputs are tables with the values, else from the samples, which are read for it.
         """
         if not (self._are_tables() and self._sort_by_rows(sorter)):
             write_batches(sorter.batches(), self._only_destination(), self.account)

@@ -68,7 +68,8 @@ def as_they_come(urls: Sequence[str], account: Account, reading: Reading, window
     """Yield batches of the shards *urls* in the order in which threads read them: *window* shards at a time.
 
     The samples of one shard keep their order. The consumer counts them.
-    Holds 4 MiB of each of these shards. Raises what reading a shard raises, after its samples before that point.
+    Holds 4 MiB of each of these shards. Raises: TarFormatError and StorageError, after the samples of this shard before
+    the damage.
     """
     item: SimpleQueue[tuple[int, Found | BaseException | None]] = SimpleQueue()  # at the end of a shard its failure
     room = threading.Semaphore(window * BUFFERED_PARTS)

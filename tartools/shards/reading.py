@@ -348,7 +348,8 @@ class ShardStream:
     def is_table(self) -> bool:
         """True if the input is a Parquet table and no tar; then `readinto` returns its bytes as they are.
 
-        To be called before anything was read. Raises StorageError and TarFormatError, as reading does.
+        To be called before anything was read. Raises: StorageError if the input can't be read; TarFormatError for
+        damage.
         """
         self._opened()
         assert self._stored is not None
@@ -367,7 +368,7 @@ class ShardStream:
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes of the tar into *view*, and count them; return their number, 0 at the end.
 
-        Raises StorageError and TarFormatError.
+        Raises: StorageError if the input can't be read; TarFormatError if its compressed data are damaged.
         """
         count = (self._stream or self._opened()).readinto(view)
         self._count(count)

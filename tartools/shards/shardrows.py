@@ -144,7 +144,7 @@ def check_stored(urls: Sequence[str]) -> None:
 
 
 def shard_versions(urls: Sequence[str]) -> dict[str, str]:
-    """Return the present version of each of the shards *urls*, by URL.
+    """Return URL -> present version of each of the shards *urls*.
 
     Raises: UsageError for tables, stdin and commands; StorageError for one that is missing or has no version.
     """

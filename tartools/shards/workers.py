@@ -305,7 +305,7 @@ class _Gathering(Generic[Result]):
             self._kill_workers()
 
     def _start_ahead(self, plans: Iterator[TaskPlan]) -> Iterator[tuple[TaskPlan, Fork | None]]:
-        """Yield each of *plans* with its worker, None if this process has to do it. Starts later workers ahead."""
+        """Yield (plan, worker) for each of *plans*, None if this process has to do it; starts later workers ahead."""
         while True:
             while len(self._started) <= self._max_workers and (plan := next(plans, None)):
                 self._started.append((plan, self._start(plan)))
@@ -429,7 +429,10 @@ def _take_all(output: Iterator[bytes]) -> None:
 
 
 def _header(file: IO[bytes]) -> dict[str, Any] | None:
-    """Return the header that a worker writes first to its pipe, read from *file*; None if it failed or was killed."""
+    """Return the header that a worker writes first to its pipe, read from *file*; None if it failed or was killed.
+
+    It has "result", "counts", "sizes" (bytes of each output) and "keys", or else "failure", "url" and "offset".
+    """
     import pickle
 
     size = file.readline()

@@ -152,7 +152,7 @@ class SampleWriter:
 
 
 def split_output(url: str) -> tuple[str, str]:
-    """Return (*url* without its suffix, the suffix) for a shard or table such as `.tar.gz`; ("…", "") without one."""
+    """Return (*url* without its suffix, the suffix) for a shard or table such as `.tar.gz`; (*url*, "") without one."""
     return (url[: -len(PARQUET_SUFFIX)], url[-len(PARQUET_SUFFIX) :]) if is_table_name(url) else split_suffix(url)
 
 

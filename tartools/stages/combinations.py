@@ -10,7 +10,7 @@ from tartools.samples.values import payload_digests
 
 
 def digest_columns(same: Combination, size: int) -> tuple[list[bytes], list[Sequence[bytes]]]:
-    """Return the fields of the samples *same*, which have the same fields, and a column of payload digests for each.
+    """Return (fields, columns): names of the fields of the samples *same*, and for each a column of payload digests.
 
     Fields are in the order of their bytes. A column has one digest of *size* bytes a sample. If samples have a field
     twice, it has two columns, and the digests of each sample are in order.

@@ -87,7 +87,7 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
     """Yield *records* (bytes) sorted, once all have been read.
 
     Holds: *memory* bytes, and 32 MiB while it merges, or two records if they are larger. Records that do not fit into
-    *memory* are written to an unnamed file in *tmpdir*. Raises: StorageError.
+    *memory* are written to an unnamed file in *tmpdir*. Raises: StorageError if that can't be written or read.
     """
     buffer: list[bytes] = []
     runs: list[SortedRun] = []

@@ -95,7 +95,7 @@ def bulk_from_files(
     descriptors = [file.fileno() for file in files]
 
     def headers_at(numbers: Any, at: Any) -> Any:
-        """Return the headers of the samples *numbers* at the offsets *at* of their files.
+        """Return the headers of the samples *numbers* at the offsets *at* of their files: uint8, a row each.
 
         None if a file ends before.
         """
@@ -180,7 +180,7 @@ def locate_payloads(headers_at: Callable[[Any, Any], Any], begins: Any, ends: An
 
 
 def _sizes_of(headers: Any) -> Any:
-    """Return the sizes of payloads in *headers*; None unless all have one in octal digits."""
+    """Return an array of the sizes of payloads in *headers*; None unless all have one in octal digits."""
     sizes, right = sizes_in(headers)
     return sizes if right.all() else None
 

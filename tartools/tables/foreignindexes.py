@@ -125,12 +125,18 @@ class IndexPlaces(NamedTuple):
     tmpdir: str | None
 
     def write(self, url: str, data: bytes) -> None:
-        """Write the file *url* of the index. Raises: StorageError."""
+        """Write *data* to the file *url* of the index.
+
+        Raises: StorageError if it exists without `force`, or can't be written.
+        """
         with storage.writing(url, self.force) as sink:
             sink.write(data)
 
     def write_json(self, name: str, value: object) -> None:
-        """Write *value* to the file *name* in the folder. Raises: StorageError."""
+        """Write *value* as JSON to the file *name* in the folder.
+
+        Raises: StorageError if it exists without `force`, or can't be written.
+        """
         self.write(self.folder + name, json.dumps(value, indent=2).encode() + b"\n")
 
     def name_of(self, url: str) -> str:

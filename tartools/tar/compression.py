@@ -157,9 +157,10 @@ def codec_of(head: bytes) -> Codec | None:
 
 
 def split_suffix(name: str) -> tuple[str, str]:
-    """Return *name* without its suffix as a shard (.tar, .tgz, .tar.zst ...), and that suffix as it is written.
+    """Return (*name* without its suffix as a shard, that suffix as written); the suffixes are .tar, .tgz, .tar.zst ...
 
-    "" for none.
+    The suffix is "" for any other name.
+
     >>> split_suffix("a/train.tar.zst"), split_suffix("b")
     (('a/train', '.tar.zst'), ('b', ''))
     """
@@ -170,7 +171,9 @@ def split_suffix(name: str) -> tuple[str, str]:
 
 
 def split_packed(name: str) -> tuple[str, Codec | None]:
-    """Return *name*, of a file that is no archive, without the suffix of a codec, and the codec; None if it has none.
+    """Return (*name* without the suffix of a codec, that codec); (*name*, None) if it has no such suffix.
+
+    *name*: of a file that is no archive.
 
     >>> split_packed("a.tsv"), split_packed("a.tsv.GZ")[0]
     (('a.tsv', None), 'a.tsv')

@@ -86,7 +86,7 @@ def may_be_picture(member: Member) -> bool:
 
 
 def _suffix_and_magic(member: Member) -> tuple[str, bytes]:
-    """Return the suffix of the field of *member*, and its first 16 bytes."""
+    """Return (suffix of the field of *member*, its first 16 bytes)."""
     with member.open() as file:
         return suffix_of(field_name(member)), file.read(MAGIC_BYTES)
 

@@ -23,7 +23,7 @@ def _begins_as_array(_suffix: str, head: bytes) -> bool:
 
 
 def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], numpy.dtype[Any]]:
-    """Return shape and dtype in the header of the .npy *file*, and leave it at its data, which may be pickles.
+    """Return (shape, dtype) in the header of the .npy *file*, and leave it at its data, which may be pickles.
 
     Raises: ValueError, and what else numpy raises for a header that can't be read.
     """

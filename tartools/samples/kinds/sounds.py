@@ -81,7 +81,7 @@ def check_sound(member: Member) -> None:
 
 
 def read_sound(member: Member, columns: int = TERMINAL_WAVEFORM_COLUMNS) -> tuple[str, Sequence[float]]:
-    """Return the description of the sound *member*, and the peaks of its first 8192 frames in each of *columns*.
+    """Return (description, peaks) of the sound *member*: the peaks of its first 8192 frames in each of *columns* parts.
 
     Peaks are from 0 to 1, the loudest being 1; there are none if it is empty.
 

@@ -92,7 +92,7 @@ class InputsToCheck:
         """Yield the samples of input *number*, and findings about it, in order, as it is known now to be read.
 
         A missing input gives its finding, a table its rows, an unsound shard what `Walk` finds, any other what the
-        reader returns. Raises: StorageError.
+        reader returns. Raises: StorageError if the input can't be read, or its server fails.
         """
         if number in self.missing:
             yield self.missing[number]

@@ -88,7 +88,8 @@ def empty_summary() -> Summary:
 def check_samples(rows: Rows, summary: Summary, decode: bool) -> Iterator[bytes]:
     """Add findings about the samples *rows* to *summary*; yield a key record (`across`) of each that has fields.
 
-    Checks keys, names of fields and first bytes of payloads; with *decode*, payloads are decoded. Raises: StorageError.
+    Checks keys, names of fields and first bytes of payloads; with *decode*, payloads are decoded. Raises: StorageError
+    if a payload can't be read.
     """
     if not any(same.fields for same in rows.combinations):  # all members are cut
         return

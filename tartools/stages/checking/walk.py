@@ -52,7 +52,7 @@ class Walk:
     """Reads the tar archive *file* header by header; iterating once yields its member groups, and findings, in order.
 
     `lax`: the archive needs no end. `complete`: False if decompression failed in the middle, so that a missing end is
-    no finding. Holds: the members of one group. Raises: StorageError.
+    no finding. Holds: the members of one group. Raises: StorageError if the file can't be read.
 
     `position`: the byte that is read next. `ended`: True behind an end of archive. `group`: the open one. `last`: key
     of the last group.

@@ -161,7 +161,7 @@ def first_same(pictures: PictureHashes) -> Any:
 
 
 def thin(pictures: PictureHashes, numbers: Any, distance: int, near_kept: Any) -> Any:
-    """Return the *numbers*, which are in order of preference, of the pictures to keep.
+    """Return an array of the *numbers*, which are in order of preference, of the pictures to keep.
 
     Sets `near_kept[number]` of each other picture to the number of the first kept one that is near. *distance*: bits in
     which hashes of near pictures may differ. Compares all pairs of up to 2,000 pictures; more are taken in 8 parts, one
@@ -193,7 +193,7 @@ def all_pairs(pictures: PictureHashes, numbers: Any, distance: int) -> Iterator[
 
 
 def first_near_kept(pictures: PictureHashes, numbers: Any, kept_numbers: Any, distance: int) -> Any:
-    """Return for each picture of *numbers* the least of *kept_numbers* that is near; -1 if none. Not the closest one.
+    """Return an array: for each picture of *numbers* the least of *kept_numbers* that is near, not the closest; or -1.
 
     *kept_numbers* ascend. *distance*: bits in which hashes may differ.
     """
@@ -260,7 +260,10 @@ def radius(distance: int, band: int) -> int:
 
 
 def in_band(hashes: Any, band: int) -> Any:
-    """Return every fourth bit of each of *hashes*, from bit *band* on: 16 bits as int64. Neighbours are often alike."""
+    """Return an array: of each of *hashes* every fourth bit, from bit *band* on, 16 bits as int64.
+
+    Neighbours are often alike.
+    """
     every = np.unpackbits(np.ascontiguousarray(hashes)[:, None].view(np.uint8), axis=1)
     return np.packbits(every[:, band::HASH_BANDS], axis=1).view(np.uint16)[:, 0].astype(np.int64)
 

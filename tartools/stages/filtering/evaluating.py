@@ -284,9 +284,10 @@ class Evaluator:
         raise LimitError(f"{pattern[:60]!r} takes over {MATCH_SECONDS:g} s: avoid repeats in repeats")
 
     def compiled(self, pattern: str) -> Any:
-        """Return the regular expression *pattern* compiled; counts the steps for a new one.
+        """Return the regular expression *pattern* compiled, a `regex.Pattern`; counts the steps for a new one.
 
-        Raises: UsageError if it is no regular expression, or exceeds a limit.
+        Raises: UsageError if it is no regular expression, or exceeds a limit of its size; LimitError for too many
+        steps.
         """
         if pattern not in self._patterns:
             size = check_size(pattern)
