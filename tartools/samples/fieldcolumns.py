@@ -93,7 +93,7 @@ class FieldColumn:
         return [data + source.base if type(source) is Chunk else data for _, source, _, data, *_ in self._members]
 
     def append_to(self, offsets: array[int], sizes: array[int]) -> None:
-        """Append the offsets and the sizes of the payloads to two arrays of int64."""
+        """Append the payloads' offsets in the shard to *offsets*, their sizes to *sizes*: two arrays of int64."""
         offsets.extend(self.offsets())
         sizes.extend(self.sizes)
 
@@ -165,7 +165,7 @@ class ArrayColumn(FieldColumn):
         return self._shard_offsets().tolist()  # type: ignore[no-any-return]
 
     def append_to(self, offsets: array[int], sizes: array[int]) -> None:
-        """Append the offsets and the sizes of the payloads to two arrays of int64."""
+        """Append the payloads' offsets in the shard to *offsets*, their sizes to *sizes*: two arrays of int64."""
         offsets.frombytes(self._shard_offsets().tobytes())
         sizes.frombytes(self._uniform.sizes[:, self._number].tobytes())
 

@@ -49,7 +49,7 @@ class Sample:
 
     @classmethod
     def at(cls, key: bytes, source: Source, start: int, end: int, shard: str = "") -> Sample:
-        """Return the sample whose members fill bytes *start* to *end* of *source*. They are parsed on first use.
+        """Return the sample *key* whose members fill bytes *start* to *end* of *source*. They are parsed on first use.
 
         *shard*: the URL that it was read from.
         """
@@ -236,7 +236,7 @@ _bare = object.__new__
 def sample_in_span(
     key: bytes, shard: str, members: list[Member] | None, source: Source, start: int, end: int
 ) -> Sample:
-    """Return the sample in bytes *start* to *end* of *source*; its *members* are parsed on first use if None.
+    """Return the sample *key* in bytes *start* to *end* of *source*; its *members* are parsed on first use if None.
 
     *shard*: the URL that it was read from.
     """
@@ -283,7 +283,10 @@ def build(fields: Mapping[str, Value]) -> Sample:
 
 
 def _check_case(key: str, fields: Iterable[str]) -> None:
-    """Raise SampleError if the names of two *fields* differ only in case: readers, which ignore it, lose one."""
+    """Raise SampleError if the names of two *fields* differ only in case: readers, which ignore it, lose one.
+
+    *key*: of the sample, for the message.
+    """
     first: dict[str, str] = {}
     for field in fields:
         same = first.setdefault(field.lower(), field)

@@ -226,8 +226,8 @@ def replace_set(
 def unlisted(names: Numbering, number: int, account: Account) -> dict[int, str]:
     """Return number -> URL of the shards that exist from *number* on, up to the first gap, by a probe of each name.
 
-    For stores that can't be listed. At most 1,000 shards; {} for a `pipe:` URL. A StorageError of a probe ends the
-    search with a warning in *account*.
+    *names*: makes the names. For stores that can't be listed. At most 1,000 shards; {} for a `pipe:` URL. A
+    StorageError of a probe ends the search with a warning in *account*.
     """
     present: dict[int, str] = {}
     if Url(names.prefix).scheme == "pipe":

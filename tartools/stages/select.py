@@ -141,10 +141,10 @@ def _choose_fields(
     fold: Callable[[str], str],
     unseen: dict[Word, None],
 ) -> list[tuple[int, str | None]]:
-    """Return (index, new name or None) of the fields among *names* to pass on; twice if two words ask for one.
+    """Return (index, new name or None) of each of *names*, the fields of a sample, that *words* select.
 
-    `fold`: makes names equal that count as one. `unwanted`: folded names to drop. `unseen`: words that no sample had so
-    far; those that match are removed.
+    A field that two words ask for comes twice. `fold`: makes names equal that count as one. `unwanted`: folded names to
+    drop. `unseen`: words that no sample had so far; those that match are removed.
     """
     folded = [fold(name) for name in names]
     if not words:
@@ -251,7 +251,10 @@ def _bad_template(template: str, numbers: Sequence[str]) -> UsageError:
 
 
 def _text_field(sample: Sample, field: str, verbatim: bool) -> str:
-    """Return the value of *field* as text; case matters if *verbatim*. Raises: SampleError if missing, or no UTF-8."""
+    """Return the value of *field* of *sample* as text; case matters if *verbatim*.
+
+    Raises: SampleError if it is missing, or not UTF-8.
+    """
     payload = sample.get(field, verbatim=verbatim)
     if payload is None:
         have = field_list(sample.fields)

@@ -147,9 +147,9 @@ def choose_equal_values(records: Iterable[Record], order: Order, account: Accoun
 def join_equal_keys(records: Iterable[Record], order: Order, account: Account) -> Iterator[list[Record]]:
     """Yield a list of records for each sample: those of *records*, which are sorted, with one key.
 
-    With `order.unique`, only one sample of each sort key is yielded; the records of other samples, whose keys have this
-    sort key, are counted in *account* as left out. Order: that of their first records. Holds: the records of equal sort
-    keys.
+    With `order.unique`, of different samples with one sort key, such as 1 and 01 as numbers, one is yielded; the
+    records of the other ones are counted in *account* as left out. Order: that of their first records. Holds: the
+    records of equal sort keys.
     """
     for _, same in groupby(records, itemgetter(0)):
         equal = list(same)

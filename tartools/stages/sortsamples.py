@@ -148,7 +148,7 @@ def index_blocks(task: ShardTask[samplefiles.Identities], order: Order, files: S
 
 
 def record_of_sample(sample: Sample, sort_key: bytes, order: Order, files: SampleFiles) -> SampleRecord:
-    """Return the record of *sample* with *sort_key*; copy its bytes to the scratch file if no plain file has them.
+    """Return the record of *sample* with *sort_key*; its bytes stay in its plain file, else *files* copies them.
 
     Sorting by key, fields that occur twice are reduced to one if *order* says which. Raises: SampleError if it does not
     say.

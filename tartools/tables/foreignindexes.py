@@ -382,11 +382,11 @@ def _check_energon(row: IndexedSample) -> None:
 
 
 def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
-    """Write all files of Energon's index of *shards*.
+    """Write all files of Energon's index of *shards* to their URLs in *places*.
 
     The database grows in a private scratch directory, and is copied to its URL once complete; the files of all shards
     are written after those of each shard. Disk: the size of the index.
-    Raises: SampleError for a key that comes twice or a shard without samples, StorageError.
+    Raises: SampleError for a key that comes twice or a shard without samples; StorageError if a file can't be written.
     """
     import sqlite3
 

@@ -295,7 +295,7 @@ class Decompressed(Stream):
         self._output = memoryview(b"")  # decompressed, not yet returned
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` decompressed bytes; return their number, 0 at the end.
+        """Read up to `len(view)` decompressed bytes into *view*; return their number, 0 at the end.
 
         Raises: TruncatedError, TarFormatError for damage, StorageError for too little memory.
         """

@@ -53,7 +53,7 @@ _TEXT_BYTES = bytes({*range(32, 127), *b"\t\n\r\f", *range(128, 256)})
 
 
 def describe_format(head: bytes) -> tuple[str, str]:
-    r"""Return the format of a file that begins with *head*, with an article, and advice; both "" if unknown.
+    r"""Return (format, advice) of a file that begins with *head*: the format has an article; both are "" if unknown.
 
     >>> describe_format(b"\x1f\x9d\x90")
     ('data of compress (.Z)', "'pipe:gzip -dc FILE' reads it")

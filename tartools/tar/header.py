@@ -144,9 +144,10 @@ NO_SUMS: Remembered[bytes, int] = Remembered(lambda _: -1)  # where no header ma
 
 
 def parse_records(payload: bytes, offset: int | None = None) -> Records:
-    r"""Return the records of a pax extended header, in order. If a keyword occurs twice, the later record counts.
+    r"""Return the records in *payload*, that of a pax extended header, in order: keyword -> value.
 
-    Raises: TarFormatError with *offset*, that of the header.
+    If a keyword occurs twice, the later record counts. Raises: TarFormatError with *offset*, that of the header, if a
+    record is malformed.
 
     >>> parse_records(b"12 path=abc\n")
     {b'path': b'abc'}

@@ -177,7 +177,7 @@ def octal(words: Any, digits: int) -> tuple[Any, Any]:
 
 
 def _numbers(blocks: Any, at: int, form: str) -> Any:
-    """Return the number at byte *at* of each block, an array; *form*: numpy's dtype for it."""
+    """Return an array of the number at byte *at* of each of *blocks*; *form*: numpy's dtype of these bytes."""
     import numpy as np
 
     return np.ndarray(len(blocks), form, blocks, at, (BLOCK,))

@@ -215,7 +215,7 @@ def rewritten(member: Member, path: bytes, source: Source, size: int) -> Member:
 
 
 def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
-    """Return the header blocks of a regular member: a pax header for values beyond ustar, then a ustar block.
+    """Return the header blocks of a regular member *path*: a pax header for values beyond ustar, then a ustar block.
 
     *size*: bytes of its payload. Mode, owner, times and pax records are those of *like*; GNU long names become pax
     records. None: mode 0644, owner and time 0.

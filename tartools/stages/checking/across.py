@@ -95,7 +95,7 @@ def group_repeated_keys(records: Iterable[bytes], combinations: dict[bytes, str]
 
 
 def unpack_record(record: bytes, combinations: dict[bytes, str]) -> Keyed:
-    """Return (input, byte, key, fields) of a key record; *combinations*: fields by combination number."""
+    """Return (input, byte, key, fields) of *record*, a key record; *combinations*: fields by combination number."""
     shard, byte, number = RECORD_TAIL.unpack(record[-RECORD_TAIL.size :])
     return shard, byte, text_of_key(record[: -RECORD_TAIL.size]), combinations.get(number, "")
 

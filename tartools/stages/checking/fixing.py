@@ -83,8 +83,8 @@ def first_members(sample: Sample) -> Sample:
 def destinations(output: str, force: bool, shards: InputsToCheck) -> list[Destination]:
     """Return the sinks of the fixed shards: one for all, or one for each input if *output* is a pattern with a number.
 
-    `force`: replace existing files. Raises: UsageError for stdout or a table; StorageError if an output exists, or is
-    an input.
+    `force`: replace existing files. `shards`: the inputs. Raises: UsageError for stdout or a table; StorageError if an
+    output exists, or is an input.
     """
     if output == "-":
         raise UsageError("-o takes a file or a URL: the findings go to stdout")

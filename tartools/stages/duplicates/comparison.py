@@ -222,9 +222,10 @@ class DedupSide:
 
 
 def _records(batches: Iterator[Batch], comparison: Comparison, account: Account, with_names: bool) -> Iterator[bytes]:
-    """Yield a record for each sample: length of its content in one byte, the content, if *with_names* shard and key.
+    """Yield a record for each sample of *batches*: length of its content in one byte, then the content.
 
-    The content is that of `comparison.contents`; *account* counts the samples as read and written.
+    With *with_names*, shard and key follow. The content is that of `comparison.contents`; *account* counts the samples
+    as read and written.
     """
     for batch in counted(batches, account, written=True):
         names = _names(batch) if with_names else repeat(b"")
