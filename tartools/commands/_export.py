@@ -31,7 +31,7 @@ class ExportOutput(cli.Group, shared=True):
 
 
 class SampleSelection(cli.Fields):
-    """Options of the samples to export: their fields (see `cli.Fields`), and count, the number to write."""
+    """Options of the samples to export: their fields (fields, exclude, verbatim), and count, the number to write."""
 
     count: cli.Count = None
 

@@ -191,9 +191,10 @@ def words_of_fields(options: JoinOptions) -> list[select.Word] | None:
 
 
 def urls_of_sides(source: cli.DescribedInputs, options: JoinOptions) -> tuple[list[Url], list[Url]]:
-    """Return the URLs of A, the samples, and of B, whose fields are added.
+    """Return the URLs of A, the data set whose samples are written, and of B, whose fields are added.
 
-    Raises: UsageError if the arguments do not say which is B, or name stdin twice; the errors of `expand`.
+    *source*, *options*: the arguments, and --with. Raises: UsageError if they do not say which is B, or name stdin
+    twice; StorageError for a wildcard without a match, or a list that can't be read.
     """
     patterns, lists, separator, trusted = source.named
     second = options.second

@@ -121,7 +121,7 @@ class Recoded(io.RawIOBase):
 def recoded(file: io.BufferedReader, encoding: str | None, url: str) -> io.BufferedReader:
     """Return *file*, whose text is of *encoding*, as a file of UTF-8; if *encoding* is None, *file* itself.
 
-    Messages name *url*; see `Recoded`.
+    Reading raises SampleError, with the line of *url*, for bytes that are not of this encoding.
     """
     return file if encoding is None else io.BufferedReader(Recoded(file, encoding, url), READ_BYTES)
 

@@ -80,10 +80,10 @@ def log_line(task: Task, result: TaskResult, time: float) -> bytes:
 
 
 def last_records(log: bytes, name: str) -> dict[Key, dict[str, Any]]:
-    """Return the last record of each task in *log*, the content of the file *name*, by its key.
+    """Return the last record of each task in *log*, the content of the file *name*, by (item, output, digest).
 
-    "waiting" records count only for tasks without another one.
-    Skips a line that was cut, which a killed run leaves. Raises: StorageError for any other line that is no record.
+    The digest is that of the queries of their URLs. "waiting" records count only for tasks without another one. Skips a
+    line that was cut, which a killed run leaves. Raises: StorageError for any other line that is no record.
     """
     records: dict[Key, dict[str, Any]] = {}
     if not log:

@@ -242,7 +242,8 @@ def probe_all(urls: Sequence[str]) -> dict[str, Probe]:
 def check_unchanged(versions: Mapping[str, str | None]) -> None:
     """Raise ChangedError, a StorageError, if one of the URLs has another version now than the one in *versions*.
 
-    *versions*: URL to version, as `Probe` has it.
+    *versions*: URL -> its size in bytes, a blank, and the mtime in ns of a file or the ETag of an object; None if
+    unknown.
     """
     for url, current in probe_all([*versions]).items():
         if current.version != versions[url]:

@@ -203,7 +203,7 @@ def numbers_in(text: str) -> list[re.Match[str]]:
 
 
 def has_number(url: str) -> bool:
-    """True if *url* contains a placeholder for a number; see `numbers_in`.
+    """True if *url*, a pattern for many outputs, contains a placeholder for a number: %d, %06d, {shard} or {shard:06d}.
 
     >>> has_number("a-%06d.tar"), has_number("a.tar")
     (True, False)

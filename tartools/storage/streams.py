@@ -31,7 +31,7 @@ class Stream(Protocol):
     """Bytes to read.
 
     *file* is the open regular file that has these bytes from *start* on, or None. Large payloads stay in the file, and
-    bytes can be skipped (see `skip`).
+    bytes can be skipped without being read (by `skip`).
     """
 
     file: io.FileIO | None = None

@@ -99,9 +99,9 @@ class BatchedOrder:
     def steps(self, begin: int, seed: int, epoch: int, world_size: int) -> RankSteps:
         """Return how *world_size* ranks share the batches of an epoch from position *begin* on.
 
-        None of the steps is a full one of `RankSteps`: bounds of all batches are in `rest`. If *begin* lies in a batch,
-        the rest of it is a batch. Where batches are not a multiple of the ranks, some are halved (see `split`), or with
-        drop_last the last ones left out.
+        A step has a batch for each rank. The bounds of all batches are in `rest` of the result; its `full` is 0. If
+        *begin* lies in a batch, the rest of that is a batch. Where batches are not a multiple of the ranks, some are
+        halved, the largest first, or with drop_last the last ones left out. *seed*: of the run.
         """
         bounds = self._batches(seed, epoch)[1]
         bounds_left = np.append(min(begin, bounds[-1]), bounds[bounds > begin])

@@ -174,7 +174,10 @@ class Loader(DataLoader[Any]):
         return True
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Yield the batches of the next epoch, or the rest of the epoch of a loaded state; see `_batches`."""
+        """Yield the batches of the next epoch, or the rest of the epoch of a loaded state.
+
+        Raises: what reading raises, also in a worker; RuntimeError for a worker that has ended.
+        """
         if self._is_prepared:
             return frameworks.iterate_for_accelerate(self, self._batches(), self._is_at_end)
         return self._batches()

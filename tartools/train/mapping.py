@@ -55,8 +55,8 @@ def stream_map(
         data = tartools.train.stream_map(small, "train-{000..147}.tar", engine="ray", fields="jpg cls", decode="rgb8")
         for batch in torch.utils.data.DataLoader(data, batch_size=64): ...
 
-    *source* is a list of shards and tables, as for `tartools.read`, or a `tartools.Table`, whose rows come in its
-    order. *function* gets a sample as *fields* and *decode* say (see `TableDataset`), by default a dict. It returns one
+    *source*: names of shards and tables, with braces and wildcards, or a `tartools.Table`. *function* gets a sample: a
+    dict of its fields, with *fields* a tuple of these; decoded by *decode*, the name of a decoder. It returns one
     result, which may be a list or a tuple; None, for nothing; or an iterator, such as a generator, of results.
 
     Work goes out in chunks of about *chunk_size* bytes: runs of samples of a shard, or rows of a table (default: 8 MB,
@@ -77,7 +77,7 @@ def stream_map(
     Holds: the results of *prefetch* chunks (default: 2 for each worker), pickled unless they come from threads.
     Raises: what *function* raises, with a note that names sample and shard, and what reading raises, after the results
     before it; RuntimeError with the chunk if its workers were lost each time; TypeError if the function can't be
-    pickled; StorageError and UsageError as `map_shards`.
+    pickled; StorageError if the cluster can't be reached; UsageError without Ray.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine is one of {', '.join(map(repr, ENGINES))}, not {engine!r}")

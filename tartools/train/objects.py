@@ -102,15 +102,14 @@ class ObjectDataset(Dataset[Any]):
         data.objects[0]   # ("gs://bucket/train/0001.jpg", 110372)
         data[0]
 
-    *prefixes* is a URL, or several: of a store all objects whose names begin so, or match wildcards; local folders
-    with all that is below them; files of web servers, one by one, with braces. They are listed once: `objects` has
-    URLs and sizes, sorted, each once, in whatever storage class. Empty objects whose names end in a slash are left out.
+    *prefixes* is a URL, or several: of a store all objects whose names begin so, or match wildcards; local folders with
+    all that is below them; files of web servers, one by one, with braces. They are listed once: `objects` has URLs and
+    sizes, sorted, each once, in whatever storage class. Empty objects whose names end in a slash are left out.
 
     An item is what *transform* returns for the bytes and the URL of the object; without it the bytes. A *transform*
-    with a parameter `seed` or `rng` gets one that follows from seed, epoch and the object's name: see `FieldChooser`.
-
-    A batch (`__getitems__`, which DataLoader calls) is read with up to 64 requests at once; while it is transformed up
-    to 256 MiB more are held. Pickles small, and may be used in forks and other processes.
+    with a parameter `seed` (a number) or `rng` (a numpy Generator) gets one that follows from seed, epoch and the
+    object's name. A batch (`__getitems__`, which DataLoader calls) is read with up to 64 requests at once; while it is
+    transformed up to 256 MiB more are held. Pickles small, and may be used in forks and other processes.
 
     Raises: StorageError with the URL, if an object is gone, can't be read, or was replaced since it was listed: of
     another version or time, or at least, where a server has no versions, of another size.

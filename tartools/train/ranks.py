@@ -92,7 +92,7 @@ class SharedEpoch(SharedNumbers):
 
 
 def _later_epochs(entry: int) -> int:
-    """Return how many epochs after the one that was set an *entry* of the table of iterations is of."""
+    """Return how many epochs the iteration of *entry*, in the table of iterations, is after the epoch that was set."""
     return entry & PART_MASK
 
 

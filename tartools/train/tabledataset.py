@@ -227,7 +227,10 @@ def complete_rows(table: Table, fields: Sequence[Sequence[str]], columns: dict[s
 
 
 def overlay(samples: Iterable[dict[str, Any]], values: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Yield each of *samples* with a value of each list in *values* as field, in their order; None changes nothing."""
+    """Yield *samples*; number n gets the field `name` with the value `values[name][n]` for each name in *values*.
+
+    They replace fields of the same name; a value that is None changes nothing.
+    """
     for number, sample in enumerate(samples):
         present = {field: column[number] for field, column in values.items() if column[number] is not None}
         yield sample | present

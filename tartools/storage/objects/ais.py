@@ -163,7 +163,7 @@ def object_at(url: str) -> Object:
 
 
 class _AisObject:
-    """The object *url* in AIStore, whose parts are *place*; see `contract.Object`."""
+    """The object *url* in AIStore, whose parts are *place*: reads, removes and makes it, as a `contract.Object`."""
 
     def __init__(self, url: str, place: _Location) -> None:
         self.url = url
@@ -230,9 +230,10 @@ class _AisObject:
 
 
 class _AisMultipart:
-    """The requests of an upload to AIStore; see `uploads.Target`. The data go to the target: the proxy would drop them.
+    """The requests of an upload of *target* to AIStore, as an `uploads.Target`: `put`; or `begin`, `part`, `complete`.
 
-    *force*: replace an existing object.
+    The data go to the storage node that the proxy names, because the proxy would drop them. *force*: replace an
+    existing object.
     """
 
     workers = PARTS_SENT_AT_ONCE

@@ -268,7 +268,7 @@ def object_at(url: str) -> Object:
 
 
 class _Blob:
-    """The blob *url*; see `contract.Object`."""
+    """The blob *url* in Azure Storage: reads, removes and makes it, as a `contract.Object`."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -341,10 +341,11 @@ def _listed(container: str, blob: ET.Element) -> ListedObject | None:
 
 
 class _Blocks:
-    """The requests of an upload to Azure; see `uploads.Target`. It sends blocks in any order, then a list of them.
+    """The requests of an upload of *target* to Azure, as an `uploads.Target`: `put`; or `part`, `complete`.
 
-    The list makes the blob appear (Put Block, Put Block List). Blocks have names of this upload, so those of two
-    writers never mix. Azure drops what is not listed after a week. *force*: replace an existing blob.
+    It sends blocks in any order, then a list of them, which makes the blob appear (Put Block, Put Block List). Blocks
+    have names of this upload, so those of two writers never mix. Azure drops what is not listed after a week. *force*:
+    replace an existing blob.
     """
 
     workers = 4  # blocks that are sent at once

@@ -216,7 +216,7 @@ def _set_number(fd: int, number: int) -> None:
 
 
 class CachedObject:
-    """The object *source*, read through *cache*; see `contract.Object`.
+    """The object *source*, a `contract.Object` whose bytes are read through *cache*.
 
     A reply to `get` holds up to 8 MiB in memory. Errors of the cache never fail a read: then nothing is stored.
     """

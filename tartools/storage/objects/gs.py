@@ -162,7 +162,7 @@ def object_at(url: str) -> Object:
 
 
 class _GsObject:
-    """The object *url* in Google Cloud Storage; see `contract.Object`."""
+    """The object *url* in Google Cloud Storage: reads, removes and makes it, as a `contract.Object`."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -232,10 +232,10 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 
 
 class _Resumable:
-    """The requests of an upload to GCS; see `uploads.Target`. Parts go in order, in one session.
+    """The requests of an upload of *target* to GCS, as an `uploads.Target`: `put`; or `begin`, `part`, `complete`.
 
-    The session tells the number of bytes that it has received. *force*: replace an existing object. Source: Cloud
-    Storage documentation, "Perform resumable uploads".
+    Parts go in order, in one session, which tells the number of bytes that it has received. *force*: replace an
+    existing object. Source: Cloud Storage documentation, "Perform resumable uploads".
     """
 
     workers = 1

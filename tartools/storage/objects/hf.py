@@ -172,8 +172,8 @@ def current_commit(place: HubPath, url: str) -> str:
 def commit_of(place: HubPath, url: str) -> str:
     """Return the commit that the revision of *place* was when this process, or one that it is a fork of, first asked.
 
-    A commit that this process makes takes its place. Raises: TransientError; StorageError if there is no such data set
-    or revision.
+    A commit that this process makes takes its place. *url* is for messages. Raises: TransientError; StorageError if
+    there is no such data set or revision.
     """
     key = server(), place.repo, place.revision
     return _commits.get(key) or _commits.setdefault(key, current_commit(place, url))
@@ -224,10 +224,10 @@ def object_at(url: str) -> Object:
 
 
 class _HubObject:
-    """One file of a data set on the hub; see `contract.Object`. *place*: the parts of *url*.
+    """The file *url* of a data set on the hub: reads, removes and makes it, as a `contract.Object`.
 
-    The hub is asked for its signed address once, and again when that has expired. A version is the SHA-256 of Git LFS,
-    or Git's SHA-1.
+    *place*: the parts of *url*. The hub is asked for its signed address once, and again when that has expired. A
+    version is the SHA-256 of Git LFS, or Git's SHA-1.
     """
 
     def __init__(self, url: str, place: HubPath) -> None:

@@ -37,7 +37,7 @@ class TransientError(Exception):
 
 
 class OverloadError(TransientError):
-    """The server limits requests: this process sends fewer to it from now on (see `pacing`)."""
+    """The server limits requests: from now on, this process sends fewer requests a second to it."""
 
 
 class Timeouts(NamedTuple):

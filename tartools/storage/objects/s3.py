@@ -246,7 +246,7 @@ class _Body(Body):
 
 
 class _S3Object:
-    """The object *url* in S3; see `contract.Object`."""
+    """The object *url* in S3: reads, removes and makes it, as a `contract.Object`."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -336,9 +336,10 @@ def _is_unknown_condition(error: exceptions.ClientError) -> bool:
 
 
 class _S3Multipart:
-    """The requests of an upload to S3; see `uploads.Target`. *force*: replace an existing object.
+    """The requests of an upload of *target* to S3, as an `uploads.Target`: `put`; or `begin`, `part`, `complete`.
 
-    Source: S3 API reference, CreateMultipartUpload and the operations that follow it.
+    *force*: replace an existing object. Source: S3 API reference, CreateMultipartUpload and the operations that follow
+    it.
     """
 
     workers = 4  # parts that are sent at once

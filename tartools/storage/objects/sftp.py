@@ -155,7 +155,7 @@ class _RangeBody(Body):
 
 
 class _SftpFile:
-    """The file *url* on an SSH server; see `contract.Object`."""
+    """The file *url* on an SSH server: reads, removes and makes it, as a `contract.Object`."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -280,9 +280,9 @@ def _entries(session: Session, folder: bytes) -> list[tuple[bytes, Attributes]]:
 
 
 class _SftpUpload:
-    """The requests of an upload by SFTP; see `uploads.Target`. The file has a temporary name until it is complete.
+    """The requests of an upload of *target* by SFTP, as an `uploads.Target`: `put`; or `part`, `complete`.
 
-    *force*: replace an existing file.
+    The file has a temporary name until it is complete. *force*: replace an existing file.
     """
 
     workers = 2  # so that the connection has something to send while a part is confirmed

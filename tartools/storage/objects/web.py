@@ -80,7 +80,7 @@ def _error_code(response: Response) -> str:
 
 
 class _WebObject:
-    """The object *url* of a web server; see `contract.Object`.
+    """The object *url* of a web server: reads and makes it, as a `contract.Object`.
 
     *address*: the URL of its HEAD requests, if the server redirects uploads; "" for *url*.
     """
