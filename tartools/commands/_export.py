@@ -50,9 +50,9 @@ def export(
 
     *write*: called with the samples and the file; counts in *account* what it writes. *specs*: the fields to keep, as
     -f gives them; None if *write* selects them. *selection*: has the fields to drop, and the count. *check*: raises if
-    a library is missing; called once the inputs exist. Raises: UsageError if stdout is a terminal and the format is
-    binary, or if a codec's suffix does not fit; SampleError for samples that tarcreate could not make again;
-    StorageError; the errors of *check* and *write*.
+    a library is missing; called once the inputs exist.
+    Raises: UsageError if stdout is a terminal and the format is binary, or if a codec's suffix does not fit;
+    SampleError for samples that tarcreate could not make again; StorageError; the errors of *check* and *write*.
     """
     full_url = Url(output.url)
     if not form.is_packed and full_url.scheme != "pipe" and (bare := split_packed(full_url.name)[0]) != full_url.name:

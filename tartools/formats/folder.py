@@ -35,9 +35,11 @@ class Folder(NamedTuple):
     """The folder `path`, and the choice of its files.
 
     `class_field`: field for the class of a sample, the name of its directory; a field of numbers, such as cls, gets the
-    number of the class, and one with .txt behind its name the name. None: no class. `exclude`: globs of files and
-    folders that are left out. `dots`: "first" or "last": the dot of a file name at which a key ends; None: the first,
-    with a warning where that looks wrong. `follow`: True to read the files and folders that symbolic links name.
+        number of the class, and one with .txt behind its name the name. None: no class.
+    `exclude`: globs of files and folders that are left out.
+    `dots`: "first" or "last": the dot of a file name at which a key ends; None: the first, with a warning where that
+        looks wrong.
+    `follow`: True to read the files and folders that symbolic links name.
     """
 
     path: str

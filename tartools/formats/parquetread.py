@@ -50,8 +50,8 @@ def samples(
     the name of a file: at its "first" or "last" dot; None: at the last one before a known suffix. A row without any
     field is left out, and reported as an omission. Samples are counted in *account*.
 
-    Holds: a batch of 4 MiB, or a row, and the memory of pyarrow for a page of each column. Raises: SampleError, naming
-    row and column; TarFormatError for a damaged file; StorageError.
+    Holds: a batch of 4 MiB, or a row, and the memory of pyarrow for a page of each column.
+    Raises: SampleError, naming row and column; TarFormatError for a damaged file; StorageError.
     """
     index, empty = 0, EmptyRows("row")
     for url in urls:

@@ -385,8 +385,8 @@ def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) 
 
     *rows*: which columns are read, and where keys end that are file names. A row's packed fields are marshalled pairs
     (field, payload); only the payload for a table with one field, whose name `rows.single` is then. An empty cell of
-    TSV and CSV is an empty field; in JSON lines, null and names that an object lacks are no field. Holds: 256 KiB of
-    rows, or a row. Raises: SampleError, naming *name*, line and column, for a bad row.
+    TSV and CSV is an empty field; in JSON lines, null and names that an object lacks are no field.
+    Holds: 256 KiB of rows, or a row. Raises: SampleError, naming *name*, line and column, for a bad row.
     """
     if form == "jsonl":
         yield from _objects(file, name, rows)
@@ -444,8 +444,8 @@ def _objects(file: io.BufferedReader, name: str, rows: RowFormat) -> Iterator[Pa
     """Yield (keys, packed fields) of adjacent JSON objects in *file*: for each object its key, and its fields as bytes.
 
     *rows*: which values are read, and where keys end that are file names. The bytes are marshalled pairs (field,
-    payload); null and names that an object lacks are no field. Holds: 256 KiB. Raises: SampleError, naming *name* and
-    line, for a bad object, or a word that no object has.
+    payload); null and names that an object lacks are no field.
+    Holds: 256 KiB. Raises: SampleError, naming *name* and line, for a bad object, or a word that no object has.
     """
     columns: dict[tuple[str, ...], tuple[str, list[tuple[str, str]]]] = {}  # of objects with these names
     titles: dict[str, None] = {}

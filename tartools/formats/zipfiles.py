@@ -92,8 +92,9 @@ def opened_zip(urls: Iterable[str], encoding: str | None = None) -> Iterator[tup
 def _labels(urls: list[str], field: str, encoding: str | None) -> Iterator[bytes]:
     """Yield the class of each sample of the zip files *urls*: the name of the directory that it is in.
 
-    *field*: the field for it, for the message. *encoding*: of names that do not say that they are UTF-8. Raises:
-    UsageError for stdin, which could not be read again; SampleError, TarFormatError and StorageError for the files.
+    *field*: the field for it, for the message. *encoding*: of names that do not say that they are UTF-8.
+    Raises: UsageError for stdin, which could not be read again; SampleError, TarFormatError and StorageError for the
+    files.
     """
     if "-" in urls:
         reason = f"this is read once, and --class {field} numbers all classes first: name a file, or --class label.txt"

@@ -89,8 +89,8 @@ class Guard:
     """Watches this process until `close`. If it dies before, ends its commands and removes *folder* unless *keep*.
 
     Processes that this one starts from now on inherit a mark. Threads may share a guard. Holds: two file descriptors.
-    *folder*: b"" for none. *tmpdir*: folder of the file that lists the commands; None: the default. Raises:
-    StorageError if that file can't be made, or if no `sh` can be started.
+    *folder*: b"" for none. *tmpdir*: folder of the file that lists the commands; None: the default.
+    Raises: StorageError if that file can't be made, or if no `sh` can be started.
     """
 
     def __init__(self, folder: bytes = b"", *, keep: bool = False, tmpdir: str | None = None) -> None:

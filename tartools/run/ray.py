@@ -48,8 +48,8 @@ def on_nodes(
 
     Each requests *cpus* cores, 0 being all of the largest node. *retries*: more tries of a task that fails. *timeout*:
     seconds that a try may take; None: no limit. When Ray retries a task because its worker was lost, an existing output
-    is replaced: the lost try may have failed after writing it. A task that Ray has lost for good has failed. Raises:
-    UsageError without Ray; StorageError if the cluster can't be reached.
+    is replaced: the lost try may have failed after writing it. A task that Ray has lost for good has failed.
+    Raises: UsageError without Ray; StorageError if the cluster can't be reached.
     """
     with redirect_stdout(None), connected(address) as ray:  # Ray prints there what it has lost
         cpus, folder = cores_for(ray, cpus, account), os.getcwd()

@@ -105,7 +105,8 @@ def _results(reader: _ResultReader, task: SampleTask, subdirs: bool, log: bytes 
     """Return the samples that the command of *task* left in its directory, or in the subdirectories with *subdirs*.
 
     *reader*: reads a directory. *log*: field in which the output of the command is added to each sample; None: it is
-    not. Raises: SampleFailedError.
+    not.
+    Raises: SampleFailedError.
     """
     try:
         if not subdirs:
@@ -124,8 +125,8 @@ def _results(reader: _ResultReader, task: SampleTask, subdirs: bool, log: bytes 
 class _ResultReader:
     """Reads the result of one *task* from disk, with limits of what is held in memory and of open files.
 
-    `files`: paths of the files in the directory that was read last; `plain`: True if it has nothing but files *base*:
-    name of the files that are members, before the dot; *account*: gets warnings
+    `files`: paths of the files in the directory that was read last; `plain`: True if it has nothing but files
+    *base*: name of the files that are members, before the dot; *account*: gets warnings
     """
 
     def __init__(self, task: SampleTask, base: bytes, account: Account) -> None:

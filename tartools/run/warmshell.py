@@ -98,9 +98,10 @@ class WarmShell:
     """A long-lived shell that runs *command* for one task after the other.
 
     `start(words, **options)`: starts the shell in the folder with the tasks' directories, and returns its `Child`
-    `name`: what the shell is called in its messages ($0) `environment`: of the shell; `lines`: makes the pipe for its
-    output, None for our stderr `logged`: True if the output of a task goes to its directory's log instead `reusable`:
-    True if it can run another task; `child`: its process
+    `name`: what the shell is called in its messages ($0)
+    `environment`: of the shell; `lines`: makes the pipe for its output, None for our stderr
+    `logged`: True if the output of a task goes to its directory's log instead
+    `reusable`: True if it can run another task; `child`: its process
 
     Raises: OSError if it can't be started.
     """

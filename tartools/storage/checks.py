@@ -64,9 +64,10 @@ def check_output(
 
     *force*: an existing output may be replaced. *inputs*: URLs of the inputs. *single*: False if the name was made from
     a pattern for many outputs, so that it may look like one itself. *form*: the format that is written; None skips the
-    check of the suffix. Raises: StorageError if *url* exists (unless *force*), is one of the *inputs*, or has a scheme
-    that can't be written; UsageError if its name is empty, a pattern with a number (if *single*), or has the suffix of
-    another format.
+    check of the suffix.
+    Raises: StorageError if *url* exists (unless *force*), is one of the *inputs*, or has a scheme that can't be
+    written; UsageError if its name is empty, a pattern with a number (if *single*), or has the suffix of another
+    format.
     """
     if not url:
         raise UsageError(NO_NAME)

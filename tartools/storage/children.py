@@ -101,7 +101,8 @@ class Child:
     session, because a background group that reads a password from the terminal would be stopped for ever; without a
     terminal it fails at once. A signal that comes while it starts is handled after the start. *arguments*: the program
     and its words. *options*: further arguments of `subprocess.Popen`. *pid* is the number of the process, its group and
-    its session; *stdin* and *stdout* are our ends, if they are pipes. Raises: OSError if the program can't be started.
+    its session; *stdin* and *stdout* are our ends, if they are pipes.
+    Raises: OSError if the program can't be started.
     """
 
     def __init__(self, arguments: Sequence[str], **options: Any) -> None:

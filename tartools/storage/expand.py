@@ -41,9 +41,9 @@ def with_lists(
     """Return *patterns*, and then the names in the files *lists*; braces and wildcards are not expanded.
 
     *separator*: the text between the names in a list; empty names are dropped. *is_name*: False for a line that names
-    no input, so that it is not checked; it is returned all the same. Raises: StorageError for a list without a name,
-    one that can't be read, and, unless *trusted*, a list on a server that names a command, stdin, a local file or
-    another server; UsageError if stdin is named twice.
+    no input, so that it is not checked; it is returned all the same.
+    Raises: StorageError for a list without a name, one that can't be read, and, unless *trusted*, a list on a server
+    that names a command, stdin, a local file or another server; UsageError if stdin is named twice.
     """
     if (*patterns, *lists).count("-") > 1:
         raise UsageError("stdin can be read only once")

@@ -271,8 +271,8 @@ def _batches(row: BenchRow, chooser: FieldChooser) -> tuple[dict[str, Any], int]
 def _notes(how: dict[str, Any], workers: int) -> Generator[BatchNote, None, None]:
     """Yield the note of each batch of a pass. Its *workers* end with this generator.
 
-    *how*: arguments of DataLoader. *workers*: number of its worker processes; 0: none. Raises: the error that came in
-    place of a batch.
+    *how*: arguments of DataLoader. *workers*: number of its worker processes; 0: none.
+    Raises: the error that came in place of a batch.
     """
     iterator = iter(DataLoader(**how, num_workers=workers, worker_init_fn=_leave_signals))
     try:

@@ -291,9 +291,9 @@ def _check_weights(weights: Any) -> Any:
 def _parse_schedule(table: Any, count: int, schedule: Any) -> Weighting:
     """Return the `Weighting` of *schedule* for *count* rows of *table*.
 
-    *schedule*: pairs (first sample, {pattern of shard URLs: share}). Raises: SampleError for a shard that no pattern
-    matches; ValueError for a schedule that does not begin at sample 0 and ascend, a pattern without rows, two patterns
-    that match one shard, and shares that are negative or all 0.
+    *schedule*: pairs (first sample, {pattern of shard URLs: share}).
+    Raises: SampleError for a shard that no pattern matches; ValueError for a schedule that does not begin at sample 0
+    and ascend, a pattern without rows, two patterns that match one shard, and shares that are negative or all 0.
     """
     if any(len(pair) != 2 or not isinstance(pair[1], dict) for pair in schedule):
         raise ValueError("a schedule of weights is like [(0, {'a/*.tar': 1}), (100000, {'b/*.tar': 1})]")

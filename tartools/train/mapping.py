@@ -142,8 +142,8 @@ def _closed_at_exit(mine: list[Any]) -> Iterator[None]:
 class StreamMap(IterableDataset[Any]):
     """The dataset that `stream_map` returns. A new iteration ends the one before, if nothing refers to that.
 
-    `source`: shards and tables, or a `Table`; `chooser`: makes of a sample the argument of `function` `options`:
-    engine, workers, retries, address and cpus of the engine, by name; `ordered`: in the order of the samples
+    `source`: shards and tables, or a `Table`; `chooser`: makes of a sample the argument of `function`
+    `options`: engine, workers, retries, address and cpus of the engine, by name; `ordered`: in the order of the samples
     `prefetch`: chunks under way, None: 2 a worker; `size`: bytes of a chunk, None: the default
     """
 

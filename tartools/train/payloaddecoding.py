@@ -107,8 +107,8 @@ class Resize(NamedTuple):
 def resizes_of(resize: Any) -> Resize | dict[str, Resize | None] | None:
     """Return *resize* as a `Resize`, or for a dict as a dict of them by field, in lower case; None stays None.
 
-    A size is pixels of the shorter side, (height, width), or a `Resize`. Names of fields may be joined by ";". Raises:
-    ValueError for any other value, and for sides below 1 pixel.
+    A size is pixels of the shorter side, (height, width), or a `Resize`. Names of fields may be joined by ";".
+    Raises: ValueError for any other value, and for sides below 1 pixel.
     """
     if not isinstance(resize, Mapping):
         return resize_of(resize)
@@ -358,8 +358,8 @@ def decoder_of(decode: Any, resize: Any = None) -> Any:
     """Return webdataset's Decoder with the decoders *decode*; None if both arguments are None.
 
     It unpickles nothing of itself, and decodes text, numbers, JSON and arrays, too. *decode*: the name of a decoder, a
-    function, several of these, or a dict of them by field. *resize*: size of pictures. Raises: TypeError for anything
-    else; ValueError for an unknown name, and for *resize* without a decoder of pictures.
+    function, several of these, or a dict of them by field. *resize*: size of pictures.
+    Raises: TypeError for anything else; ValueError for an unknown name, and for *resize* without a decoder of pictures.
     """
     from webdataset.autodecode import Decoder
 

@@ -57,9 +57,10 @@ class StatefulSampler(DistributedSampler[Any]):
     *bucket*, *max_cost*: batches of rows of one bucket, up to a sum of costs
     *drop_last*: leave out samples that do not fill a batch of every rank
 
-    More on them: docs/training/order.md and docs/training/mixtures.md. Holds: nothing of the permutation; 24 bytes for
-    each run of "blocks", 16 bytes a row for *weights* and *length*, 32 for batches by bucket or cost. Raises:
-    ValueError for arguments that don't fit; TypeError for a *dataset* that is a sampler.
+    More on them: docs/training/order.md and docs/training/mixtures.md.
+    Holds: nothing of the permutation; 24 bytes for each run of "blocks", 16 bytes a row for *weights* and *length*, 32
+    for batches by bucket or cost. Raises: ValueError for arguments that don't fit; TypeError for a *dataset* that is a
+    sampler.
     """
 
     # Who counts the batches that training has had. A DataLoader with workers asks for batches in advance, so the
@@ -391,8 +392,8 @@ def order_of(
 
     *shuffle*: False: as stored; "blocks": runs of neighbours of *block* bytes are permuted, and samples within *window*
     runs; else a permutation. *weights*, *length*: *length* samples in these shares, exact or with *replacement* drawn.
-    *batch*: batch size, to have exact shares of sources in each batch (per_batch); 0: in an epoch. Raises: ValueError
-    for arguments that do not go together.
+    *batch*: batch size, to have exact shares of sources in each batch (per_batch); 0: in an epoch.
+    Raises: ValueError for arguments that do not go together.
     """
     table, count = getattr(dataset, "table", dataset), len(dataset)
     if weights is not None or length is not None:

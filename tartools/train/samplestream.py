@@ -47,10 +47,10 @@ def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, r
 class SampleStream(IterableDataset[dict[str, Any]]):
     """A stream of the samples of shards and tables as dicts, which `samples` makes.
 
-    `urls`: of the shards and tables, expanded; `shuffled`: the shards come in an order by `seed` and epoch `resampled`:
-    shards are drawn at random, without an end `epoch`, `rank`, `resume`: the `SharedEpoch`, `ReaderRank` and
-    `SingleResume`, which workers share *checked*: check local shards now. Raises: ValueError without shards;
-    StorageError if a checked one can't be read.
+    `urls`: of the shards and tables, expanded; `shuffled`: the shards come in an order by `seed` and epoch
+    `resampled`: shards are drawn at random, without an end
+    `epoch`, `rank`, `resume`: the `SharedEpoch`, `ReaderRank` and `SingleResume`, which workers share
+    *checked*: check local shards now. Raises: ValueError without shards; StorageError if a checked one can't be read.
     """
 
     def __init__(

@@ -48,10 +48,10 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     webdataset's names of these. *handler*: called with an error of a sample or shard; True goes on without it. Other
     arguments are webdataset's. All of them, and what a state says: docs/training/webdataset.md.
 
-    Order: of the shards and their samples; with *shuffle* (True: 1,000 samples) shuffled by *seed* and epoch. Holds:
-    one read buffer of 1 MiB, and the samples of the shuffle buffer. Raises: StorageError and TarFormatError, with URL
-    and byte, after the samples before the damage; SampleError, with shard, sample and field, for a payload that can't
-    be decoded; UsageError for a state of other data or another order.
+    Order: of the shards and their samples; with *shuffle* (True: 1,000 samples) shuffled by *seed* and epoch.
+    Holds: one read buffer of 1 MiB, and the samples of the shuffle buffer.
+    Raises: StorageError and TarFormatError, with URL and byte, after the samples before the damage; SampleError, with
+    shard, sample and field, for a payload that can't be decoded; UsageError for a state of other data or another order.
     """
 
     def __init__(
@@ -224,8 +224,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
         Composer gives *num_samples*, those of the epoch so far on all ranks, and saves the answer on rank 0: then it is
         the list of the states of all ranks, between two epochs that of the next one, and all ranks must call this.
-        *from_beginning* has no effect. Raises: UsageError if the workers of a loader iterate: take its state, that of a
-        StatefulDataLoader.
+        *from_beginning* has no effect.
+        Raises: UsageError if the workers of a loader iterate: take its state, that of a StatefulDataLoader.
         """
         if num_samples is None:
             return self._own_state()

@@ -63,8 +63,9 @@ def write_page(
 
     Counts cover all samples, or the first ones, if *choice* names a number; their pictures are all decoded. Pictures
     have up to *side* pixels; *faces* pictures of a sample are side by side. *workers* threads decode them. *account*:
-    counts the samples. Order: input order. Holds: the page, some 20 KB for a sample with a photograph; 16 samples; the
-    samples drawn, with their own bytes. Raises: TarToolsError.
+    counts the samples.
+    Order: input order. Holds: the page, some 20 KB for a sample with a photograph; 16 samples; the samples drawn, with
+    their own bytes. Raises: TarToolsError.
     """
     from PIL import Image
 

@@ -61,9 +61,11 @@ class Reply(NamedTuple):
 class ListedObject(NamedTuple):
     """An object in a store, or a local file, as a listing or `Object.head` describes it.
 
-    *url*: its URL. *size*: in bytes; None if unknown. *modified*: the time of its last change in seconds since 1970;
-    None if unknown. *version*: the ETag, generation, checksum or mtime that pins the object in later requests; of a
-    local file its mtime in ns; "" if the listing does not say it.
+    *url*: its URL.
+    *size*: in bytes; None if unknown.
+    *modified*: the time of its last change in seconds since 1970; None if unknown.
+    *version*: the ETag, generation, checksum or mtime that pins the object in later requests; of a local file its mtime
+        in ns; "" if the listing does not say it.
     """
 
     url: str

@@ -183,9 +183,9 @@ class Client(NamedTuple):
     ) -> Response:
         """Return the response, of any status, to one request to *address*; redirects are not followed.
 
-        Messages name *url*. *headers*: of the request; Content-Length is added to them if *body* is a file. Raises:
-        TransientError if there is no response; StorageError for a certificate that is not trusted, or an invalid
-        address.
+        Messages name *url*. *headers*: of the request; Content-Length is added to them if *body* is a file.
+        Raises: TransientError if there is no response; StorageError for a certificate that is not trusted, or an
+        invalid address.
         """
         times = timeouts()
         connect = times.idle if body else times.connect  # urllib3 uses the timeout for connecting while it sends
