@@ -303,9 +303,10 @@ def items_at_once(jobs: int | None, cores: int | None, count: int, account: Acco
 
 
 def print_results(results: localjobs.Results, account: Account, policy: Policy, record: localjobs.OnRetry) -> None:
-    """Print the stdout of each command in *results* as it ends; *record*, count and report its result.
+    """Print the stdout of each command in *results* as it ends; count and report its result.
 
-    *policy*: whether there is a log. A failed item is an omission.
+    *record*: called with each task and its result, for the log. *policy*: whether there is a log. A failed item is an
+    omission.
     """
     with closing(results), storage.writing("-") as sink:
         for task, result in results:

@@ -252,9 +252,9 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
 
 
 def _row_fields(fields: Sequence[tuple[str, Sequence[Any]]], number: int) -> Iterator[tuple[str, Any]]:
-    """Yield (field, value) for row *number* of *fields*, (field, values by row).
+    """Yield (field, value) for the row *number*, from 0; *fields*: pairs (field, values of all rows).
 
-    Each file of a list is a field of its own.
+    Each file of a list of pictures or sounds is a field of its own.
     """
     for field, column in fields:
         value = column[number]

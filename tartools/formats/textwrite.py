@@ -67,8 +67,8 @@ class TableFormat(NamedTuple):
 class EmptyColumns(NamedTuple):
     """The result of writing a part of a table.
 
-    `unseen`: names of the columns for which no sample had a value. `fields`: if there are any, the fields of the
-    samples.
+    `unseen`: names of the columns for which no sample had a value. `fields`: fields of the samples that were written
+    while a column had no value yet, for the message.
     """
 
     unseen: list[str]

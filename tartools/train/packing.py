@@ -360,7 +360,8 @@ class EncodedItems(Dataset[Any]):
 def file_of(dataset: Any, index: int) -> tuple[str, Any] | None:
     """Return (path, label) of item *index* if *dataset* lists files as torchvision's `ImageFolder` does, else None.
 
-    Of a `Subset` it is that of the dataset below. The label is what `target_transform` makes of it.
+    The label is the result of the dataset's `target_transform`, if it has one. For a torch `Subset` of such a dataset,
+    the item is looked up in the dataset.
     """
     while isinstance(dataset, Subset):
         dataset, index = dataset.dataset, dataset.indices[index]

@@ -328,10 +328,11 @@ def pictures_of(decoders: Iterable[Any]) -> list[PictureDecoder]:
 
 
 def decoders(decode: Any, resize: Any = None) -> list[Callable[..., Any]]:
-    """Return the decoders for *decode*: a name, a function, or several; "basic" adds none.
+    """Return the decoders for *decode*, each a function of a field and its bytes; "basic" adds none.
 
-    Of a dict, the decoders of its fields. *resize*: for the decoders of pictures. Raises: TypeError for anything
-    else; ValueError for an unknown name, and for *resize* without a decoder of pictures.
+    *decode*: the name of a decoder, a function, several of these, or a dict of them by field. *resize*: size of
+    pictures.
+    Raises: TypeError for anything else; ValueError for an unknown name, and for *resize* without a decoder of pictures.
     """
     if isinstance(decode, Mapping):
         decode = [FieldDecoder.of(field, how, resize) for field, how in decode.items()]

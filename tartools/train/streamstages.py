@@ -76,7 +76,10 @@ class ShuffleBuffer:
             yield self._drawn()
 
     def cursor(self) -> tuple[Position, ShuffleCursor]:
-        """Return the position of a mark before the oldest held sample, and the `ShuffleCursor` counted from there."""
+        """Return (position of the source, `ShuffleCursor` counted from there).
+
+        The position is that of the last mark before the oldest sample held; a mark is a noted position of the source.
+        """
         if self._start is not None:
             return self._marks[0][1], self._start
         first, begin = self._mark()

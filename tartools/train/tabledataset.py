@@ -127,8 +127,8 @@ class TableDataset(Dataset[Any]):
     def batch(self, rows: list[int], buffer_of: GetBuffer | None = None) -> TableBatch | list[Any]:
         """Return the samples of *rows*, in this order: a `TableBatch`, whose payloads are in one buffer, or a list.
 
-        `buffer_of(size)`: makes the buffer, of *size* bytes or more. It is a list if a field is to be a file, or if
-        `Table.bulk` can't read the rows.
+        `buffer_of(size)`: makes the buffer, of *size* bytes or more; None: new memory. The result is a list if a field
+        is to be a file, or if `Table.bulk` can't read the rows.
         """
         bulk = None if self.chooser.files else self.table.bulk(rows, buffer_of, self.chooser.needed)
         if bulk is not None:

@@ -331,7 +331,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 
 @functools.lru_cache(MAX_CACHED_PAGES)
 def _tree(address: str, place: HubPath) -> tuple[list[ListedObject], str]:
-    """Return the files in the page of a listing at *address*, and the address of the next page, "" at the end."""
+    """Return (files in the page of a listing of *place* at *address*, address of the next page, "" at the end)."""
     response = ask(address, place, place.base, "list")
     entries = response.json(partial(_files, place))
     link = re.search(r'<([^>]*)>\s*;[^,]*rel="?next"?', response.headers.get("Link", ""))

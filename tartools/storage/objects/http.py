@@ -369,9 +369,9 @@ def content_length(headers: Mapping[str, str]) -> int | None:
 def reply(status: int, headers: Mapping[str, str], body: contract.Body, url: str, start: int, version: str) -> Reply:
     """Return the `Reply` of a response with *status* 200, 206 or 416 to a request for the bytes from *start* on.
 
-    The names of *headers* are in small letters, or case does not matter. A Content-Range counts with status 200 too:
-    AIStore up to 4.4 sends that. Source: RFC 9110, 14.4 and 15.5.17.
-
+    *body*, *version*: of the response; *url*: the name for messages. The names of *headers* are in small letters, or
+    case does not matter. A Content-Range counts with status 200 too: AIStore up to 4.4 sends that. Source: RFC 9110,
+    14.4 and 15.5.17.
     Raises: StorageError for status 206 without Content-Range.
     """
     length = content_length(headers)
