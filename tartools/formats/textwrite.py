@@ -175,8 +175,9 @@ def _key_returns_later(
 ) -> bool:
     """True if another sample with the key of *sample* follows in the same shard.
 
-    *following*: the values and samples that come next, of which up to 10,000 are read to find out if the shard is a
-    plain file; elsewhere that could take any time. Keys that *account* knows to return need no read.
+    *following*: the values and samples that come next. If the shard is a plain file, up to 10,000 of them are read to
+    find that out; from other sources, which could take any time, none is. Keys that *account* knows to return need no
+    read.
     """
     if account.torn.get(sample.raw_key) == sample.shard:
         return True
