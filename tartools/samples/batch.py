@@ -150,6 +150,26 @@ class Batch:
             begin = members[0].start
         return [begin, begin + self._lone.size]
 
+    def member_begins(self) -> Any:
+        """Return the offset in the shard at which each member begins, an array, for samples with `bounds`.
+
+        The members of a reader that does not list them are parsed here.
+        """
+        import numpy as np
+
+        groups = self._groups
+        if groups is not None and groups.alike is not None:
+            begins = groups.alike.begins.ravel()
+            return begins + groups.source.base if isinstance(groups.source, Chunk) else begins
+        if groups is None:
+            sizes = [member.end - member.start for member in self._lone.members]
+            return (self._offset or 0) + np.cumsum([0, *sizes[:-1]])
+        members = groups.members
+        if members is None:
+            members = [member for sample in self for member in sample.members]
+        bases = {id(source): source.base if isinstance(source, Chunk) else 0 for source in {m[1] for m in members}}
+        return np.fromiter((member[2] + bases[id(member[1])] for member in members), np.int64, len(members))
+
     def file(self) -> tuple[io.FileIO, list[int]] | None:
         """Return (file, bounds): the plain local file, of which sample n fills `bounds[n]` to `bounds[n + 1]`.
 

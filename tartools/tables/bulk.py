@@ -16,6 +16,8 @@ from tartools.tar.runs import are_plain, sizes_in
 
 GetBuffer = Callable[[int], memoryview]
 
+SET_SHIFT = 56  # bits; an offset in a set of shards is shifted by the index of the set to put sets in order
+
 
 @dataclass
 class Bulk:
@@ -62,6 +64,43 @@ class Bulk:
         if isinstance(self.data, bytes):
             return map(self.data.__getitem__, spans)
         return map(bytes, map(memoryview(self.data).__getitem__, spans))
+
+
+def join_parts(bulk: Bulk, count: int, samples: Any, sets: Any) -> Bulk | None:
+    """Return *bulk*, the parts of samples of a joined table, as the *count* samples that they make.
+
+    Part n belongs to the sample with the index `samples[n]`, in the set with the index `sets[n]`. Offsets stay in the
+    order of the archive, and are no longer bytes of a file. None if the parts of a sample have several keys, or a field
+    twice.
+    """
+    import numpy as np
+
+    first_parts = np.searchsorted(samples, np.arange(count))
+    keys = [bulk.keys[part] for part in first_parts.tolist()]
+    if bulk.keys != [keys[sample] for sample in samples.tolist()]:
+        return None
+    arrays = [np.full((len(bulk.fields), count), -1), *np.zeros((2, len(bulk.fields), count), np.int64)]
+    offsets, sizes, places = arrays
+    columns: dict[int, list[bytes]] = {}
+    for number in range(len(bulk.fields)):
+        parts = np.flatnonzero(bulk.offsets[number] >= 0)
+        chosen = samples[parts]
+        if (chosen[1:] == chosen[:-1]).any():
+            return None
+        offsets[number, chosen] = bulk.offsets[number, parts] + (sets[parts].astype(np.int64) << SET_SHIFT)
+        sizes[number, chosen] = bulk.sizes[number, parts]
+        places[number, chosen] = bulk.places[number, parts]
+        if bulk.columns is not None and number in bulk.columns:
+            columns[number] = [b""] * count
+            for part, sample in zip(parts.tolist(), chosen.tolist(), strict=True):
+                columns[number][sample] = bulk.columns[number][part]
+    order = np.argsort(offsets[:, 0], kind="stable").tolist()
+    offsets, sizes, places = offsets[order], sizes[order], places[order]
+    uniform = bool((offsets >= 0).all() and (offsets[1:] > offsets[:-1]).all())
+    joined = Bulk(keys, [bulk.fields[number] for number in order], offsets, sizes, uniform, places, bulk.data)
+    if bulk.columns is not None:
+        joined.columns = {n: columns[number] for n, number in enumerate(order) if number in columns}
+    return joined
 
 
 def bulk_from_buffer(data: Any, sizes: Any) -> Bulk | None:

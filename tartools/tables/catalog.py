@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from tartools.errors import ChangedError, NotFoundError, StorageError, TarToolsError, shown
@@ -13,6 +15,7 @@ from tartools.tables import schema
 from tartools.tables.extents import MAX_OFFSET, Extents, numbers_and_mask, raw_keys, whole_numbers
 
 UPDATE_ADVICE = "tarindex --update makes the table again"
+REJOIN_ADVICE = "make the table of its set again (tarindex --update), and join again (tarjoin)"
 MOVED_HINT = "its shards are named relative to its folder: keep them together, or make it again: tarindex"
 
 
@@ -28,6 +31,7 @@ class ShardCatalog:
     `sizes`: bytes, by number; the largest possible if unknown.
     `is_remote`: by number, True for a shard on a server or from a command.
     `named_relative`: by number, True if the name is relative to the folder of a table or to the current directory.
+    `is_joined`: True once rows with parts in several sets of shards were read.
     """
 
     def __init__(self, table: str = "") -> None:
@@ -36,6 +40,7 @@ class ShardCatalog:
         self.sizes: list[int] = []
         self.is_remote: list[bool] = []
         self.named_relative: list[bool] = []
+        self.is_joined = False
         self._numbers: dict[tuple[str, str | None], int] = {}
         self._set_table(table)
 
@@ -75,36 +80,86 @@ class ShardCatalog:
         """Return the extents of the samples that *rows* list: a record batch that begins with row *first* of the table.
 
         With *keyed*, they have the keys too, if no key is null. Gives numbers to new shards.
-        Raises: StorageError, with the row, for a value that can't be true.
+        Raises: StorageError, with the row, for a value that can't be true, and for a sample that has one field in two
+        sets of shards.
         """
-        import numpy as np
-
         column = {name: rows.column(name) for name in rows.schema.names}
-        begins, ends = (self._places(column[name], name, first) for name in (schema.BEGIN_COLUMN, schema.END_COLUMN))
-        numbers = self._shards(column[schema.SHARD_COLUMN], column.get(schema.VERSION_COLUMN), first)
         texts = column.get(schema.KEY_COLUMN) if keyed else None
         keys = None if texts is None or texts.null_count else raw_keys(texts, first, self.table)
-        extents = Extents(first, numbers, begins, ends, keys)
+        sets = schema.sets_in(column)
+        self.is_joined |= len(sets) > 1
+        row_numbers = range(first, first + len(rows))
+        extents = replace(self._extents_in_set(column, 1, row_numbers), first=first, rows=None, keys=keys)
+        if len(sets) > 1:
+            extents.others = tuple(self._extents_in_further_set(column, number, row_numbers) for number in sets[1:])
+            self._check_fields(column, extents)
+        return extents
+
+    def _extents_in_further_set(self, column: dict[str, Any], number: int, rows: Sequence[int]) -> Extents:
+        """Return the extents of *rows* in set *number*, which is not the first: samples may have no part there."""
+        import numpy as np
+
+        own_columns = (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN)
+        shard, begin, end = (schema.in_set(name, number) for name in own_columns)
+        for name in (begin, end):
+            if name not in column:
+                raise StorageError(f"this table has the column {shard}, but no {name}", url=self.table)
+        present = np.asarray(column[shard].is_valid())
+        for name in (begin, end):
+            for wrong in np.flatnonzero(np.asarray(column[name].is_valid()) != present)[:1].tolist():
+                raise StorageError(f"row {rows[wrong]}: only one of {shard} and {name} is null", url=self.table)
+        if present.all():
+            return replace(self._extents_in_set(column, number, rows), rows=None)
+        count, indexes = len(rows), np.flatnonzero(present)
+        extents = Extents(rows[0], np.full(count, -1, np.int32), np.zeros(count, np.int64), np.zeros(count, np.int64))
+        if len(indexes):
+            taken = schema.arrow().array(indexes)
+            names = (*own_columns, schema.VERSION_COLUMN, schema.MEMBERS_COLUMN)
+            some = {name: column[name].take(taken) for base in names if (name := schema.in_set(base, number)) in column}
+            part = self._extents_in_set(some, number, np.asarray(rows)[indexes])
+            extents.numbers[indexes], extents.begins[indexes], extents.ends[indexes] = (
+                part.numbers,
+                part.begins,
+                part.ends,
+            )
+        return extents
+
+    def _extents_in_set(self, column: dict[str, Any], number: int, rows: Sequence[int]) -> Extents:
+        """Return the extents in set *number*, from the *column* of each name, for rows with the numbers *rows*."""
+        import numpy as np
+
+        shard, version, begin, end, members = (
+            schema.in_set(name, number)
+            for name in (
+                schema.SHARD_COLUMN,
+                schema.VERSION_COLUMN,
+                schema.BEGIN_COLUMN,
+                schema.END_COLUMN,
+                schema.MEMBERS_COLUMN,
+            )
+        )
+        begins, ends = (self._places(column[name], name, rows) for name in (begin, end))
+        numbers = self._shards(column[shard], column.get(version), number, rows)
+        extents = Extents(rows[0] if len(rows) else 0, numbers, begins, ends, None, rows)
         sizes = np.array(self.sizes)[numbers]
         for wrong in np.flatnonzero((begins < 0) | (begins >= ends) | (ends > sizes))[:1].tolist():
             _, begin, end = extents.place(wrong)
             size = int(sizes[wrong])
             message = f"the sample cannot begin at {begin} and end at {end}"
             raise self.failure(extents, wrong, message + f" of a shard of {size} bytes" * (begin < end and end > size))
-        if schema.MEMBERS_COLUMN in column:
-            self._check_members(column[schema.MEMBERS_COLUMN], extents)
+        if members in column:
+            self._check_members(column[members], members, extents)
         return extents
 
-    def _check_members(self, column: Any, extents: Extents) -> None:
-        """Raise StorageError if a member is outside the extent of its sample in the row."""
+    def _check_members(self, column: Any, name: str, extents: Extents) -> None:
+        """Raise StorageError if a member, in the *column* called *name*, is outside the extent of its sample."""
         import numpy as np
 
-        message = (
-            f"rows {extents.first} to {extents.first + len(extents) - 1}: not all {schema.MEMBERS_COLUMN} are numbers"
-        )
+        rows = extents.rows
         for place in column.flatten() if schema.arrow().types.is_struct(column.type) else ():
             if not schema.is_place(place.type):
                 continue
+            message = f"rows {rows[0]} to {rows[-1]}: not all {name} are numbers" if len(rows) else ""
             with schema.value_errors(message, self.table):
                 (offsets, has_offset), (sizes, has_size) = map(whole_numbers, place.flatten())
             too_far = has_size & ((sizes < 0) | (sizes > extents.ends - offsets))
@@ -113,35 +168,52 @@ class ShardCatalog:
                 _, begin, end = extents.place(wrong)
                 raise self.failure(extents, wrong, f"not all members of the sample are in bytes {begin} to {end}")
 
-    def _places(self, column: Any, name: str, first: int) -> Any:
+    def _check_fields(self, column: dict[str, Any], extents: Extents) -> None:
+        """Raise StorageError if a sample has one field in two sets, as far as the columns of members tell."""
+        import numpy as np
+
+        counts: dict[str, Any] = {}
+        for number in range(1, len(extents.others) + 2):
+            members = column.get(schema.in_set(schema.MEMBERS_COLUMN, number))
+            if members is not None and schema.arrow().types.is_struct(members.type):
+                for field, place in zip(members.type, members.flatten(), strict=True):
+                    has = np.asarray(place.is_valid())
+                    counts[field.name] = has if field.name not in counts else counts[field.name].astype(np.int32) + has
+        for name, count in counts.items():
+            for wrong in np.flatnonzero(count > 1)[:1].tolist():
+                message = f"the sample has the field {name!r} in two sets of shards; tarjoin -x {name} leaves out one"
+                raise self.failure(extents, wrong, message)
+
+    def _places(self, column: Any, name: str, rows: Sequence[int]) -> Any:
         """Return *column*, of begins or ends, as an array of int64.
 
-        *name* of the column and row *first* are for messages.
+        *name* of the column and the numbers of its *rows* are for messages.
         Raises: StorageError, with the row, for null or a value that is no offset.
         """
         pa = schema.arrow()
         if column.null_count:
-            row = first + column.is_null().to_pylist().index(True)
+            row = rows[column.is_null().to_pylist().index(True)]
             raise StorageError(f"row {row}: {name} is null", url=self.table)
-        with schema.value_errors(f"row {first}: {name} is {column.type}, which is not a place in a shard", self.table):
+        message = f"row {rows[0]}: {name} is {column.type}, which is not a place in a shard" if len(rows) else ""
+        with schema.value_errors(message, self.table):
             try:
                 return whole_numbers(column)[0]
             except pa.ArrowException:
-                for row, value in enumerate(column, first):
+                for row, value in zip(rows, column, strict=True):
                     message = f"row {row}: {name} is {str(value)[:40]}, which is not a place in a shard"
                     with schema.value_errors(message, self.table):
                         value.cast(pa.int64())
                 raise
 
-    def _shards(self, column: Any, version: Any, first: int) -> Any:
-        """Return for each row the number of its shard, an array of int32.
+    def _shards(self, column: Any, version: Any, number: int, rows: Sequence[int]) -> Any:
+        """Return for each of *rows* the number of its shard, an array of int32.
 
-        *column*: names of shards; *version*: the column of versions, None if there is none; *first*: the first row
-        number.
+        *column*: names of shards; *version*: the column of versions, None if there is none. Both are of set *number*.
         """
         import numpy as np
 
-        with schema.value_errors(f"row {first}: this or a later one has no name of a shard", self.table):
+        message = f"row {rows[0]}: this or a later one has no name of a shard" if len(rows) else ""
+        with schema.value_errors(message, self.table):
             name_codes, names = _dictionary_codes(column)
             version_codes, versions = (
                 _dictionary_codes(version) if version is not None else (np.zeros_like(name_codes), [])
@@ -153,21 +225,23 @@ class ShardCatalog:
         )
         numbers = np.empty(len(pairs), np.int32)
         for n in np.argsort(begins).tolist():
-            name, version = divmod(int(pairs[n]), len(versions) + 1)
+            name_code, version_code = divmod(int(pairs[n]), len(versions) + 1)
             numbers[n] = self._number_in_table(
-                names[name - 1] if name else None, versions[version - 1] if version else None, first + int(begins[n])
+                names[name_code - 1] if name_code else None,
+                versions[version_code - 1] if version_code else None,
+                number,
+                rows[int(begins[n])],
             )
         return numbers[inverse]
 
-    def _number_in_table(self, name: object, version: object, row: int) -> int:
-        """Return the number of the shard that the table calls *name*, in this *version*.
-
-        Raises: StorageError with the *row*.
-        """
+    def _number_in_table(self, name: object, version: object, set_number: int, row: int) -> int:
+        """Return the number in the catalog of the shard *name* in this *version*, which *row* has in this set."""
         if not isinstance(name, str) or not name or "\0" in name:
-            raise StorageError(f"row {row}: {schema.SHARD_COLUMN} is not the name of a shard", url=self.table)
+            column = schema.in_set(schema.SHARD_COLUMN, set_number)
+            raise StorageError(f"row {row}: {column} is not the name of a shard", url=self.table)
         if not isinstance(version, str | None):
-            raise StorageError(f"row {row}: {schema.VERSION_COLUMN} is not text", url=self.table)
+            column = schema.in_set(schema.VERSION_COLUMN, set_number)
+            raise StorageError(f"row {row}: {column} is not text", url=self.table)
         number = self._numbers_in_table.get((name, version))
         if number is None:
             try:
@@ -193,7 +267,8 @@ class ShardCatalog:
         if isinstance(cause, StorageError) and is_missing(cause) and self.named_relative[number]:
             return f"; {MOVED_HINT}"
         changed = not isinstance(cause, StorageError) or isinstance(cause, ChangedError | NotFoundError)
-        return f"; {UPDATE_ADVICE}" if changed else ""
+        advice = REJOIN_ADVICE if self.is_joined else UPDATE_ADVICE
+        return f"; {advice}" if changed else ""
 
 
 def _dictionary_codes(column: Any) -> tuple[Any, list[object]]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from tartools.samples.batch import Batch, SampleColumns
 from tartools.samples.fieldcolumns import Combination, FieldColumn
@@ -19,6 +19,10 @@ from tartools.samples.sample import failure_of
 from tartools.samples.values import as_text
 from tartools.tables import schema
 from tartools.tar import BLOCK, Member
+
+if TYPE_CHECKING:
+    from tartools.tables.extents import Extents
+    from tartools.tables.listed import TableColumns
 
 PICTURE_COLUMNS = ("width", "height", "format", "broken")  # columns of a table for each field of pictures
 NO_OFFSET = 1 << 62  # offset of a member that a sample lacks
@@ -47,10 +51,10 @@ class ListedPlaces(NamedTuple):
         return self._replace(**{name: rows[low:high] for name, rows in self._asdict().items() if name != "fields"})
 
 
-def places_of(columns: SampleColumns, begins: Any, ends: Any) -> ListedPlaces | None:
+def places_of(columns: "TableColumns") -> ListedPlaces | None:
     """Return the places of the members of the samples that *columns* list; None if the table does not list them.
 
-    *begins*, *ends*: arrays of int64, the extent of each sample in its shard. Also None if the key of a sample is null.
+    Also None if the key of a sample is null.
     Raises: StorageError if offsets and sizes in the table are not whole numbers, or keys are not text.
     """
     import numpy as np
@@ -59,6 +63,30 @@ def places_of(columns: SampleColumns, begins: Any, ends: Any) -> ListedPlaces | 
     if members is None:
         return None
     fields, offsets, sizes = members
+    offsets = np.where(offsets < 0, NO_OFFSET, offsets)
+    orders, described = [], True
+    for number, extents in enumerate(columns.extents.sets, 1):
+        part = columns.members_in_set(number)
+        assert part is not None  # `members` has returned those of all sets
+        order, fills_extent = _order_in_extents(*part[1:], extents)
+        described &= fills_extent
+        numbers = np.array([*(fields.index(name) for name in part[0]), -1])  # the last is for -1, an absent field
+        orders.append(numbers[order])
+    order = np.concatenate(orders, axis=1)
+    if len(orders) > 1:
+        order = np.take_along_axis(order, np.argsort(order < 0, axis=1, kind="stable"), axis=1)
+    return ListedPlaces(fields, offsets, sizes, order, described)
+
+
+def _order_in_extents(offsets: Any, sizes: Any, extents: "Extents") -> tuple[Any, Any]:
+    """Return the fields of each sample in the order of the archive, and True where they fill its extent.
+
+    *offsets* and *sizes*: of payloads in one set of shards, with a row for each sample, a column for each field. The
+    order has numbers of fields, then -1.
+    """
+    import numpy as np
+
+    begins, ends = extents.begins, extents.ends
     no_repeated_field = (offsets >= -1).all(axis=1)
     offsets = np.where(offsets < 0, NO_OFFSET, offsets)
     order = np.argsort(offsets, axis=1, kind="stable")
@@ -71,13 +99,12 @@ def places_of(columns: SampleColumns, begins: Any, ends: Any) -> ListedPlaces | 
     count = (~absent).sum(axis=1)
     headers = starts - np.concatenate([begins[:, None], stops[:, :-1]], axis=1)
     sound = absent | ((headers >= BLOCK) & (headers % BLOCK == 0))
-    last = stops[np.arange(len(stops)), np.maximum(count, 1) - 1] if len(fields) else begins
-    described = no_repeated_field & sound.all(axis=1) & (count > 0) & (last == ends)
-    return ListedPlaces(fields, offsets, sizes, np.where(absent, -1, order), described)
+    last = stops[np.arange(len(stops)), np.maximum(count, 1) - 1] if offsets.shape[1] else begins
+    fills_extent = no_repeated_field & sound.all(axis=1) & (count > 0) & (last == ends)
+    return np.where(absent, -1, order), fills_extent | ((count == 0) & (ends == 0))
 
 
 def _padded(sizes: Any) -> Any:
-    """Return the array *sizes*, of bytes, rounded up to whole blocks of the archive."""
     return (sizes + (BLOCK - 1)) // BLOCK * BLOCK
 
 

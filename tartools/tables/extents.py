@@ -7,12 +7,17 @@ Row n of `Extents` is the sample in bytes `begins[n]` to `ends[n]` of the shard 
     numbers  0     0     0       7
     bytes    |--0--|--1--|       |--3--|
                          |--2--|         <- 0, 1 and 2 are adjacent: one of `runs`, read together
+
+Rows of a joined table have extents in several sets of shards: `others` are those in the second and further sets.
+`parts` is the same as one list, in the order in which the members of a copy would be:
+
+    set 1   |--0--|--1--|           set 2   |-1-|-0-|            parts   0 of 1, 0 of 2, 1 of 1, 1 of 2
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -30,7 +35,8 @@ class Extents:
     """Extents of rows of the table: numpy arrays of shard numbers (int32), and of begins and ends (int64).
 
     *keys* is None if keys are not compared. Row numbers in the table begin with *first* and ascend by one,
-    unless *rows* has the row numbers.
+    unless *rows* has the row numbers. *others*: extents of the same rows in further sets of shards, without keys
+    and row numbers; begin and end are 0 where a sample has no part in that set.
     """
 
     first: int
@@ -39,23 +45,66 @@ class Extents:
     ends: Any
     keys: list[bytes] | None = None
     rows: Any = None
+    others: tuple[Extents, ...] = ()
 
     def __len__(self) -> int:
         return len(self.begins)
 
     @property
+    def sizes(self) -> Any:
+        """The bytes of each sample, in all sets."""
+        sizes = self.ends - self.begins
+        for other in self.others:
+            sizes = sizes + (other.ends - other.begins)
+        return sizes
+
+    @property
     def size(self) -> int:
         """The sum of the sizes of all samples, in bytes."""
-        return int((self.ends - self.begins).sum())
+        return int(self.sizes.sum())
+
+    @property
+    def sets(self) -> tuple[Extents, ...]:
+        """The extents in each set of shards, from the first on, each with the keys and row numbers."""
+        return replace(self, others=()), *(replace(one, keys=self.keys, rows=self.rows) for one in self.others)
+
+    @property
+    def parts(self) -> Extents:
+        """The parts of all samples, each as a row of its own, sample by sample; absent parts are left out."""
+        return self.parts_and_sets()[0] if self.others else self
+
+    def parts_and_sets(self) -> tuple[Extents, Any, Any]:
+        """Return `parts`, and for each part the index of its sample, and that of its set, from 0 on."""
+        import numpy as np
+
+        sets = (self, *self.others)
+        columns = ([one.numbers for one in sets], [one.begins for one in sets], [one.ends for one in sets])
+        numbers, begins, ends = (np.stack(column, axis=1).ravel() for column in columns)
+        present = np.flatnonzero(ends)
+        samples, set_indexes = np.divmod(present, len(sets))
+        keys = None if self.keys is None else [self.keys[sample] for sample in samples.tolist()]
+        rows = self.first + samples if self.rows is None else self.rows[samples]
+        extents = Extents(self.first, numbers[present], begins[present], ends[present], keys, rows)
+        return extents, samples, set_indexes
+
+    def with_parts(self, masks: Sequence[Any]) -> Extents:
+        """Return the same rows with a part in a set only where its mask, one of *masks* for each set, is True."""
+        import numpy as np
+
+        first, *others = (
+            replace(one, begins=np.where(mask, one.begins, 0), ends=np.where(mask, one.ends, 0))
+            for one, mask in zip((self, *self.others), masks, strict=True)
+        )
+        return replace(first, others=tuple(others))
 
     def bounds(self) -> Any:
         """Return an array: where each sample begins if the bytes of all are joined in order, then their total size."""
         import numpy as np
 
-        return np.concatenate(([0], (self.ends - self.begins).cumsum()))
+        return np.concatenate(([0], self.sizes.cumsum()))
 
     def runs(self) -> Any:
-        """Return the indexes at which runs of adjacent rows begin; the first one is 0."""
+        """Return the indexes at which runs of rows that are adjacent in the first set begin; the first one is 0."""
         import numpy as np
 
         is_begin = (self.begins[1:] != self.ends[:-1]) | (self.numbers[1:] != self.numbers[:-1])
@@ -78,19 +127,21 @@ class Extents:
             self.ends[low:high],
             None if self.keys is None else self.keys[low:high],
             None if self.rows is None else self.rows[low:high],
+            tuple(other.part(low, high) for other in self.others),
         )
 
-    def take(self, numbers: Sequence[int]) -> Extents:
-        """Return the extents at the indexes *numbers*, in that order."""
+    def take(self, indexes: Any) -> Extents:
+        """Return the extents at these *indexes*, a list or an array, in that order."""
         import numpy as np
 
-        indexes = np.array(numbers, np.int64)
-        keys = None if self.keys is None else [self.keys[number] for number in numbers]
-        rows = self.first + indexes if self.rows is None else self.rows[indexes]
-        return Extents(self.first, self.numbers[indexes], self.begins[indexes], self.ends[indexes], keys, rows)
+        chosen = np.asarray(indexes, np.int64)
+        keys = None if self.keys is None else [self.keys[index] for index in chosen.tolist()]
+        rows = self.first + chosen if self.rows is None else self.rows[chosen]
+        others = tuple(other.take(chosen) for other in self.others)
+        return Extents(self.first, self.numbers[chosen], self.begins[chosen], self.ends[chosen], keys, rows, others)
 
     def place(self, index: int) -> tuple[int, int, int]:
-        """Return (shard number, begin, end) of the sample at *index*."""
+        """Return (shard number, begin, end) of the sample at *index*, in the first set of shards."""
         return int(self.numbers[index]), int(self.begins[index]), int(self.ends[index])
 
 
@@ -107,19 +158,32 @@ class SampleBytes(NamedTuple):
     `bounds`: offsets in one file or buffer at which the samples begin, then the end of the last one.
     `stream`: returns a stream that begins with the sample at an index of *rows*.
     `is_streamed`: True for one sample that a server sends while it is parsed; errors of that stream name no row.
+    `data`: all bytes, joined, if they are in memory; else None.
     """
 
     rows: Extents
     bounds: list[int]
     stream: Callable[[int], Stream]
     is_streamed: bool = False
+    data: memoryview | None = None
 
     @classmethod
     def in_memory(cls, rows: Extents, data: bytes | memoryview) -> SampleBytes:
         """Return the `SampleBytes` of *rows*; *data*: the bytes of all their samples, joined in order."""
         bounds: list[int] = rows.bounds().tolist()
         view = memoryview(data)
-        return cls(rows, bounds, lambda index: Pushed(None, view[bounds[index] :]))
+        return cls(rows, bounds, lambda index: Pushed(None, view[bounds[index] :]), data=view)
+
+
+def interleave(is_second: Any, sizes: Any, first: memoryview, second: memoryview) -> bytes:
+    """Return parts, in order, joined: each is the next *sizes* bytes of *second* where *is_second*, else of *first*."""
+    positions = [0, 0]
+    pieces = []
+    for source, size in zip(is_second.tolist(), sizes.tolist(), strict=True):
+        begin = positions[source]
+        positions[source] = begin + size
+        pieces.append((second if source else first)[begin : begin + size])
+    return b"".join(pieces)
 
 
 def raw_keys(column: Any, first: int, url: str) -> list[Any]:

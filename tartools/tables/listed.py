@@ -57,8 +57,9 @@ class TableColumns:
     def values(self, name: str) -> Sequence[Any] | None:
         """Return the value of the column *name* for each row: str, int, float, bool, list or dict; None for null.
 
-        `__key__`, `__shard__` and `__size__` are those of the samples: text, the URL to show, bytes. The result is None
-        if the rows do not have the column, or if the key of some sample is null.
+        `__key__`, `__shard__` and `__size__` are those of the samples: text, the URL to show (in a joined table that of
+        the first set), bytes. The result is None if the rows do not have the column, or if the key of some sample is
+        null.
         """
         if name not in self._values_by_name:
             column = self.column(schema.BEGIN_COLUMN if name == "__size__" else name)
@@ -70,25 +71,30 @@ class TableColumns:
     def members(self) -> tuple[list[str], Any, Any] | None:
         """Return (fields, offsets, sizes): two arrays with a row for each sample and a column for each field, in bytes.
 
-        An offset is -1 where the sample lacks the field, and -2 where it has it twice, so that it is unknown. None if
-        the table does not list fields.
+        An offset is -1 where the sample lacks the field, and -2 where it has it twice, so that it is unknown. In a
+        joined table it is a byte of the shard that has the field. None if the table does not list fields.
         """
+        members_by_set = [self.members_in_set(number) for number in schema.sets_in(self.names)]
+        return None if None in members_by_set else merge_columns([one for one in members_by_set if one is not None])
+
+    def members_in_set(self, number: int) -> tuple[list[str], Any, Any] | None:
+        """Return what `members` returns, for the parts of the samples in set *number* of shards."""
         import numpy as np
 
         from tartools.tables.extents import whole_numbers
 
-        column = self.column(schema.MEMBERS_COLUMN)
+        column = self.column(schema.in_set(schema.MEMBERS_COLUMN, number))
         if column is None or self.fields is None:
             return None
         places = column.flatten()
         offsets, sizes = np.empty((2, len(self), len(places)), np.int64)
-        for number, place in enumerate(places):
-            with schema.value_errors(f"{schema.MEMBERS_COLUMN}: not all offsets and sizes are numbers", self.url):
+        for index, place in enumerate(places):
+            with schema.value_errors("__members__: not all offsets and sizes are numbers", self.url):
                 (offset, has_offset), (size, has_size) = map(whole_numbers, place.flatten())
-            offsets[:, number] = np.where(
+            offsets[:, index] = np.where(
                 np.asarray(place.is_valid()), np.where(has_offset, offset, schema.REPEATED_OFFSET), schema.ABSENT_OFFSET
             )
-            sizes[:, number] = np.where(has_size, size, 0)
+            sizes[:, index] = np.where(has_size, size, 0)
         return [field.name for field in column.type], offsets, sizes
 
     def lacks(self, field: str) -> bool:
@@ -115,9 +121,8 @@ class TableColumns:
         return self._catalog.urls, self.extents.numbers
 
     def _values(self, name: str, column: Any) -> Sequence[Any]:
-        """Return the items of *column*, the Arrow array of `values(name)`, as values of Python."""
         if name == "__size__":
-            return (self.extents.ends - self.extents.begins).tolist()  # type: ignore[no-any-return]
+            return self.extents.sizes.tolist()  # type: ignore[no-any-return]
         if name == schema.SHARD_COLUMN:
             numbers = self.extents.numbers.tolist()
             urls_by_number = {number: shown(self._catalog.urls[number]) for number in set(numbers)}
@@ -186,20 +191,25 @@ class ListedBatch(Batch):
 
     def stored(self) -> int:
         """Return the bytes that the samples take in their shards."""
-        return int((self.columns.extents.ends - self.columns.extents.begins).sum())
+        return self.columns.extents.size
 
     def stored_by_shard(self) -> dict[str, list[int]]:
-        """Return [number of samples, bytes] by the URL of each shard, in order of appearance."""
+        """Return [number of samples, bytes] by the URL of each shard, set by set, in order of appearance.
+
+        A sample of a joined table counts in a shard of each set that it has a part in.
+        """
         import numpy as np
 
-        urls, numbers = self.columns.shards()
-        sizes = self.columns.extents.ends - self.columns.extents.begins
+        urls, _ = self.columns.shards()
         totals: dict[str, list[int]] = {}
-        for first in np.sort(np.unique(numbers, return_index=True)[1]).tolist():
-            url, mask = urls[numbers[first]], numbers == numbers[first]
-            shard_totals = totals.setdefault(url, [0, 0])
-            shard_totals[0] += int(mask.sum())
-            shard_totals[1] += int(sizes[mask].sum())
+        for one in self.columns.extents.sets:
+            present = np.flatnonzero(one.ends)
+            numbers, sizes = one.numbers[present], (one.ends - one.begins)[present]
+            for first in np.sort(np.unique(numbers, return_index=True)[1]).tolist():
+                url, mask = urls[numbers[first]], numbers == numbers[first]
+                shard_totals = totals.setdefault(url, [0, 0])
+                shard_totals[0] += int(mask.sum())
+                shard_totals[1] += int(sizes[mask].sum())
         return totals
 
     def combinations(self) -> list[Combination]:
@@ -221,8 +231,7 @@ class ListedBatch(Batch):
         from tartools.tables.described import places_of
         from tartools.tables.extents import runs_of_equal
 
-        extents = self.columns.extents
-        places = places_of(self.columns, extents.begins, extents.ends)
+        places = places_of(self.columns)
         if places is None:
             yield from self.batches()
             return
@@ -270,6 +279,30 @@ class ListedBatch(Batch):
         """Add samples number *first* to *last* (exclusive) to *writer*."""
         for sample in islice(self, first, last):
             sample.write_to(writer)
+
+
+def merge_columns(members_by_set: Sequence[tuple[list[str], Any, Any]]) -> tuple[list[str], Any, Any]:
+    """Return fields, offsets and sizes of samples with parts in several sets, each field once.
+
+    *members_by_set*: what `TableColumns.members_in_set` returns, for each set. A sample has a field in one set at most.
+    """
+    import numpy as np
+
+    if len(members_by_set) == 1:
+        return members_by_set[0]
+    columns: dict[str, tuple[Any, Any]] = {}
+    for fields, offsets, sizes in members_by_set:
+        for number, name in enumerate(fields):
+            at, size = offsets[:, number], sizes[:, number]
+            if name in columns:
+                before, size_before = columns[name]
+                absent = before == schema.ABSENT_OFFSET
+                at, size = np.where(absent, at, before), np.where(absent, size, size_before)
+            columns[name] = at, size
+    count = len(members_by_set[0][1])
+    empty = np.empty((count, 0), np.int64)
+    offsets, sizes = (np.stack([pair[n] for pair in columns.values()], axis=1) if columns else empty for n in (0, 1))
+    return list(columns), offsets, sizes
 
 
 def column_names(columns: Iterable[Column]) -> list[str]:
@@ -369,7 +402,6 @@ def json_getter(column: Column, *, verbatim: bool) -> Getter:
     """
 
     def value(sample: Sample, index: int) -> object:
-        """Return the value for *sample*, with *index* for INDEX; ABSENT_VALUE if there is none."""
         match = lookup(sample, column, index, verbatim=verbatim)
         return ABSENT_VALUE if match is None else match[0]
 

@@ -37,11 +37,15 @@ class LocalShards:
     def read(self, rows: Extents) -> Generator[SampleBytes, None, None]:
         """Yield the bytes of the samples of *rows*, in order, in parts.
 
-        Runs of small samples come in memory, large samples and runs as streams of the file.
+        Runs of small samples come in memory, large samples and runs as streams of the file. Samples with parts in
+        several sets come in memory: they are up to 1 MiB.
         Raises: StorageError, with the row, if a shard has changed or is truncated.
         """
         import numpy as np
 
+        if rows.others:
+            yield from self._read_small(rows)
+            return
         edges = np.append(rows.runs(), len(rows))
         sizes = rows.ends[edges[1:] - 1] - rows.begins[edges[:-1]]
         large = sizes > MAX_RUN_BYTES
@@ -84,6 +88,7 @@ class LocalShards:
         """Return the bytes of *rows*, joined, in the buffer *room* if given; None if a shard is truncated."""
         import numpy as np
 
+        rows = rows.parts
         first = rows.runs()
         last = np.append(first[1:], len(rows)) - 1
         row_numbers = rows.first + first if rows.rows is None else rows.rows[first]
@@ -121,10 +126,6 @@ class LocalShards:
         return self.open_files.file(int(rows.numbers[index]), partial(self._open, rows, index))
 
     def _open(self, rows: Extents, index: int) -> io.FileIO:
-        """Open the shard of row *index* of *rows*.
-
-        Raises: RowError if it can't be read in parts, or has another version than in the table.
-        """
         number = int(rows.numbers[index])
         url = self._catalog.urls[number]
         try:
@@ -142,6 +143,7 @@ class LocalShards:
 
     def truncated_error(self, rows: Extents) -> StorageError:
         """Return the error that a shard ends before the sample does, for the first of *rows* for which that is so."""
+        rows = rows.parts
         short = (n for n, end in enumerate(rows.ends.tolist()) if end > size_of(self.file(rows, n)))
         return self._catalog.failure(rows, next(short, 0), "the shard ends before this sample does")
 

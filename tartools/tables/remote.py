@@ -70,7 +70,7 @@ def spans(rows: Extents, max_requests: int) -> list[Span]:
 class _Transfer:
     """The requests for the bytes of *rows*, and the buffer that they fill.
 
-    `data`: the buffer, *room* if given; the sample at index n begins at `bounds[n]`.
+    `data`: the buffer, *room* if given; the part at index n of the `parts` of *rows* begins at `bounds[n]`.
     `spans`: the requests, split so that *max_requests* can run in parallel.
     `answers`: a function for each request that waits for it. `is_cancelled`: True if requests that wait shall do
     nothing.
@@ -80,10 +80,12 @@ class _Transfer:
         import numpy as np
 
         self.rows = rows
-        self.bounds: list[int] = rows.bounds().tolist()
+        self.parts = rows.parts
+        self.bounds: list[int] = self.parts.bounds().tolist()
+        size = self.bounds[-1]
         # pages are cleared by the threads, as bytes come; `np.empty` asks for huge ones, which can take longer
-        self.data: Any = np.frombuffer(mmap(-1, self.bounds[-1]), np.uint8) if room is None else room
-        self.spans = spans(rows, max_requests)
+        self.data: Any = np.frombuffer(mmap(-1, size or 1), np.uint8)[:size] if room is None else room
+        self.spans = spans(self.parts, max_requests)
         self.answers: list[Callable[[], object]] = []  # for each span, once it was requested
         self.is_cancelled = False
 
@@ -110,11 +112,12 @@ class RemoteShards:
         """Yield the bytes of the samples of *rows*, in order, in memory, window by window.
 
         Up to three are requested ahead. A window has up to 32 MiB; a sample above 16 MiB that has one to itself is a
-        stream. Raises: StorageError, with the row.
+        stream, unless it has parts in several sets, which are up to 16 MiB together. Raises: StorageError, with the
+        row.
         """
         waiting: deque[_Transfer] = deque()
         for part in rows.windows(self._window):
-            large = len(part) == 1 and int(part.ends[0] - part.begins[0]) > MAX_SAMPLE_IN_WINDOW
+            large = len(part) == 1 and part.size > MAX_SAMPLE_IN_WINDOW
             if not large:
                 waiting.append(_Transfer(part, None, max(self._at_once // MAX_WINDOWS_AHEAD, 1)))
                 self._request(waiting[-1])
@@ -154,7 +157,7 @@ class RemoteShards:
             try:
                 answer()
             except TarToolsError as error:
-                raise self._catalog.failure(transfer.rows, min(span.indexes), error) from error
+                raise self._catalog.failure(transfer.parts, min(span.indexes), error) from error
         return transfer.data
 
     def _fill(self, transfer: _Transfer, span: Span) -> None:
@@ -164,7 +167,7 @@ class RemoteShards:
         """
         if transfer.is_cancelled:
             return
-        rows, bounds, room = transfer.rows, transfer.bounds, memoryview(transfer.data)
+        rows, bounds, room = transfer.parts, transfer.bounds, memoryview(transfer.data)
         first, last = span.indexes[0], span.indexes[-1]
         row_slice = slice(first, last + 1)
         url, version = self._catalog.urls[span.number], self._version(span.number)
@@ -185,7 +188,6 @@ class RemoteShards:
         streams = ExitStack()
 
         def stream_of(_index: int) -> RangedInput:
-            """Open a stream of the bytes of the sample, in ranges; the index is not used, since there is one sample."""
             version = self._version(number)
             size, tag = size_in_version(version), version.partition(" ")[2]
             source, first = object_at(self._catalog.urls[number]), min(RANGE_BYTES, end - begin)

@@ -1,5 +1,9 @@
 """Recognize a table by its name or magic; its columns, their types, and the names of shards in it.
 
+A joined table lists samples whose fields are in several sets of shards. Set 1 has the columns `__shard__`,
+`__version__`, `__begin__`, `__end__` and `__members__`; set 2 has `__shard_2__` and so on. Null means that the sample
+has no part in that set. The parts of a sample, one after the other, are the members that a copy of it would have.
+
 All data needed for reading is in columns, because SQL engines drop the metadata of a file. The type of a column of
 values depends on all its values: a type of JSON, for lists and objects too, or text for values of several types.
 """
@@ -7,7 +11,7 @@ values depends on all its values: a type of JSON, for lists and objects too, or 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -77,7 +81,6 @@ def arrow() -> Any:
 
 
 def _missing() -> StorageError:
-    """Return the error that pyarrow is not installed, with the command that installs it."""
     return StorageError(f"Parquet files need pyarrow: {how_to_install('pyarrow')}")
 
 
@@ -158,23 +161,55 @@ def _refusal(name: str, folder: str) -> str:
 
 
 def _shard_url(name: str, folder: str) -> str:
-    """Return the URL of the shard *name*: as it is if absolute or with a scheme, else below *folder*."""
     return name if Url(name).scheme or os.path.isabs(name) else folder + name
 
 
 # ---- columns that tartools needs ----
 
 
-def own_types() -> dict[str, Any]:
-    """Return name and Arrow type of the columns that all unified rows have, in order: shard, index, key, begin, end."""
+def in_set(column: str, number: int) -> str:
+    """Return the name that *column*, such as `__shard__`, has for set *number* of a joined table; 1 is the first set.
+
+    >>> in_set("__shard__", 1), in_set("__shard__", 2)
+    ('__shard__', '__shard_2__')
+    """
+    return column if number == 1 else f"{column[:-2]}_{number}__"
+
+
+def sets_in(columns: Collection[str]) -> range:
+    """Return the numbers of the sets of shards in a table with these *columns*; one set if it is not a joined table.
+
+    >>> sets_in(["__shard__", "__shard_2__", "__end_2__"])
+    range(1, 3)
+    """
+    number = 1
+    while in_set(SHARD_COLUMN, number + 1) in columns:
+        number += 1
+    return range(1, number + 1)
+
+
+def location_columns(columns: Collection[str]) -> list[str]:
+    """Return those of *columns* from which samples are found and verified: the key, and the columns of each set."""
+    names = (SHARD_COLUMN, VERSION_COLUMN, BEGIN_COLUMN, END_COLUMN, MEMBERS_COLUMN)
+    wanted = [KEY_COLUMN, *(in_set(name, number) for number in sets_in(columns) for name in names)]
+    return [name for name in wanted if name in columns]
+
+
+def own_types(sets: Iterable[int] = (1,)) -> dict[str, Any]:
+    """Return name and Arrow type of the columns that all unified rows have, in order: shard, index, key, begin, end.
+
+    *sets*: numbers of the sets of shards; of further ones, shard, begin and end follow.
+    """
     pa = arrow()
-    return {
+    types = {
         SHARD_COLUMN: pa.int32(),
         INDEX_COLUMN: pa.uint64(),
         KEY_COLUMN: pa.string(),
         BEGIN_COLUMN: pa.uint64(),
         END_COLUMN: pa.uint64(),
     }
+    of_sets = (SHARD_COLUMN, BEGIN_COLUMN, END_COLUMN)
+    return types | {in_set(name, number): types[name] for number in sets for name in of_sets}
 
 
 def place_type() -> Any:
@@ -188,21 +223,37 @@ def is_place(kind: Any) -> bool:
     return arrow().types.is_struct(kind) and [field.name for field in kind] == ["offset", "size"]
 
 
-def members_column(fields: Sequence[str]) -> list[tuple[str, Any]]:
-    """Return [(name, Arrow type)] of the column of the extents of *fields*.
+def members_column(fields: Sequence[str], number: int = 1) -> list[tuple[str, Any]]:
+    """Return [(name, Arrow type)] of the column of the extents of *fields* in set *number*.
 
     [] without fields: Parquet has no empty structs.
     """
-    return [(MEMBERS_COLUMN, arrow().struct([(field, place_type()) for field in fields]))] if fields else []
+    column = in_set(MEMBERS_COLUMN, number)
+    return [(column, arrow().struct([(field, place_type()) for field in fields]))] if fields else []
+
+
+def fields_in_set(unified_schema: Any, number: int) -> list[str]:
+    """Return the fields of samples in set *number* in the unified schema *unified_schema*."""
+    column = in_set(MEMBERS_COLUMN, number)
+    return [field.name for field in unified_schema.field(column).type] if column in unified_schema.names else []
 
 
 def fields_of(unified_schema: Any) -> list[str]:
-    """Return the fields that the column of members in *unified_schema* lists; [] without this column."""
-    return (
-        [field.name for field in unified_schema.field(MEMBERS_COLUMN).type]
-        if MEMBERS_COLUMN in unified_schema.names
-        else []
-    )
+    """Return the fields that the columns of members in *unified_schema* list, of all sets; [] without such columns."""
+    sets = sets_in(unified_schema.names)
+    return list(dict.fromkeys(field for number in sets for field in fields_in_set(unified_schema, number)))
+
+
+def listed_fields(table_schema: Any, number: int) -> list[str] | None:
+    """Return the fields that samples may have in set *number* of a table with *table_schema*; None if unknown."""
+    column = in_set(MEMBERS_COLUMN, number)
+    if column not in table_schema.names:
+        return None
+    kind = table_schema.field(table_schema.names.index(column)).type
+    if not arrow().types.is_struct(kind) or not all(is_place(field.type) for field in kind):
+        return None
+    fields = [field.name for field in kind]
+    return fields if len(fields) < MAX_FIELDS_LISTED and "\ufffd" not in "".join(fields) else None
 
 
 # ---- types of values ----
@@ -289,10 +340,6 @@ def join_types(first: Any, second: Any) -> Any:
 
 
 def _join_types(first: Any, second: Any) -> Any:
-    """Return the Arrow type for the values of both types, as `join_types` does.
-
-    Raises: _MixedError if only text can.
-    """
     pa = arrow()
     is_a, both = pa.types, (first, second)
     if first == second or is_a.is_null(second):
@@ -324,7 +371,6 @@ def stored_type(kind: Any) -> Any:
 
 
 def _stored_or_raise(kind: Any) -> Any:
-    """Return *kind* with text in place of null, in lists and objects too. Raises: _MixedError for an empty object."""
     pa = arrow()
     if pa.types.is_list(kind):
         return pa.list_(_stored_or_raise(kind.value_type))

@@ -54,15 +54,9 @@ class ParquetSource:
 
     @cached_property
     def fields(self) -> list[str] | None:
-        """The fields that samples may have; None if the table does not list them all."""
-        arrow_schema = self.parquet.schema_arrow
-        if schema.MEMBERS_COLUMN not in arrow_schema.names:
-            return None
-        kind = arrow_schema.field(arrow_schema.names.index(schema.MEMBERS_COLUMN)).type
-        if not schema.arrow().types.is_struct(kind) or not all(schema.is_place(field.type) for field in kind):
-            return None
-        fields = [field.name for field in kind]
-        return fields if len(fields) < schema.MAX_FIELDS_LISTED and "\ufffd" not in "".join(fields) else None
+        """The fields that samples may have, in all sets of shards; None if the table does not list them all."""
+        by_set = [schema.listed_fields(self.parquet.schema_arrow, number) for number in schema.sets_in(self.names)]
+        return None if None in by_set else list(dict.fromkeys(name for names in by_set for name in names or ()))
 
     def batches(
         self, columns: Sequence[str], max_rows: int = TABLE_READ_ROWS, groups: Sequence[int] | None = None

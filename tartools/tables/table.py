@@ -3,145 +3,25 @@
 from __future__ import annotations
 
 import operator
-import os
-import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Any, overload
 
 from tartools import storage
 from tartools.errors import StorageError, TarFormatError
-from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.storage import seekable
 from tartools.storage.url import Name, name_of
 from tartools.tables import schema, source
-from tartools.tables.catalog import ShardCatalog
-from tartools.tables.extents import UNKNOWN_KEY, Extents, key_checksums, raw_keys
-from tartools.tables.verified import VerifiedReader
-from tartools.tar.groups import Need
+from tartools.tables.extents import UNKNOWN_KEY, raw_keys
+from tartools.tables.locations import RowLocations
 
 if TYPE_CHECKING:
     import numpy as np
 
     from tartools.tables.bulk import Bulk, GetBuffer
 
-LOCATION_COLUMNS = (
-    schema.SHARD_COLUMN,
-    schema.VERSION_COLUMN,
-    schema.KEY_COLUMN,
-    schema.BEGIN_COLUMN,
-    schema.END_COLUMN,
-    schema.MEMBERS_COLUMN,
-)
 ROWS_IN_BATCH = 1 << 16  # rows
-HASHED_ROWS_IN_CHUNK = 1 << 20  # rows that are hashed together
 MAX_COMPARED_ROWS = 1 << 20  # whose keys are compared to find samples that were torn
-
-
-class RowLocations:
-    """The extents of the samples of some rows, from row *first* of the file on. Opens shards when needed.
-
-    *key_checksums*, from `extents.key_checksums`: compared with the keys of samples read; UNKNOWN_KEY equals any.
-    Threads, and forks, may use it. The shards of *extents* have numbers in *catalog*.
-    """
-
-    def __init__(self, catalog: ShardCatalog, extents: Extents, key_checksums: Any, first: int = 0) -> None:
-        self.extents = extents
-        self.key_checksums = key_checksums
-        self.first = first
-        self.catalog = catalog
-        self._reader: tuple[int, VerifiedReader] | None = None  # and the process that opened them
-
-    @classmethod
-    def of(cls, url: str, batches: Iterable[Any], count: int, first: int = 0) -> RowLocations:
-        """Return the locations of the *count* rows of *batches*, which begin with row *first* of the file."""
-        import numpy as np
-
-        catalog, at = ShardCatalog(url), 0
-        columns: Any = [np.empty(count, kind) for kind in (np.int32, np.int64, np.int64, np.uint32)]
-        for batch in batches:
-            extents = catalog.extents(batch, first + at)
-            sums = UNKNOWN_KEY if extents.keys is None else key_checksums(extents.keys)
-            for column, part in zip(columns, (extents.numbers, extents.begins, extents.ends, sums), strict=True):
-                column[at : at + len(extents)] = part
-            at += len(extents)
-        return cls(catalog, Extents(first, *columns[:3]), columns[3], first)
-
-    def take(self, rows: Any) -> RowLocations:
-        """Return the locations at the indexes *rows*, in that order."""
-        extents = self.extents
-        return RowLocations(
-            self.catalog,
-            Extents(0, extents.numbers[rows], extents.begins[rows], extents.ends[rows]),
-            self.key_checksums[rows],
-        )
-
-    def samples(self, at: Any, rows: Any, keys: list[bytes] | None) -> list[Sample]:
-        """Return the samples at the indexes *at* of these locations. Raises: StorageError if one differs from its row.
-
-        *rows*: their row numbers in the file, for messages. *keys*: their keys, if known, to be compared.
-        """
-        extents = self.extents
-        chosen = Extents(0, extents.numbers[at], extents.begins[at], extents.ends[at], keys, rows)
-        samples = [sample.own() for batch in self._open_reader().samples(chosen) for sample in batch]
-        mismatches = self._mismatches(at, [sample.raw_key for sample in samples])
-        if len(mismatches):
-            message = f"the key of the sample there is {samples[mismatches[0]].key!r}, and that of the row is another"
-            raise self.catalog.failure(chosen, int(mismatches[0]), message)
-        return samples
-
-    def _mismatches(self, at: Any, keys: Sequence[bytes]) -> Any:
-        """Return the indexes of *keys* whose checksums differ from those of the rows *at*; UNKNOWN_KEY equals any."""
-        expected = self.key_checksums[at]
-        return ((expected != key_checksums(keys)) & (expected != UNKNOWN_KEY)).nonzero()[0]
-
-    def bulk(self, at: Any, rows: Any, room_of: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
-        """Return the samples at the indexes *at* as a `Bulk`; None if only `samples` can read them, or has the error.
-
-        *rows*: their row numbers in the file. `room_of(size)` returns the buffer for payloads. *fields*: to read; None:
-        all.
-        """
-        extents = self.extents
-        chosen = Extents(0, extents.numbers[at], extents.begins[at], extents.ends[at], None, rows)
-        bulk = self._open_reader().bulk(chosen, room_of, fields)
-        if bulk is None or len(self._mismatches(at, bulk.keys)):
-            return None
-        bulk.urls = list(map(self.catalog.urls.__getitem__, chosen.numbers.tolist()))
-        return bulk
-
-    def digest(self) -> str:
-        """Return a fingerprint of the rows in their order: shards, versions, extents and checksums of keys."""
-        from hashlib import blake2b
-
-        import numpy as np
-
-        extents, catalog = self.extents, self.catalog
-        folder = schema.folder_of(catalog.table)
-        names = [schema.relative_name(str(url), folder) for url in catalog.urls]
-        shards = [blake2b(repr(shard).encode(), digest_size=8) for shard in zip(names, catalog.versions, strict=True)]
-        shard_digests = np.frombuffer(b"".join(shard.digest() for shard in shards), np.uint64)
-        digest = blake2b(digest_size=16)
-        for low in range(0, len(extents), HASHED_ROWS_IN_CHUNK):
-            chunk = slice(low, low + HASHED_ROWS_IN_CHUNK)
-            for column in (
-                shard_digests[extents.numbers[chunk]],
-                extents.begins[chunk],
-                extents.ends[chunk],
-                self.key_checksums[chunk],
-            ):
-                digest.update(np.ascontiguousarray(column).data)
-        return digest.hexdigest()
-
-    def _open_reader(self) -> VerifiedReader:
-        """Return the reader, with files and connections that belong to this process."""
-        if self._reader is None or self._reader[0] != os.getpid():
-            self._reader = os.getpid(), VerifiedReader(self.catalog, Account(), need=Need.BYTES)
-        return self._reader[1]
-
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        """End the threads that make requests; at interpreter exit they end with it, and modules are gone by then."""
-        if self._reader is not None and not ending() and self._reader[0] == os.getpid():
-            self._reader[1].close()
 
 
 class Table:
@@ -192,13 +72,15 @@ class Table:
         table._set(*state)
         return table
 
-    def _set(self, url: str, arrow_table: Any, rows: Any, version: str, total: int) -> None:
-        """Set the URL, Arrow table or None, chosen rows or None, version of the file, and count of its rows."""
+    def _set(
+        self, url: str, arrow_table: Any, rows: Any, version: str, total: int, fields: Set[str] | None = None
+    ) -> None:
         self._url = url
         self._arrow_table = arrow_table  # a pyarrow.Table, if it is not a file
         self._rows = rows  # numbers of rows of the file, in the order of this table; None: all
         self._version = version  # of the file; "": not opened yet
         self._total = total  # rows of the file
+        self._fields = fields  # see `with_fields`; None: all
         self._places: RowLocations | None = None  # all rows of this table
         self._first_group: RowLocations | None = None  # the first row group that was asked for
         self._digest = ""  # not known yet
@@ -210,7 +92,12 @@ class Table:
         return f"<Table {self._url or 'from arrow'!r} of {len(self)} samples>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Table._of, (self._url, self._arrow_table, self._rows, self._version, self._total)
+        return Table._of, self._state
+
+    @property
+    def _state(self) -> tuple[Any, ...]:
+        """The arguments of `_set`."""
+        return self._url, self._arrow_table, self._rows, self._version, self._total, self._fields
 
     # ---- samples ----
 
@@ -244,7 +131,6 @@ class Table:
         raise KeyError(key)
 
     def _checked(self, row: int) -> int:
-        """Return *row*, with a negative number counted from the end. Raises: IndexError."""
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of a table of {len(self)} rows")
         return row % len(self)
@@ -265,11 +151,10 @@ class Table:
         return np.where(numbers < 0, numbers + len(self), numbers).astype(np.int64)
 
     def _samples(self, rows: Any, keys: list[bytes] | None = None) -> list[Sample]:
-        """Return the samples of *rows*, numbers from 0 on, in order; *keys*, if given, are compared with theirs."""
         if not len(rows):
             return []
         locations, at, row_numbers = self._locate(rows)
-        return locations.samples(at, row_numbers, keys)
+        return locations.samples(at, row_numbers, keys, self._fields)
 
     def bulk(self, rows: Any, room_of: GetBuffer | None = None, fields: Collection[str] | None = None) -> Bulk | None:
         """Return the samples of *rows* as a `Bulk`: for callers that read many at a time.
@@ -282,7 +167,7 @@ class Table:
         if not len(numbers):
             return None
         locations, at, row_numbers = self._locate(numbers)
-        return locations.bulk(at, row_numbers, room_of, fields)
+        return locations.bulk(at, row_numbers, room_of, self._fields if fields is None else fields)
 
     def _locate(self, rows: Any) -> tuple[RowLocations, Any, Any]:
         """Return (locations, indexes, row numbers in the file): the locations include *rows*, at the indexes."""
@@ -308,7 +193,10 @@ class Table:
             for group, first, count in table.groups():
                 if first <= row < first + count:
                     return RowLocations.of(
-                        self._url, table.batches(LOCATION_COLUMNS, ROWS_IN_BATCH, [group]), count, first
+                        self._url,
+                        table.batches(schema.location_columns(table.names), ROWS_IN_BATCH, [group]),
+                        count,
+                        first,
                     )
         raise TarFormatError("this table is damaged: rows are missing", url=self._url)
 
@@ -317,10 +205,26 @@ class Table:
     def places(self) -> tuple[Any, Any, Any]:
         """Return for each row the number of its shard, and the offsets at which its sample begins and ends there.
 
-        Three arrays, which are not to be changed. The shard with number n is item n of `shards()`.
+        Three arrays, which are not to be changed. The shard with number n is item n of `shards()`. In a joined table
+        they are about the first set of shards.
         """
         extents = self._all().extents
         return extents.numbers, extents.begins, extents.ends
+
+    def sizes(self) -> Any:
+        """Return for each row the bytes of its sample in its shards, an array."""
+        return self._all().extents.sizes
+
+    def parts(self, row: int) -> list[tuple[str, str | None, int, int]]:
+        """Return (URL of the shard, its version or None, begin, end) of each part of the sample of *row*.
+
+        One part, unless the table is joined; then of those sets of shards that have it and that `with_fields` reads.
+        """
+        locations = self._all()
+        extents = locations.choose([self._checked(row)], [row], None, self._fields).parts
+        catalog = locations.catalog
+        places = map(extents.place, range(len(extents)))
+        return [(catalog.urls[number], catalog.versions[number], begin, end) for number, begin, end in places]
 
     def shards(self) -> list[str]:
         """Return the URLs of the shards, by their numbers."""
@@ -342,7 +246,7 @@ class Table:
     def _all(self) -> RowLocations:
         """Return the locations of all rows of this table."""
         if self._places is None:
-            locations = RowLocations.of(self._url, self._batches(LOCATION_COLUMNS), self._total)
+            locations = RowLocations.of(self._url, self._batches(None), self._total)
             self._places = locations if self._rows is None else locations.take(self._rows)
         return self._places
 
@@ -390,17 +294,18 @@ class Table:
         """
         import numpy as np
 
-        try:
-            members = self._read([schema.MEMBERS_COLUMN]).column(0)
-        except KeyError:
-            text = f"this table does not say which fields samples have (column {schema.MEMBERS_COLUMN}): "
-            text += "make it by tarindex"
-            raise StorageError(text, url=self._url) from None
         has = np.zeros(len(self), bool)
-        for number, field in enumerate(members.type):
-            if field.name.lower() == name.lower():
-                places = [chunk.flatten()[number] for chunk in members.chunks]
-                has |= np.concatenate([np.asarray(place.is_valid()) for place in places] or [has])
+        for set_number in range(1, len(self._all().extents.others) + 2):
+            column = schema.in_set(schema.MEMBERS_COLUMN, set_number)
+            try:
+                members = self._read([column]).column(0)
+            except KeyError:
+                text = f"this table does not say which fields samples have (column {column}): make it by tarindex"
+                raise StorageError(text, url=self._url) from None
+            for number, field in enumerate(members.type):
+                if field.name.lower() == name.lower():
+                    places = [chunk.flatten()[number] for chunk in members.chunks]
+                    has |= np.concatenate([np.asarray(place.is_valid()) for place in places] or [has])
         return has
 
     @property
@@ -428,9 +333,19 @@ class Table:
         """Return the table of these *rows*, in the given order; a row may be repeated."""
         numbers = self._numbers(rows)
         rows = numbers if self._rows is None else self._rows[numbers]
-        table = Table._of(self._url, self._arrow_table, rows, self._version, self._total)
+        url, arrow_table, _, version, total, fields = self._state
+        table = Table._of(url, arrow_table, rows, version, total, fields)
         if self._places is not None:
             table._places = self._places.take(numbers)
+        return table
+
+    def with_fields(self, names: Iterable[str] | None) -> Table:
+        """Return this table for reading the fields *names*, in any case: None for all.
+
+        Of a joined table, the sets of shards that have none of them are not opened. Samples may have other fields too.
+        """
+        table = Table._of(*self._state[:-1], None if names is None else frozenset(map(str.lower, names)))
+        table._places, table._first_group, table._digest = self._places, self._first_group, self._digest
         return table
 
     def write(self, url: Name, *, force: bool = False) -> None:
@@ -445,7 +360,9 @@ class Table:
         url = name_of(url)
         folder = schema.folder_of(url)
         rows = self._rename_shards(self._read(None), lambda name: schema.relative_name(name, folder))
-        schema.check_names(rows.column(schema.SHARD_COLUMN).unique().to_pylist(), folder)
+        for number in schema.sets_in(rows.column_names):
+            shards = rows.column(schema.in_set(schema.SHARD_COLUMN, number)).unique().to_pylist()
+            schema.check_names(filter(None, shards), folder)
         pa = schema.arrow()
         with (
             storage.writing(url, force) as sink,
@@ -457,8 +374,14 @@ class Table:
 
     def _rename_shards(self, rows: Any, name_of: Any) -> Any:
         """Return *rows* with `name_of(url)` in place of the name of each shard; `url` is its resolved URL."""
+        for number in schema.sets_in(rows.column_names):
+            rows = self._rename_column(rows, schema.in_set(schema.SHARD_COLUMN, number), name_of)
+        return rows
+
+    def _rename_column(self, rows: Any, column_name: str, name_of: Any) -> Any:
+        """Return *rows* with `name_of(url)` in place of each name in the column *column_name*: see `_rename_shards`."""
         pa = schema.arrow()
-        column = rows.column(schema.SHARD_COLUMN)
+        column = rows.column(column_name)
         encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         chunks = encoded.unify_dictionaries().chunks
         old_names = chunks[0].dictionary.cast(pa.string()).to_pylist() if chunks else ()
@@ -466,23 +389,29 @@ class Table:
         names = pa.array([name and name_of(schema.resolve(name, folder)) for name in old_names], pa.string())
         arrays = [pa.DictionaryArray.from_arrays(chunk.indices.cast(pa.int32()), names) for chunk in chunks]
         shard_column = pa.chunked_array(arrays, pa.dictionary(pa.int32(), pa.string()))
-        return rows.set_column(rows.column_names.index(schema.SHARD_COLUMN), schema.SHARD_COLUMN, shard_column)
+        return rows.set_column(rows.column_names.index(column_name), column_name, shard_column)
 
     # ---- the file ----
 
-    def _batches(self, names: Sequence[str]) -> Iterator[Any]:
-        """Yield the columns *names* of all rows of the file. Raises: StorageError if the first one is absent."""
-        missing = StorageError(f"this table has no column {names[0]}", url=self._url)
+    def _batches(self, names: Sequence[str] | None) -> Iterator[Any]:
+        """Yield the columns *names* of all rows of the file, in record batches; None: the columns of locations.
+
+        Raises: StorageError if the first of *names* is missing.
+        """
         if self._arrow_table is not None:
-            existing = [name for name in names if name in self._arrow_table.column_names]
-            if names[0] not in existing:
-                raise missing
-            yield from self._arrow_table.select(existing).to_batches(ROWS_IN_BATCH)
+            existing = self._arrow_table.column_names
+            yield from self._arrow_table.select(self._existing(names, existing)).to_batches(ROWS_IN_BATCH)
             return
         with self._open() as table:
-            if names[0] not in table.names:
-                raise missing
-            yield from table.batches(names, ROWS_IN_BATCH)
+            yield from table.batches(self._existing(names, table.names), ROWS_IN_BATCH)
+
+    def _existing(self, names: Sequence[str] | None, columns: Sequence[str]) -> list[str]:
+        """Return those of *names* that are among *columns*; None: the columns of locations. Raises: StorageError."""
+        if names is None:
+            return schema.location_columns(columns)
+        if names[0] not in columns:
+            raise StorageError(f"this table has no column {names[0]}", url=self._url)
+        return [name for name in names if name in columns]
 
     def _open(self) -> Any:
         """Open the file, for a `with` that gives its `ParquetSource`. Raises: StorageError if it was replaced."""

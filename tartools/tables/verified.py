@@ -4,6 +4,10 @@ Local shards, and those on servers, are read in their own ways (`localshards`, `
 rows, and streams of the bytes of their samples. Here these are parsed and verified: headers and their checksums, one
 key, begin and end of each sample. As many samples as one call of the parser returns are compared at once. At the first
 that differs, samples are read one by one, which says what is wrong with which row; then together again.
+
+The parts of a sample of a joined table are put one after the other in memory. There they are the sample that a copy
+would have, and are parsed and verified like any other; besides, each part has to begin where a member does. Large
+samples, and those that differ from their rows, are read part by part, so that an error names the shard of the part.
 """
 
 from __future__ import annotations
@@ -12,16 +16,17 @@ from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from tartools import tar
 from tartools.errors import StorageError, TarFormatError
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.storage.scratch import scratch_file
-from tartools.tables.bulk import Bulk, GetBuffer, bulk_from_buffer, bulk_from_files
+from tartools.tables.bulk import Bulk, GetBuffer, bulk_from_buffer, bulk_from_files, join_parts
 from tartools.tables.catalog import ShardCatalog
-from tartools.tables.extents import Extents, SampleBytes, runs_of_equal
+from tartools.tables.extents import Extents, SampleBytes, interleave, runs_of_equal
 from tartools.tables.localshards import LocalShards
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup
 from tartools.tar.groups import Need
@@ -31,6 +36,10 @@ if TYPE_CHECKING:
 
 # bytes; payloads of samples that are larger, on average, are read one by one and not copied again
 MAX_COPIED_PAYLOAD = 1 << 14
+# bytes; a larger sample with parts in several sets of local shards is not put together in memory
+MAX_JOINED_SAMPLE_BYTES = 1 << 20
+MAX_REMOTE_JOINED_BYTES = 1 << 24  # bytes; the same if a set is on a server, where many requests run in parallel
+MIXED_WINDOW_BYTES = 1 << 22  # bytes of samples with local and remote parts that are put together at once
 ROWS_ONE_BY_ONE = 64  # rows that are read one by one behind damage, before the next are read together again
 
 
@@ -58,6 +67,8 @@ class VerifiedReader:
         self._parse: Callable[..., Iterator[Parsed]] = partial(
             tar.read_members, need=need, scratch=lambda: scratch_file(tmpdir)
         )
+        # members are compared with the begins of parts
+        self._parse_joined = partial(self._parse, need=need if need.lists_members else Need.PAYLOADS)
         self._local = LocalShards(catalog, need.leaves_payloads, sources)
         self._remote: RemoteShards | None = None
 
@@ -74,6 +85,9 @@ class VerifiedReader:
         """Yield the samples of *rows*, in batches, in order. Raises: StorageError if a sample differs from its row."""
         import numpy as np
 
+        if rows.others:
+            yield from self._joined_samples(rows)
+            return
         is_remote = np.array(self.catalog.is_remote)[rows.numbers]
         for low, high in runs_of_equal(is_remote):
             shards = self._servers() if is_remote[low] else self._local
@@ -88,6 +102,14 @@ class VerifiedReader:
         to read, in lower case, if samples are large and local; None: all.
         Raises: StorageError if a shard has changed, or can't be read.
         """
+        if rows.others:
+            parts, samples, sets = rows.parts_and_sets()
+            bulk = self._bulk(parts, room_of, fields)
+            return None if bulk is None else join_parts(bulk, len(rows), samples, sets)
+        return self._bulk(rows, room_of, fields)
+
+    def _bulk(self, rows: Extents, room_of: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
+        """Return the members in the extents of *rows* as a `Bulk`: see `bulk`."""
         import numpy as np
 
         is_remote, sizes = np.array(self.catalog.is_remote)[rows.numbers], rows.ends - rows.begins
@@ -104,8 +126,69 @@ class VerifiedReader:
         data = shards.read_all(rows, None if room_of is None else room_of(int(sizes.sum())))
         return None if data is None else bulk_from_buffer(data, sizes)
 
+    def _joined_samples(self, rows: Extents) -> Iterator[Batch]:
+        """Yield the samples of *rows*, which have parts in several sets of shards, in batches."""
+        limit = MAX_REMOTE_JOINED_BYTES if any(self.catalog.is_remote) else MAX_JOINED_SAMPLE_BYTES
+        large = rows.sizes > limit
+        for low, high in runs_of_equal(large):
+            part = rows.part(low, high)
+            if large[low]:
+                yield from self._part_by_part(part)
+                continue
+            with closing(self._read_joined(part)) as reads:
+                for read in reads:
+                    yield from self._verified(read)
+
+    def _read_joined(self, rows: Extents) -> Generator[SampleBytes, None, None]:
+        """Yield the bytes of the samples of *rows*, of each all parts, one after the other."""
+        import numpy as np
+
+        remote = np.array([*self.catalog.is_remote, False])  # the last is for -1, the number of an absent part
+        remote_masks = [remote[one.numbers] & (one.ends > 0) for one in (rows, *rows.others)]
+        local_masks = [~remote[one.numbers] & (one.ends > 0) for one in (rows, *rows.others)]
+        if not any(mask.any() for mask in remote_masks):
+            yield from self._local.read(rows)
+            return
+        if not any(mask.any() for mask in local_masks):
+            yield from self._servers().read(rows)
+            return
+        remote_rows, local_rows, low = rows.with_parts(remote_masks), rows.with_parts(local_masks), 0
+        with closing(self._servers().read(remote_rows)) as reads:
+            for read in reads:  # which are requested ahead; local parts are read as they are needed
+                assert read.data is not None  # these samples are small
+                offset = 0
+                for window in rows.part(low, low + len(read.rows)).windows(MIXED_WINDOW_BYTES):
+                    high = low + len(window)
+                    remote_size = remote_rows.part(low, high).size
+                    local_window = local_rows.part(low, high)
+                    data = self._local.read_all(local_window, None)
+                    if data is None:
+                        raise self._local.truncated_error(local_window)
+                    parts = window.parts
+                    received = read.data[offset : offset + remote_size]
+                    joined = interleave(remote[parts.numbers], parts.sizes, memoryview(data), received)
+                    yield SampleBytes.in_memory(window, joined)
+                    low, offset = high, offset + remote_size
+
+    def _part_by_part(self, rows: Extents) -> Iterator[Batch]:
+        """Yield the samples of *rows*, each part of them read alone.
+
+        Raises: StorageError, with the shard of the part, if a part differs from its row, or has another key.
+        """
+        for index in range(len(rows)):
+            sets = [one for one in rows.part(index, index + 1).sets if one.ends[0]]
+            samples = [sample.own() for one in sets for batch in self.samples(one) for sample in batch]
+            first = samples[0]
+            for one, sample in zip(sets, samples, strict=True):
+                if sample.raw_key != first.raw_key:
+                    message = f"the key of the sample there is {sample.key!r}, and in the first set {first.key!r}"
+                    raise self.catalog.failure(one, 0, message)
+                if not sample.grouped:
+                    message = f"sample {sample.key!r} is a member without a field, which can't be joined"
+                    raise self.catalog.failure(one, 0, message)
+            yield Batch.of(first.with_members(chain.from_iterable(sample.members for sample in samples)))
+
     def _servers(self) -> RemoteShards:
-        """Return the reader of remote shards, which is made at the first use."""
         if self._remote is None:
             from tartools.tables.remote import RemoteShards
 
@@ -119,7 +202,10 @@ class VerifiedReader:
             while at < len(read.rows):
                 low = yield from self._many_at_once(read, at)
                 at = min(low + ROWS_ONE_BY_ONE, len(read.rows))
-                yield from self._one_by_one(read, range(low, at))  # equal keys side by side, or damage
+                if read.rows.others:
+                    yield from self._part_by_part(read.rows.part(low, at))
+                else:
+                    yield from self._one_by_one(read, range(low, at))  # equal keys side by side, or damage
         except StorageError as error:
             if not read.is_streamed or error.offset == int(read.rows.begins[0]):  # it names the row
                 raise
@@ -131,8 +217,9 @@ class VerifiedReader:
         Returns the index of that row, or the number of rows. A difference is no error here.
         """
         rows, bounds = read.rows, read.bounds
+        parse = self._parse_joined if rows.others else self._parse
         with suppress(TarFormatError):  # who reads this sample alone finds out what is wrong
-            for part in self._parse(read.stream(at), url=self.catalog.table, begin=bounds[at], until=bounds[-1]):
+            for part in parse(read.stream(at), url=self.catalog.table, begin=bounds[at], until=bounds[-1]):
                 batch = self._batch(part, rows, at)
                 if batch is None or not are_listed(batch, rows, at, bounds):
                     break
@@ -181,13 +268,25 @@ class VerifiedReader:
         return [self.catalog.urls[number] for number in numbers]
 
     def _count(self, size: int) -> None:
-        """Count *size* bytes of samples that were read."""
         self._account.bytes_in += size
         self._account.unpacked += size
 
 
 def are_listed(batch: Batch, rows: Extents, at: int, bounds: list[int]) -> bool:
-    """True if *batch* has the samples that *rows* list from index *at* on: the same keys, at the offsets *bounds*."""
+    """True if *batch* has the samples that *rows* list from index *at* on: the same keys, at the offsets *bounds*.
+
+    In samples of a joined table a member begins where each part does.
+    """
     end = at + len(batch)
-    is_there = end <= len(rows) and batch.bounds() == bounds[at : end + 1]
-    return is_there and (rows.keys is None or rows.keys[at:end] == batch.keys)
+    if end > len(rows) or batch.bounds() != bounds[at : end + 1]:
+        return False
+    if rows.others and not have_members_at(batch, bounds[at] + rows.part(at, end).parts.bounds()[:-1]):
+        return False
+    return rows.keys is None or rows.keys[at:end] == batch.keys
+
+
+def have_members_at(batch: Batch, offsets: Any) -> bool:
+    """True if a member of *batch* begins at each of *offsets*, in the shard or stream that its `bounds` refer to."""
+    import numpy as np
+
+    return bool(np.isin(offsets, batch.member_begins(), assume_unique=True).all())

@@ -1,0 +1,179 @@
+"""`RowLocations`: where the samples of the rows of a `Table` are, and the reader that reads them from there."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tartools.samples.account import Account
+from tartools.samples.sample import Sample
+from tartools.tables import schema
+from tartools.tables.catalog import ShardCatalog
+from tartools.tables.extents import UNKNOWN_KEY, Extents, key_checksums
+from tartools.tables.verified import VerifiedReader
+from tartools.tar.groups import Need
+
+if TYPE_CHECKING:
+    from tartools.tables.bulk import Bulk, GetBuffer
+
+HASHED_ROWS_IN_CHUNK = 1 << 20  # rows that are hashed together
+
+
+class RowLocations:
+    """The extents of the samples of some rows, from row *first* of the file on. Opens shards when needed.
+
+    *key_checksums*, from `extents.key_checksums`: compared with the keys of samples read; UNKNOWN_KEY equals any.
+    *fields_by_set*: the fields of each set of shards, in lower case; None for one whose fields are unknown.
+    Threads, and forks, may use it. The shards of *extents* have numbers in *catalog*.
+    """
+
+    def __init__(
+        self,
+        catalog: ShardCatalog,
+        extents: Extents,
+        key_checksums: Any,
+        first: int = 0,
+        fields_by_set: Sequence[Set[str] | None] = (),
+    ) -> None:
+        self.extents = extents
+        self.key_checksums = key_checksums
+        self.first = first
+        self.catalog = catalog
+        self.fields_by_set = fields_by_set
+        self._reader: tuple[int, VerifiedReader] | None = None  # and the process that opened them
+
+    @classmethod
+    def of(cls, url: str, batches: Iterable[Any], count: int, first: int = 0) -> RowLocations:
+        """Return the locations of the *count* rows of *batches*, which begin with row *first* of the file."""
+        import numpy as np
+
+        catalog, at = ShardCatalog(url), 0
+        sums = np.empty(count, np.uint32)
+        whole = _empty_extents(first, count)
+        fields: list[Set[str] | None] = []
+        for batch in batches:
+            extents = catalog.extents(batch, first + at)
+            sums[at : at + len(extents)] = UNKNOWN_KEY if extents.keys is None else key_checksums(extents.keys)
+            if not at:
+                whole.others = tuple(_empty_extents(first, count) for _ in extents.others)
+                fields = _fields_by_set(batch.schema)
+            for target, one in zip((whole, *whole.others), (extents, *extents.others), strict=True):
+                for column, part in (
+                    (target.numbers, one.numbers),
+                    (target.begins, one.begins),
+                    (target.ends, one.ends),
+                ):
+                    column[at : at + len(extents)] = part
+            at += len(extents)
+        return cls(catalog, whole, sums, first, fields)
+
+    def take(self, rows: Any) -> RowLocations:
+        """Return the locations at the indexes *rows*, in that order."""
+        extents = replace(self.extents, first=0, rows=None).take(rows)
+        return RowLocations(
+            self.catalog, replace(extents, rows=None), self.key_checksums[rows], fields_by_set=self.fields_by_set
+        )
+
+    def choose(self, at: Any, rows: Any, keys: list[bytes] | None, fields: Collection[str] | None) -> Extents:
+        """Return the extents of the samples at the indexes *at*, which have the row numbers *rows* and these *keys*.
+
+        *fields*: names in lower case; None for all. Without the parts in sets that have none of them; a sample that
+        would have no part keeps all, so that its key is read.
+        """
+        import numpy as np
+
+        extents = replace(self.extents.take(at), first=0, rows=rows, keys=keys)
+        if not extents.others or fields is None:
+            return extents
+        needed = [names is None or not names.isdisjoint(fields) for names in self.fields_by_set]
+        if all(needed):
+            return extents
+        sets = (extents, *extents.others)
+        is_read = [(one.ends > 0) & is_needed for one, is_needed in zip(sets, needed, strict=True)]
+        is_empty = ~np.logical_or.reduce(is_read)
+        return extents.with_parts([mask | is_empty for mask in is_read])
+
+    def samples(
+        self, at: Any, rows: Any, keys: list[bytes] | None, fields: Collection[str] | None = None
+    ) -> list[Sample]:
+        """Return the samples at the indexes *at* of these locations. Raises: StorageError if one differs from its row.
+
+        *rows*: their row numbers in the file, for messages. *keys*: their keys, if known, to be compared. *fields*: of
+        sets of shards that have none of these, in lower case, nothing is read.
+        """
+        chosen = self.choose(at, rows, keys, fields)
+        samples = [sample.own() for batch in self._open_reader().samples(chosen) for sample in batch]
+        mismatches = self._mismatches(at, [sample.raw_key for sample in samples])
+        if len(mismatches):
+            message = f"the key of the sample there is {samples[mismatches[0]].key!r}, and that of the row is another"
+            raise self.catalog.failure(chosen, int(mismatches[0]), message)
+        return samples
+
+    def _mismatches(self, at: Any, keys: Sequence[bytes]) -> Any:
+        """Return the indexes of *keys* whose checksums differ from those of the rows *at*; UNKNOWN_KEY equals any."""
+        expected = self.key_checksums[at]
+        return ((expected != key_checksums(keys)) & (expected != UNKNOWN_KEY)).nonzero()[0]
+
+    def bulk(self, at: Any, rows: Any, room_of: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
+        """Return the samples at the indexes *at*, with row numbers *rows*, as `Table.bulk` does; None as there."""
+        chosen = self.choose(at, rows, None, fields)
+        bulk = self._open_reader().bulk(chosen, room_of, fields)
+        if bulk is None or len(self._mismatches(at, bulk.keys)):
+            return None
+        bulk.urls = list(map(self.catalog.urls.__getitem__, chosen.numbers.tolist()))
+        return bulk
+
+    def digest(self) -> str:
+        """Return a fingerprint of the rows in their order: shards, versions, extents and checksums of keys."""
+        from hashlib import blake2b
+
+        import numpy as np
+
+        extents, catalog = self.extents, self.catalog
+        folder = schema.folder_of(catalog.table)
+        names = [schema.relative_name(str(url), folder) for url in catalog.urls]
+        shards = [blake2b(repr(shard).encode(), digest_size=8) for shard in zip(names, catalog.versions, strict=True)]
+        shard_digests = np.frombuffer(b"".join(shard.digest() for shard in shards), np.uint64)
+        digest = blake2b(digest_size=16)
+        for low in range(0, len(extents), HASHED_ROWS_IN_CHUNK):
+            chunk = slice(low, low + HASHED_ROWS_IN_CHUNK)
+            for column in (
+                shard_digests[extents.numbers[chunk]],
+                extents.begins[chunk],
+                extents.ends[chunk],
+                self.key_checksums[chunk],
+            ):
+                digest.update(np.ascontiguousarray(column).data)
+            for other in extents.others:
+                ends = other.ends[chunk]
+                numbered = np.where(ends > 0, shard_digests[other.numbers[chunk]], 0)  # an absent part has number -1
+                for column in (numbered, other.begins[chunk], ends):
+                    digest.update(np.ascontiguousarray(column).data)
+        return digest.hexdigest()
+
+    def _open_reader(self) -> VerifiedReader:
+        """Return the reader, with files and connections that belong to this process."""
+        if self._reader is None or self._reader[0] != os.getpid():
+            self._reader = os.getpid(), VerifiedReader(self.catalog, Account(), need=Need.BYTES)
+        return self._reader[1]
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        """End the threads that make requests; at interpreter exit they end with it, and modules are gone by then."""
+        if self._reader is not None and not ending() and self._reader[0] == os.getpid():
+            self._reader[1].close()
+
+
+def _empty_extents(first: int, count: int) -> Extents:
+    """Return extents of *count* rows from row *first* on, for values to be assigned to."""
+    import numpy as np
+
+    return Extents(first, np.empty(count, np.int32), np.empty(count, np.int64), np.empty(count, np.int64))
+
+
+def _fields_by_set(table_schema: Any) -> list[Set[str] | None]:
+    """Return the fields, in lower case, of each set of shards in a table with *table_schema*; None if unknown."""
+    listed = [schema.listed_fields(table_schema, number) for number in schema.sets_in(table_schema.names)]
+    return [None if fields is None else frozenset(map(str.lower, fields)) for fields in listed]
