@@ -31,9 +31,8 @@ from tartools.tables.tablewriter import RowBatch, TableWriter
 from tartools.tables.verified import VerifiedReader
 from tartools.tar.groups import Need
 
-# columns by which samples are read
-PLACE_COLUMNS = (schema.SHARD_COLUMN, schema.KEY_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN)
 Runs = list[range]  # numbers of rows
+JOINED_UPDATE = "this table joins several sets of shards: update the table of each set, and tarjoin them again"
 NOT_IN_FILE = "a table can't list these samples, because they are in no file or object: copy them to one first"
 
 
@@ -255,7 +254,8 @@ def samples_at(inputs: RowInputs, positions: Iterable[int], account: Account, re
     All *positions* are taken before this returns. The consumer counts the samples. Raises: StorageError if a sample is
     not as its row says.
     """
-    return _samples_of(inputs, rows_in_order(inputs, positions, reading.tmpdir, PLACE_COLUMNS), account, reading)
+    columns = [schema.KEY_COLUMN, *schema.extent_columns(inputs.schema.names)]
+    return _samples_of(inputs, rows_in_order(inputs, positions, reading.tmpdir, columns), account, reading)
 
 
 def _samples_of(inputs: RowInputs, batches: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
@@ -273,6 +273,7 @@ def reader_of_rows(inputs: RowInputs, account: Account, reading: Reading) -> Ver
     names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.catalog.urls[0]]
     table = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     catalog = inputs.catalog.for_table(table)
+    catalog.is_joined = len(schema.sets_in(inputs.schema.names)) > 1
     return VerifiedReader(catalog, account, need=reading.need, tmpdir=reading.tmpdir)
 
 
@@ -314,6 +315,8 @@ def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Inde
     check_stored([*urls, old])
     catalog = ShardCatalog()
     table = TablePart(old, catalog)
+    if len(schema.sets_in(table.schema.names)) > 1:
+        raise UsageError(JOINED_UPDATE, url=old)
     runs_by_number = whole_shards(table)
     before = {same_name(url): url for url in catalog.urls}
     if not urls:

@@ -97,10 +97,11 @@ def records_from_columns(inputs: RowInputs, order: Order, account: Account) -> I
     pseudo = order.column.choices[0] in PSEUDO_FIELDS
     name = order.column.choices[0] if pseudo else order.column.name
     columns = [column for column in inputs.schema.names if not column.startswith("__")]
-    column_names = [schema.SHARD_COLUMN, schema.KEY_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN, name]
+    location_columns = schema.location_columns(inputs.schema.names)
+    extent_columns = schema.extent_columns(inputs.schema.names)
     kinds: dict[bytes, int] = {}
     row = 0
-    batches = inputs.batches([*column_names, schema.MEMBERS_COLUMN] if order.by_key else column_names)
+    batches = inputs.batches([*(location_columns if order.by_key else extent_columns), schema.KEY_COLUMN, name])
     for rows in (
         batch.slice(first, ROWS_AS_OBJECTS) for batch in batches for first in range(0, len(batch), ROWS_AS_OBJECTS)
     ):
@@ -135,8 +136,9 @@ def texts_of_rows(rows: Any, name: str, first: int, shards: Sequence[str]) -> It
     if name == schema.SHARD_COLUMN:
         return map(shown, shards)
     if name == "__size__":
-        places = (rows.column(bound).to_pylist() for bound in (schema.END_COLUMN, schema.BEGIN_COLUMN))
-        return (str(end - begin) for end, begin in zip(*places, strict=True))
+        from tartools.tables.inputs import extents_of_unified
+
+        return map(str, extents_of_unified(rows, first, None).sizes.tolist())
     return (None if value is None else as_text(value) for value in schema.plain_values(rows.column(name)))
 
 
@@ -148,10 +150,16 @@ def kinds_of(rows: Any, numbers_by_fields: dict[bytes, int]) -> Iterable[int]:
     """
     import numpy as np
 
-    if schema.MEMBERS_COLUMN not in rows.schema.names or not len(rows.schema.field(schema.MEMBERS_COLUMN).type):
-        return repeat(UNKNOWN_FIELDS)
+    columns: dict[str, Any] = {}  # True where the sample has the field, in some set of shards
+    for number in schema.sets_in(rows.schema.names):
+        fields = schema.fields_in_set(rows.schema, number)
+        if not fields:
+            return repeat(UNKNOWN_FIELDS)
+        places = rows.column(schema.in_set(schema.MEMBERS_COLUMN, number)).flatten()
+        for field, place in zip(fields, places, strict=True):
+            columns[field] = np.asarray(place.is_valid()) | columns.get(field, False)
     numbers_by_fields.setdefault(b"", 0)
-    has = np.stack([np.asarray(column.is_valid()) for column in rows.column(schema.MEMBERS_COLUMN).flatten()], axis=1)
+    has = np.stack([*columns.values()], axis=1)
     packed = np.packbits(has, axis=1)
     distinct, index_of_row = np.unique(packed, axis=0, return_inverse=True)
     numbers = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,9 @@ from tartools.tables.extents import MAX_OFFSET, Extents, numbers_and_mask, raw_k
 UPDATE_ADVICE = "tarindex --update makes the table again"
 REJOIN_ADVICE = "make the table of its set again (tarindex --update), and join again (tarjoin)"
 MOVED_HINT = "its shards are named relative to its folder: keep them together, or make it again: tarindex"
+
+
+RowNumbers = Any  # a range, or an array of int64
 
 
 class RowError(StorageError):
@@ -95,7 +97,7 @@ class ShardCatalog:
             self._check_fields(column, extents)
         return extents
 
-    def _extents_in_further_set(self, column: dict[str, Any], number: int, rows: Sequence[int]) -> Extents:
+    def _extents_in_further_set(self, column: dict[str, Any], number: int, rows: RowNumbers) -> Extents:
         """Return the extents of *rows* in set *number*, which is not the first: samples may have no part there."""
         import numpy as np
 
@@ -124,11 +126,11 @@ class ShardCatalog:
             )
         return extents
 
-    def _extents_in_set(self, column: dict[str, Any], number: int, rows: Sequence[int]) -> Extents:
+    def _extents_in_set(self, column: dict[str, Any], number: int, rows: RowNumbers) -> Extents:
         """Return the extents in set *number*, from the *column* of each name, for rows with the numbers *rows*."""
         import numpy as np
 
-        shard, version, begin, end, members = (
+        shard, version, begin_column, end_column, members = (
             schema.in_set(name, number)
             for name in (
                 schema.SHARD_COLUMN,
@@ -138,7 +140,7 @@ class ShardCatalog:
                 schema.MEMBERS_COLUMN,
             )
         )
-        begins, ends = (self._places(column[name], name, rows) for name in (begin, end))
+        begins, ends = (self._places(column[name], name, rows) for name in (begin_column, end_column))
         numbers = self._shards(column[shard], column.get(version), number, rows)
         extents = Extents(rows[0] if len(rows) else 0, numbers, begins, ends, None, rows)
         sizes = np.array(self.sizes)[numbers]
@@ -184,7 +186,7 @@ class ShardCatalog:
                 message = f"the sample has the field {name!r} in two sets of shards; tarjoin -x {name} leaves out one"
                 raise self.failure(extents, wrong, message)
 
-    def _places(self, column: Any, name: str, rows: Sequence[int]) -> Any:
+    def _places(self, column: Any, name: str, rows: RowNumbers) -> Any:
         """Return *column*, of begins or ends, as an array of int64.
 
         *name* of the column and the numbers of its *rows* are for messages.
@@ -205,7 +207,7 @@ class ShardCatalog:
                         value.cast(pa.int64())
                 raise
 
-    def _shards(self, column: Any, version: Any, number: int, rows: Sequence[int]) -> Any:
+    def _shards(self, column: Any, version: Any, number: int, rows: RowNumbers) -> Any:
         """Return for each of *rows* the number of its shard, an array of int32.
 
         *column*: names of shards; *version*: the column of versions, None if there is none. Both are of set *number*.

@@ -2,7 +2,9 @@
 
 A unified record batch has `__shard__` as int32, a number in `ShardCatalog`, which stands for the version too; then
 `__index__` as uint64, `__key__` as string, `__begin__` and `__end__` as uint64, `__members__` as a struct of places,
-and columns of values. Shards are known by their URLs, not by names that are relative to a table.
+and columns of values. Rows of a joined table also have `__shard_2__`, `__begin_2__`, `__end_2__`, `__members_2__` of
+the same types, for each further set of shards; null where a sample has no part in it. Shards are known by their URLs,
+not by names that are relative to a table.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import io
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, Protocol
 
 from tartools.errors import StorageError
@@ -20,7 +23,7 @@ from tartools.samples.values import as_text
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema, source
 from tartools.tables.catalog import ShardCatalog
-from tartools.tables.extents import Extents
+from tartools.tables.extents import Extents, whole_numbers
 from tartools.tar import read_range
 
 INPUT_BATCH_ROWS = 1 << 16  # in a batch
@@ -55,9 +58,8 @@ class TablePart:
         selected = _select_columns(self.schema, columns)
         first = 0
         with source.open_table(self.url) as table:
-            for rows in table.batches(
-                [*source.REQUIRED_COLUMNS, schema.VERSION_COLUMN, *selected.names], INPUT_BATCH_ROWS
-            ):
+            columns = [*schema.extent_columns(table.names), *selected.names]
+            for rows in table.batches(columns, INPUT_BATCH_ROWS):
                 yield unify(rows, first, self._catalog, selected)
                 first += len(rows)
 
@@ -143,18 +145,21 @@ def _shard_begins(part: RowStream) -> list[int]:
 def unified_schema(table_schema: Any) -> Any:
     """Return the unified schema (see the top of this module) of the rows of a table with the schema *table_schema*.
 
-    Columns keep their order, without the column of versions. A column that can't be converted fails when it is read.
+    Columns keep their order, without the columns of versions. A column that can't be converted fails when it is read.
     """
-    pa, own = schema.arrow(), schema.own_types()
+    sets = schema.sets_in(table_schema.names)
+    pa, own = schema.arrow(), schema.own_types(sets)
+    members = {schema.in_set(schema.MEMBERS_COLUMN, number): number for number in sets}
+    versions = {schema.in_set(schema.VERSION_COLUMN, number) for number in sets}
     fields = []
     for field in table_schema:
         if field.name in own:
             fields.append((field.name, own[field.name]))
-        elif field.name == schema.MEMBERS_COLUMN:
+        elif field.name in members:
             fields += schema.members_column(
-                [member.name for member in field.type] if pa.types.is_struct(field.type) else []
+                [member.name for member in field.type] if pa.types.is_struct(field.type) else [], members[field.name]
             )
-        elif field.name != schema.VERSION_COLUMN:
+        elif field.name not in versions:
             fields.append((field.name, plain_type(field.type)))
     return pa.schema(fields)
 
@@ -177,13 +182,16 @@ def plain_type(kind: Any) -> Any:
 def join_schemas(schemas: Sequence[Any]) -> Any:
     """Return one schema for rows of unified *schemas*: all their columns, in types that hold the values of all."""
     types: dict[str, Any] = {}
-    members: dict[str, None] = {}
     for part_schema in schemas:
-        members.update(dict.fromkeys(schema.fields_of(part_schema)))
         for field in part_schema:
             types[field.name] = schema.join_types(types.get(field.name, field.type), field.type)
-    types.update(schema.members_column(list(members)[: schema.MAX_FIELDS_LISTED]))
-    order = [*schema.own_types(), schema.MEMBERS_COLUMN]
+    order = [*schema.own_types()]
+    for number in schema.sets_in(types):
+        fields = dict.fromkeys(chain.from_iterable(schema.fields_in_set(one, number) for one in schemas))
+        types.update(schema.members_column(list(fields)[: schema.MAX_FIELDS_LISTED], number))
+        own_columns = (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN, schema.MEMBERS_COLUMN)
+        names = [schema.in_set(name, number) for name in own_columns]
+        order += [name for name in names if name not in order]
     names = [name for name in order if name in types] + [name for name in types if name not in order]
     return schema.arrow().schema([(name, types[name]) for name in names])
 
@@ -223,13 +231,17 @@ def unify(rows: Any, first: int, catalog: ShardCatalog, columns: Any) -> Any:
 
     pa = schema.arrow()
     extents = catalog.extents(rows, first, keyed=False)
-    ours = {
-        schema.SHARD_COLUMN: extents.numbers,
-        schema.BEGIN_COLUMN: extents.begins.astype(np.uint64),
-        schema.END_COLUMN: extents.ends.astype(np.uint64),
-    }
+    ours = {}
+    for number, one in enumerate((extents, *extents.others), 1):
+        absent = one.ends == 0 if number > 1 else None
+        for name, values in (
+            (schema.SHARD_COLUMN, one.numbers),
+            (schema.BEGIN_COLUMN, one.begins.astype(np.uint64)),
+            (schema.END_COLUMN, one.ends.astype(np.uint64)),
+        ):
+            ours[schema.in_set(name, number)] = pa.array(values, mask=absent)
     arrays = [
-        pa.array(ours[field.name]) if field.name in ours else _convert_column(rows, field, first, catalog.table)
+        ours[field.name] if field.name in ours else _convert_column(rows, field, first, catalog.table)
         for field in columns
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
@@ -250,9 +262,10 @@ def _convert_column(rows: Any, field: Any, first: int, url: str) -> Any:
     except pa.ArrowMemoryError:
         raise
     except (pa.ArrowException, UnicodeDecodeError) as error:
+        kind = "places" if field.name.startswith(schema.MEMBERS_COLUMN[:-2]) else field.type
         raise StorageError(
             f"rows {first} to {first + len(column) - 1}: {field.name} has values that are not "
-            f"{'places' if field.name == schema.MEMBERS_COLUMN else field.type}: {str(error).splitlines()[0]}",
+            f"{kind}: {str(error).splitlines()[0]}",
             url=url,
         ) from None
 
@@ -264,25 +277,32 @@ def extents_of_unified(rows: Any, first: int, numbers: Any) -> Extents:
     """
     import numpy as np
 
-    shards, begins, ends = (
-        np.asarray(rows.column(name)) for name in (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN)
-    )
+    sets = []
+    for number in schema.sets_in(rows.schema.names):
+        arrays: list[Any] = []
+        for base, absent in ((schema.SHARD_COLUMN, -1), (schema.BEGIN_COLUMN, 0), (schema.END_COLUMN, 0)):
+            values, is_valid = whole_numbers(rows.column(schema.in_set(base, number)))
+            arrays.append(np.where(is_valid, values, absent))
+        shard_numbers, begins, ends = arrays
+        sets.append(Extents(first, shard_numbers, begins, ends))
     keys = rows.column(schema.KEY_COLUMN) if schema.KEY_COLUMN in rows.schema.names else None
     key_list = None if keys is None or keys.null_count else schema.as_bytes(keys).to_pylist()
-    return Extents(first, shards, begins.astype(np.int64), ends.astype(np.int64), key_list, numbers)
+    return replace(sets[0], keys=key_list, rows=numbers, others=tuple(sets[1:]))
 
 
 def table_schema(rows: Any) -> Any:
     """Return the schema to write for rows of the unified schema *rows*: shards by name and version, not by number."""
     pa = schema.arrow()
     name = pa.dictionary(pa.int32(), pa.string())
-    return pa.schema(
-        [
-            (schema.SHARD_COLUMN, name),
-            (schema.VERSION_COLUMN, name),
-            *(field for field in rows if field.name != schema.SHARD_COLUMN),
-        ]
-    )
+    shards = {schema.in_set(schema.SHARD_COLUMN, number): number for number in schema.sets_in(rows.names)}
+    fields = []
+    for field in rows:
+        if field.name in shards:
+            version = schema.in_set(schema.VERSION_COLUMN, shards[field.name])
+            fields += [(field.name, name), (version, name)]
+        else:
+            fields.append(field)
+    return pa.schema(fields)
 
 
 def table_rows(rows: Any, shard: Callable[[int], tuple[str, str | None]]) -> Any:
@@ -293,20 +313,25 @@ def table_rows(rows: Any, shard: Callable[[int], tuple[str, str | None]]) -> Any
     import numpy as np
 
     pa = schema.arrow()
-    column = rows.column(schema.SHARD_COLUMN)
-    numbers = np.asarray(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
-    used, first, place = np.unique(numbers, return_index=True, return_inverse=True)
-    order = np.argsort(first)  # so that equal rows make equal bytes, whatever the numbers of the shards
-    shard_indexes = pa.array(np.argsort(order).astype(np.int32)[place])
-    names_and_versions = list(map(shard, used[order].tolist()))
-    encoded = [
-        pa.DictionaryArray.from_arrays(shard_indexes, pa.array([name for name, _ in names_and_versions], pa.string())),
-        pa.array([version for _, version in names_and_versions], pa.string())
-        .take(shard_indexes)
-        .dictionary_encode(),  # None becomes null
-    ]
-    other_columns = [rows.column(name) for name in rows.schema.names if name != schema.SHARD_COLUMN]
-    return pa.Table.from_arrays([*encoded, *other_columns], schema=table_schema(rows.schema))
+    shards = {schema.in_set(schema.SHARD_COLUMN, number) for number in schema.sets_in(rows.schema.names)}
+    arrays = []
+    for column_name in rows.schema.names:
+        column = rows.column(column_name)
+        if column_name not in shards:
+            arrays.append(column)
+            continue
+        values, is_valid = whole_numbers(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+        numbers = np.where(is_valid, values, -1)
+        used, first, place = np.unique(numbers, return_index=True, return_inverse=True)
+        order = np.argsort(first)  # so that equal rows make equal bytes, whatever the numbers of the shards
+        indexes = np.argsort(order).astype(np.int32)[place]
+        shard_indexes = pa.array(indexes, mask=numbers < 0)
+        names_and_versions = [("", None) if number < 0 else shard(number) for number in used[order].tolist()]
+        names = pa.array([name for name, _ in names_and_versions], pa.string())
+        versions = pa.array([version for _, version in names_and_versions], pa.string())
+        arrays.append(pa.DictionaryArray.from_arrays(shard_indexes, names))
+        arrays.append(versions.take(shard_indexes).dictionary_encode())  # None becomes null
+    return pa.Table.from_arrays(arrays, schema=table_schema(rows.schema))
 
 
 # ---- rows in another order, however many: they are spread over parts of the output, then each part is sorted ----

@@ -189,9 +189,15 @@ def sets_in(columns: Collection[str]) -> range:
 
 
 def location_columns(columns: Collection[str]) -> list[str]:
-    """Return those of *columns* from which samples are found and verified: the key, and the columns of each set."""
-    names = (SHARD_COLUMN, VERSION_COLUMN, BEGIN_COLUMN, END_COLUMN, MEMBERS_COLUMN)
-    wanted = [KEY_COLUMN, *(in_set(name, number) for number in sets_in(columns) for name in names)]
+    """Return those of *columns* from which samples are found and verified: the key, extents and members in each set."""
+    members = [in_set(MEMBERS_COLUMN, number) for number in sets_in(columns)]
+    return [name for name in (KEY_COLUMN, *extent_columns(columns), *members) if name in columns]
+
+
+def extent_columns(columns: Collection[str]) -> list[str]:
+    """Return those of *columns* that say in which bytes of which shards samples are, in each set."""
+    names = (SHARD_COLUMN, VERSION_COLUMN, BEGIN_COLUMN, END_COLUMN)
+    wanted = [in_set(name, number) for number in sets_in(columns) for name in names]
     return [name for name in wanted if name in columns]
 
 

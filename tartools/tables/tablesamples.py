@@ -21,15 +21,6 @@ from tartools.tables.listed import ListedBatch, TableColumns
 from tartools.tables.verified import VerifiedReader
 from tartools.tar.groups import Need
 
-READ_COLUMNS = (
-    schema.SHARD_COLUMN,
-    schema.VERSION_COLUMN,
-    schema.KEY_COLUMN,
-    schema.BEGIN_COLUMN,
-    schema.END_COLUMN,
-    schema.MEMBERS_COLUMN,
-)
-
 
 def table_batches(
     url: str,
@@ -53,7 +44,7 @@ def table_batches(
     reader = VerifiedReader(ShardCatalog(url), account, need=need, tmpdir=tmpdir, sources=sources)
     with source.open_table(url, file) as table, closing(reader):
         first = 0
-        for rows in table.batches([*READ_COLUMNS, *columns]):
+        for rows in table.batches([*schema.location_columns(table.names), *columns]):
             if columns:
                 yield ListedBatch(TableColumns(rows, first, reader.catalog, table), reader.samples)
             else:
@@ -70,7 +61,7 @@ def row_batches(url: str, rows: range, account: Account) -> Iterator[Batch]:
     """
     count = 0
     with source.open_table(url) as table, closing(VerifiedReader(ShardCatalog(url), account)) as reader:
-        for first, batch in table.slices(READ_COLUMNS, rows):
+        for first, batch in table.slices(schema.location_columns(table.names), rows):
             yield from reader.samples(reader.catalog.extents(batch, first))
             count += len(batch)
         if count != len(rows):
@@ -95,7 +86,7 @@ def find_samples(
         with source.open_table(url) as table, closing(VerifiedReader(ShardCatalog(url), account)) as reader:
             for row in _matching_rows(table, None if place is None else place - before, key):
                 account.samples_in = before + row + 1
-                for at, rows in table.slices(READ_COLUMNS, range(row, row + 1)):
+                for at, rows in table.slices(schema.location_columns(table.names), range(row, row + 1)):
                     for batch in reader.samples(reader.catalog.extents(rows, at)):
                         yield before + at, batch[0]
             before += table.rows

@@ -9,7 +9,7 @@ from tartools import storage
 from tartools.samples.batch import Label
 from tartools.storage.streams import Sink
 from tartools.tables import schema
-from tartools.tables.inputs import RowInputs, table_rows, table_schema
+from tartools.tables.inputs import RowInputs, extents_of_unified, table_rows, table_schema
 
 ROW_WEIGHT_BYTES = 32  # bytes of memory for a row that is held
 SMALL_BATCHES = 256  # record batches that are held before they are joined
@@ -22,12 +22,10 @@ class RowBatch:
     """
 
     def __init__(self, rows: Any, numbers: Any = None) -> None:
-        import numpy as np
-
         self.rows = rows
         self.numbers = numbers
-        sizes = (np.asarray(rows.column(name)).astype(np.int64) for name in (schema.END_COLUMN, schema.BEGIN_COLUMN))
-        self._ends = np.cumsum(next(sizes) - next(sizes))  # bytes of archives with the first, the first two ... samples
+        extents = extents_of_unified(rows.select(schema.extent_columns(rows.schema.names)), 0, None)
+        self._ends = extents.bounds()[1:]  # bytes of archives with the first, the first two ... samples
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -123,6 +121,7 @@ class TableWriter:
         self.size = 0  # bytes of the tar that the samples would be, without its end
         full_schema = table_schema(rows.schema)
         values = [name for name in full_schema.names if not name.startswith("__")]
+        shards = [schema.in_set(schema.SHARD_COLUMN, number) for number in schema.sets_in(full_schema.names)]
         self.output = storage.open_write(url, force)  # `storage.sync` takes it
         self._file = SinkFile(self.output.sink)
         try:
@@ -130,7 +129,7 @@ class TableWriter:
                 pa.PythonFile(self._file, "w"),
                 full_schema,
                 compression="zstd",
-                write_statistics=[schema.SHARD_COLUMN, *values],
+                write_statistics=[*shards, *values],
                 write_page_checksum=True,
             )
         except BaseException:

@@ -103,17 +103,18 @@ class BlockOrder:
 
     def __init__(self, table: Table, size: int, window: int) -> None:
         numbers, begins, ends = table.places()
+        sample_sizes = table.sizes()
         self.length = len(begins)
         self.kind = {"block": size, "window": window}
         self._window = window
         # A block crosses no gap and no end of a shard: `new` marks rows that do not begin where the one before ends.
         # Such a run of neighbours is cut again where the bytes before a row, in its run, pass a multiple of *size*.
-        sizes = np.cumsum(ends - begins)
+        sizes = np.cumsum(sample_sizes)
         new = np.ones(self.length, bool)
         new[1:] = (begins[1:] != ends[:-1]) | (numbers[1:] != numbers[:-1])
         starts = np.flatnonzero(new)
-        before = np.repeat((sizes - (ends - begins))[starts], np.diff(np.append(starts, self.length)))
-        part = (sizes - (ends - begins) - before) // size  # of the run of neighbours
+        before = np.repeat((sizes - sample_sizes)[starts], np.diff(np.append(starts, self.length)))
+        part = (sizes - sample_sizes - before) // size  # of the run of neighbours
         new[1:] |= part[1:] != part[:-1]
         self._starts = np.flatnonzero(new)
         self._counts = np.diff(np.append(self._starts, self.length))

@@ -89,8 +89,7 @@ def _rows_of(table: Table, number: int, size: int) -> Iterator[ShardSlice]:
     """Yield slices of rows of *table*, source *number*, whose samples have about *size* bytes together."""
     import numpy as np
 
-    _, begins, ends = table.places()
-    before = np.cumsum(ends - begins)
+    before = np.cumsum(table.sizes())
     total = int(before[-1]) if len(before) else 0
     cuts = np.unique([0, *before.searchsorted(range(size, total, size), "right").tolist(), len(table)]).tolist()
     return (ShardSlice(number, begin=begin, end=end, rows=True) for begin, end in pairwise(cuts))

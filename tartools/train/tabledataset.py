@@ -22,7 +22,7 @@ from tartools.shards.shardrows import Indexing, row_inputs, rows_at, updated_row
 from tartools.storage import seekable
 from tartools.storage.expand import expand
 from tartools.storage.objects import TABLE_OUTDATED
-from tartools.storage.url import Name, Url, name_of, names_of
+from tartools.storage.url import Name, name_of, names_of
 from tartools.tables import schema
 from tartools.tables.bulk import Bulk, GetBuffer
 from tartools.tables.inputs import table_rows
@@ -93,6 +93,7 @@ class TableDataset(Dataset[Any]):
         self.table = table_of(source, table, keep_members=missing == "skip")
         if missing == "skip":
             self.table = complete_rows(self.table, self.chooser.fields or [], column_fields(columns))
+        self.table = self.table.with_fields(self.chooser.needed)
         self._columns = ColumnFields(self.table, columns)
         self._is_compared = False  # whether keys that come back were looked for
 
@@ -366,28 +367,31 @@ def sample_in_ranges(table: Table, row: int, files: Set[str], needed: Set[str] |
     small, local, of a shard whose version the table does not have, or has links. Raises: StorageError, also if the
     shard was replaced.
     """
-    (numbers, begins, ends), row = table.places(), row % len(table)
-    number, begin, end = (int(column[row]) for column in (numbers, begins, ends))
-    url, version = Url(table.shards()[number]), table.versions()[number]
-    if end - begin < MIN_RANGE_SAMPLE_BYTES or not storage.is_far(url) or version is None:
+    parts = table.parts(row)
+    if any(version is None for _, version, _, _ in parts) or not any(
+        storage.is_far(url) and end - begin >= MIN_RANGE_SAMPLE_BYTES for url, _, begin, end in parts
+    ):
         return None
-    file = seekable.reading(url)
-    if seekable.version(file) != version:
-        raise StorageError(TABLE_OUTDATED, url=url)
-    fields, keys = [], set()
-    try:
-        for at, header in headers_in(partial(_read, file), begin, end):
-            key, field = split_path(header.path)
-            member = Member(header.path, b"", at, at + header.data, header.size)
-            name = field.decode("utf-8", "surrogateescape")
-            if header.special is not None or header.head is not None or not field or at + header.end > end:
-                return None
-            keys.add(key)
-            fields.append((name, partial(_field, file, member, name.lower() in files)))
-    except TarFormatError:
-        return None  # what reads it whole says what is there
+    fields: list[tuple[str, Any]] = []
+    keys: set[bytes] = set()
+    for url, version, begin, end in parts:
+        file = seekable.reading(url)
+        if seekable.version(file) != version:
+            raise StorageError(TABLE_OUTDATED, url=url)
+        try:
+            for at, header in headers_in(partial(_read, file), begin, end):
+                key, field = split_path(header.path)
+                member = Member(header.path, b"", at, at + header.data, header.size)
+                name = field.decode("utf-8", "surrogateescape")
+                if header.special is not None or header.head is not None or not field or at + header.end > end:
+                    return None
+                keys.add(key)
+                fields.append((name, partial(_field, file, member, name.lower() in files)))
+        except TarFormatError:
+            return None  # what reads it whole says what is there
     if len(keys) != 1:
         return None
+    url = table.shards()[int(table.places()[0][row])]
     return fieldchooser.dict_of(keys.pop().decode("utf-8", "surrogateescape"), url, fields, needed)
 
 

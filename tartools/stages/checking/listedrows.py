@@ -10,13 +10,13 @@ from typing import Any
 from tartools.errors import StorageError, TarFormatError, shown
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
-from tartools.samples.sample import text
+from tartools.samples.sample import Sample, text
 from tartools.stages.checking.codes import Trouble
-from tartools.stages.checking.samples import Rows, rows_of_batch
+from tartools.stages.checking.samples import Rows, rows_of_batch, rows_of_samples
 from tartools.storage import is_missing
 from tartools.storage.checks import probe
 from tartools.storage.local import identity
-from tartools.tables import schema, source, tablesamples
+from tartools.tables import schema, source
 from tartools.tables.catalog import RowError, ShardCatalog
 from tartools.tables.extents import Extents, runs_of_equal
 from tartools.tables.listed import TableColumns
@@ -49,7 +49,7 @@ class TableRows:
         self._reported: set[int] = set()  # shards whose finding has been reported
         self._reader: VerifiedReader | None = None
         self._table: Any = None
-        self._members: tuple[list[str], Any, Any] | None = None  # of the piece that was read last
+        self._members: list[tuple[list[str], Any, Any] | None] = []  # in each set, of the piece that was read last
 
     @property
     def urls(self) -> Sequence[str]:
@@ -79,7 +79,7 @@ class TableRows:
         try:
             with source.open_table(self.url) as self._table:
                 table = self._table
-                for rows in table.batches(tablesamples.READ_COLUMNS):
+                for rows in table.batches(schema.location_columns(table.names)):
                     yield from self._read(rows, first)
                     first += len(rows)
         except TarFormatError as error:
@@ -94,6 +94,8 @@ class TableRows:
 
     def _read(self, rows: Any, first: int) -> Iterator[Trouble | Rows]:
         """Yield the samples and findings of *rows*, a record batch whose first row has the number *first*."""
+        import numpy as np
+
         try:
             piece = self._catalog.extents(rows, first)
         except StorageError as error:
@@ -104,32 +106,41 @@ class TableRows:
             yield from self._read(rows.slice(0, middle), first)
             yield from self._read(rows.slice(middle), first + middle)
             return
-        self._members = TableColumns(rows, first, self._catalog, self._table).members()
+        columns = TableColumns(rows, first, self._catalog, self._table)
+        self._members = [columns.members_in_set(number) for number in schema.sets_in(self._table.names)]
         self._firsts.append(first)
         self._places.append((piece.numbers, piece.begins))
         for part in itertools.starmap(piece.part, runs_of_equal(piece.numbers)):
-            number = part.place(0)[0]
-            if code := self._shard_code(number):
-                is_repeated = number in self._reported
-                self._reported.add(number)
-                description = f"{code}: {shown(self._catalog.urls[number])}"
-                yield Trouble("" if is_repeated else code, -1, "", description, len(part))
-                continue
-            max_rows = REMOTE_ROWS_IN_READ if self._catalog.is_remote[number] else ROWS_IN_READ
-            for low in range(0, len(part), max_rows):
-                yield from self._samples(part.part(low, min(low + max_rows, len(part))))
+            is_unreadable = np.zeros(len(part), bool)
+            for one in part.sets:
+                for number in np.unique(one.numbers[one.ends > 0]).tolist():
+                    if code := self._shard_code(number):
+                        rows_of_shard = (one.numbers == number) & ~is_unreadable
+                        is_unreadable |= rows_of_shard
+                        yield self._trouble_of_shard(number, code, int(rows_of_shard.sum()))
+            max_rows = REMOTE_ROWS_IN_READ if any(self._catalog.is_remote) else ROWS_IN_READ
+            for begin, end in runs_of_equal(is_unreadable):
+                if not is_unreadable[begin]:
+                    for low in range(begin, end, max_rows):
+                        yield from self._samples(part.part(low, min(low + max_rows, end)))
+
+    def _trouble_of_shard(self, number: int, code: str, samples: int) -> Trouble:
+        """Return the finding *code* about shard *number*, which concerns *samples*; without code if it was reported."""
+        is_repeated = number in self._reported
+        self._reported.add(number)
+        return Trouble("" if is_repeated else code, -1, "", f"{code}: {shown(self._catalog.urls[number])}", samples)
 
     def _samples(self, piece: Extents) -> Iterator[Trouble | Rows]:
-        """Yield the samples and findings of the rows *piece*, all of one shard, which exists in its version.
+        """Yield the samples and findings of the rows *piece*, whose shards exist in their versions.
 
-        Where a row and the shard differ, each half is read alone, down to the row.
+        In the first set of shards they are of one shard. Where a row and a shard differ, each half is read alone, down
+        to the row.
         """
         if self._reader is None:
             quiet = Account(lambda _: None)
             self._reader = VerifiedReader(self._catalog, quiet, need=Need.FIELDS, tmpdir=self._tmpdir)
         try:
-            batches = list(self._reader.samples(piece))
-            self._compare(batches, piece)
+            batches_by_set = [self._read_set(number, piece) for number in range(1, len(piece.sets) + 1)]
         except (RowError, TarFormatError) as error:
             self._close()
             if len(piece) == 1:
@@ -139,33 +150,52 @@ class TableRows:
             yield from self._samples(piece.part(0, middle))
             yield from self._samples(piece.part(middle, len(piece)))
             return
-        if identity(self._catalog.urls[piece.place(0)[0]]) not in self._named_inputs:
-            row = piece.first
-            for batch in batches:
-                rows = rows_of_batch(batch, self._number, row)
-                assert rows is not None
-                yield rows
-                row += len(batch)
+        if identity(self._catalog.urls[piece.place(0)[0]]) in self._named_inputs:
+            return
+        if piece.others:
+            samples = list(_joined_samples(batches_by_set, piece))
+            yield rows_of_samples(samples, self._number, range(piece.first, piece.first + len(piece)))
+            return
+        row = piece.first
+        for batch in batches_by_set[0]:
+            rows = rows_of_batch(batch, self._number, row)
+            assert rows is not None
+            yield rows
+            row += len(batch)
 
-    def _compare(self, batches: list[Batch], piece: Extents) -> None:
-        """Raise RowError if fields, offsets or sizes of the samples *batches* are not those that the rows *piece* list.
+    def _read_set(self, number: int, piece: Extents) -> list[Batch]:
+        """Return the parts in set *number* of shards of the samples of the rows *piece*, in batches.
 
-        This checks all members of the samples, which *batches* have in the order of the rows.
+        Raises: RowError if they, or their members, lie elsewhere than the rows say.
         """
         import numpy as np
 
-        if self._members is None:
-            return
+        assert self._reader is not None
+        one = piece.sets[number - 1]
+        indexes = np.flatnonzero(one.ends)
+        if len(indexes) < len(one):
+            one = one.take(indexes)
+        batches = list(self._reader.samples(one)) if len(one) else []
+        members = self._members[number - 1]
+        if members is not None and batches:
+            fields, offsets, sizes = members
+            rows = indexes + (piece.first - self._firsts[-1])
+            self._compare(batches, one, {name: (offsets[rows, n], sizes[rows, n]) for n, name in enumerate(fields)})
+        return batches
+
+    def _compare(self, batches: list[Batch], piece: Extents, in_table: dict[str, tuple[Any, Any]]) -> None:
+        """Raise RowError if fields, offsets or sizes of the samples *batches* are not those that the rows *piece* list.
+
+        This checks all members of the samples, which *batches* have in the order of the rows. *in_table*: arrays of
+        offsets and sizes of each field, from the column of members.
+        """
+        import numpy as np
+
         block = RowBlock("")
         for batch in batches:
             block.add(batch)
         shift = piece.begins - np.frombuffer(block.begins, np.int64)
-        low, count = piece.first - self._firsts[-1], len(piece)
-        fields, offsets, sizes = self._members
-        absent = np.full(count, schema.ABSENT_OFFSET), np.zeros(count, np.int64)
-        in_table = {
-            field: (offsets[low : low + count, n], sizes[low : low + count, n]) for n, field in enumerate(fields)
-        }
+        absent = np.full(len(piece), schema.ABSENT_OFFSET), np.zeros(len(piece), np.int64)
         in_shard = {
             field.decode("utf-8", "replace"): (np.where(places >= 0, places + shift, places), lengths)
             for field, places, lengths in block.columns()
@@ -193,3 +223,12 @@ class TableRows:
             else:
                 self._shard_codes[number] = "" if version is None or version_now == version else "table-stale"
         return self._shard_codes[number]
+
+
+def _joined_samples(batches_by_set: Sequence[list[Batch]], piece: Extents) -> Iterator[Sample]:
+    """Yield the samples of the rows *piece*, each with its members in all sets: *batches_by_set* has those of a set."""
+    iterators = [itertools.chain.from_iterable(batches) for batches in batches_by_set]
+    present = [(one.ends > 0).tolist() for one in piece.sets]
+    for has_part in zip(*present, strict=True):
+        parts = [next(iterator) for iterator, has in zip(iterators, has_part, strict=True) if has]
+        yield parts[0].with_members(itertools.chain.from_iterable(part.members for part in parts))
