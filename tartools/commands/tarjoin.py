@@ -66,11 +66,12 @@ from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.samples.columnfields import ChosenColumns
 from tartools.shards.reading import Reading, counted, read_batches
-from tartools.shards.writing import check_shard_name, write_batches
+from tartools.shards.writing import write_batches
 from tartools.stages import select
-from tartools.stages.partners import RowOptions, check_no_rows, read_second
+from tartools.stages.partners import RowOptions, check_no_rows, read_second, source_of
 from tartools.storage.expand import expand
 from tartools.storage.url import Url
+from tartools.tables.schema import is_table_name
 from tartools.tar.groups import Need
 
 TWO_INPUTS_HINT = (
@@ -139,8 +140,6 @@ def tarjoin(
     """
     words = words_of_fields(options)
     adds = words is None or bool(words)
-    if adds:
-        check_shard_name(output.url, "--anti, or -f '', adds nothing")
     a, b = urls_of_sides(source, options)
     storage.check_output(output.url, output.force, [*a, *b])
     storage.check_inputs([*a, *b])
@@ -148,6 +147,18 @@ def tarjoin(
     reading = Reading(source.strictness, tmpdir=tmpdir)
     chosen = ChosenColumns(words, " ".join(options.exclude or ()).split(), str if options.verbatim else str.lower)
     rows = RowOptions(options.form, options.key, options.dots, options.encoding)
+    if adds and is_table_name(output.url):
+        from tartools.stages.joinedtables import RowJoin, join_tables
+
+        if options.prefer:
+            raise UsageError(
+                "a table lists members as they are, so --prefer does not go with it: -x leaves out fields of B"
+            )
+        second = source_of(b, rows, chosen, account, reading)
+        row_join = RowJoin(chosen.fold, options.left, None, tmpdir)
+        partners = join_tables(a, second, row_join, output.destination, account, reading, memory)
+        partners.tell(account, left_out=not options.left)
+        return
     partners = read_second(b, rows, chosen, account, reading, memory)
     if adds:
         from tartools.stages.adding import Adding, join_batches

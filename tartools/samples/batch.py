@@ -167,7 +167,8 @@ class Batch:
         members = groups.members
         if members is None:
             members = [member for sample in self for member in sample.members]
-        bases = {id(source): source.base if isinstance(source, Chunk) else 0 for source in {m[1] for m in members}}
+        sources = {id(member[1]): member[1] for member in members}
+        bases = {name: source.base if isinstance(source, Chunk) else 0 for name, source in sources.items()}
         return np.fromiter((member[2] + bases[id(member[1])] for member in members), np.int64, len(members))
 
     def file(self) -> tuple[io.FileIO, list[int]] | None:

@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import chain, groupby, pairwise, starmap
+from itertools import accumulate, chain, groupby, pairwise, starmap
 from typing import Any, NamedTuple
 
 from tartools import storage
@@ -27,7 +27,7 @@ from tartools.tables.extents import runs_of_equal
 from tartools.tables.facts import TableFacts, fact_columns
 from tartools.tables.inputs import ROW_COLUMN, RowInputs, RowStream, TablePart, extents_of_unified, rows_in_order
 from tartools.tables.rows import RowSpool
-from tartools.tables.tablewriter import RowBatch, TableWriter
+from tartools.tables.tablewriter import RowBatch, TableContent, TableWriter
 from tartools.tables.verified import VerifiedReader
 from tartools.tar.groups import Need
 
@@ -48,8 +48,8 @@ class Indexing(NamedTuple):
     facts: TableFacts = TableFacts(())
 
 
-def table_destination(url: str, force: bool, inputs: Callable[[], RowInputs]) -> Destination:
-    """Return the table *url* as a sink of rows. `inputs()`, called when writing begins, has all rows to choose from.
+def table_destination(url: str, force: bool, inputs: Callable[[], TableContent]) -> Destination:
+    """Return the table *url* as a sink of rows. `inputs()`, called when writing begins, knows schema and shards of them.
 
     `force`: replace an existing file.
     """
@@ -107,6 +107,19 @@ def row_inputs_apart(
     Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands,
     and for a table that lacks a column of `indexing.facts`; SampleError for a field of them that no sample has.
     """
+    by_source = row_inputs_by_source(sources, account, indexing)
+    inputs = RowInputs([part for one in by_source for part in one.parts], by_source[0].catalog)
+    check_seen(inputs, indexing.facts)
+    account.progress.phase = Phase("writing", inputs.rows, lambda: account.samples_out)
+    ends = accumulate((one.rows for one in by_source), initial=0)
+    return inputs, list(starmap(range, pairwise(ends)))
+
+
+def row_inputs_by_source(sources: Sequence[Sequence[str]], account: Account, indexing: Indexing) -> list[RowInputs]:
+    """Return the rows of the samples of each of *sources*, lists of URLs; they share one catalog of shards.
+
+    Raises: see `row_inputs`.
+    """
     urls = [url for source_urls in sources for url in source_urls]
     schema.check_pyarrow()
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # the others keep 30 MB more
@@ -115,9 +128,9 @@ def row_inputs_apart(
     account.progress.phase = Phase("reading")
     looked = probe_all(urls)
     catalog = ShardCatalog()
-    parts: list[RowStream] = []
-    ends = [0]
+    inputs = []
     for source_urls in sources:
+        parts: list[RowStream] = []
         for is_table, group in groupby(source_urls, lambda url: looked[url].first == schema.PARQUET_MAGIC):
             if is_table:
                 for url in group:
@@ -128,11 +141,8 @@ def row_inputs_apart(
                     parts.append(table)
             else:
                 parts.append(index_shards(list(group), looked, catalog, account, indexing))
-        ends.append(sum(part.rows for part in parts))
-    inputs = RowInputs(parts, catalog)
-    check_seen(inputs, indexing.facts)
-    account.progress.phase = Phase("writing", inputs.rows, lambda: account.samples_out)
-    return inputs, list(starmap(range, pairwise(ends)))
+        inputs.append(RowInputs(parts, catalog))
+    return inputs
 
 
 def check_stored(urls: Sequence[str]) -> None:

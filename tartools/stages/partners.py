@@ -385,38 +385,41 @@ class SecondRows:
     def __init__(
         self, urls: Sequence[str], forms: Sequence[str], rows: RowOptions, chosen: ChosenColumns, account: Account
     ) -> None:
-        self._files = list(zip(urls, forms, strict=True))
+        self.files = list(zip(urls, forms, strict=True))
         self._account = account
         self._encoding = rows.encoding
-        self._format = RowFormat(rows.key, chosen, len(urls) == 1, rows.dots)
+        self.format = RowFormat(rows.key, chosen, len(urls) == 1, rows.dots)
 
     def batches(self) -> Pairs:
         """Yield (keys, values) of adjacent rows: values are payloads of the `single` field, else packed fields."""
-        account = self._account
-        for url, form in self._files:
-            if form == "parquet":
-                from tartools.formats import parquetread
-                from tartools.tables import source
+        for url, form in self.files:
+            yield from self.read(url, form)
+            self._account.shards_done += 1
 
-                with source.open_parquet(url, buffer=parquetread.buffer_of(url)) as table:
-                    yield from parquetread.field_rows(table, self._format)
-            else:
-                from tartools.formats import textrows
-                from tartools.formats.encodings import recoded
+    def read(self, url: str, form: str) -> Pairs:
+        """Yield what `batches` does, of *url* alone, which has the format *form*: tsv, csv, jsonl or parquet."""
+        if form == "parquet":
+            from tartools.formats import parquetread
+            from tartools.tables import source
 
-                with stream_file(ShardStream(url, account), url) as file:
-                    text = recoded(file, self._encoding, url)
-                    yield from textrows.packed_rows(text, form, url, self._format)
-                account.check()
-            account.shards_done += 1
+            with source.open_parquet(url, buffer=parquetread.buffer_of(url)) as table:
+                yield from parquetread.field_rows(table, self.format)
+        else:
+            from tartools.formats import textrows
+            from tartools.formats.encodings import recoded
+
+            with stream_file(ShardStream(url, self._account), url) as file:
+                text = recoded(file, self._encoding, url)
+                yield from textrows.packed_rows(text, form, url, self.format)
+            self._account.check()
 
     def single(self) -> bytes | None:
         """Return the name of the only field to add, if values of `batches` are its payloads; else None."""
-        return self._format.single
+        return self.format.single
 
     def members(self, key: bytes, packed: bytes) -> list[Member]:
         """Return the members to add to the sample *key*: *packed* is the value of its row in `batches`."""
-        single = self._format.single
+        single = self.format.single
         fields = marshal.loads(packed) if single is None else [(single, packed)]  # noqa: S302  # from our own process
         return [tar.new_member(join_path(key, field), payload) for field, payload in fields]
 
@@ -428,10 +431,10 @@ class SecondShards:
     """Reads the second input as shards and tables; copies samples that are not in plain local files to one file."""
 
     def __init__(self, urls: Sequence[str], chosen: ChosenColumns, account: Account, reading: Reading) -> None:
-        self._urls = urls
+        self.urls = urls
         self._account = account
         self._reading = reading.only(Need.FIELDS)
-        self._chosen = chosen
+        self.chosen = chosen
         self._keys_alone = chosen.words is not None and not chosen.words
         self._files = SampleFiles(reading.tmpdir)
         self._fields: dict[tuple[str, ...], list[tuple[int, bytes]]] = {}  # of samples with these: which, for which
@@ -439,7 +442,7 @@ class SecondShards:
     def batches(self) -> Pairs:
         """Yield (keys, values) of adjacent samples: a value is a packed `Location`, b"" if no field is to be added."""
         account = self._account
-        with closing_upstream(sample_batches := read_batches(self._urls, account, self._reading)):
+        with closing_upstream(sample_batches := read_batches(self.urls, account, self._reading)):
             for batch in self._explain_errors(sample_batches):
                 if self._keys_alone:
                     yield batch.keys, [b""] * len(batch)
@@ -484,7 +487,7 @@ class SecondShards:
             if len(set(names)) < len(names):
                 raise failure_of(sample, f" has a field twice; its fields are: {field_list(names)}")
             try:
-                chosen = self._chosen.of({name: number for number, name in enumerate(names)})
+                chosen = self.chosen.of({name: number for number, name in enumerate(names)})
             except SampleError as error:
                 raise failure_of(sample, f": {error.message}") from None
             self._fields[names] = [(at, name.encode("utf-8", "surrogateescape")) for at, name in sorted(chosen)]
@@ -494,7 +497,7 @@ class SecondShards:
         """Raise SampleError if no joined sample had a field that was asked for; StorageError if a file has changed."""
         self._files.check()
         fields_seen = list(dict.fromkeys(name for names in self._fields for name in names))
-        if fields_seen and (lost := " ".join(self._chosen.lost(fields_seen))):
+        if fields_seen and (lost := " ".join(self.chosen.lost(fields_seen))):
             raise SampleError(
                 f"no sample of B that was joined had {lost}{blanks(lost)}; the fields: {field_list(fields_seen)}"
             )

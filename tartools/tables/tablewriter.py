@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from tartools import storage
 from tartools.samples.batch import Label
 from tartools.storage.streams import Sink
 from tartools.tables import schema
-from tartools.tables.inputs import RowInputs, extents_of_unified, table_rows, table_schema
+from tartools.tables.catalog import ShardCatalog
+from tartools.tables.inputs import extents_of_unified, table_rows, table_schema
 
 ROW_WEIGHT_BYTES = 32  # bytes of memory for a row that is held
 SMALL_BATCHES = 256  # record batches that are held before they are joined
@@ -98,6 +99,13 @@ class SinkFile:
         self.closed = True
 
 
+class TableContent(Protocol):
+    """What a `TableWriter` has to know of all rows before the first: `RowInputs`, or the rows of a join."""
+
+    schema: Any  # unified
+    catalog: ShardCatalog  # of the shards that the rows name
+
+
 class TableWriter:
     """Writes the table *url* from rows of the inputs *rows*: some of them or all, in any order.
 
@@ -107,7 +115,7 @@ class TableWriter:
     Raises: StorageError if *url* exists, unless *force*, or can't be written.
     """
 
-    def __init__(self, url: str, force: bool, rows: RowInputs) -> None:
+    def __init__(self, url: str, force: bool, rows: TableContent) -> None:
         pa = schema.arrow()
         self.url = url
         self._shards = rows.catalog

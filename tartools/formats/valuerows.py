@@ -1,0 +1,139 @@
+"""Rows of values by key, of TSV, CSV, JSON lines and Parquet, as columns for a table: see `tables.inputs.RowStream`."""
+
+from __future__ import annotations
+
+import io
+import json
+import marshal
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from tartools.errors import SampleError
+from tartools.formats.parquetread import buffer_of, small_batches
+from tartools.formats.parquetvalues import bytes_of
+from tartools.samples import columnfields
+from tartools.samples.columnfields import RowFormat, packed_row
+from tartools.storage.scratch import reread, scratch_file
+from tartools.tables import schema
+from tartools.tables.facts import value_of
+from tartools.tables.inputs import plain_type
+from tartools.tables.source import open_parquet
+
+NPY_MAGIC = b"\x93NUMPY"
+
+
+class TextValues:
+    """The values of rows of text, in a temporary file until the types of all columns are known.
+
+    `rows`: their number. `schema`: the columns; numbers, text, lists and objects have the types that tarindex gives.
+    """
+
+    def __init__(self, tmpdir: str | None) -> None:
+        self._file = scratch_file(tmpdir)
+        self._types: dict[str, Any] = {}
+        self.rows = 0
+
+    def add(self, packed: Sequence[bytes], single: bytes | None, form: str) -> None:
+        """Add rows: *packed* as `RowFormat` says, with the name *single* of their only field; *form*: tsv, csv, jsonl.
+
+        Raises: SampleError for a value that is not text.
+        """
+        rows = [_values(row, single, form) for row in packed]
+        names = dict.fromkeys(chain.from_iterable(rows))
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        for name, values in columns.items():
+            kind = schema.json_type(values)
+            self._types[name] = schema.join_types(self._types.get(name, kind), kind)
+        data = marshal.dumps((len(rows), columns))
+        self._file.write(len(data).to_bytes(8, "big") + data)
+        self.rows += len(rows)
+
+    @property
+    def schema(self) -> Any:
+        """The columns of the rows that were added, in order of appearance."""
+        return schema.arrow().schema([(name, schema.stored_type(kind)) for name, kind in self._types.items()])
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Yield the rows, in order, in record batches. *columns*: names to read, if they exist; None: all."""
+        fields = [field for field in self.schema if columns is None or field.name in columns]
+        with reread(self._file) as file:
+            while length := file.read(8):
+                count, values = marshal.loads(file.read(int.from_bytes(length, "big")))  # noqa: S302  # our own
+                arrays = [schema.column_of(values.get(field.name) or [None] * count, field.type) for field in fields]
+                yield schema.arrow().RecordBatch.from_arrays(arrays, schema=schema.arrow().schema(fields))
+
+
+def _values(packed: bytes, single: bytes | None, form: str) -> dict[str, Any]:
+    """Return the values of a row by column; an empty cell is no value."""
+    fields = marshal.loads(packed) if single is None else [(single, packed)]  # noqa: S302  # from our own process
+    return dict(_value(name.decode("utf-8", "surrogateescape"), payload, form) for name, payload in fields if payload)
+
+
+def _value(name: str, payload: bytes, form: str) -> tuple[str, Any]:
+    """Return name of the column and value of the field *name*: lists and objects of JSON lines have a suffix."""
+    if form == "jsonl" and payload.startswith(NPY_MAGIC):
+        import numpy as np
+
+        return name.removesuffix(".npy"), np.load(io.BytesIO(payload), allow_pickle=False).tolist()
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        raise SampleError(f"the column {name!r} has a value that is not text, which a table can't hold") from None
+    if form == "jsonl" and name.endswith(".json"):
+        return name.removesuffix(".json"), json.loads(text)
+    return name, value_of(text)
+
+
+class ParquetValues:
+    """The columns of the Parquet file *url* that *how* chooses, under their new names. As `TextValues`."""
+
+    def __init__(self, url: str, how: RowFormat) -> None:
+        self._url, self._dots = url, how.dots
+        with self._open() as table:
+            names = table.names
+            self._key = names[columnfields.key_column(names, how.key, url)]
+            places = {name: place for place, name in enumerate(names) if name != self._key}
+            columnfields.check_words(list(places), how, url)
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise SampleError(f"two columns are called {twice!r}", url=url)
+            try:
+                self._columns = {field: names[place] for place, field in how.chosen.of(places)}
+            except SampleError as error:
+                raise SampleError(error.message, url=url) from None
+            kinds: Mapping[str, Any] = {field.name: plain_type(field.type) for field in table.parquet.schema_arrow}
+            self.schema = schema.arrow().schema([(field, kinds[name]) for field, name in self._columns.items()])
+            self.rows = table.rows
+
+    def _open(self) -> Any:
+        return open_parquet(self._url, buffer=buffer_of(self._url))
+
+    def keys(self) -> Iterator[list[bytes]]:
+        """Yield the keys of adjacent rows, in order. Raises: SampleError, naming the row, for null or an empty key."""
+        first = 1
+        with self._open() as table:
+            for batch in small_batches(table, [self._key]):
+                keys = []
+                for row, key in enumerate(bytes_of(batch.column(0), self._key), first):
+                    try:
+                        keys.append(packed_row(key, (), self._dots)[0])
+                    except SampleError as error:
+                        raise SampleError(f"row {row}: {error.message}", url=self._url) from None
+                yield keys
+                first += len(keys)
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Yield the rows, in order, in record batches. *columns*: names to read, if they exist; None: all."""
+        pa = schema.arrow()
+        fields = [field for field in self.schema if columns is None or field.name in columns]
+        with self._open() as table:
+            for batch in small_batches(table, [self._columns[field.name] for field in fields]):
+                arrays = [_plain(batch.column(self._columns[field.name]), field.type) for field in fields]
+                yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _plain(column: Any, kind: Any) -> Any:
+    """Return *column* with the type *kind*, which `plain_type` made of its own."""
+    if schema.arrow().types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column if column.type == kind else column.cast(kind)

@@ -1,0 +1,410 @@
+"""Tables that join two data sets: rows of A with the extents of what B has for their keys. No sample is read for them.
+
+A row of the result is the row of A, then the columns of B in the row with the same key. Columns that say where samples
+are become those of the next sets of shards (see `tables.schema`):
+
+    A   __shard__ __begin__ __end__ __members__        B   __shard__ __begin__ __end__ __members__  score
+                                                            |         |         |       |            |
+        __shard__ __begin__ __end__ __members__            __shard_2__ __begin_2__ ...               score
+
+B may also be rows of values, in no shard, by key: then only columns of values are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tartools.errors import SampleError, UsageError, several
+from tartools.samples.account import Account, Phase
+from tartools.samples.columnfields import ChosenColumns
+from tartools.samples.values import blanks, field_list
+from tartools.shards.reading import Reading
+from tartools.shards.shardrows import Indexing, row_inputs_by_source, table_destination
+from tartools.shards.writing import Destination, write_batches
+from tartools.stages.partners import Pairs, PartnerFinder, SecondRows, SecondShards, partners_of
+from tartools.tables import schema
+from tartools.tables.extents import whole_numbers
+from tartools.tables.inputs import ROW_COLUMN, RowInputs, rows_in_order
+from tartools.tables.tablewriter import RowBatch
+from tartools.tar import BLOCK
+
+if TYPE_CHECKING:
+    from tartools.formats.valuerows import ParquetValues, TextValues
+
+ROW_NUMBER_BYTES = 8  # bytes of the number of a row of B
+NO_OFFSET = 1 << 62  # offset of a member that a sample lacks
+SET_COLUMNS = (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN, schema.MEMBERS_COLUMN)
+
+Find = Callable[[Sequence[bytes]], Sequence[Any]]
+IsChosen = Callable[[str], bool]
+
+
+def join_tables(
+    a: Sequence[str],
+    second: SecondRows | SecondShards,
+    how: RowJoin,
+    output: Destination,
+    account: Account,
+    reading: Reading,
+    memory: int,
+) -> PartnerFinder:
+    """Write the table *output* of the samples *a* with what *second*, B, has for their keys; return who counted them.
+
+    Shards of A and B are indexed first. Holds: *memory* bytes, and 8 bytes a sample of A.
+    Raises: UsageError for options that a table can't keep; SampleError; the errors of `row_inputs_by_source`.
+    """
+    indexing = Indexing(reading, 1)
+    if isinstance(second, SecondShards):
+        how = how._replace(is_chosen=chosen_members(second.chosen))
+        rows_of_a, rows_of_b = row_inputs_by_source([a, second.urls], account, indexing)
+        if lost := " ".join(second.chosen.lost(fields := schema.fields_of(rows_of_b.schema))):
+            raise SampleError(f"no sample of B has {lost}{blanks(lost)}; the fields: {field_list(fields)}")
+        partners = partners_of(keys_with_numbers(rows_of_b), memory, how.tmpdir)
+    else:
+        (rows_of_a,) = row_inputs_by_source([a], account, indexing)
+        parts: list[TextValues | ParquetValues] = []
+        partners = partners_of(_keys_of_values(second, parts, how.tmpdir), memory, how.tmpdir)
+        rows_of_b = RowInputs(parts, rows_of_a.catalog)
+    joined = JoinedRows(rows_of_a, rows_of_b, how)
+    finder = PartnerFinder(partners, second)
+    account.progress.phase = Phase("writing", rows_of_a.rows, lambda: account.samples_out)
+    destination = table_destination(output.url, output.force, lambda: joined)
+    write_batches(joined.batches(finder.find, account), destination, account)
+    return finder
+
+
+def chosen_members(chosen: ChosenColumns) -> IsChosen | None:
+    """Return what says of a field of B whether it is *chosen*; None if all are.
+
+    Raises: UsageError for new names and for choices, which a table, which lists members as they are, can't keep.
+    """
+    for choices, new in chosen.words or ():
+        if len(choices) > 1 or new not in (None, choices[0]):
+            raise UsageError(
+                "a table lists members as they are, so -f can't rename them or choose one of several: join to shards, "
+                "or rename them first (tarcat -f)"
+            )
+    names = None if chosen.words is None else {chosen.fold(choices[0]) for choices, _ in chosen.words}
+    dropped = set(map(chosen.fold, chosen.dropped))
+    if names is None and not dropped:
+        return None
+    return lambda field: (names is None or chosen.fold(field) in names) and chosen.fold(field) not in dropped
+
+
+def _keys_of_values(second: SecondRows, parts: list[TextValues | ParquetValues], tmpdir: str | None) -> Pairs:
+    """Yield the keys of rows of values, and their packed row numbers; add the values of each file to *parts*."""
+    from tartools.formats.valuerows import ParquetValues, TextValues
+
+    first = 0
+    for url, form in second.files:
+        key_batches: Iterator[Sequence[bytes]]
+        if form == "parquet":
+            parts.append(part := ParquetValues(url, second.format))
+            key_batches = part.keys()
+        else:
+            parts.append(spool := TextValues(tmpdir))
+            key_batches = _spooled(second, url, form, spool)
+        for keys in key_batches:
+            yield keys, _packed_numbers(first, len(keys))
+            first += len(keys)
+
+
+def _spooled(second: SecondRows, url: str, form: str, spool: TextValues) -> Iterator[Sequence[bytes]]:
+    """Yield the keys of the rows of text in *url*, once their values are in *spool*."""
+    for keys, packed in second.read(url, form):
+        try:
+            spool.add(packed, second.single(), form)
+        except SampleError as error:
+            raise SampleError(error.message, url=url) from None
+        yield keys
+
+
+def _packed_numbers(first: int, count: int) -> list[bytes]:
+    """Return *count* packed row numbers from *first* on."""
+    return [number.to_bytes(ROW_NUMBER_BYTES, "big") for number in range(first, first + count)]
+
+
+class RowJoin(NamedTuple):
+    """Options of `JoinedRows`.
+
+    `fold`: makes names of fields equal that count as one name.
+    `keep_unmatched`: True to pass on rows of A without a partner; their columns of B are null.
+    `is_chosen`: True for a field of B to add; None: all are added.
+    `tmpdir`: folder of temporary files.
+    """
+
+    fold: Callable[[str], str]
+    keep_unmatched: bool
+    is_chosen: IsChosen | None
+    tmpdir: str | None
+
+
+def keys_with_numbers(rows: RowInputs) -> Pairs:
+    """Yield the keys of *rows*, those of B, and their packed row numbers. Raises: SampleError for a row without key."""
+    first = 0
+    for keys in _keys(rows, "B"):
+        yield keys, _packed_numbers(first, len(keys))
+        first += len(keys)
+
+
+def _keys(rows: RowInputs, side: str) -> Iterator[list[bytes]]:
+    """Yield the keys of *rows*, which are those of *side*, A or B. Raises: SampleError for a row without a key."""
+    first = 0
+    for batch in rows.batches([schema.KEY_COLUMN]):
+        if schema.KEY_COLUMN not in batch.schema.names or batch.column(0).null_count:
+            raise SampleError(f"one of rows {first} to {first + len(batch) - 1} of {side} has no __key__ to join by")
+        yield schema.as_bytes(batch.column(0)).to_pylist()
+        first += len(batch)
+
+
+class JoinedRows:
+    """The rows of *a* with what *b* has for their keys. Has what `TableWriter` asks for.
+
+    `schema`: the unified schema of the joined rows. `catalog`: the shards of both.
+    Raises: UsageError if both have one column of values; SampleError if B does not list the members to choose from.
+    """
+
+    def __init__(self, a: RowInputs, b: RowInputs, how: RowJoin) -> None:
+        self.catalog = a.catalog
+        self._a, self._b, self._how = a, b, how
+        self._b_sets = schema.sets_in(b.schema.names) if schema.SHARD_COLUMN in b.schema.names else range(0)
+        b_schema = b.schema if how.is_chosen is None else self._chosen_schema(how.is_chosen)
+        first_set = len(schema.sets_in(a.schema.names)) + 1
+        self._names = self._new_names(b_schema, first_set)  # of columns of B, as they are called in the result
+        self._check_columns(a.schema.names)
+        columns = [*a.schema, *(b_schema.field(name).with_name(new) for name, new in self._names.items())]
+        columns.sort(key=lambda column: not column.name.startswith("__"))  # stable: values come last
+        self.schema = schema.arrow().schema(columns)
+        self._shared = self._shared_fields()
+
+    def _new_names(self, b_schema: Any, first_set: int) -> dict[str, str]:
+        """Return the names in the result of the columns of *b_schema*; its first set of shards gets *first_set*."""
+        numbers = [number for number in self._b_sets if schema.in_set(schema.SHARD_COLUMN, number) in b_schema.names]
+        renamed = {
+            schema.in_set(column, number): schema.in_set(column, first_set + index)
+            for index, number in enumerate(numbers)
+            for column in SET_COLUMNS
+        }
+        dropped = (schema.KEY_COLUMN, schema.INDEX_COLUMN)
+        return {name: renamed.get(name, name) for name in b_schema.names if name not in dropped}
+
+    def _chosen_schema(self, is_chosen: IsChosen) -> Any:
+        """Return the schema of B with the columns of chosen fields. Raises: SampleError if B does not list members."""
+        pa = schema.arrow()
+        fields, columns = schema.fields_of(self._b.schema), []
+        for number in self._b_sets:
+            if not schema.fields_in_set(self._b.schema, number):
+                raise SampleError(
+                    "-f and -x choose members, and B does not list them (column __members__): tarindex makes a table "
+                    "that does"
+                )
+        unwanted = [
+            schema.in_set(column, number)
+            for number in self._b_sets
+            if not any(map(is_chosen, schema.fields_in_set(self._b.schema, number)))
+            for column in SET_COLUMNS
+        ]
+        for column in self._b.schema:
+            if column.name.startswith("__"):
+                if column.name in unwanted:
+                    continue
+                if column.name.startswith(schema.MEMBERS_COLUMN[:-2]):
+                    members = [member for member in column.type if is_chosen(member.name)]
+                    column = pa.field(column.name, pa.struct(members))
+                columns.append(column)
+            elif _is_about_chosen(column.name, fields, is_chosen):
+                columns.append(column)
+        return pa.schema(columns)
+
+    def _check_columns(self, names_of_a: Sequence[str]) -> None:
+        """Raise UsageError if A and B both have a column of values of one name."""
+        for name in self._names.values():
+            if name in names_of_a:
+                fields = schema.fields_of(self._b.schema)
+                noun = "field" if name in fields and name in schema.fields_of(self._a.schema) else "column"
+                raise UsageError(f"A and B both have the {noun} {name!r}: -x {name} leaves out that of B")
+
+    def _shared_fields(self) -> set[str]:
+        """Return the folded names of the fields that several sets, or one set twice, may have."""
+        sets = schema.sets_in(self.schema.names)
+        names = [self._how.fold(name) for number in sets for name in schema.fields_in_set(self.schema, number)]
+        return {name for name in names if names.count(name) > 1}
+
+    def batches(self, find: Find, account: Account) -> Iterator[RowBatch]:
+        """Yield the joined rows, in the order of A. `find(keys)` returns the packed row numbers of B for keys of A.
+
+        Samples of A without a partner are counted in *account* as left out, unless they are kept. Warns if the parts in
+        B are in another order than those in A.
+
+        Holds: 8 bytes a row of A, and what `rows_in_order` holds. Raises: SampleError for a sample with one field in A
+        and in B.
+        """
+        import numpy as np
+
+        numbers = [
+            np.fromiter(
+                (-1 if value is None else int.from_bytes(value, "big") for value in find(keys)), np.int64, len(keys)
+            )
+            for keys in _keys(self._a, "A")
+        ]
+        partners = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
+        columns = list(self._names)
+        in_order = rows_in_order(self._b, partners[partners >= 0].tolist(), self._how.tmpdir, columns)
+        rows_of_b = _RowReader(in_order)
+        first = 0
+        for rows in self._a.batches():
+            has_partner = partners[first : first + len(rows)] >= 0
+            first += len(rows)
+            account.samples_in += len(rows)
+            joined = self._join(rows, has_partner, rows_of_b.take(int(has_partner.sum())))
+            account.left_out += len(rows) - len(joined)
+            if len(joined):
+                yield RowBatch(joined)
+        if len(self._b_sets):
+            warn_of_order(partners[partners >= 0], account)
+
+    def _join(self, rows: Any, has_partner: Any, partners: Any) -> Any:
+        """Return the joined rows of *rows*, a batch of A. *partners*: rows of B for those that have one, in order."""
+        import numpy as np
+
+        pa = schema.arrow()
+        if partners is not None and self._how.is_chosen is not None:
+            partners = self._narrow(partners)
+        if not self._how.keep_unmatched and not has_partner.all():
+            rows, has_partner = rows.take(pa.array(np.flatnonzero(has_partner))), np.ones(int(has_partner.sum()), bool)
+        columns = {name: rows.column(name) for name in rows.schema.names}
+        indexes = pa.array(np.where(has_partner, np.cumsum(has_partner) - 1, 0), mask=~has_partner)
+        for name, new in self._names.items():
+            kind = self.schema.field(new).type
+            columns[new] = pa.nulls(len(rows), kind) if partners is None else partners.column(name).take(indexes)
+        joined = pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+        self._check_fields(joined)
+        return joined
+
+    def _narrow(self, rows: Any) -> Any:
+        """Return *rows* of B with the extents of the chosen members alone, which are adjacent in the archive.
+
+        Raises: SampleError if they are not, or if a row does not tell where all its members are.
+        """
+        pa = schema.arrow()
+        columns = {name: rows.column(name) for name in rows.schema.names if name in self._names}
+        for number in self._b_sets:
+            if schema.in_set(schema.SHARD_COLUMN, number) in columns:
+                self._narrow_set(rows, columns, number)
+        return pa.RecordBatch.from_arrays([*columns.values()], [*columns])
+
+    def _narrow_set(self, rows: Any, columns: dict[str, Any], number: int) -> None:
+        """Replace *columns*, those of set *number* in *rows* of B, by those of the chosen members."""
+        import numpy as np
+
+        pa, is_chosen = schema.arrow(), self._how.is_chosen
+        assert is_chosen is not None
+        shard, begin, end, members = (schema.in_set(column, number) for column in SET_COLUMNS)
+        names = schema.fields_in_set(rows.schema, number)
+        struct = rows.column(members)
+        places = struct.flatten()
+        has = np.stack([np.asarray(place.is_valid()) for place in places], axis=1)
+        offsets, sizes = (
+            np.stack([np.where(valid, values, 0) for values, valid in pairs], axis=1)
+            for pairs in zip(*(map(whole_numbers, place.flatten()) for place in places), strict=True)
+        )
+        begins, ends = (
+            np.where(valid, values, 0) for values, valid in (whole_numbers(columns[n]) for n in (begin, end))
+        )
+        order = np.argsort(np.where(has, offsets, NO_OFFSET), axis=1, kind="stable")
+        present = np.take_along_axis(has, order, axis=1)
+        stops = np.take_along_axis(offsets + padded_sizes(sizes), order, axis=1)
+        starts = np.concatenate([begins[:, None], stops[:, :-1]], axis=1)
+        chosen = present & np.array([is_chosen(name) for name in names])[order]
+        lists_all = np.where(present, stops, 0).max(axis=1) == ends
+        low = np.where(chosen, starts, NO_OFFSET).min(axis=1)
+        high = np.where(chosen, stops, 0).max(axis=1)
+        is_adjacent = np.where(chosen, stops - starts, 0).sum(axis=1) == high - low
+        is_empty = ~chosen.any(axis=1)
+        for wrong in np.flatnonzero(~lists_all | ~(is_adjacent | is_empty))[:1].tolist():
+            row = rows.column(ROW_COLUMN)[wrong].as_py()
+            raise SampleError(
+                f"the chosen members of row {row} of B are not side by side, so a table can't list them: tarcat -f "
+                "makes shards of them alone"
+            )
+        columns[begin] = pa.array(low.astype(np.uint64), mask=is_empty)
+        columns[end] = pa.array(high.astype(np.uint64), mask=is_empty)
+        numbers, _ = whole_numbers(columns[shard])
+        columns[shard] = pa.array(numbers.astype(np.int32), mask=is_empty)
+        kept = [index for index, name in enumerate(names) if is_chosen(name)]
+        columns[members] = pa.StructArray.from_arrays([places[n] for n in kept], [names[n] for n in kept])
+
+    def _check_fields(self, rows: Any) -> None:
+        """Raise SampleError if a sample of *rows* has one field in A and in B."""
+        import numpy as np
+
+        counts = {name: np.zeros(len(rows), np.int32) for name in self._shared}
+        for number in schema.sets_in(rows.schema.names):
+            fields = schema.fields_in_set(rows.schema, number)
+            places = rows.column(schema.in_set(schema.MEMBERS_COLUMN, number)).flatten() if fields else ()
+            for field, place in zip(fields, places, strict=True):
+                if self._how.fold(field) in counts:
+                    counts[self._how.fold(field)] += np.asarray(place.is_valid())
+        for name, count in counts.items():
+            for wrong in np.flatnonzero(count > 1)[:1].tolist():
+                key = rows.column(schema.KEY_COLUMN)[wrong].as_py()
+                url = self.catalog.urls[rows.column(schema.SHARD_COLUMN)[wrong].as_py()]
+                raise SampleError(
+                    f"sample {key!r} has the field {name!r} in A and in B (-x {name} leaves out that of B)", url=url
+                )
+
+
+def padded_sizes(sizes: Any) -> Any:
+    """Return *sizes* of payloads, an array, with the padding to whole blocks."""
+    return (sizes + (BLOCK - 1)) // BLOCK * BLOCK
+
+
+def _is_about_chosen(column: str, fields: Sequence[str], is_chosen: IsChosen) -> bool:
+    """True if the *column* of values has a chosen name, or is about a chosen one of *fields*: `jpg.width` about jpg.
+
+    A column about no field, such as a score, is chosen by its own name.
+    """
+    about = [field for field in fields if column == field or column.startswith(f"{field}.")]
+    return is_chosen(max(about, key=len) if about else column)
+
+
+class _RowReader:
+    """Record batches as one sequence of rows, of which any number is taken at a time."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._held: list[Any] = []
+
+    def take(self, count: int) -> Any:
+        """Return the next *count* rows as a record batch; None for 0."""
+        if not count:
+            return None
+        while sum(map(len, self._held)) < count:
+            self._held.append(next(self._batches))
+        table = schema.arrow().Table.from_batches(self._held).combine_chunks()
+        self._held = table.slice(count).to_batches()
+        (taken,) = table.slice(0, count).combine_chunks().to_batches()
+        return taken
+
+
+def warn_of_order(partners: Any, account: Account) -> None:
+    """Warn if the samples of B are in another order than those of A.
+
+    *partners*: the row numbers of B, an array, in the order of A. Rows side by side in B are read at once.
+    """
+    import numpy as np
+
+    reads = _count_runs(partners)
+    if reads > 2 * (in_own_order := _count_runs(np.sort(partners))):
+        account.warn(
+            f"samples of B are in another order than those of A: in the order of A they take {several(reads, 'read')}, "
+            f"in their own {in_own_order:,} (tarsort puts both in the order of their keys)"
+        )
+
+
+def _count_runs(rows: Any) -> int:
+    """Return the number of runs of ascending adjacent numbers in *rows*, an array."""
+    import numpy as np
+
+    return int((np.diff(rows) != 1).sum()) + 1 if len(rows) else 0
