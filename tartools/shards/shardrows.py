@@ -49,7 +49,7 @@ class Indexing(NamedTuple):
 
 
 def table_destination(url: str, force: bool, inputs: Callable[[], TableContent]) -> Destination:
-    """Return the table *url* as a sink of rows. `inputs()`, called when writing begins, knows schema and shards of them.
+    """Return the table *url* as a sink of rows. `inputs()`, called when writing begins, knows their schema and shards.
 
     `force`: replace an existing file.
     """
