@@ -35,7 +35,12 @@ of A with one key all get the fields.
 B is held in memory, as far as -M allows; for shards only the places of their samples, and data that are not in plain
 local files are copied to a temporary file. Rows that do not fit are sorted to a temporary file.
 
-With --anti or -f '' samples are passed on unchanged; then OUTPUT may be a table that lists them (.parquet).
+If OUTPUT ends in .parquet, no sample is read or copied: the table lists for each sample the members in A and those in
+B, and all commands and training read it as they would read the copy. Shards are indexed first, and joined tables may
+be joined again. Names can't change then, --prefer is refused, and the members chosen by -f or -x have to lie side by
+side in each sample of B. If B is rows, its values become columns of the table (see TABLES in tartools(7)).
+
+With --anti or -f '' samples are passed on unchanged.
 
 Examples:
   Add captions from a table with the columns key and caption as txt:
@@ -49,6 +54,8 @@ Examples:
   Add masks from other shards:
     tarjoin -f 'seg.png' 'images-*.tar' 'masks-*.tar' |
       tarsplit -s 1e9 -o both
+  Use embeddings from other shards in training, without a copy:
+    tarjoin 'train-*.tar' 'emb-*.tar' -o both.parquet
   List the samples that are not in a validation set in a table:
     tarjoin --anti train.parquet val.parquet -o clean.parquet
   Replace labels with new ones from stdin:

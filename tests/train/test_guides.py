@@ -183,6 +183,25 @@ def shards() -> list[str]:
     return [f"train-{shard:06d}.tar" for shard in range(4)]
 
 
+def test_joined(
+    shell: Run, shards: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duckdb_command: Any
+) -> None:
+    assert len(shards) == 4
+    names, rest = program(codes("joined", "python"), "page_joined", tmp_path, monkeypatch)
+    parts = iter(rest)
+    said = ""
+    for kind, code in blocks("joined", "sh", "python"):
+        if kind == "python":
+            exec(next(parts), names)
+            continue
+        done = shell(f"set -eo pipefail\n{code}", env=duckdb_command)
+        assert done.status == 0, f"{code}\n{done.stderr}"
+        said += done.stdout.decode()
+    assert said.split()[:4] == ["000000.jpg", "000000.cls", "000000.json", "000000.emb.txt"]
+    names.clear()
+    gc.collect()
+
+
 @pytest.mark.parametrize(("page", "count"), [("webdataset", 13), ("fields", 2), ("order", 2)])
 def test_every_block_runs(
     page: str, count: int, run: Run, shards: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
