@@ -481,6 +481,38 @@ def tables() -> list[Work]:
     return works
 
 
+def joined() -> list[Work]:
+    """Samples whose fields are in two sets of shards, read in batches by a joined table, beside the table of a copy."""
+
+    def line(name: str, table: str, before: str = "", reader: str = "batches") -> Line:
+        imports = 'python -c "import torch, tartools"'
+        return Line(name, f'python -P "$READERS" {reader} "$OUT/{table}.parquet"', less=imports, before=before)
+
+    works = []
+    for name, first, second, limit in (("B", "txt", "cls", 1.6), ("A", "jpg", "cls json", 1.2)):
+        sets = " && ".join(
+            f'tarcat -f "{fields}" "${name}" -o "$OUT/{part}.tar" && '
+            f'tarindex "$OUT/{part}.tar" -o "$OUT/{part}.parquet"'
+            for part, fields in (("first", first), ("second", second))
+        )
+        make = (
+            f'{sets} && tarjoin "$OUT/first.parquet" "$OUT/second.parquet" -o "$OUT/joined.parquet" && '
+            'tarcat "$OUT/joined.parquet" -o "$OUT/copy.tar" && tarindex "$OUT/copy.tar" -o "$OUT/copy.parquet"'
+        )
+        same = f'test "$({line("", "joined").line})" = "$({line("", "copy").line})"'
+        copy = line("the copy", "copy")
+        works.append(
+            Work(
+                f"joined-{name}", line("joined table", "joined", make), (copy,), (Goal(limit, copy.name, "cpu"),), same
+            )
+        )
+        if name == "B":
+            alone = line("the table of this set", "first", reader="one_set")
+            joined_line = line("fields of one set", "joined", make, "one_set")
+            works.append(Work("joined-one", joined_line, (alone,), (Goal(1.1, alone.name, "cpu"),), same))
+    return works
+
+
 def scaling() -> list[Work]:
     """A million samples and five: the time of each should stay what it is."""
     works = []
@@ -502,6 +534,7 @@ WORKS = {
         jobs(),
         bucket(),
         *tables(),
+        *joined(),
         *duplicates(),
         streaming(),
         filtering(),
