@@ -22,7 +22,8 @@ from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading
 from tartools.shards.shardrows import Indexing, row_inputs_by_source, table_destination
 from tartools.shards.writing import Destination, write_batches
-from tartools.stages.partners import Pairs, PartnerFinder, SecondRows, SecondShards, partners_of
+from tartools.stages.partnerindex import Pairs, partners_of
+from tartools.stages.partners import PartnerFinder, SecondRows, SecondShards
 from tartools.tables import schema
 from tartools.tables.extents import whole_numbers
 from tartools.tables.inputs import ROW_COLUMN, RowInputs, rows_in_order

@@ -85,7 +85,7 @@ class RowLocations:
         """
         import numpy as np
 
-        extents = replace(self.extents.take(at), first=0, rows=rows, keys=keys)
+        extents = replace(self.extents.take(at), first=0, rows=np.asarray(rows), keys=keys)
         if not extents.others or fields is None:
             return extents
         needed = [names is None or not names.isdisjoint(fields) for names in self.fields_by_set]

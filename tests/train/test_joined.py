@@ -46,8 +46,8 @@ def made(run: Run, tmp_path: Path) -> Callable[..., None]:
         (tmp_path / "b-0.tar").write_bytes(make_tar(b[:60]))
         (tmp_path / "b-1.tar").write_bytes(make_tar(b[60:]))
         words = ["--left"] if left else []
-        run("tarjoin", *words, "a.tar", "b-*.tar", "-o", "joined.parquet").output()
-        run("tarjoin", *words, "a.tar", "b-*.tar", "-o", "copy.tar").output()
+        assert run("tarjoin", *words, "a.tar", "b-*.tar", "-o", "joined.parquet").status == 0
+        assert run("tarjoin", *words, "a.tar", "b-*.tar", "-o", "copy.tar").status == 0
         run("tarindex", "copy.tar", "-o", "copy.parquet").output()
 
     return made
@@ -75,11 +75,10 @@ def test_batches_are_those_of_the_copy(made: Callable[..., None], kind: str, lef
         assert [without_url(sample) for sample in in_room] == expected
         assert [without_url(joined[row]) for row in some] == expected
     assert {sample["__url__"] for sample in joined.batch(rows)} == {"a.tar"}
-    for fields in ("jpg npy", "cls", "txt;npy", "npy;jpg __key__"):
-        tuples = list(TableDataset("copy.parquet", fields, ()).batch(rows)) if not left or "jpg" in fields else []
-        if tuples and not (left and fields == "jpg npy"):
-            assert list(TableDataset("joined.parquet", fields, ()).batch(rows)) == tuples, fields
-    assert len(TableDataset("joined.parquet", "npy", missing="skip")) == COUNT - 7 * left + (0 if not left else 1)
+    for fields in ("cls", "npy;jpg __key__", "jpg", *([] if left else ["jpg npy", "txt;npy"])):
+        expected = list(TableDataset("copy.parquet", fields).batch(rows))
+        assert list(TableDataset("joined.parquet", fields).batch(rows)) == expected, fields
+    assert len(TableDataset("joined.parquet", "npy", missing="skip")) == (COUNT - 6 if left else COUNT)
 
 
 @pytest.mark.parametrize("method", ["fork", *also("spawn", "forkserver")])
@@ -120,15 +119,15 @@ def test_streams_over_joined_tables(made: Callable[..., None]) -> None:
 
 def test_of_other_sets_nothing_is_opened(made: Callable[..., None], tmp_path: Path) -> None:
     made()
-    expected = list(TableDataset("copy.parquet", "jpg cls", ()).batch(list(range(COUNT))))
+    expected = list(TableDataset("copy.parquet", "jpg cls").batch(list(range(COUNT))))
     for path in tmp_path.glob("b-*.tar"):
         path.unlink()
-    data = TableDataset("joined.parquet", "jpg cls", ())
+    data = TableDataset("joined.parquet", "jpg cls")
     assert list(data.batch(list(range(COUNT)))) == expected
     assert [data[row] for row in range(COUNT)] == expected
     (tmp_path / "a.tar").unlink()
     with pytest.raises(StorageError, match=r"a\.tar"):
-        data[0]
+        TableDataset("joined.parquet", "jpg cls")[0]
 
 
 def test_of_other_sets_nothing_is_requested(made: Callable[..., None], run: Run, server: FaultServer) -> None:
@@ -138,10 +137,10 @@ def test_of_other_sets_nothing_is_requested(made: Callable[..., None], run: Run,
     urls = [server.url("s3", name) for name in ("a.tar", "b-0.tar", "b-1.tar")]
     run("tarindex", urls[0], "-o", "far-a.parquet", env=server.env).output()
     run("tarindex", *urls[1:], "-o", "far-b.parquet", env=server.env).output()
-    run("tarjoin", "far-a.parquet", "far-b.parquet", "-o", "far.parquet", env=server.env).output()
+    assert run("tarjoin", "far-a.parquet", "far-b.parquet", "-o", "far.parquet", env=server.env).status == 0
     before = {name: len(server.asked("GET", name)) for name in server.objects}
-    copy = TableDataset("copy.parquet", "npy txt", ())
-    data = TableDataset("far.parquet", "npy txt", ())
+    copy = TableDataset("copy.parquet", "npy txt")
+    data = TableDataset("far.parquet", "npy txt")
     assert list(data.batch(list(range(COUNT)))) == list(copy.batch(list(range(COUNT))))
     assert len(server.asked("GET", "a.tar")) == before["a.tar"]
     assert len(server.asked("GET", "b-0.tar")) > before["b-0.tar"]
@@ -159,7 +158,7 @@ def test_a_replaced_set_is_refused_by_state_and_by_reading(made: Callable[..., N
     (tmp_path / "b-0.tar").write_bytes((tmp_path / "b-0.tar").read_bytes() + bytes(10240))
     with pytest.raises(StorageError, match=r"b-0\.tar.*join again"):
         list(TableDataset("joined.parquet").batch(list(range(COUNT))))
-    run("tarjoin", "a.tar", "b-*.tar", "-o", "again.parquet").output()
+    assert run("tarjoin", "a.tar", "b-*.tar", "-o", "again.parquet").status == 0
     other = loader("again.parquet", 7, seed=1, rank=0, world_size=1)
     with pytest.raises(ValueError, match="other data"):
         other.load_state_dict(state)
@@ -171,7 +170,7 @@ def test_parts_as_files_by_ranges(made: Callable[..., None], run: Run, server: F
     server.objects["v.tar"] = make_tar([("k.mp4", big), ("k.cls", b"1")])
     server.objects["t.tar"] = make_tar([("k.txt", b"a caption")])
     urls = [server.url("s3", name) for name in ("v.tar", "t.tar")]
-    run("tarjoin", *urls, "-o", "vt.parquet", env=server.env).output()
+    assert run("tarjoin", *urls, "-o", "vt.parquet", env=server.env).status == 0
     before = len(server.asked("GET", "v.tar"))
 
     def middle(file: Any) -> bytes:
@@ -179,6 +178,6 @@ def test_parts_as_files_by_ranges(made: Callable[..., None], run: Run, server: F
         return bytes(file.read(10))
 
     data = TableDataset("vt.parquet", "mp4 txt", {"mp4": "file"}, (middle, None))
-    assert data[0] == (big[1 << 20 :][:10], b"a caption")
+    assert data[0] == (big[1 << 20 :][:10], "a caption")
     received = sum(len(big) for request in server.asked("GET", "v.tar")[before:] if "range" not in request.headers)
     assert received == 0

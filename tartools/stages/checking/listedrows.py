@@ -144,7 +144,10 @@ class TableRows:
         except (RowError, TarFormatError) as error:
             self._close()
             if len(piece) == 1:
-                yield Trouble("table-row", -1, text(piece.keys[0]) if piece.keys else "", error.message, 1)
+                description = error.message
+                if error.url != self._catalog.urls[piece.place(0)[0]]:  # a shard of a further set
+                    description = f"{shown(error.url)}, byte {error.offset}: {description}"
+                yield Trouble("table-row", -1, text(piece.keys[0]) if piece.keys else "", description, 1)
                 return
             middle = len(piece) // 2
             yield from self._samples(piece.part(0, middle))
