@@ -75,7 +75,7 @@ from tartools.samples.columnfields import ChosenColumns
 from tartools.shards.reading import Reading, counted, read_batches
 from tartools.shards.writing import write_batches
 from tartools.stages import select
-from tartools.stages.partners import RowOptions, check_no_rows, read_second, source_of
+from tartools.stages.joining.partners import RowOptions, check_no_rows, read_second, source_of
 from tartools.storage.expand import expand
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table_name
@@ -155,7 +155,7 @@ def tarjoin(
     chosen = ChosenColumns(words, " ".join(options.exclude or ()).split(), str if options.verbatim else str.lower)
     rows = RowOptions(options.form, options.key, options.dots, options.encoding)
     if adds and is_table_name(output.url):
-        from tartools.stages.joinedtables import RowJoin, join_tables
+        from tartools.stages.joining.joinedtables import RowJoin, join_tables
 
         if options.prefer:
             raise UsageError(
@@ -168,7 +168,7 @@ def tarjoin(
         return
     partners = read_second(b, rows, chosen, account, reading, memory)
     if adds:
-        from tartools.stages.adding import Adding, join_batches
+        from tartools.stages.joining.adding import Adding, join_batches
 
         b_fields, raw_fold = partners.second, bytes if options.verbatim else bytes.lower
         how = Adding(b_fields.members, b_fields.single, options.left, options.prefer, raw_fold)

@@ -14,13 +14,12 @@ from tartools.formats.parquetread import buffer_of, small_batches
 from tartools.formats.parquetvalues import bytes_of
 from tartools.samples import columnfields
 from tartools.samples.columnfields import RowFormat, packed_row
+from tartools.samples.kinds.arrays import NPY_MAGIC
 from tartools.storage.scratch import reread, scratch_file
 from tartools.tables import schema
 from tartools.tables.facts import value_of
 from tartools.tables.inputs import plain_type
 from tartools.tables.source import open_parquet
-
-NPY_MAGIC = b"\x93NUMPY"
 
 
 class TextValues:

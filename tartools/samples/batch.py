@@ -57,6 +57,9 @@ class SampleColumns(Protocol):
         members.
         """
 
+    def members_in_set(self, number: int) -> tuple[list[str], Any, Any] | None:
+        """Return what `members` returns, for the members in set *number* of the shards of a joined table, from 1 on."""
+
     def lacks(self, field: str) -> bool:
         """True if the table says that no sample has *field*, ignoring case."""
 

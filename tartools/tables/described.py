@@ -22,7 +22,6 @@ from tartools.tar import BLOCK, Member
 
 if TYPE_CHECKING:
     from tartools.tables.extents import Extents
-    from tartools.tables.listed import TableColumns
 
 PICTURE_COLUMNS = ("width", "height", "format", "broken")  # columns of a table for each field of pictures
 NO_OFFSET = 1 << 62  # offset of a member that a sample lacks
@@ -51,10 +50,10 @@ class ListedPlaces(NamedTuple):
         return self._replace(**{name: rows[low:high] for name, rows in self._asdict().items() if name != "fields"})
 
 
-def places_of(columns: "TableColumns") -> ListedPlaces | None:
+def places_of(columns: SampleColumns, extents: "Extents") -> ListedPlaces | None:
     """Return the places of the members of the samples that *columns* list; None if the table does not list them.
 
-    Also None if the key of a sample is null.
+    *extents*: of the same samples. Also None if the key of a sample is null.
     Raises: StorageError if offsets and sizes in the table are not whole numbers, or keys are not text.
     """
     import numpy as np
@@ -65,10 +64,10 @@ def places_of(columns: "TableColumns") -> ListedPlaces | None:
     fields, offsets, sizes = members
     offsets = np.where(offsets < 0, NO_OFFSET, offsets)
     orders, described = [], True
-    for number, extents in enumerate(columns.extents.sets, 1):
+    for number, in_set in enumerate(extents.sets, 1):
         part = columns.members_in_set(number)
         assert part is not None  # `members` has returned those of all sets
-        order, fills_extent = _order_in_extents(*part[1:], extents)
+        order, fills_extent = _order_in_extents(*part[1:], in_set)
         described &= fills_extent
         numbers = np.array([*(fields.index(name) for name in part[0]), -1])  # the last is for -1, an absent field
         orders.append(numbers[order])

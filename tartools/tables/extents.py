@@ -175,7 +175,7 @@ class SampleBytes(NamedTuple):
         return cls(rows, bounds, lambda index: Pushed(None, view[bounds[index] :]), data=view)
 
 
-def interleave(is_second: Any, sizes: Any, first: memoryview, second: memoryview) -> bytes:
+def merge_parts(is_second: Any, sizes: Any, first: memoryview, second: memoryview) -> bytes:
     """Return parts, in order, joined: each is the next *sizes* bytes of *second* where *is_second*, else of *first*."""
     positions = [0, 0]
     pieces = []

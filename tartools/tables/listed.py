@@ -231,7 +231,7 @@ class ListedBatch(Batch):
         from tartools.tables.described import places_of
         from tartools.tables.extents import runs_of_equal
 
-        places = places_of(self.columns)
+        places = places_of(self.columns, self.columns.extents)
         if places is None:
             yield from self.batches()
             return

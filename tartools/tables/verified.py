@@ -26,7 +26,7 @@ from tartools.samples.batch import Batch
 from tartools.storage.scratch import scratch_file
 from tartools.tables.bulk import Bulk, GetBuffer, bulk_from_buffer, bulk_from_files, join_parts
 from tartools.tables.catalog import ShardCatalog
-from tartools.tables.extents import Extents, SampleBytes, interleave, runs_of_equal
+from tartools.tables.extents import Extents, SampleBytes, merge_parts, runs_of_equal
 from tartools.tables.localshards import LocalShards
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup
 from tartools.tar.groups import Need
@@ -166,7 +166,7 @@ class VerifiedReader:
                         raise self._local.truncated_error(local_window)
                     parts = window.parts
                     received = read.data[offset : offset + remote_size]
-                    joined = interleave(remote[parts.numbers], parts.sizes, memoryview(data), received)
+                    joined = merge_parts(remote[parts.numbers], parts.sizes, memoryview(data), received)
                     yield SampleBytes.in_memory(window, joined)
                     low, offset = high, offset + remote_size
 

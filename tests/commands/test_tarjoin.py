@@ -107,8 +107,8 @@ def test_the_same_as_a_model_from_every_form(
         outputs: dict[bool, set[bytes]] = {True: set(), False: set()}  # from samples, which have headers; from rows
         for number, form in enumerate(FORMS):
             memory = ["-M", ["1e9", "9000", "1"][(number + seed) % 3]]
-            monkeypatch.setattr("tartools.stages.adding.MAX_ADDED_BYTES", [16 << 20, 1][number % 2])
-            monkeypatch.setattr("tartools.stages.adding.SAMPLES_IN_LOOKUP", [128, 3][number % 2])
+            monkeypatch.setattr("tartools.stages.joining.adding.MAX_ADDED_BYTES", [16 << 20, 1][number % 2])
+            monkeypatch.setattr("tartools.stages.joining.adding.SAMPLES_IN_LOOKUP", [128, 3][number % 2])
             done = inside("tarjoin", "-v", *filter(None, [mode]), *memory, "a-*.tar", f"b.{form}")
             assert members_of(done.stdout) == expected, (form, mode)
             said = f"{lost} samples of A had no partner in B (left out), {left} samples of B had none in A"

@@ -22,10 +22,10 @@ from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading
 from tartools.shards.shardrows import Indexing, row_inputs_by_source, table_destination
 from tartools.shards.writing import Destination, write_batches
-from tartools.stages.partnerindex import Pairs, partners_of
-from tartools.stages.partners import PartnerFinder, SecondRows, SecondShards
+from tartools.stages.joining.partnerindex import Pairs, partners_of
+from tartools.stages.joining.partners import PartnerFinder, SecondRows, SecondShards
 from tartools.tables import schema
-from tartools.tables.extents import whole_numbers
+from tartools.tables.extents import MAX_OFFSET, whole_numbers
 from tartools.tables.inputs import ROW_COLUMN, RowInputs, rows_in_order
 from tartools.tables.tablewriter import RowBatch
 from tartools.tar import BLOCK
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from tartools.formats.valuerows import ParquetValues, TextValues
 
 ROW_NUMBER_BYTES = 8  # bytes of the number of a row of B
-NO_OFFSET = 1 << 62  # offset of a member that a sample lacks
 SET_COLUMNS = (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN, schema.MEMBERS_COLUMN)
 
 Find = Callable[[Sequence[bytes]], Sequence[Any]]
@@ -313,13 +312,13 @@ class JoinedRows:
         begins, ends = (
             np.where(valid, values, 0) for values, valid in (whole_numbers(columns[n]) for n in (begin, end))
         )
-        order = np.argsort(np.where(has, offsets, NO_OFFSET), axis=1, kind="stable")
+        order = np.argsort(np.where(has, offsets, MAX_OFFSET), axis=1, kind="stable")
         present = np.take_along_axis(has, order, axis=1)
         stops = np.take_along_axis(offsets + padded_sizes(sizes), order, axis=1)
         starts = np.concatenate([begins[:, None], stops[:, :-1]], axis=1)
         chosen = present & np.array([is_chosen(name) for name in names])[order]
         lists_all = np.where(present, stops, 0).max(axis=1) == ends
-        low = np.where(chosen, starts, NO_OFFSET).min(axis=1)
+        low = np.where(chosen, starts, MAX_OFFSET).min(axis=1)
         high = np.where(chosen, stops, 0).max(axis=1)
         is_adjacent = np.where(chosen, stops - starts, 0).sum(axis=1) == high - low
         is_empty = ~chosen.any(axis=1)

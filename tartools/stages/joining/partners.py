@@ -1,6 +1,6 @@
 """The second data set of tarjoin, B: shards and tables of samples, or files of rows, and what it has for keys of A.
 
-The values to add are found by an index of B: see `stages.partnerindex`.
+The values to add are found by an index of B: see `stages.joining.partnerindex`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tartools.samples.sample import failure_of
 from tartools.samples.unicodeforms import other_forms
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, ShardStream, closing_upstream, read_batches
-from tartools.stages.partnerindex import Pairs, PartnersInMemory, PartnersOnDisk, partners_of
+from tartools.stages.joining.partnerindex import Pairs, PartnersInMemory, PartnersOnDisk, partners_of
 from tartools.stages.samplefiles import Location, SampleFiles
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
