@@ -33,7 +33,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 COMMANDS = commands.names()
 
 # what several stages count and sort by
-NO_STAGES = {"shares", "summary", "combinations", "externalsort", "samplefiles", "sortrecords"}
+NO_STAGES = {"shares", "summary", "combinations", "evengroups", "externalsort", "samplefiles", "sortrecords"}
 OPENERS = {"open", "os.open", "io.open", "os.fdopen", "io.FileIO", "FileIO", "subprocess.Popen", "Popen"}
 PATH_OPENERS = {"read_text", "write_text", "read_bytes", "write_bytes"}
 STARTERS = re.compile(r"Popen$|subprocess\.\w+$|os\.(fork|forkpty|posix_spawnp?|system|popen|exec\w+|spawn\w+)$")

@@ -17,6 +17,7 @@ complete -c tarfilter -l fields-present -x -a '(__tartools_fields)' -d 'Samples 
 complete -c tarfilter -l sample -x -d 'A random fraction of the samples, such as 0.1.'
 complete -c tarfilter -l seed -x -d 'Random seed. Default: 0.'
 complete -c tarfilter -l share -x -d 'A fraction by key alone, the same in every run: 0:0.9.'
+complete -c tarfilter -l group -x -a '(__tartools_fields)' -d 'For --share, --sample: keep samples with one value of FIELD together.'
 complete -c tarfilter -l invert -d 'Select the samples that do not meet the conditions.'
 complete -c tarfilter -l ignore-errors -d 'Treat EXPR as false where it fails; otherwise that is an error.'
 complete -c tarfilter -l verbatim -d 'Match field names by exact case, and keep the final newline of values.'

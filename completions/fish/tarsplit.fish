@@ -14,6 +14,7 @@ end
 complete -c tarsplit -s o -l output -r -F -d 'Prefix or pattern of the shards\' names.'
 complete -c tarsplit -l parts -x -d 'Split by hash of the key, such as train:0.9,val:0.1 or train:90,val:10.'
 complete -c tarsplit -l stratify -x -a '(__tartools_fields)' -d 'Give each of --parts its share of each value of this field.'
+complete -c tarsplit -l group -x -a '(__tartools_fields)' -d 'Keep all samples with one value of this field in one of --parts.'
 complete -c tarsplit -l by -x -a '(__tartools_fields)' -d 'Make a part for each value of this field.'
 complete -c tarsplit -s n -l samples -x -d 'Put at most N samples in a shard. At least 1.'
 complete -c tarsplit -s s -l size -x -d 'Make shards of at most this size, such as 500M or 1e9. Default: 1e9, unless -n is given.'

@@ -25,7 +25,9 @@ If no sample is selected, a warning says so, and lists the values of the fields 
 --share LO:HI selects a fraction of the samples by key alone: a sample is on the same side in every run and in every
 version of a data set. The fraction of a key is its 8-byte BLAKE2b digest, as a big-endian number, divided by 2 to the
 power of 64; samples with LO <= fraction < HI are selected. LO and HI are exact: 0.1, or 1/3. --sample selects by an
-8-byte BLAKE2b digest with the digest of --seed as its key, so that another seed selects other samples.
+8-byte BLAKE2b digest with the digest of --seed as its key, so that another seed selects other samples. With --group
+FIELD the value of FIELD takes the place of the key: all samples of a patient (json:patient) or a speaker are on one
+side. A sample without a value is an error.
 
 OUTPUT and --rest appear once both are complete. If one ends in .parquet, it is a table, which lists the samples and
 moves none (see TABLES in tartools(7)). If inputs are tables, values in -S come from the column of the same name (cls,
@@ -35,6 +37,9 @@ have the type of the column.
 Examples:
   Split a data set, for training and validation:
     tarfilter --share 0:0.9 all.tar -o train.tar --rest val.tar
+  The same, with all samples of a patient on one side:
+    tarfilter --share 0:0.9 --group json:patient all.tar -o train.tar \
+      --rest val.tar
   Select large pictures of one class:
     tarfilter -S "int(cls) == 180 and width('jpg') >= 256" 'train-*.tar' \
       -o chosen.tar
@@ -77,6 +82,7 @@ class FilterConditions(cli.Group):
       present: names of fields that a sample must have.
       sample, hash: ranges of key numbers, with and without the seed (--sample, --share).
       seed: of --sample.
+      group: field whose value takes the place of the key for --sample and --share.
       invert: select the samples that do not meet the conditions.
       missing: an expression that fails is false (--ignore-errors).
       verbatim: match case, keep final newlines.
@@ -97,6 +103,9 @@ class FilterConditions(cli.Group):
         range | None,
         Option("--share LO:HI", "A fraction by key alone, the same in every run: 0:0.9.", parser=shares.span),
     ] = None
+    group: Annotated[
+        str | None, Option("--group FIELD", "For --share, --sample: keep samples with one value of FIELD together.")
+    ] = None
     invert: Annotated[bool, Option("--invert", "Select the samples that do not meet the conditions.")] = False
     missing: Annotated[
         bool, Option("--ignore-errors", "Treat EXPR as false where it fails; otherwise that is an error.")
@@ -114,6 +123,8 @@ def the_filter(conditions: FilterConditions) -> Filter:
         numbers.append((shares.number_of, conditions.hash))
     if conditions.sample is not None:
         numbers.append((shares.number_with(conditions.seed), conditions.sample))
+    if conditions.group is not None and not numbers:
+        raise UsageError("--group needs --share or --sample")
     expression = None
     if conditions.expression is not None:
         from tartools.stages.filtering.expression import Expression
@@ -133,6 +144,8 @@ def the_filter(conditions: FilterConditions) -> Filter:
     return Filter(
         keys=keys,
         numbers=numbers,
+        group=None if conditions.group is None else shares.parse_value_column(conditions.group),
+        verbatim=conditions.verbatim,
         words=words,
         expression=expression,
         lenient=conditions.missing,
@@ -159,7 +172,7 @@ def tarfilter(
     sample_filter = the_filter(conditions)
     urls = source.urls()
     cli.check_outputs({"-o": output.url, "--rest": rest}, output.force, [*urls, *filter(None, [conditions.keys])])
-    columns = sample_filter.columns(conditions.verbatim)
+    columns = sample_filter.columns()
     reading = Reading(source.strictness, sample_filter.need, tmpdir, columns)
     run = DataSet(urls, account, reading, cli.workers(0)).to([output.url, rest], output.force, output.gzip)
     run.select(sample_filter.flags, sample_filter.of_keys if sample_filter.by_key else None)

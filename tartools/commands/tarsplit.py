@@ -32,6 +32,13 @@ part of a sample, so it is the same in every run, order and sharding: the first 
 the samples of tarfilter --share 0:0.9. With --stratify FIELD, each part gets its share of the samples of each value of
 FIELD, to within one sample; again the sets depend on keys and values alone, but they change if samples are added.
 
+--group FIELD keeps all samples with one value of FIELD, such as those of a patient or a speaker, in one part. A hash of
+the value decides, so the parts are the same in every run, and the first one has the samples of tarfilter --share 0:0.9
+--group FIELD. With few or large groups, the parts miss their shares. With --stratify, groups are assigned from the
+largest to the smallest, so that each part gets its share of all samples, and of those of each value, as far as whole
+groups allow; up to 200 groups are then moved and swapped. -v prints the shares of the parts, and the largest difference
+to them. A warning names parts with a fifth too many or too few samples.
+
 --by FIELD makes a set of shards for each value of FIELD, which replaces {FIELD} in OUTPUT; folders are created. There
 may be up to 1,000 values, because all their outputs are open at once; each object on a server needs up to 16 MB of
 memory. A value that can't be a file name is an error that names the sample: one that is empty, has a slash or control
@@ -51,6 +58,9 @@ Examples:
   The same, with 90 percent of each class:
     tarsplit --parts train:0.9,val:0.1 --stratify cls \
       -o '{part}-{shard:06d}.tar' all.tar
+  The same, with all pictures of a patient in one of them:
+    tarsplit -v --parts train:0.9,val:0.1 --stratify cls \
+      --group json:patient -o '{part}-{shard:06d}.tar' all.tar
   Make shards for each class, in a folder of its own:
     tarsplit --by cls -o 'classes/{cls}/{shard:06d}.tar' all.tar
   Make two shards of up to 1 GB from a folder:
@@ -67,19 +77,19 @@ Examples:
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.samples.account import Account
-from tartools.samples.values import INDEX_NAME, Column, parse_column
+from tartools.samples.values import Column
 from tartools.shards import numbering
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import allow_open_files
 from tartools.shards.reading import Reading
-from tartools.shards.series import Limits, PartOutputs, PartShards
+from tartools.shards.series import MAX_PARTS_REPORTED, Limits, PartOutputs, PartShards
 from tartools.shards.writing import codec_for
 from tartools.stages import shares
 from tartools.storage.url import Url
@@ -93,7 +103,14 @@ Pattern = Annotated[str, Option("-o --output OUTPUT", "Prefix or pattern of the 
 
 
 class Partition(cli.Group):
-    """Options that make several sets of shards: parts by hash, stratify (shares of each value), by (a value each)."""
+    """Options that make several sets of shards.
+
+    Attributes:
+      parts: their names and shares; a hash decides.
+      stratify: each part gets its share of each value of this field.
+      group: all samples with one value of this field are in one part.
+      by: a set of shards for each value of this field.
+    """
 
     parts: Annotated[
         tuple[Any, ...] | None,
@@ -105,6 +122,9 @@ class Partition(cli.Group):
     ] = None
     stratify: Annotated[
         str | None, Option("--stratify FIELD", "Give each of --parts its share of each value of this field.")
+    ] = None
+    group: Annotated[
+        str | None, Option("--group FIELD", "Keep all samples with one value of this field in one of --parts.")
     ] = None
     by: Annotated[str | None, Option("--by FIELD", "Make a part for each value of this field.")] = None
 
@@ -168,7 +188,7 @@ def tarsplit(
         raise UsageError("--remove removes files, and OUTPUT is not a file", url=output)
     if shard_options.even and (shard_options.samples or shard_options.size):
         raise UsageError("--shards sets the size of shards; it excludes -n and -s")
-    column = part_column(partition, shard_options.most)
+    column, group = part_columns(partition, shard_options.most)
     by = column if partition.by is not None else None
     word = by.name if by is not None else "part" if partition.parts else None
     with storage.one_commit(output):
@@ -176,8 +196,8 @@ def tarsplit(
         limits = limits_of_shards(shard_options, names)
         example = names.of("x").name(0)
         codec_for(example, shard_options.gzip)
-        columns = ["__key__", *(column_names([column]) if column else [])] if word else []
-        need = Need.PLACES if column is None else Need.PAYLOADS
+        columns = ["__key__", *column_names(filter(None, [column, group]))] if word else []
+        need = Need.PLACES if column is None and group is None else Need.PAYLOADS
         reading = Reading(source.strictness, need, shard_options.tmpdir, columns)
         data = DataSet(source.urls(), account, reading, cli.workers(0))
         outputs = PartOutputs(
@@ -189,10 +209,12 @@ def tarsplit(
             allow_open_files(MAX_PART_VALUES + RESERVED_OPEN_FILES)
         run = data.to([example], shard_options.force, shard_options.gzip)
         labelled = label_samples(
-            run, partition.parts or (), column, names.check, shards.spread if shard_options.even else None
+            run, partition.parts or (), column, group, names.check, shards.spread if shard_options.even else None
         )
         if shard_options.most != 0:
             finished(run.split(labelled, shards), shard_options)
+            if group is not None and account.samples_in:
+                report_shares(partition.parts or (), shards.samples(), group, account)
             shards.settle(f"values of {by.name}" if by is not None else "parts")
 
 
@@ -209,24 +231,31 @@ def limits_of_shards(shard_options: ShardOptions, names: numbering.PartNames) ->
     return Limits(lambda _: shard_options.samples, size, shard_options.most)
 
 
-def part_column(partition: Partition, max_parts: int | None) -> Column | None:
-    """Return the column whose values decide the part of a sample (--by, --stratify); None if there is none.
+def part_columns(partition: Partition, max_parts: int | None) -> tuple[Column | None, Column | None]:
+    """Return two columns: of the values of --by or --stratify, and of --group; None for one that is not given.
 
     *max_parts*: shards at most. Raises: UsageError if options exclude each other.
     """
     if partition.by is not None and (partition.parts or partition.stratify is not None):
         raise UsageError("--by makes a part of each value; it excludes --parts and --stratify")
-    if partition.stratify is not None and not partition.parts:
-        raise UsageError("--stratify needs --parts")
+    for name, text in (("--stratify", partition.stratify), ("--group", partition.group)):
+        if text is not None and not partition.parts:
+            raise UsageError(f"{name} needs --parts")
     if max_parts is not None and (partition.by is not None or partition.parts):
         raise UsageError(
             "--max-shards stops reading, and the parts would be cut anywhere; it excludes --parts and --by"
         )
     text = partition.stratify if partition.by is None else partition.by
-    column = None if text is None else parse_column(text)
-    if column is not None and INDEX_NAME in column.choices:
-        raise UsageError(f"{INDEX_NAME} is not a value of a sample: it depends on the order")
-    return column
+    column = None if text is None else shares.parse_value_column(text)
+    return column, None if partition.group is None else shares.parse_value_column(partition.group)
+
+
+def report_shares(parts: Sequence[shares.Part], counts: dict[str, int], group: Column, account: Account) -> None:
+    """Add lines to the report of *account*: the share of each of *parts*, by *counts*; warn of those far from it."""
+    messages, uneven = shares.shares_met(parts, counts)
+    account.progress.totals = [*(messages if len(messages) <= MAX_PARTS_REPORTED else ()), *account.progress.totals]
+    if uneven:
+        account.warn(f"{'; '.join(uneven)}: the samples of one {group.name} stay together")
 
 
 def finished(shards: Iterator[str], shard_options: ShardOptions) -> None:

@@ -302,7 +302,7 @@ class PartShards:
                 replace_set(self._outputs.names.of(part), span, until, old, account, bool(account.samples_in))
 
     def _report(self, noun: str) -> None:
-        """Set the lines of the report on each part: samples and shards; one line with totals for more than 20 parts.
+        """Put lines on each part before those of the report: samples and shards; one with totals for over 20 parts.
 
         `noun`: plural of "part" for that line. Warns of parts without samples.
         """
@@ -314,7 +314,12 @@ class PartShards:
         if len(counts) > MAX_PARTS_REPORTED:
             samples, shards = map(sum, zip(*counts.values(), strict=True))
             counts = {f"{len(counts):,} {noun}": (samples, shards)}
-        self._account.progress.totals = [
+        lines = [
             f"{part}: {several(samples, 'sample')} in {several(shards, 'shard')}"
             for part, (samples, shards) in counts.items()
         ]
+        self._account.progress.totals = [*lines, *self._account.progress.totals]
+
+    def samples(self) -> dict[str, int]:
+        """Return the number of samples in the finished shards of each part that has some."""
+        return {part: series.samples for part, series in self._series.items()}

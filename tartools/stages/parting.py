@@ -1,36 +1,41 @@
-"""Assign samples to parts of a data set: by a hash of the key, by the value of a field, or by both.
+"""Assign samples to parts of a data set: by a hash of the key or of a group, by the value of a field, or by both.
 
-By both, each part has its share of the samples of each value, exactly to one sample: of the samples of a value, in the
-order of the hashes of their keys, the first part gets the first ones. So the sets depend on keys and values alone, not
-on order or sharding. Samples are records in two sorts: by value and hash, which gives their parts, and by position.
+By key and value, each part has its share of the samples of each value, exactly to one sample: of the samples of a
+value, in the order of the hashes of their keys, the first part gets the first ones. So the sets depend on keys and
+values alone, not on order or sharding. Samples are records in two sorts: by value and hash, which gives their parts,
+and by position. With groups, the first sort brings those of a group together, and `evengroups` decides where each group
+goes.
 """
 
 from __future__ import annotations
 
+import marshal
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any
 
-from tartools.errors import SampleError
+from tartools.errors import SampleError, several
 from tartools.samples.account import Phase
 from tartools.samples.batch import Batch
 from tartools.samples.sample import failure_of
-from tartools.samples.sortkeys import text_bytes
-from tartools.samples.values import Column, field_list
+from tartools.samples.sortkeys import text_bytes, text_of_key
+from tartools.samples.values import Column
 from tartools.shards.passes import Pass
 from tartools.shards.series import other_samples
 from tartools.shards.writing import Batches
 from tartools.stages import shares
+from tartools.stages.evengroups import GroupCounts, Imbalance, assign_evenly
 from tartools.stages.externalsort import LENGTH_BYTES, POSITION_SHIFT, Spool, external_sort, pack_blocks, records_of
-from tartools.tables.listed import texts_of_column
 
 if TYPE_CHECKING:
     from tartools.shards.workers import ShardTask
 
 MAX_PART_VALUES = 1000  # values, each of which has an output that is open
+MAX_CLASSES = 100_000  # values of --stratify with --group: each has a count in memory for each part
 PARTING_MEMORY = 32 << 20  # bytes of records, three times
 
 
@@ -38,6 +43,7 @@ def label_samples(
     run: Pass[Any],
     parts: Sequence[shares.Part],
     column: Column | None,
+    group: Column | None,
     check: Callable[[str], None],
     spread: Callable[[Counter[str]], object] | None,
 ) -> Iterator[tuple[Batches, Sequence[str]]]:
@@ -45,19 +51,20 @@ def label_samples(
 
     `parts` alone: a sample goes to one of them by the hash of its key. `column` alone: each of its values is a part.
     Both: to *parts* by the hash, so that each gets its share of the samples of each value. Neither: all to the part "".
+    `group`, with *parts*: all samples with one value of it go to one part, by the hash of that value.
     `check(value)`: raises ValueError if a value of *column* can't be the name of a part.
     `spread(counts)`: if given, called first with the number of samples of each part.
 
     Raises: SampleError for a missing value, or one that can't be a name; and if samples differ from those that were
     counted before.
     """
-    run.prepare(reread=column is not None)
+    run.prepare(reread=column is not None or group is not None)
     counts: Counter[str] | None = None
     labelled_batches: Iterator[tuple[Batches, Sequence[str]]]
     if parts and column is not None:
-        counts, labelled_batches = stratified(run, parts, column)
-    elif column is not None:
-        label = by_value(column, check)
+        counts, labelled_batches = stratified(run, parts, column, group)
+    elif column is not None or group is not None:
+        label = by_value(column, check) if column is not None else by_group(parts, group)
         counts = _counts(run, parts, label) if spread else None
         labelled_batches = run.evaluate(label)
     elif parts:
@@ -107,7 +114,7 @@ def by_value(column: Column, check: Callable[[str], None]) -> Callable[[Batch], 
     values_seen: set[str] = set()
 
     def label(batch: Batch) -> list[str]:
-        values = values_of(batch, column)
+        values = shares.values_of(batch, column)
         for value in dict.fromkeys(values):
             if value in values_seen:
                 continue
@@ -125,20 +132,14 @@ def by_value(column: Column, check: Callable[[str], None]) -> Callable[[Batch], 
     return label
 
 
-def values_of(batch: Batch, column: Column) -> list[str]:
-    """Return the value of *column* as text for each sample of *batch*. Raises: SampleError for one without any."""
-    texts = texts_of_column(batch, column)
-    if None in texts:
-        sample = batch[texts.index(None)]
-        columns = batch.columns
-        if columns is not None and columns.values(column.name) is not None:
-            raise SampleError(f"sample {sample.key!r} has no value in {column.name}", url=columns.url)
-        raise failure_of(
-            sample,
-            f" has no {column.name} (its fields: {field_list(sample.fields)}); "
-            f"tarfilter --fields-present {column.choices[0]} leaves out such samples",
-        )
-    return texts  # type: ignore[return-value]
+def by_group(parts: Sequence[shares.Part], group: Column | None) -> Callable[[Batch], list[str]]:
+    """Return a function from a batch to the names of its samples' parts: chosen by the hash of the value of *group*.
+
+    The function raises SampleError for a sample without a value.
+    """
+    assert group is not None
+    of_values = by_key(parts)
+    return lambda batch: of_values(list(map(shares.bytes_of_value, shares.values_of(batch, group))))
 
 
 def entries(batch: Batch, column: Column) -> Iterator[bytes]:
@@ -146,33 +147,48 @@ def entries(batch: Batch, column: Column) -> Iterator[bytes]:
 
     Entries compare by value, then hash, then key.
     """
-    for value, key in zip(values_of(batch, column), batch.keys, strict=True):
+    for value, key in zip(shares.values_of(batch, column), batch.keys, strict=True):
         number = shares.number_of(key).to_bytes(LENGTH_BYTES, "big")
-        yield text_bytes(value.encode("utf-8", "surrogatepass")) + number + text_bytes(key)
+        yield text_bytes(shares.bytes_of_value(value)) + number + text_bytes(key)
+
+
+def entries_of_groups(batch: Batch, group: Column, column: Column) -> Iterator[bytes]:
+    """Yield a sort entry (bytes) for each sample of *batch*: value of *group*, value of *column*, key."""
+    values = zip(shares.values_of(batch, group), shares.values_of(batch, column), batch.keys, strict=True)
+    for group_value, value, key in values:
+        yield b"".join(map(text_bytes, (shares.bytes_of_value(group_value), shares.bytes_of_value(value), key)))
 
 
 def stratified(
-    run: Pass[Any], parts: Sequence[shares.Part], column: Column
+    run: Pass[Any], parts: Sequence[shares.Part], column: Column, group: Column | None
 ) -> tuple[Counter[str], Iterator[tuple[Batches, Sequence[str]]]]:
     """Return (samples by part, batches with part names): each of *parts* gets its share of the samples of each value.
 
-    The share is exact to one sample: see the module. `column`: has the values. The second item yields (batch, names),
-    with one name a sample.
+    The share is exact to one sample, or with *group* as even as whole groups allow: see the module. `column`: has the
+    values. The second item yields (batch, names), with one name a sample.
     Holds: 100 MiB of records; the others are in unnamed files. Raises, while batches are taken: SampleError if samples
     have changed.
     """
     from tartools.shards.workers import outputs  # most parts are chosen without a count
 
     tmpdir = run.reading.tmpdir
+    if group is None:
+        entries_of: Callable[[Batch], Iterator[bytes]] = partial(entries, column=column)
+    else:
+        entries_of = partial(entries_of_groups, group=group, column=column)
 
     def work(task: ShardTask[None]) -> Iterator[bytes]:
-        of_task = chain.from_iterable(entries(batch, column) for batch in task.batches)
+        of_task = chain.from_iterable(map(entries_of, task.batches))
         numbered = enumerate(of_task, task.number << POSITION_SHIFT)
         return pack_blocks(entry + position.to_bytes(LENGTH_BYTES, "big") for position, entry in numbered)
 
     counts = Counter({part.name: 0 for part in parts})
     by_entry = external_sort(records_of(outputs(run.counted_gather(work))), PARTING_MEMORY, tmpdir)
-    sorted_again = external_sort(assign_parts(by_entry, parts, counts, tmpdir), PARTING_MEMORY, tmpdir)
+    if group is None:
+        assigned = assign_parts(by_entry, parts, counts, tmpdir)
+    else:
+        assigned = assign_groups(by_entry, parts, counts, run, (group.name, column.name))
+    sorted_again = external_sort(assigned, PARTING_MEMORY, tmpdir)
     by_position = chain([*islice(sorted_again, 1)], sorted_again)  # now all have been counted
 
     def part(record: bytes) -> str:
@@ -180,7 +196,7 @@ def stratified(
 
     def of_samples(batch: Batch) -> list[str]:
         names = []
-        for entry in entries(batch, column):
+        for entry in entries_of(batch):
             record = next(by_position, b"")
             if record[LENGTH_BYTES : 2 * LENGTH_BYTES] != digest_of_entry(entry):
                 raise other_samples()
@@ -215,6 +231,58 @@ def assign_parts(
             counts[parts[number].name] += share
             for record in islice(ranked, share):
                 yield record + number.to_bytes(LENGTH_BYTES, "big")
+
+
+def assign_groups(
+    records: Iterator[bytes],
+    parts: Sequence[shares.Part],
+    counts: Counter[str],
+    run: Pass[Any],
+    names: tuple[str, str],
+) -> Iterator[bytes]:
+    """Assign *records*, entries of `entries_of_groups` with the position behind, sorted, to parts, whole groups each.
+
+    Yields records as `assign_parts` does, and adds the samples of each part to *counts*. The progress of *run* gets
+    lines that say how even the parts are; *names*: of the columns of groups and values.
+    Holds: 64 MiB of records, two bytes a group, and a number for each value and part.
+    Raises: SampleError for the 100,001st distinct value.
+    """
+    tmpdir = run.reading.tmpdir
+    spool, groups = Spool(PARTING_MEMORY, tmpdir), Spool(PARTING_MEMORY, tmpdir)
+    classes: dict[bytes, int] = {}
+    totals: list[int] = []
+    size = 0
+    for number, (value, same) in enumerate(groupby(records, lambda record: record[: record.index(b"\0\0") + 2])):
+        samples: Counter[int] = Counter()
+        for record in same:
+            of_class = record[len(value) : record.index(b"\0\0", len(value)) + 2]
+            index = classes.setdefault(of_class, len(classes))
+            samples[index] += 1
+            entry = digest_of_entry(record[:-LENGTH_BYTES])
+            spool.add(record[-LENGTH_BYTES:] + entry + number.to_bytes(LENGTH_BYTES, "big"))
+        if len(classes) > MAX_CLASSES:
+            raise SampleError(f"{names[1]} has over {MAX_CLASSES:,} values, too many for --stratify with --group")
+        totals += [0] * (len(classes) - len(totals))
+        for index, count in samples.items():
+            totals[index] += count
+        hash_of_value = shares.number_of(text_of_key(value)).to_bytes(LENGTH_BYTES, "big")
+        groups.add(marshal.dumps((hash_of_value, number, tuple(sorted(samples.items())))))
+        size += 1
+    imbalance = Imbalance(parts, totals)
+    unpacked = (GroupCounts(*marshal.loads(group)) for group in groups)  # noqa: S302 - made above
+    part_of_group = assign_evenly(unpacked, imbalance, tmpdir)
+    sizes = Counter(part_of_group)
+    for number, part in enumerate(parts):
+        counts[part.name] += imbalance.counts[number][-1]
+    texts = [text_of_key(of_class).decode("utf-8", "replace") for of_class in classes]
+    groups_of_parts = ", ".join(f"{sizes[number]:,} in {part.name}" for number, part in enumerate(parts))
+    run.account.progress.totals = [
+        f"{several(size, 'value')} of {names[0]}: {groups_of_parts}",
+        f"values of {names[1]}: {imbalance.describe(parts, texts)}",
+    ]
+    for record in spool:
+        group_number = int.from_bytes(record[-LENGTH_BYTES:], "big")
+        yield record[:-LENGTH_BYTES] + part_of_group[group_number].to_bytes(LENGTH_BYTES, "big")
 
 
 def digest_of_entry(entry: bytes) -> bytes:

@@ -1,16 +1,24 @@
 """Shares of all keys, chosen by a hash: a key is on the same side in every run, on every machine, in any order.
 
 The number of a key is the first 8 bytes, big-endian, of its BLAKE2b digest of 8 bytes. Divided by 2**64 it is a
-fraction from 0 to 1, and a range LO:HI of fractions has the keys with LO <= fraction < HI.
+fraction from 0 to 1, and a range LO:HI of fractions has the keys with LO <= fraction < HI. For groups of samples, the
+number of their common value is taken in place of that of the key.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate
 from math import gcd, lcm
 from typing import NamedTuple
 
+from tartools.errors import SampleError, UsageError
+from tartools.samples.batch import Batch
+from tartools.samples.sample import failure_of
+from tartools.samples.values import INDEX_NAME, Column, field_list, getter, parse_column
+from tartools.tables.listed import texts_of_column
+
 HASH_RANGE = 1 << 64
+MAX_UNEVEN_PART = 5  # a part of whole groups may differ from its share by one of these parts of it without a warning
 SHARE_TOLERANCE = 1000  # shares may differ from 1 in sum by one of these parts of it
 
 
@@ -27,6 +35,48 @@ def number_with(seed: int) -> Callable[[bytes], int]:
     """Return a function that returns the hash of a key as a number below 2**64, another one for each *seed*."""
     secret = blake2b(b"%d" % seed).digest()
     return lambda key: int.from_bytes(blake2b(key, digest_size=8, key=secret).digest(), "big")
+
+
+def parse_value_column(text: str) -> Column:
+    """Return the column that *text* describes. Raises: UsageError, also for `__index__`, no value of a sample."""
+    column = parse_column(text)
+    if INDEX_NAME in column.choices:
+        raise UsageError(f"{INDEX_NAME} is not a value of a sample: it depends on the order")
+    return column
+
+
+def values_of(
+    batch: Batch, column: Column, numbers: Sequence[int] | None = None, *, verbatim: bool = False
+) -> list[str]:
+    """Return the value of *column* as text for each sample of *batch*. Raises: SampleError for one without any.
+
+    *numbers*: of the samples in the batch; None: all. With *verbatim*, values are read from the samples only, case
+    matters in names of fields, and a final newline stays.
+    """
+    if verbatim:
+        read = getter(column, verbatim=True)
+        texts = [read(sample, 0) for sample in batch]
+    else:
+        texts = texts_of_column(batch, column)
+    if numbers is not None and len(numbers) < len(texts):
+        texts = [texts[number] for number in numbers]
+    if None in texts:
+        index = texts.index(None)
+        sample = batch[index if numbers is None else numbers[index]]
+        columns = batch.columns
+        if columns is not None and columns.values(column.name) is not None:
+            raise SampleError(f"sample {sample.key!r} has no value in {column.name}", url=columns.url)
+        raise failure_of(
+            sample,
+            f" has no {column.name} (its fields: {field_list(sample.fields)}); "
+            f"tarfilter --fields-present {column.choices[0]} leaves out such samples",
+        )
+    return texts  # type: ignore[return-value]
+
+
+def bytes_of_value(value: str) -> bytes:
+    """Return *value*, the text of a field or in JSON, as bytes to hash and sort."""
+    return value.encode("utf-8", "surrogatepass")
 
 
 def ratio(text: str, maximum: int = 1) -> tuple[int, int]:
@@ -147,3 +197,32 @@ def apportion(count: int, parts: Sequence[Part]) -> list[int]:
     for number in by_rest[: count - sum(counts)]:
         counts[number] += 1
     return counts
+
+
+def share_text(part: int, total: int) -> str:
+    """Return *part* of *total* in percent.
+
+    >>> share_text(1, 8), share_text(1, 10), share_text(0, 0)
+    ('12.5%', '10%', '0%')
+    """
+    return f"{100 * part / (total or 1):.1f}".removesuffix(".0") + "%"
+
+
+def shares_met(parts: Sequence[Part], counts: Mapping[str, int]) -> tuple[list[str], list[str]]:
+    """Compare *counts*, the samples of each part by name, with the shares of *parts*.
+
+    Return two lists of messages: one for each part, and one for each that has over a fifth more or fewer samples than
+    its share.
+
+    >>> shares_met(parsed_parts("a:0.75,b:0.25"), {"a": 9, "b": 1})[1]
+    ['b: 10% of the samples, its share is 25%']
+    """
+    total, weights = sum(counts.values()), sum(part.weight for part in parts)
+    messages, uneven = [], []
+    for name, weight in parts:
+        count = counts.get(name, 0)
+        message = f"{name}: {share_text(count, total)} of the samples, its share is {share_text(weight, weights)}"
+        messages.append(message)
+        if abs(count * weights - total * weight) * MAX_UNEVEN_PART > total * weight:
+            uneven.append(message)
+    return messages, uneven

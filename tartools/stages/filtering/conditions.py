@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch, SampleColumns
 from tartools.samples.sample import Sample
-from tartools.samples.values import INDEX_NAME, PSEUDO_FIELDS, as_text, field_list
-from tartools.tables.listed import known
+from tartools.samples.values import INDEX_NAME, PSEUDO_FIELDS, Column, as_text, field_list
+from tartools.stages import shares
+from tartools.tables.listed import column_names, known
 from tartools.tar.groups import Need
 
 if TYPE_CHECKING:
@@ -23,9 +24,11 @@ class Filter:
     """Tests samples against all given conditions. Batches are to come in input order: samples are counted.
 
     `keys`: the key is among these. `numbers`: for each (function, range), the function's number for the key is in the
-    range. `words`: of each tuple of alternatives, the sample has a field. `expression`: is true for the sample; one on
-    which it fails is an error, or, with `lenient`, does not meet it.
-    `invert`: choose the samples that fail a condition.
+    range; with `group`, the number for the value of that column. `words`: of each tuple of alternatives, the sample has
+    a field. `expression`: is true for the sample; one on which it fails is an error, or, with `lenient`, does not meet
+    it.
+    `invert`: choose the samples that fail a condition. `verbatim`: for names of fields case matters, and final newlines
+    of values stay.
     """
 
     def __init__(
@@ -33,6 +36,8 @@ class Filter:
         *,
         keys: set[bytes] | None = None,
         numbers: Sequence[tuple[Callable[[bytes], int], range]] = (),
+        group: Column | None = None,
+        verbatim: bool = False,
         words: Sequence[tuple[str, ...]] = (),
         expression: Expression | None = None,
         lenient: bool = False,
@@ -40,6 +45,8 @@ class Filter:
     ) -> None:
         self._keys = keys
         self._numbers = numbers
+        self._group = group
+        self._verbatim = verbatim
         self._words = words
         self._expression = expression
         self._lenient = lenient
@@ -53,7 +60,7 @@ class Filter:
     @property
     def by_key(self) -> bool:
         """True if all conditions are on keys, so that `of_keys` answers them."""
-        return not self._words and self._expression is None
+        return not self._words and self._expression is None and self._group is None
 
     @property
     def asks(self) -> list[Ask] | None:
@@ -71,15 +78,18 @@ class Filter:
         """The least that the reader has to provide of each sample: its place, its fields, or its payloads."""
         if self.by_key:
             return Need.PLACES
-        asks_payloads = self.asks is None or any(how not in ("has", "size") for how, _ in self.asks)
+        asks_payloads = (
+            self._group is not None or self.asks is None or any(how not in ("has", "size") for how, _ in self.asks)
+        )
         return Need.PAYLOADS if asks_payloads else Need.FIELDS
 
-    def columns(self, verbatim: bool) -> list[str]:
+    def columns(self) -> list[str]:
         """Return the names of the table columns that may answer the conditions without the sample.
 
-        With *verbatim*, columns with values of fields are left out, and those with facts stay.
+        With `verbatim`, columns with values of fields are left out, and those with facts stay.
         """
-        names = ["__key__"]
+        verbatim = self._verbatim
+        names = ["__key__", *(column_names([self._group]) if self._group is not None and not verbatim else ())]
         for how, name in self.asks or ():
             if how in PICTURE_SIDES:
                 names.append(f"{name}.{how}")
@@ -90,7 +100,7 @@ class Filter:
     def flags(self, batch: Batch) -> list[bool]:
         """Return a flag for each sample of *batch*, the next samples of the input: True if the filter chooses it.
 
-        Raises: SampleError, naming the sample, if the expression fails on it.
+        Raises: SampleError, naming the sample, if the expression fails on it, or if it has no value of the group.
         """
         flags = self._key_flags(batch.keys if self._keys is not None or self._numbers else (), len(batch))
         if not self.by_key:
@@ -109,7 +119,16 @@ class Filter:
                         self._expression is None
                         or self._expression.value(read, first + number, row_answers, lenient=self._lenient)
                     )
+            if self._group is not None and any(flags):
+                self._clear_flags_of_groups(batch, flags, self._group)
         return self._invert_and_count(flags)
+
+    def _clear_flags_of_groups(self, batch: Batch, flags: list[bool], group: Column) -> None:
+        """Set those of *flags* to False whose samples have a value of *group* with a number out of range."""
+        chosen = [number for number, flag in enumerate(flags) if flag]
+        values = shares.values_of(batch, group, chosen, verbatim=self._verbatim)
+        for number, value in zip(chosen, map(shares.bytes_of_value, values), strict=True):
+            flags[number] = all(number_of(value) in span for number_of, span in self._numbers)
 
     def of_keys(self, keys: Sequence[bytes]) -> list[bool]:
         """Return a flag for each of *keys*, those of the next samples of the input: True if the filter chooses it.
@@ -137,7 +156,7 @@ class Filter:
             chosen_keys = self._keys
             flags = [key in chosen_keys for key in keys]
             self._absent_keys.difference_update(keys)
-        for number_of, span in self._numbers:
+        for number_of, span in self._numbers if self._group is None else ():
             flags = [flag and number_of(key) in span for key, flag in zip(keys, flags, strict=True)]
         return flags
 

@@ -1,0 +1,177 @@
+"""Assign whole groups of samples to parts so that each part gets its share of the samples of each class.
+
+The parts of all groups that differ least from the shares are hard to compute (it is a partition problem), so groups are
+assigned one by one, as Sechidis et al. do for samples with several labels ("On the Stratification of Multi-label Data",
+ECML 2011), and then moved:
+
+    imbalance = sum over classes and parts of (samples - target)^2 / (target * samples of the class)
+
+    1. largest groups first: each goes to the part where it adds least to the imbalance
+    2. up to 200 groups: move one to another part, or swap two, while that reduces the imbalance
+
+All samples count as one more class, so that parts have their sizes, too. Each class has the same weight, however few
+samples it has. Sums are made in one order, so the result is the same on all machines.
+"""
+
+from __future__ import annotations
+
+import marshal
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from tartools.samples.sortkeys import COMPLEMENT, DOUBLE
+from tartools.stages.externalsort import LENGTH_BYTES, external_sort
+from tartools.stages.shares import Part, share_text
+
+MAX_MOVED_GROUPS = 200  # groups that are moved after all have been assigned: pairs of them are compared
+MAX_ROUNDS = 20  # rounds of moves; two or three are the rule
+MIN_GAIN = 1e-12  # of imbalance, for a move: less may be the error of rounding
+SORTED_GROUPS_BYTES = 32 << 20  # bytes of groups that are sorted in memory
+
+
+class GroupCounts(NamedTuple):
+    """The samples of one group.
+
+    `hash`: of its value, 8 bytes. `number`: of the group. `counts`: (index of a class, number of samples), ascending.
+    """
+
+    hash: bytes
+    number: int
+    counts: tuple[tuple[int, int], ...]
+
+
+class Imbalance:
+    """The samples of each class in each part, and how much adding a group to a part changes the imbalance.
+
+    *parts*: with their shares. *totals*: samples of each class.
+    `counts`: for each part, the samples of each class, and at last of all.
+    """
+
+    def __init__(self, parts: Sequence[Part], totals: Sequence[int]) -> None:
+        self._totals = [*totals, sum(totals)]
+        weights = sum(part.weight for part in parts)
+        self._targets = [[total * part.weight / weights for total in self._totals] for part in parts]
+        self.counts = [[0] * len(self._totals) for _ in parts]
+
+    def largeness(self, group: GroupCounts) -> float:
+        """Return the sum of the fractions of all classes that *group* has."""
+        return sum(count / self._totals[index] for index, count in self._with_size(group))
+
+    def change(self, group: GroupCounts, part: int, sign: int = 1) -> float:
+        """Return the change of imbalance if *group* were added to *part* (or, *sign* -1, taken from it)."""
+        counts, targets, totals = self.counts[part], self._targets[part], self._totals
+        return sum(
+            count * (count + sign * 2 * (counts[index] - targets[index])) / (targets[index] * totals[index])
+            for index, count in self._with_size(group)
+        )
+
+    def add(self, group: GroupCounts, part: int, sign: int = 1) -> None:
+        """Add *group* to *part* (or, *sign* -1, take it from there)."""
+        counts = self.counts[part]
+        for index, count in self._with_size(group):
+            counts[index] += sign * count
+
+    def best_part(self, group: GroupCounts) -> int:
+        """Return the part to which *group* adds least; of equal ones the first."""
+        return min(range(len(self.counts)), key=lambda part: self.change(group, part))
+
+    def _with_size(self, group: GroupCounts) -> Iterator[tuple[int, int]]:
+        """Yield (class, samples of *group*) for each of its classes, and for the class of all samples."""
+        yield from group.counts
+        yield -1, sum(count for _, count in group.counts)
+
+    def describe(self, parts: Sequence[Part], classes: Sequence[str]) -> str:
+        """Return a sentence on the class and part whose share differs most from that of *parts*; "" without samples.
+
+        *classes*: the values that stand for the indexes of classes.
+        """
+        weights = sum(part.weight for part in parts)
+        difference, index, number = max(
+            (
+                (abs(self.counts[number][index] - self._targets[number][index]) / self._totals[index], -index, -number)
+                for index in range(len(classes))
+                for number in range(len(parts))
+            ),
+            default=(0.0, 0, 0),
+        )
+        index, number = -index, -number
+        if not difference:
+            return "each part has its share of each value exactly" if classes else ""
+        name, weight = parts[number]
+        return (
+            f"the largest difference is {share_text(round(difference * 1000), 1000)}: {name} has "
+            f"{share_text(self.counts[number][index], self._totals[index])} of the samples with "
+            f"{classes[index][:40]!r}, its share is {share_text(weight, weights)}"
+        )
+
+
+def assign_evenly(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: str | None) -> array[int]:
+    """Return the index of the part of each of *groups*, by its number, so that *imbalance*, empty so far, is small.
+
+    The numbers of groups are 0, 1, and so on. Order: the result depends on hashes and counts, not on these numbers.
+    Holds: 32 MiB of groups, the others in unnamed files, and two bytes a group.
+    """
+    parts = array("H")
+    first: list[GroupCounts] = []
+    for group in _largest_first(groups, imbalance, tmpdir):
+        part = imbalance.best_part(group)
+        imbalance.add(group, part)
+        parts.extend([0] * (group.number + 1 - len(parts)))
+        parts[group.number] = part
+        if len(first) <= MAX_MOVED_GROUPS:
+            first.append(group)
+    if len(first) <= MAX_MOVED_GROUPS:
+        rounds = 0
+        while rounds < MAX_ROUNDS and (_move(first, parts, imbalance) | _swap(first, parts, imbalance)):
+            rounds += 1
+    return parts
+
+
+def _largest_first(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: str | None) -> Iterator[GroupCounts]:
+    """Yield *groups*, the largest first; of equal ones, by hash."""
+
+    def record(group: GroupCounts) -> bytes:
+        """Return *group* as a record that sorts as it is to come: a positive float sorts as its bytes."""
+        size = DOUBLE.pack(imbalance.largeness(group)).translate(COMPLEMENT)
+        return size + group.hash + group.number.to_bytes(LENGTH_BYTES, "big") + marshal.dumps(group.counts)
+
+    for packed in external_sort(map(record, groups), SORTED_GROUPS_BYTES, tmpdir):
+        number = int.from_bytes(packed[2 * LENGTH_BYTES : 3 * LENGTH_BYTES], "big")
+        counts = marshal.loads(packed[3 * LENGTH_BYTES :])  # noqa: S302 - what `record` made
+        yield GroupCounts(packed[LENGTH_BYTES : 2 * LENGTH_BYTES], number, counts)
+
+
+def _move(groups: Sequence[GroupCounts], parts: array[int], imbalance: Imbalance) -> bool:
+    """Move each of *groups* to the part that suits it best now; return True if one was moved."""
+    moved = False
+    for group in groups:
+        part = parts[group.number]
+        before = imbalance.change(group, part, -1)
+        imbalance.add(group, part, -1)
+        best = imbalance.best_part(group)
+        if best != part and before + imbalance.change(group, best) < -MIN_GAIN:
+            part, moved = best, True
+        imbalance.add(group, part)
+        parts[group.number] = part
+    return moved
+
+
+def _swap(groups: Sequence[GroupCounts], parts: array[int], imbalance: Imbalance) -> bool:
+    """Swap the parts of two of *groups* wherever that reduces the imbalance; return True if two were swapped."""
+    swapped = False
+    for one, two in combinations(groups, 2):
+        first, second = parts[one.number], parts[two.number]
+        if first == second or one.counts == two.counts:
+            continue
+        change = imbalance.change(one, first, -1) + imbalance.change(two, second, -1)
+        imbalance.add(one, first, -1)
+        imbalance.add(two, second, -1)
+        change += imbalance.change(one, second) + imbalance.change(two, first)
+        if change < -MIN_GAIN:
+            first, second, swapped = second, first, True
+        imbalance.add(one, first)
+        imbalance.add(two, second)
+        parts[one.number], parts[two.number] = first, second
+    return swapped
