@@ -228,6 +228,14 @@ def group_members(
     *buffer*: reads the payloads, if all are in one file. *begin*: offset of a lone sample in its shard, if that is
     known; then the offsets of its payloads are computed from it.
     """
+    if len(keys) == 1:  # large samples come one by one
+        length = len(keys[0])
+        places: Iterable[list[int] | None] = repeat(None) if begin is None else _lone_offsets(members, begin)
+        lone = [
+            FieldColumn(text(field_from_ending(member[0][length:])), [member], buffer, at)
+            for member, at in zip(members, places, strict=False)
+        ]
+        return [Combination(range(1), keys, lone)]
     width = len(members) // len(keys)
     if width and list(firsts) == list(range(0, len(members), width)):  # usually: then no loop over samples
         columns = [members[number::width] for number in range(width)]
@@ -236,10 +244,9 @@ def group_members(
             list(map(itemgetter(0), column)) == list(map(add, keys, repeat(ending)))
             for ending, column in zip(endings, columns, strict=True)
         ):
-            offsets = repeat(None) if begin is None else _lone_offsets(members, begin)
             fields = [
-                FieldColumn(text(field_from_ending(ending)), column, buffer, at)
-                for ending, column, at in zip(endings, columns, offsets, strict=False)
+                FieldColumn(text(field_from_ending(ending)), column, buffer)
+                for ending, column in zip(endings, columns, strict=True)
             ]
             return [Combination(range(len(keys)), keys, fields)]
     groups: dict[tuple[bytes, ...], list[int]] = {}
