@@ -139,6 +139,19 @@ def boto3(key: str) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    every = (tartools, stream, tarfile, webdataset, select, mix, files, first, first_of_webdataset, boto3)
+    every = (
+        tartools,
+        stream,
+        batches,
+        one_set,
+        tarfile,
+        webdataset,
+        select,
+        mix,
+        files,
+        first,
+        first_of_webdataset,
+        boto3,
+    )
     readers = {each.__name__: each for each in every}
     print(*readers[sys.argv[1]](sys.argv[2]))  # noqa: T201

@@ -499,15 +499,15 @@ def joined() -> list[Work]:
             f'{sets} && tarjoin "$OUT/first.parquet" "$OUT/second.parquet" -o "$OUT/joined.parquet" && '
             'tarcat "$OUT/joined.parquet" -o "$OUT/copy.tar" && tarindex "$OUT/copy.tar" -o "$OUT/copy.parquet"'
         )
-        same = f'test "$({line("", "joined").line})" = "$({line("", "copy").line})"'
-        copy = line("the copy", "copy")
+        same = f'test "$({line("", "joined").line})" = "$({line("", "copy").line})"'  # the files of `make` are there
+        copy = line("the copy", "copy", make)
         works.append(
             Work(
                 f"joined-{name}", line("joined table", "joined", make), (copy,), (Goal(limit, copy.name, "cpu"),), same
             )
         )
         if name == "B":
-            alone = line("the table of this set", "first", reader="one_set")
+            alone = line("the table of this set", "first", make, "one_set")
             joined_line = line("fields of one set", "joined", make, "one_set")
             works.append(Work("joined-one", joined_line, (alone,), (Goal(1.1, alone.name, "cpu"),), same))
     return works

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import tarfile
 from collections.abc import Callable, Iterator
@@ -266,8 +267,6 @@ def joined(run: Run, tmp_path: Path) -> pa.Table:
 
 def damage(path: Path, kind: str, begin: int, end: int) -> None:
     """Damage the sample in bytes *begin* to *end* of the shard at *path*; its time stays, unless it is replaced."""
-    import os
-
     stat = path.stat()
     content = bytearray(path.read_bytes())
     if kind == "header":
@@ -307,6 +306,79 @@ def test_damage_names_the_shard_of_its_set(run: Run, tmp_path: Path, joined: pa.
     checked = run("tarcheck", "ab.parquet")
     assert checked.status == 1
     assert b"b.tar" in checked.stdout
+
+
+@pytest.mark.parametrize("kind", ["header", *also("cut", "key", "missing")])
+def test_damage_on_a_server_names_the_shard_of_its_set(
+    forked: Run, run: Run, tmp_path: Path, joined: pa.Table, kind: str
+) -> None:
+    row = joined.slice(4, 1).to_pylist()[0]
+    with FaultServer() as server:
+        for name in ("a.tar", "b.tar"):
+            server.objects[name] = (tmp_path / name).read_bytes()
+            forked("tarindex", server.url("http", name), "-o", f"far-{name[0]}.parquet", env=server.env).output()
+        done(forked("tarjoin", "far-a.parquet", "far-b.parquet", "-o", "far.parquet", env=server.env))
+        table = pq.read_table(tmp_path / "far.parquet")
+        pq.write_table(table.drop_columns(["__version__", "__version_2__"]), tmp_path / "far.parquet")
+        damage(tmp_path / "b.tar", kind, row["__begin_2__"], row["__end_2__"])
+        if kind == "missing":
+            del server.objects["b.tar"]
+        else:
+            server.objects["b.tar"] = (tmp_path / "b.tar").read_bytes()
+        result = forked("tarcat", "far.parquet", env=server.env)
+        assert result.status == 1
+        assert server.url("http", "b.tar") in result.stderr
+        assert set(keys_in(result.stdout + END)) <= {f"{n:02d}" for n in range(4)}
+        if kind in ("header", "key"):
+            assert f"byte {row['__begin_2__']}" in result.stderr
+            assert "row 4 of far.parquet" in result.stderr
+        assert server.errors == []
+
+
+def test_names_relative_to_tables_in_other_folders(run: Run, tmp_path: Path, joined: pa.Table) -> None:
+    copy = done(run("tarjoin", "a.tar", "b.tar"))
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / f"{name}.tar").rename(tmp_path / name / f"{name}.tar")
+        run("tarindex", f"{name}/{name}.tar", "-o", f"{name}/{name}.parquet").output()
+    (tmp_path / "both").mkdir()
+    done(run("tarjoin", "a/a.parquet", "b/b.parquet", "-o", "both/ab.parquet"))
+    table = pq.read_table(tmp_path / "both" / "ab.parquet")
+    assert table.column("__shard__")[0].as_py() == "../a/a.tar"
+    assert table.column("__shard_2__")[0].as_py() == "../b/b.tar"
+    assert run("tarcat", "both/ab.parquet").output() == copy
+    tartools.Table(tmp_path / "both" / "ab.parquet").take([3, 1]).write(tmp_path / "two.parquet")
+    written = pq.read_table(tmp_path / "two.parquet")
+    assert {os.path.normpath(name) for name in written.column("__shard_2__").to_pylist()} == {"b/b.tar"}
+    assert keys_in(run("tarcat", "two.parquet").output()) == ["03", "01"]
+
+
+def test_members_without_a_field_are_not_joined(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("k", b"no field")]))
+    (tmp_path / "b.tar").write_bytes(make_tar([("k.txt", b"t")]))
+    done(run("tarjoin", "a.tar", "b.tar", "-o", "ab.parquet"))
+    result = run("tarcat", "ab.parquet")
+    assert (result.status, "a member without a field, which can't be joined" in result.stderr) == (1, True)
+
+
+def test_values_that_only_the_members_have_are_read(run: Run, tmp_path: Path, joined: pa.Table) -> None:
+    """A field of the second set is one of the samples, though the first lists others."""
+    lines = run("tar2tsv", "-f", "__key__ txt", "ab.parquet").output().decode().splitlines()
+    assert lines[3].split("\t") == ["02", "txt 2" * 200]
+    assert (
+        run("tarfilter", "-S", "has('npy') and not has('png')", "ab.parquet").output()
+        == run("tarcat", "ab.parquet").output()
+    )
+
+
+def test_rows_that_come_twice(run: Run, tmp_path: Path, joined: pa.Table) -> None:
+    """Equal keys side by side are one sample to a parser: such rows are read one by one."""
+    pq.write_table(
+        pa.concat_tables([joined.slice(2, 1), joined.slice(2, 1), joined.slice(5, 2)]), tmp_path / "r.parquet"
+    )
+    assert [sample.key for sample in tartools.Table(tmp_path / "r.parquet")] == ["02", "02", "05", "06"]
+    result = run("tarcat", "r.parquet")
+    assert (result.status, "02" in result.stderr) == (1, True)  # an archive can't hold them side by side
 
 
 @pytest.mark.parametrize("by", [BLOCK, 2 * BLOCK, 3 * BLOCK, "member", "sample"])
