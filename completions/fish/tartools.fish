@@ -7,6 +7,7 @@ complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -l help -s h -d 
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -l version -d 'Show the version and exit.'
 complete -c tartools -n 'test (count (commandline -opc)) -gt 1' -a '(__tartools_rest)'
 complete -c tartools -n '__fish_seen_subcommand_from completion' -x -a 'bash zsh fish'
+complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tar2folder -d 'Write samples to a folder of files.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tar2jsonl -d 'Write samples as JSON lines.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tar2parquet -d 'Write samples to a Parquet file, payloads included.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tar2tfrecord -d 'Write samples to a TFRecord file.'

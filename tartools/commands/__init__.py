@@ -24,7 +24,7 @@ COMMANDS_BY_TASK = {  # task -> commands
     "select and combine": ("tarcat", "tarpcat", "tarfilter", "tarjoin", "tarmix"),
     "sort and split": ("tarsort", "tarsplit"),
     "run commands": ("tarproc", "tarjob"),
-    "convert": ("tar2tsv", "tar2jsonl", "tar2parquet", "tar2tfrecord", "tar2zip"),
+    "convert": ("tar2tsv", "tar2jsonl", "tar2parquet", "tar2tfrecord", "tar2zip", "tar2folder"),
     "train": ("tarbench",),
     "cache remote data": ("cache",),
     "get started": ("demo", "completion"),

@@ -101,12 +101,17 @@ def readable_back(samples: Iterable[Sample]) -> Iterator[Sample]:
                 url=sample.shard,
             )
         last = sample.raw_key if sample.grouped else None
-        if b".." in sample.raw_key or sample.raw_key[:1] in (b"", b"/"):
-            try:
-                checked_key(sample.key)
-            except SampleError as error:
-                raise SampleError(f"{error.message}; --rekey of tarcat gives new keys", url=sample.shard) from None
-        yield sample
+        yield safe_key(sample)
+
+
+def safe_key(sample: Sample) -> Sample:
+    """Return *sample* unchanged. Raises: SampleError if its key is empty or absolute, or contains `..`."""
+    if b".." in sample.raw_key or sample.raw_key[:1] in (b"", b"/"):
+        try:
+            checked_key(sample.key)
+        except SampleError as error:
+            raise SampleError(f"{error.message}; --rekey of tarcat gives new keys", url=sample.shard) from None
+    return sample
 
 
 def write_readable(lines: Iterable[bytes], sink: Sink, output: ExportOutput) -> None:

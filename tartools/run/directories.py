@@ -7,7 +7,6 @@ a directory, `sample.<field>` is a member, `sample` the member without a field, 
 from __future__ import annotations
 
 import errno
-import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -18,7 +17,7 @@ from tartools.run.guard import Guard
 from tartools.samples.sample import Sample
 from tartools.storage import scratch
 from tartools.storage.interrupts import deferred_signals
-from tartools.tar import Member, Writer, copy_range, join_path, split_path
+from tartools.tar import Member, Writer, copy_payload, join_path, split_path
 
 Errors = Literal["abort", "skip", "ignore"]  # what happens to the run and the sample when a command fails
 
@@ -210,14 +209,10 @@ def _write_file(folder: bytes, name: bytes, member: Member) -> None:
 
     Raises: SampleFailedError for a name that the file system refuses, or that is there; OSError for other failures.
     """
-    _, source, _, data, size, _ = member
     path = folder + b"/" + name
     try:
         with scratch.create_file(path) as sink:
-            if isinstance(source, io.FileIO):
-                copy_range(source, data, data + size, sink)
-            else:
-                sink.write(memoryview(source)[data : data + size])
+            copy_payload(member, sink)
     except ValueError:
         raise SampleFailedError(f"a field with a NUL can't be the name of a file: {path_text(name)!r}") from None
     except OSError as error:

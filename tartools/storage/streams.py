@@ -266,6 +266,15 @@ def sync_file(file: io.FileIO | str) -> None:
             os.close(fd)
 
 
+def sync_all() -> None:
+    """Flush all written files and names to their disks, in one call for any number of files.
+
+    Does nothing with `TARTOOLS_FSYNC=0`. On macOS it does not wait for the disk.
+    """
+    if os.environ.get("TARTOOLS_FSYNC") != "0":
+        os.sync()
+
+
 def unlock(fd: int) -> None:
     """Release the lock of the file *fd*, also for forks of this process that inherited the descriptor, and close it."""
     with suppress(OSError):

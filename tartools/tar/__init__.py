@@ -17,6 +17,7 @@ from tartools.tar.reader import read_members
 from tartools.tar.writer import (
     Writer,
     archive_size,
+    copy_payload,
     copy_range,
     encode_header,
     new_member,
@@ -38,6 +39,7 @@ __all__ = [
     "Special",
     "Writer",
     "archive_size",
+    "copy_payload",
     "copy_range",
     "encode_header",
     "join_path",

@@ -152,6 +152,18 @@ def room_in(size: int) -> int:
     return size // RECORD_BYTES * RECORD_BYTES - 2 * BLOCK
 
 
+def copy_payload(member: Member, sink: Sink) -> None:
+    """Write the payload of *member* to *sink*. Holds: 1 MiB of one that is in a file.
+
+    Raises: StorageError if that file has become shorter, or has changed since it was opened.
+    """
+    _, source, _, data, size, _ = member
+    if isinstance(source, io.FileIO):
+        copy_range(source, data, data + size, sink)
+    else:
+        sink.write(memoryview(source)[data : data + size])
+
+
 def copy_range(source: io.FileIO, start: int, end: int, sink: Sink) -> None:
     """Write bytes *start* to *end* of *source* to *sink*. Holds: 1 MiB.
 

@@ -1,0 +1,283 @@
+"""Output folders: new files are collected in a hidden folder, and get their names when all are complete.
+
+    photos does not exist:  .photos.HOST.PID-X.tmp/  ──one rename──►  photos/
+    photos exists:          photos/.tartools.HOST.PID-X.tmp/new/a.jpg  ──a link for each file──►  photos/a.jpg
+
+So a folder that did not exist appears whole or not at all. In one that exists, other files stay; if a file can't get
+its name, those that have theirs lose it again. Only a killed process can leave some of them. The next run removes the
+hidden folder that it left: a lock tells that its process is gone, as for temporary files of `local`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+
+from tartools.errors import ExistsError, StorageError, UsageError
+from tartools.storage.interrupts import deferred_signals
+from tartools.storage.local import make_directory, path_of
+from tartools.storage.scratch import remove_tree
+from tartools.storage.streams import FileSink, naming, sync_all, sync_file, unlock
+from tartools.storage.url import Url
+
+MAX_HIDDEN_NAME_BYTES = 100  # bytes of the folder's name in that of the hidden folder; file systems allow 255
+HIDDEN_NAME_END = r"\d+-[0-9a-f]{8}\.tmp"
+
+
+def check_folder(url: str) -> None:
+    """Check that the output *url* is a local folder, or can become one. Its content is not looked at.
+
+    Raises: UsageError if it is empty, stdout, or on a server; StorageError if it is a file.
+    """
+    if not url:
+        raise UsageError("the name of a folder is empty (a variable of the shell may not be set)")
+    if not Url(url).is_local:
+        raise UsageError(
+            "files are written to a local folder: name one, and upload it with the store's own tool", url=url
+        )
+    status = _status(os.path.realpath(path_of(url)))
+    if status is not None and not stat.S_ISDIR(status.st_mode):
+        raise StorageError("is a file, and this writes a folder", url=url)
+
+
+@contextmanager
+def writing_folder(url: str, force: bool) -> Iterator[OutputFolder]:
+    """Yield the output folder *url*: committed if the block ends normally, else aborted.
+
+    *force*: replace files that exist in it. Raises: StorageError.
+    """
+    output: OutputFolder | None = None
+    try:
+        with deferred_signals():
+            output = OutputFolder(url, force)
+        yield output
+        output.commit()
+    except BaseException:
+        if output is not None:
+            output.abort()
+        raise
+
+
+class OutputFolder:
+    """A folder of new files, which appear at `commit` or not at all.
+
+    *url*: its name; missing parents are made. *force*: replace files that exist; otherwise they are an error.
+    Raises: StorageError.
+    """
+
+    def __init__(self, url: str, force: bool) -> None:
+        self._url = url
+        self._force = force
+        self._path = os.path.realpath(path_of(url))
+        self._exists = os.path.isdir(self._path)
+        parent, name = os.path.split(self._path)
+        self._parents = [] if self._exists else make_directory(parent)
+        self._known: set[bytes] = set()  # folders that were made
+        self._open = True
+        try:
+            with naming(url):
+                if self._exists:
+                    parent, name = self._path, "tartools"
+                hidden, self._lock = _hidden_folder(parent, name)
+                self._hidden = self._source = os.fsencode(hidden)
+                if self._exists:
+                    self._source += b"/new"
+                    os.mkdir(self._source)
+        except BaseException:
+            self._remove_parents()
+            raise
+        self._target = os.fsencode(self._path)
+
+    def create(self, path: bytes) -> FileSink:
+        """Open the new file *path*, relative to the folder, for writing; folders on its way are made.
+
+        Raises: ExistsError if the folder has such a file, and it is not to be replaced; StorageError if *path* leads
+        out of the folder, also by a symbolic link that is there; FileExistsError if it was created before.
+        """
+        if any(part in (b"", b".", b"..") for part in path.split(b"/")):
+            raise StorageError("this path would leave the folder", url=self._name(path))
+        try:
+            self._make_parents(path)
+            if self._exists:
+                self._check_free(path)
+            return FileSink(os.fsdecode(self._source + b"/" + path), self._name(path), os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            raise
+        except (OSError, ValueError) as error:
+            raise StorageError(getattr(error, "strerror", None) or str(error), url=self._name(path)) from error
+
+    def commit(self) -> None:
+        """Let all files appear. Their data and names are on the disk before this returns, unless TARTOOLS_FSYNC=0.
+
+        Signals are handled after it. Raises: ExistsError if a name is taken by now; StorageError; then none appears.
+        """
+        sync_all()  # one call for all files: to sync each of a million small ones would take hours
+        with deferred_signals(), naming(self._url):
+            if self._exists:
+                self._move_files()
+            else:
+                self._rename()
+            unlock(self._lock)
+            self._open = False
+
+    def abort(self) -> None:
+        """Remove all that was written, and the folders that were made for it. Does nothing after `commit`."""
+        if self._open:
+            self._open = False
+            remove_tree(self._hidden)
+            unlock(self._lock)
+            self._remove_parents()
+
+    def _name(self, path: bytes) -> str:
+        """Return the name of the file *path* of this folder, for messages."""
+        return os.path.join(self._url, os.fsdecode(path))
+
+    def _remove_parents(self) -> None:
+        """Remove the parents that were made for the folder, as far as they are empty."""
+        with suppress(OSError):
+            for parent in reversed(self._parents):
+                os.rmdir(parent)
+
+    def _make_parents(self, path: bytes) -> None:
+        """Make the folders on the way to *path* in the hidden folder. Raises: StorageError; OSError."""
+        end = path.rfind(b"/")
+        if end < 0 or path[:end] in self._known:
+            return
+        end = path.find(b"/")
+        while end >= 0:
+            folder = path[:end]
+            if folder not in self._known:
+                if self._exists and (status := _status(self._target + b"/" + folder)) is not None:
+                    _check_real_folder(status, self._name(folder))
+                os.mkdir(self._source + b"/" + folder)
+                self._known.add(folder)
+            end = path.find(b"/", end + 1)
+
+    def _check_free(self, path: bytes) -> None:
+        """Raise ExistsError if the file *path* exists in the folder and may not be replaced."""
+        status = _status(self._target + b"/" + path)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            raise StorageError("is a folder, and this writes a file of that name", url=self._name(path))
+        if status is not None and not self._force:
+            raise ExistsError(self._name(path))
+
+    def _rename(self) -> None:
+        """Give the hidden folder the name of the output. Raises: ExistsError if that holds files by now; OSError."""
+        try:
+            os.rename(self._hidden, self._path)
+        except OSError as error:
+            if os.path.lexists(self._path):
+                raise ExistsError(self._url) from error
+            raise
+        sync_file(os.path.dirname(self._path))
+
+    def _move_files(self) -> None:
+        """Move the files of the hidden folder to the folder that exists; after a failure, move them back.
+
+        Files that they replace are held in the hidden folder until all are moved.
+        """
+        undo: list[Callable[[], object]] = []
+        folders = [b""]
+        try:
+            os.mkdir(self._hidden + b"/old")
+            for folder in folders:
+                prefix = folder + b"/" if folder else b""
+                for entry in list(os.scandir(self._source + b"/" + folder)):
+                    path = prefix + entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        self._make_folder(path, undo)
+                        folders.append(path)
+                    else:
+                        self._move(path, undo)
+        except BaseException:
+            for step in reversed(undo):
+                with suppress(OSError):
+                    step()
+            raise
+        sync_all()
+        remove_tree(self._hidden)
+
+    def _make_folder(self, path: bytes, undo: list[Callable[[], object]]) -> None:
+        """Make the folder *path* unless it exists, and append to *undo* how to remove it."""
+        target = self._target + b"/" + path
+        if (status := _status(target)) is not None:
+            _check_real_folder(status, self._name(path))
+            return
+        os.mkdir(target)
+        undo.append(partial(os.rmdir, target))
+
+    def _move(self, path: bytes, undo: list[Callable[[], object]]) -> None:
+        """Move the file *path* to its place, and append to *undo* how to move it back, and the file that it replaces.
+
+        Raises: ExistsError if the name is taken and files may not be replaced.
+        """
+        source, target = self._source + b"/" + path, self._target + b"/" + path
+        self._check_free(path)
+        if self._force and _status(target) is not None:
+            held = b"%b/old/%d" % (self._hidden, len(undo))
+            os.rename(target, held)
+            undo.append(partial(os.rename, held, target))
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            raise ExistsError(self._name(path)) from None
+        except OSError:  # a file system without links
+            os.rename(source, target)
+        undo.append(partial(os.unlink, target))
+
+
+def _status(path: str | bytes) -> os.stat_result | None:
+    """Return the status of *path*, of a link itself; None if it does not exist. Raises: OSError for other failures."""
+    try:
+        return os.lstat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _check_real_folder(status: os.stat_result, name: str) -> None:
+    """Raise StorageError, naming the path *name*, unless *status* is that of a folder, not of a link to one."""
+    if stat.S_ISLNK(status.st_mode):
+        raise StorageError("is a symbolic link, by which files could leave the folder", url=name)
+    if not stat.S_ISDIR(status.st_mode):
+        raise StorageError("is a file, and this writes a folder of that name", url=name)
+
+
+def _hidden_folder(parent: str, name: str) -> tuple[str, int]:
+    """Make a hidden folder for the output *name* in *parent*; return its path, and the descriptor that locks it.
+
+    First it removes hidden folders of this host that killed runs left for the same output. Raises: OSError.
+    """
+    begin = f".{os.fsdecode(os.fsencode(name)[:MAX_HIDDEN_NAME_BYTES])}.{os.uname().nodename}."
+    for leftover in os.listdir(parent):
+        if leftover.startswith(begin) and re.fullmatch(HIDDEN_NAME_END, leftover[len(begin) :]):
+            _remove_abandoned(os.path.join(parent, leftover))
+    while True:
+        hidden = os.path.join(parent, f"{begin}{os.getpid()}-{os.urandom(4).hex()}.tmp")
+        os.mkdir(hidden)
+        lock = os.open(hidden, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another run has just found the folder, and removes it
+            os.close(lock)
+            continue
+        except OSError:  # a file system without locks: nobody gets one, so nobody removes the folder
+            return hidden, lock
+        if os.path.isdir(hidden):
+            return hidden, lock
+        os.close(lock)
+
+
+def _remove_abandoned(hidden: str) -> None:
+    """Remove the folder *hidden* and its content if no process holds its lock."""
+    with suppress(OSError):
+        lock = os.open(hidden, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_tree(os.fsencode(hidden))
+        finally:
+            os.close(lock)
