@@ -2,15 +2,16 @@ r"""Make a tar from a plan, a folder, or files of other formats.
 
 A PLAN is a table, JSON lines or a recipe. A table (TSV or CSV) has a header, one column per field and one row per
 sample; its cells are the payloads. In a column @FIELD the cells are paths or URLs of files to read; an empty cell means
-that the sample lacks the field. A column __key__ holds the keys; without it, --key-template makes them from the row's
-number. TSV cells use the escapes of tar2tsv (\t \n \r \\), so `tar2tsv --verbatim ... | tarcreate` restores the
+that the sample lacks the field. A column __key__, or that of --key-column, holds the keys; without it, --key-template
+makes them from the row's number and its columns: '{split}/{:06d}'. -f selects and renames columns: 'txt=text jpg' takes
+the columns text and @jpg. TSV cells use the escapes of tar2tsv (\t \n \r \\), so `tar2tsv --verbatim ... | tarcreate` restores the
 fields. A column \@NAME (in TSV \\@NAME), as written by tar2tsv, is the field @NAME, from which nothing is read. Columns
 __shard__, __index__ and __size__ are ignored.
 
 JSON lines (.jsonl, .ndjson) have an object per sample, in which names are fields. A string is the payload as text, a
 number is its digits as written, other values are JSON without blanks; null means that the sample lacks the field.
-{"@base64": "..."} stands for bytes, and "@FIELD": "..." is a path or URL to read, as in tables. __key__ and
---key-template are as in tables too. A backslash before @ or __ is not part of a name. tar2jsonl(1) writes all of this.
+Objects and lists become the field NAME.json. {"@base64": "..."} stands for bytes, and "@FIELD": "..." is a path or URL
+to read, as in tables. __key__, --key-column, --key-template and -f are as in tables too. A backslash before @ or __ is not part of a name. tar2jsonl(1) writes all of this.
 A duplicate name in an object is an error. The lines are read twice; those from stdin, and compressed ones, are copied
 to a temporary file first.
 
@@ -37,6 +38,20 @@ label.txt, or another field that does not hold numbers, the name alone. The clas
 DIR, and a warning names one of them. Two files whose suffixes mean the same, such as a.JPG and a.jpeg, become one
 sample; a warning names them.
 
+--rows adds fields to the samples of --folder from a table about its files: .csv, .tsv, .jsonl or .parquet, such as the
+metadata.csv of Hugging Face's imagefolder. A table that is not in the current directory is looked for in DIR. The file
+is named by the column file_name, audio_filepath, path or *_file_name, or the one of --file-column, relative to the
+table's folder if that is in DIR, otherwise to DIR; no file outside of DIR is read. All files with the key of that file
+belong to the sample; further columns NAME_file_name add a file with another key as NAME.SUFFIX. Other columns become
+fields, objects and lists as NAME.json; -f selects and renames them, and its word json stands for one JSON object of all
+columns that it does not name: -f 'txt=text json'. Samples are in the order of the rows. Keys are those of the files, or
+come from __key__, --key-column or --key-template. Rows without a file, and files without a row, are listed and left
+out, and the exit status is 1; --exclude-files accepts such files. tar2folder(1) writes such a folder.
+
+--coco makes a sample of each picture of a COCO file: the files of the picture, and as json what the COCO file says of
+it, with the list annotations, in which category is the name of each category. -f 'boxes.json=json' renames it. Pictures
+are named, and reported, as with --rows. The COCO file is held in memory, which needs some six times its size.
+
 --zip makes samples from the members of zip files, in the order of each file's directory: adjacent members with the same
 key are one sample. Stored and deflated members are read, and their checksums compared. A zip file on a server is read
 by ranges; one from stdin is copied to a temporary file first. Directories, hidden folders and system files are left
@@ -51,8 +66,8 @@ Each column is a field: the bytes of a picture or sound (a struct of bytes and p
 unchanged. Numbers, booleans and dates are written as in tar2tsv, lists and objects as JSON. A list of pictures, sounds
 or bytes NAME becomes the fields NAME.0.jpg, NAME.1.jpg and so on (for a name that ends in .jpg, its number comes before
 that); other lists and objects that have bytes in them are an error. null means that the sample lacks the field. The
-column __key__ has the keys; without it, --key-template makes them from the row's number, counted over all files. -f
-selects and renames columns: 'jpg=image cls=label __key__=id'. The payload of a class label is its number. Other columns
+column __key__ has the keys, or that of --key-column; without it, --key-template makes them from the row's number,
+counted over all files, and columns. -f selects and renames columns: 'jpg=image cls=label __key__=id'. The payload of a class label is its number. Other columns
 called __NAME__ are left out, unless -f names them. A picture with only a path is an error. A row without any field is
 left out and reported, and the exit status is 1; so is a record with --tfrecord. pyarrow reads the columns, and holds
 several copies of a page of each: it needs up to five times the memory of the largest page. tar2parquet writes pages of
@@ -62,7 +77,7 @@ several copies of a page of each: it needs up to five times the memory of the la
 fields: one bytes value is the payload, a number is its text, several numbers are a JSON list. Several bytes values
 are the fields NAME.0, NAME.1 and so on. Slashes in names become dots: image/encoded is the field image.encoded.
 -f selects and renames features: 'jpg=image.encoded cls=image.class.label __key__=image.filename'. Without a
-feature __key__, --key-template makes keys from the record's number, counted over all files. Features without a value
+feature __key__ or --key-column, --key-template makes keys from the record's number, counted over all files. Features without a value
 do not become fields; a warning counts them. Checksums are compared. Files compressed by gzip, zlib or another codec are
 recognized. An uncompressed file truncated between two records looks complete.
 
@@ -83,6 +98,11 @@ Examples:
     tar2tsv --verbatim -f 'cls txt' a.tar | tarcreate > b.tar
   Make shards from a folder with one subfolder per class:
     tarcreate --folder photos --class cls | tarsplit -s 1e9 -o photos
+  Make samples of pictures and their captions in Hugging Face's format:
+    tarcreate --folder photos --rows metadata.csv -f 'txt=text' -o photos.tar
+  Make samples of the pictures of COCO, with their boxes as json:
+    tarcreate --folder val2017 --coco annotations/instances_val2017.json |
+      tarsplit -s 1e9 -o coco
   Make an archive from a folder, without backups and caches:
     tarcreate --folder photos --exclude-files '*~' --exclude-files .cache \
       -o photos.tar
@@ -105,7 +125,7 @@ Examples:
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Annotated, Literal, NamedTuple
 
 from tartools import cli, storage
@@ -114,11 +134,11 @@ from tartools.commands._foreign import Dots, Encoding
 from tartools.errors import SampleError, StorageError, TarToolsError, UsageError
 from tartools.formats import packed, plan
 from tartools.formats.encodings import recoded
-from tartools.formats.plan import PlannedMember, PlannedSample, PlanOrigin
-from tartools.samples.account import MAX_KEYS_REMEMBERED, Account
+from tartools.formats.plan import PlannedMember, PlannedSample, PlanOrigin, warn_of_other_forms
+from tartools.samples.account import Account
 from tartools.samples.filetypes import type_of_file
-from tartools.samples.sample import Sample, checked_path
-from tartools.samples.unicodeforms import nfc
+from tartools.samples.keytemplates import RowChoice, RowKeys
+from tartools.samples.sample import checked_path
 from tartools.shards.writing import write_samples
 from tartools.stages import select
 from tartools.storage.expand import expand
@@ -137,7 +157,9 @@ class PlanOptions(cli.Group):
       base: directory of relative paths (-C).
       allow_pipe: a plan may name commands.
       folder, zips, parquets, tfrecords: other sources, in place of a plan.
-      fields: fields to make from columns or features.
+      rows, coco: a table, or a COCO file, about the files of the folder; file_column: its column of file names.
+      key_column: column of the keys.
+      fields: columns or features that become fields.
       class_field: field for the class of each sample; None: not stored.
       exclude: patterns of files to leave out.
       dots: "first" or "last": which dot of a name ends the key.
@@ -154,7 +176,7 @@ class PlanOptions(cli.Group):
         str | None,
         Option(
             "--key-template TEMPLATE",
-            "Make keys from row numbers, without __key__.",
+            "Make keys from row numbers and columns.",
             aliases="--key",
             default=DEFAULT_KEY_TEMPLATE,
         ),
@@ -164,6 +186,15 @@ class PlanOptions(cli.Group):
     folder: Annotated[str | None, Option("--folder DIR", "Make samples from the files below DIR, without a plan.")] = (
         None
     )
+    rows: Annotated[str | None, Option("--rows FILE", "With --folder: a table about its files.")] = None
+    coco: Annotated[str | None, Option("--coco FILE", "With --folder: a COCO file about it.")] = None
+    file_column: Annotated[
+        str | None,
+        Option("--file-column COLUMN", "The column of --rows with file names.", default="file_name and the like"),
+    ] = None
+    key_column: Annotated[
+        str | None, Option("--key-column COLUMN", "The column with the keys.", default="__key__, if there is one")
+    ] = None
     zips: Annotated[list[str] | None, Option("--zip FILE", "Make samples from a zip file; repeatable.")] = None
     parquets: Annotated[list[str] | None, Option("--parquet FILE", "Make samples from a Parquet file; repeatable.")] = (
         None
@@ -175,7 +206,7 @@ class PlanOptions(cli.Group):
         list[str] | None,
         Option(
             "-f --fields SPEC",
-            "With --parquet, --tfrecord: fields to make, in quotes. 'jpg=image cls=label __key__=id' renames columns.",
+            "Columns that become fields, in quotes. 'jpg=image cls=label __key__=id' renames them.",
         ),
     ] = None
     class_field: Annotated[str | None, Option("--class FIELD", "With --folder, --zip: store each class as FIELD.")] = (
@@ -228,11 +259,19 @@ def write_plan(options: PlanOptions, account: Account, output: cli.Output) -> No
         return
     if form == "recipe" and options.template is not None:
         raise UsageError("--key-template is for tables; in a recipe, names hold the keys")
+    if form == "recipe" and (options.key_column is not None or options.fields is not None):
+        raise UsageError("--key-column and -f are for tables; a recipe has no columns")
     with packed.opened_packed(name) as file:
         check_plan(file.peek(FILE_HEAD_BYTES), name)
         text = recoded(file, options.encoding, name)
-        samples = plan.samples(text, form, origin, options.template or DEFAULT_KEY_TEMPLATE)
+        samples = plan.samples(text, form, origin, choice_of_rows(options).with_named_key())
         write_planned(samples, account, output, origin)
+
+
+def choice_of_rows(options: PlanOptions) -> RowChoice:
+    """Return the fields and keys of rows that *options* choose. Raises: UsageError for a bad word or template."""
+    words = None if options.fields is None else select.parse_words(options.fields)
+    return RowChoice(words, options.key_column, RowKeys(options.template or DEFAULT_KEY_TEMPLATE))
 
 
 def check_plan(head: bytes, name: str) -> None:
@@ -259,6 +298,32 @@ def write_folder(options: PlanOptions, account: Account, output: cli.Output) -> 
     write_planned(from_folder(folder, account, options.skip_special), account, output, PlanOrigin(path))
 
 
+def write_folder_with_rows(options: PlanOptions, account: Account, output: cli.Output) -> None:
+    """Write the samples of the folder that *options* name, with fields from a table or a COCO file about its files.
+
+    A table that is not in the current directory is looked for in the folder. Raises: TarToolsError.
+    """
+    from tartools.formats.folder import Folder
+    from tartools.formats.folderrows import FolderTable, from_table_of_folder
+    from tartools.formats.rowreading import is_text_table, read_coco, read_rows
+
+    path = os.path.join(options.base, options.folder or "")
+    name = options.rows or options.coco or ""
+    inside = os.path.join(path, name)
+    if Url(name).scheme == "" and not os.path.lexists(name) and os.path.lexists(inside):
+        name = inside
+    storage.check_inputs([name])
+    storage.check_output(output.url, output.force, [name])
+    rows = read_coco(name) if options.coco else read_rows(name, options.encoding)
+    choice = choice_of_rows(options).with_named_key()
+    keys = None if options.template is None else choice.keys
+    table = FolderTable(name, rows, is_text_table(name), options.file_column, choice.key, keys, choice.words)
+    tables = [os.fsencode(os.path.relpath(os.path.realpath(name), os.path.realpath(path)))]
+    folder = Folder(path, options.class_field, options.exclude or (), options.dots, options.follow, tables)
+    samples = from_table_of_folder(folder, table, account, options.skip_special)
+    write_planned(samples, account, output, PlanOrigin(path))
+
+
 def write_files(options: PlanOptions, account: Account, output: cli.Output) -> None:
     """Write the samples of the zip files, Parquet files or TFRecord files that *options* name.
 
@@ -267,8 +332,7 @@ def write_files(options: PlanOptions, account: Account, output: cli.Output) -> N
     urls = expand(options.zips or options.parquets or options.tfrecords or [])
     storage.check_inputs(urls)
     storage.check_output(output.url, output.force, urls)
-    words = None if options.fields is None else select.parse_words(options.fields)
-    template = options.template or DEFAULT_KEY_TEMPLATE
+    choice = choice_of_rows(options)
     if options.zips:
         from tartools.formats import zipfiles
 
@@ -276,12 +340,12 @@ def write_files(options: PlanOptions, account: Account, output: cli.Output) -> N
     elif options.parquets:
         from tartools.formats import parquetread
 
-        samples = parquetread.samples(urls, account, words, template, options.dots)
+        samples = parquetread.samples(urls, account, choice, options.dots)
     else:
         from tartools.formats import tfrecord
 
-        samples = tfrecord.samples(urls, account, words, template, options.dots)
-    write_samples(told_of_other_forms(samples, account), output.destination, account)
+        samples = tfrecord.samples(urls, account, choice, options.dots)
+    write_samples(warn_of_other_forms(samples, account), output.destination, account)
 
 
 class PlanSource(NamedTuple):
@@ -292,12 +356,17 @@ class PlanSource(NamedTuple):
     write: Callable[[PlanOptions, Account, cli.Output], None]
 
 
+FOLDER_OPTIONS = ("-C", "--class", "--exclude-files", "--dots", "--skip-special", "--follow")
+ROW_OPTIONS = ("--key-template", "--key-column", "-f")
+FOLDER_WITH_ROWS = PlanSource(
+    "--folder with --rows", (*FOLDER_OPTIONS, *ROW_OPTIONS, "--file-column", "--encoding"), write_folder_with_rows
+)
 SOURCES = (
-    PlanSource("a PLAN", ("--format", "--key-template", "--allow-pipe", "-C", "--encoding"), write_plan),
-    PlanSource("--folder", ("-C", "--class", "--exclude-files", "--dots", "--skip-special", "--follow"), write_folder),
+    PlanSource("a PLAN", ("--format", *ROW_OPTIONS, "--allow-pipe", "-C", "--encoding"), write_plan),
+    PlanSource("--folder", FOLDER_OPTIONS, write_folder),
     PlanSource("--zip", ("--class", "--skip-special", "--encoding"), write_files),
-    PlanSource("--parquet", ("--key-template", "-f", "--dots"), write_files),
-    PlanSource("--tfrecord", ("--key-template", "-f", "--dots"), write_files),
+    PlanSource("--parquet", (*ROW_OPTIONS, "--dots"), write_files),
+    PlanSource("--tfrecord", (*ROW_OPTIONS, "--dots"), write_files),
 )
 FILE_HEAD_BYTES = 512  # bytes of a file that show its type
 TAR_MAGIC = slice(257, 262)
@@ -315,6 +384,12 @@ def checked_source(options: PlanOptions) -> PlanSource:
     if len(sources) > 1:
         raise UsageError(f"{sources[0].name} and {sources[1].name} exclude each other")
     source = sources[0] if sources else SOURCES[0]
+    if options.rows is not None and options.coco is not None:
+        raise UsageError("--rows and --coco exclude each other")
+    if options.rows is not None or options.coco is not None:
+        if options.folder is None:
+            raise UsageError(f"{'--rows' if options.coco is None else '--coco'} needs --folder")
+        source = FOLDER_WITH_ROWS
     for name, value in {
         "--format": options.form,
         "--key-template": options.template,
@@ -327,15 +402,17 @@ def checked_source(options: PlanOptions) -> PlanSource:
         "--skip-special": options.skip_special or None,
         "--follow": options.follow or None,
         "--encoding": options.encoding,
+        "--file-column": options.file_column,
+        "--key-column": options.key_column,
     }.items():
         if value is not None and name not in source.takes:
-            raise UsageError(f"{name} needs {' or '.join(one.name for one in SOURCES if name in one.takes)}")
-    template = options.template or DEFAULT_KEY_TEMPLATE
+            takers = [one.name for one in (*SOURCES, FOLDER_WITH_ROWS) if name in one.takes]
+            raise UsageError(f"{name} needs {' or '.join(takers)}")
+    RowKeys(options.template or DEFAULT_KEY_TEMPLATE)
+    if options.template is not None and options.key_column is not None:
+        raise UsageError("--key-column and --key-template exclude each other")
     try:
-        template.format(0, index=0)
         checked_path("key", options.class_field or "cls")
-    except (KeyError, IndexError, ValueError, AttributeError):
-        raise UsageError(f"not a template for keys: {template!r}; write '{{:09d}}' or 'name-{{index}}'") from None
     except SampleError:
         raise UsageError(f"not a name for a field: {options.class_field!r}") from None
     return source
@@ -346,10 +423,11 @@ def write_objects(options: PlanOptions, account: Account, output: cli.Output, or
     from tartools.formats import jsonl
 
     with packed.seekable_packed(origin.name) as file:
-        check_sources(jsonl.sources(recoded(file, options.encoding, origin.name), origin), output, origin)
+        choice = choice_of_rows(options).with_named_key()
+        check_sources(jsonl.sources(recoded(file, options.encoding, origin.name), origin, choice), output, origin)
         file.seek(0)
         text = recoded(file, options.encoding, origin.name)
-        write_planned(jsonl.samples(text, origin, options.template or DEFAULT_KEY_TEMPLATE), account, output, origin)
+        write_planned(jsonl.samples(text, origin, choice), account, output, origin)
 
 
 def write_planned(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: PlanOrigin) -> None:
@@ -361,26 +439,7 @@ def write_planned(samples: Iterable[PlannedSample], account: Account, output: cl
         check_sources((part for sample in samples for part in sample.parts), output, origin)
     checked_samples = plan.told_of_file_names(samples, account, origin.name)
     built = plan.build_samples(checked_samples, account, origin.name)
-    write_samples(told_of_other_forms(built, account), output.destination, account)
-
-
-def told_of_other_forms(samples: Iterable[Sample], account: Account) -> Iterator[Sample]:
-    """Yield *samples*; warn once of a key that equals an earlier one except for its Unicode form (NFC, NFD).
-
-    Holds: the first 10,000 keys that are not ASCII.
-    """
-    keys: dict[bytes, bytes] = {}  # by their form NFC
-    is_reported = False
-    for sample in samples:
-        key = sample.raw_key
-        if not key.isascii() and not is_reported and len(keys) < MAX_KEYS_REMEMBERED:
-            first_form = keys.setdefault(nfc(key), key)
-            if is_reported := first_form != key:
-                account.warn(
-                    f"the keys {first_form.decode()!a} and {key.decode()!a} look the same, but one is in another "
-                    "Unicode form (macOS has NFD, others NFC), so these are two samples"
-                )
-        yield sample
+    write_samples(warn_of_other_forms(built, account), output.destination, account)
 
 
 def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: PlanOrigin) -> None:

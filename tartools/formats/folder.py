@@ -37,6 +37,7 @@ class Folder(NamedTuple):
     `class_field`: field for the class of a sample, the name of its directory; a field of numbers, such as cls, gets the
         number of the class, and one with .txt behind its name the name. None: no class.
     `exclude`: globs of files and folders that are left out.
+    `tables`: paths of files, relative to the folder, that are no part of samples, since they are read otherwise.
     `dots`: "first" or "last": the dot of a file name at which a key ends; None: the first, with a warning where that
         looks wrong.
     `follow`: True to read the files and folders that symbolic links name.
@@ -47,6 +48,7 @@ class Folder(NamedTuple):
     exclude: Sequence[str] = ()
     dots: Dots = None
     follow: bool = False
+    tables: Sequence[bytes] = ()
 
 
 class Tree(NamedTuple):
@@ -71,6 +73,8 @@ def from_folder(folder: Folder, account: Account, skip_special: bool) -> list[Pl
     if two files would get one key.
     """
     tree = list_tree(folder, account)
+    if folder.tables:
+        tree.files[:] = [path for path in tree.files if path not in folder.tables]
     left_out = [os.fsdecode(path) for path in sorted(tree.left_out)]
     report(printable(folder.path), left_out, [] if skip_special else tree.specials, "files", account)
     names = dict(zip(tree.files, tree.files, strict=True))

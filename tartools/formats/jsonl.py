@@ -16,9 +16,11 @@ from tartools.errors import SampleError
 from tartools.formats.plan import PlannedMember, PlannedSample, PlanOrigin
 from tartools.formats.textrows import Number, objects, title, titled
 from tartools.samples.account import Account
+from tartools.samples.columnfields import ChosenColumns, with_suffix
 from tartools.samples.encoding import text_payload, without_codec
+from tartools.samples.keytemplates import RowChoice, key_text
 from tartools.samples.sample import Sample, checked_path, failure_of, field_name
-from tartools.samples.values import PSEUDO_FIELDS, checked_key
+from tartools.samples.values import PSEUDO_FIELDS, blanks, checked_key, field_list
 from tartools.tar import Member
 
 BASE64_NAME = "@base64"  # the name in an object that stands for a payload
@@ -28,22 +30,28 @@ URL_NAME = "@url"  # that of a range of a file, which is no longer read
 may_read = re.compile(rb'"(?:@|\\u0040)(?!base64")').search
 
 
-def samples(file: Iterable[bytes], plan: PlanOrigin, template: str) -> Iterator[PlannedSample]:
+def samples(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice) -> Iterator[PlannedSample]:
     """Yield the samples that the JSON lines in *file*, a plan, describe; payloads to read are only named.
 
-    *plan*: its name, and how paths are resolved. *template*: makes a missing key, of the number of the object.
+    *plan*: its name, and how paths are resolved. *choice*: the names that become fields, and the keys.
     Holds: one sample. Raises: SampleError, naming line and name, for an object that is no sample; UsageError for a bad
     URL.
     """
     last: tuple[str, bool] | None = None
     last_line = 0
+    names = _ChosenNames(choice)
     for index, (line, values) in enumerate(objects(file, plan.name, "plan", exact=True)):
         try:
-            key = checked_key(_key(values, template, index))
+            key = checked_key(_key(values, choice, index))
         except SampleError as error:
-            raise plan.failure(line, error.message, "__key__") from None
+            raise plan.failure(line, error.message, choice.key or "__key__") from None
+        try:
+            values = names.of(values)
+        except SampleError as error:
+            raise plan.failure(line, error.message) from None
         parts = tuple(_parts(key, values, plan, line))
         if not parts:
+            names.check_words(plan.name)
             raise plan.failure(line, f"the sample {key!r} has no field, so an archive cannot hold it")
         raw = key.encode()
         grouped = any(len(part.path) > len(raw) for part in parts)
@@ -54,25 +62,67 @@ def samples(file: Iterable[bytes], plan: PlanOrigin, template: str) -> Iterator[
             raise plan.failure(line, reason, "__key__")
         last, last_line = (key, grouped), line
         yield PlannedSample(raw, parts)
+    names.check_words(plan.name)
 
 
-def sources(file: Iterable[bytes], plan: PlanOrigin) -> Iterator[PlannedMember]:
+def sources(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice) -> Iterator[PlannedMember]:
     """Yield the members of the JSON lines in *file* that are read from URLs; lines without any are not parsed.
 
-    *plan*: its name, and how paths are resolved. The paths of the members have "key" for their keys. Raises:
-    SampleError for a parsed line that is no sample; UsageError for a bad URL.
+    *plan*, *choice*: see `samples`. Raises: SampleError and UsageError for the parsed lines.
     """
+    names = _ChosenNames(choice)
     for line, values in objects(file, plan.name, "plan", exact=True, wanted=may_read):
+        try:
+            values = names.of(values)
+        except SampleError as error:
+            raise plan.failure(line, error.message) from None
         for part in _parts("key", values, plan, line):
             if part.url is not None:
                 yield part
 
 
-def _key(values: dict[str, Any], template: str, index: int) -> str:
-    """Return the key in *values*, or one that *template* makes of *index*. Raises: SampleError if it is no text."""
-    if "__key__" not in values:
-        return template.format(index, index=index)
-    key = values["__key__"]
+class _ChosenNames:
+    """Renames and drops values of objects as *choice* says."""
+
+    def __init__(self, choice: RowChoice) -> None:
+        self._choice = choice
+        self._columns = ChosenColumns(choice.words, (), str if choice.words is None else str.lower, hidden=False)
+        self._chosen: dict[tuple[str, ...], list[tuple[str, str]]] = {}  # names of objects -> (name, new name)
+        self._seen: dict[str, None] = {}
+
+    def of(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the chosen ones of *values*, by their new names. Raises: SampleError if two would have one name."""
+        if self._choice.words is None and self._choice.key is None:
+            return values
+        names = tuple(values)
+        if names not in self._chosen:
+            fields = {titled(name, "jsonl")[0]: at for at, name in enumerate(names) if self._is_field(name)}
+            self._seen.update(dict.fromkeys(fields))
+            pairs = ((names[at], field) for at, field in self._columns.of(fields))
+            self._chosen[names] = [
+                (name, f"@{field}" if titled(name, "jsonl")[1] else title(field, "jsonl")) for name, field in pairs
+            ]
+        return {new: values[name] for name, new in self._chosen[names]}
+
+    def _is_field(self, name: str) -> bool:
+        """True if *name* stands for a field, and not for the key or another pseudo-field."""
+        return name != self._choice.key and name not in PSEUDO_FIELDS
+
+    def check_words(self, url: str) -> None:
+        """Raise SampleError, with *url*, if a word of the choice names no field of the objects."""
+        if self._seen and (lost := " ".join(self._columns.lost(self._seen))):
+            raise SampleError(f"no object has {lost}{blanks(lost)}; the names are: {field_list(self._seen)}", url=url)
+
+
+def _key(values: dict[str, Any], choice: RowChoice, index: int) -> str:
+    """Return the key of *values*, or one that is made of *index*, as *choice* says.
+
+    Raises: SampleError if it is no text.
+    """
+    name = choice.key_in(values)
+    if name is None:
+        return choice.keys(index, lambda column: key_text(values[column], column))
+    key = values[name]
     if not isinstance(key, str):
         raise SampleError(f"the key is {compact(key)}, and must be text or a number")
     _encoded(key)
@@ -90,6 +140,8 @@ def _parts(key: str, values: dict[str, Any], plan: PlanOrigin, line: int) -> Ite
         if value is None or name in PSEUDO_FIELDS:
             continue
         field, reads = titled(name, "jsonl")
+        if isinstance(value, list) or (isinstance(value, dict) and not {BASE64_NAME, URL_NAME} & value.keys()):
+            field = field if reads else with_suffix(field, "json")
         try:
             if field in fields:
                 raise SampleError(f"two values are for the field {field!r}")

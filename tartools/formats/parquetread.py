@@ -22,9 +22,10 @@ from tartools.formats.parquetvalues import (
 )
 from tartools.samples import columnfields
 from tartools.samples.account import Account, RepeatedKeyDetector
-from tartools.samples.columnfields import ChosenColumns, EmptyRows, RowFormat, Words, packed_row, with_key_column
+from tartools.samples.columnfields import ChosenColumns, EmptyRows, RowFormat, packed_row, with_key_column
 from tartools.samples.encoding import text_payload, without_codec
 from tartools.samples.filekeys import Dots, sample_key
+from tartools.samples.keytemplates import RowChoice, key_text
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import blanks, field_list
 from tartools.storage import seekable
@@ -39,16 +40,14 @@ BATCH_BYTES, BATCH_ROWS = 4 << 20, 1 << 12  # bytes and rows of a batch, by the 
 COLUMN_READ_BYTES, REMOTE_COLUMN_READ_BYTES = 1 << 20, 4 << 20
 
 
-def samples(
-    urls: Iterable[str], account: Account, words: Words | None, template: str, dots: Dots = None
-) -> Iterator[Sample]:
+def samples(urls: Iterable[str], account: Account, choice: RowChoice, dots: Dots = None) -> Iterator[Sample]:
     """Yield a sample for each row of Parquet files, file by file. Members are new: mode 0644, owner and time 0.
 
-    *words*: (choices of columns, new name or None) for each field, in order; None: a field for each column, but not for
-    names between two pairs of underscores. Null is no field. `__key__`, or the column that a word gives this name, has
-    the keys; without it *template* makes them of the numbers of rows, over all files. *dots*: where a key ends that is
-    the name of a file: at its "first" or "last" dot; None: at the last one before a known suffix. A row without any
-    field is left out, and reported as an omission. Samples are counted in *account*.
+    A column is a field, in the order of the columns, or of the words of *choice* if it has any. Null is no field. The
+    key column of *choice*, or `__key__`, or the column that a word gives this name, has the keys; without it they are
+    made of the numbers of rows, over all files. A key that is the name of a file ends at a dot, as *dots* says. Other
+    names between two pairs of underscores are no fields, unless words have them. A row without any field is left out,
+    and reported as an omission. Samples are counted in *account*.
 
     Holds: a batch of 4 MiB, or a row, and the memory of pyarrow for a page of each column.
     Raises: SampleError, naming row and column; TarFormatError for a damaged file; StorageError.
@@ -57,9 +56,9 @@ def samples(
     for url in urls:
         begin = index
         with open_parquet(url, seekable.seekable(url), FILE_KIND, buffer_of(url)) as table:
-            rows = PayloadRows(table, words, dots)
+            rows = PayloadRows(table, choice, dots)
             keys = RepeatedKeyDetector(lambda key, url=url: account.comes_back(key, url))  # type: ignore[misc]
-            for sample in rows.samples(template, index):
+            for sample in rows.samples(index):
                 account.bytes_in += sum(member.size for member in sample.members)
                 account.samples_in += 1
                 index += 1
@@ -93,22 +92,22 @@ def small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator[Any]
 
 
 class PayloadRows:
-    """Reads the rows of the Parquet file *table* as samples: a column is a field, a null in it no member.
+    """The rows of the Parquet file *table* as samples; *choice* and *dots* as in `samples`.
 
     *words*: the columns to take, in this order, and new names; None: all. *dots*: the dot that ends a key, "first" or
     "last", if keys are names of files; None: the last before a known suffix.
     Raises: SampleError if its columns can't be fields, one is there twice, or it is a table of samples in shards.
     """
 
-    def __init__(self, table: ParquetSource, words: Words | None, dots: Dots) -> None:
-        self._table, self._dots = table, dots
+    def __init__(self, table: ParquetSource, choice: RowChoice, dots: Dots) -> None:
+        self._table, self._dots, self._keys = table, dots, choice.keys
         names = table.names
         table.check_names()
         self._check(set(REQUIRED_COLUMNS) <= set(names), "is a table that lists samples of shards: tarcat reads it")
         twice = next((name for name in names if names.count(name) > 1), None)
         self._check(twice is not None, f"has two columns {twice!r}")
         try:
-            self._key, self._fields = _columns(names, words)
+            self._key, self._fields = _columns(names, choice)
         except SampleError as error:
             raise SampleError(error.message, url=table.url) from None
         self._check(not self._fields, f"has no column for a field; its columns are: {field_list(names)}")
@@ -118,15 +117,14 @@ class PayloadRows:
         if is_wrong:
             raise SampleError(f"this {FILE_KIND} {fault}", url=self._table.url)
 
-    def samples(self, template: str, index: int) -> Iterator[Sample]:
+    def samples(self, index: int) -> Iterator[Sample]:
         """Yield a sample for each row, in order; one without a field has no members.
 
-        *template* makes keys where no column has them; the first sample is number *index* of all.
-        Raises: SampleError, naming row and column; TarFormatError.
+        The first sample is number *index* of all. Raises: SampleError, naming row and column; TarFormatError.
         """
         row = 1
         for batch in self._batches():
-            yield from self._of_batch(batch, template, index + row - 1, row)
+            yield from self._of_batch(batch, index + row - 1, row)
             row += len(batch)
 
     def _batches(self) -> Iterator[Any]:
@@ -135,7 +133,8 @@ class PayloadRows:
         The byte of a failure is up to where the file was read: where the columns of a damaged file begin can't be
         asked, because pyarrow may end the process.
         """
-        columns = list(dict.fromkeys([*filter(None, [self._key]), *(name for name, _ in self._fields)]))
+        keys = [self._key] if self._key is not None else self._keys.columns
+        columns = list(dict.fromkeys([*keys, *(name for name, _ in self._fields)]))
         count = 0
         try:
             for batch in small_batches(self._table, columns):
@@ -145,18 +144,18 @@ class PayloadRows:
             message = f"in the data read up to this byte, after row {count}: {error.message}"
             raise TarFormatError(message, url=self._table.url, offset=self._table.file.tell()) from error
 
-    def _of_batch(self, batch: Any, template: str, index: int, row: int) -> Iterator[Sample]:
-        """Yield the samples of *batch*.
-
-        The first is number *row* of the file, from 1, and *index* of all, for *template*. Raises: SampleError, with the
-        row.
-        """
+    def _of_batch(self, batch: Any, index: int, row: int) -> Iterator[Sample]:
+        """Yield the samples of *batch*. The first is number *row* of the file, from 1, and *index* of all."""
         at = 0
         try:
             columns = [(ending, self._payloads(batch[name], name, row, ending)) for name, ending in self._fields]
             keys = None if self._key is None else bytes_of(batch[self._key], self._key)
+            texts = {name: bytes_of(batch[name], name) for name in (self._keys.columns if keys is None else ())}
             for at in range(len(batch)):
-                name = template.format(index + at, index=index + at).encode() if keys is None else keys[at]
+                if keys is None:
+                    name = self._keys(index + at, lambda column, at=at: key_text(texts[column][at], column)).encode()  # type: ignore[misc]
+                else:
+                    name = keys[at]
                 key = sample_key(name, self._dots)
                 members = []
                 for ending, values in columns:
@@ -184,21 +183,25 @@ class PayloadRows:
         return [None if value is None else text_payload(field, value) for value in payloads]
 
 
-def _columns(names: Sequence[str], words: Words | None) -> tuple[str | None, list[tuple[str, bytes]]]:
-    """Return (key column or None, [(column, ending)] of the columns that become fields, among the columns *names*).
+def _columns(names: Sequence[str], choice: RowChoice) -> tuple[str | None, list[tuple[str, bytes]]]:
+    """Return (key column or None, [(column, ending)] of the columns that *choice* takes from *names*).
 
-    *words*: (choices of columns, new name or None) for each field; None: all columns. An ending is the end of the path
-    of a member after the key, such as ".jpg". Raises: SampleError for a word without a column, two columns for one
-    field, or a name that can't be a field.
+    An ending is the end of the path of a member after the key. Raises: SampleError for a word or a key without a
+    column, two columns for one field, or a name that can't be a field.
     """
+    words = choice.words
+    key = choice.key_in(names) if choice.key is not None or choice.keys.columns else None
+    names = [name for name in names if name != key]
     fold = str if words is None else str.lower
     hidden = [
         name for name in names if words is None and name.startswith("__") and name.endswith("__") and name != KEY_COLUMN
     ]
     if lost := " ".join(ChosenColumns(words, (), fold).lost(names)):
         raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {field_list(names)}")
-    chosen = ChosenColumns(with_key_column(words, names), hidden, fold, hidden=False)
-    key, fields = None, []
+    has_keys = choice.key is not None or choice.keys.columns
+    words = words if has_keys else with_key_column(words, names)
+    chosen = ChosenColumns(words, [*hidden, *[KEY_COLUMN] * bool(has_keys and words is None)], fold, hidden=False)
+    fields = []
     for place, field in chosen.of({name: place for place, name in enumerate(names)}):
         try:
             if field == KEY_COLUMN:
@@ -271,15 +274,28 @@ def _field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
     """
     column = plain_column(column)
     is_a, kind = schema.arrow().types, column.type
+    if is_list_type(kind) and (is_a.is_integer(kind.value_type) or is_a.is_floating(kind.value_type)):
+        return [_array(value, name, url) for value in column]
+    return plain_field_values(column, name, url, row)
+
+
+def plain_field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
+    """Return the value of each row of *column*, called *name*, whose first row is number *row* of *url*; None for null.
+
+    Values are bytes, a `FileList` that is not empty, text, numbers, lists and objects. Raises: SampleError for bytes
+    inside of objects, a picture that is only a path, and text that is not UTF-8.
+    """
+    column = plain_column(column)
+    kind = column.type
     try:
-        if is_bytes_type(kind) or is_file_type(kind) or is_list_of_files(kind):
+        if is_list_of_files(kind):
+            return [files or None for files in column_payloads(column, name, row)]
+        if is_bytes_type(kind) or is_file_type(kind):
             return column_payloads(column, name, row)
         check_no_bytes(kind, name)
     except SampleError as error:
         place = f"row {error.offset}: " if error.offset is not None else ""
         raise SampleError(f"{place}{error.message}", url=url) from None
-    if is_list_type(kind) and (is_a.is_integer(kind.value_type) or is_a.is_floating(kind.value_type)):
-        return [_array(value, name, url) for value in column]
     try:
         return schema.plain_values(column)
     except UnicodeDecodeError:

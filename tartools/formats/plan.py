@@ -10,7 +10,7 @@ import io
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -18,12 +18,14 @@ from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, TarToolsError, UsageError, shown
 from tartools.formats import textrows
 from tartools.formats.textrows import titled
-from tartools.samples.account import Account
-from tartools.samples.columnfields import check_nameable
+from tartools.samples.account import MAX_KEYS_REMEMBERED, Account
+from tartools.samples.columnfields import ChosenColumns, check_nameable
 from tartools.samples.encoding import text_payload
 from tartools.samples.filetypes import BY_SUFFIX
+from tartools.samples.keytemplates import RowChoice
 from tartools.samples.sample import Sample, checked_path
-from tartools.samples.values import PSEUDO_FIELDS, checked_key
+from tartools.samples.unicodeforms import nfc
+from tartools.samples.values import PSEUDO_FIELDS, blanks, checked_key, field_list
 from tartools.storage import origins
 from tartools.storage.local import path_of
 from tartools.storage.names import local_url
@@ -107,11 +109,11 @@ def format_of(name: str) -> str:
     return PLAN_SUFFIXES.get(split_packed(Url(name).name)[0].rpartition(".")[2].lower(), "recipe")
 
 
-def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, template: str) -> Iterable[PlannedSample]:
+def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, choice: RowChoice) -> Iterable[PlannedSample]:
     """Return the samples that *file*, a plan of *form* "tsv", "csv" or "recipe", describes; payloads are not read yet.
 
     A list for a recipe, and for a table that names URLs, so that these can be checked first; else an iterator.
-    *plan*: its name, and how paths are resolved. *template* makes keys where a table has none.
+    *plan*: its name, and how paths are resolved. *choice*: the columns of a table that become fields, and its keys.
     Raises: SampleError, naming the line.
     """
     if form == "recipe":
@@ -121,23 +123,34 @@ def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, template: str)
             raise SampleError("the plan is empty: it names no member", url=plan.name)
         return parsed
     line, header, below = textrows.read_table(file, form, plan.name, "plan")
-    columns = columns_of_header(header, plan, line)
-    key_at = header.index("__key__") if "__key__" in header else None
-    planned = from_table(columns, _rows_of_text(below, columns, plan.name), plan, template, key_at)
-    return list(planned) if any(column.reads for column in columns) else planned
+    try:
+        key_at, columns = chosen_columns(columns_of_header(header, plan, line), choice)
+    except SampleError as error:
+        raise error if error.url else plan.failure(line, error.message) from None
+    places = {name: place for place, name in enumerate(header)}
+
+    def key_of(index: int, cells: Sequence[bytes]) -> str:
+        """Return the key of row *index*, which has these *cells*. Raises: SampleError if it is not safe."""
+        if key_at is not None:
+            return checked_key(_text(cells[key_at]))
+        return checked_key(choice.keys(index, lambda name: _text(cells[places[name]])))
+
+    key_column = "" if key_at is None else header[key_at]
+    planned = from_table(columns, _rows_of_text(below, columns, plan.name), plan, key_of, key_column)
+    return list(planned) if any(column.reads for _, column in columns) else planned
 
 
 # ---- tables ----
 
 
 def _rows_of_text(
-    batches: Iterable[textrows.TextRows], columns: Sequence[PlanColumn], url: str
+    batches: Iterable[textrows.TextRows], columns: Sequence[tuple[int, PlanColumn]], url: str
 ) -> Iterator[tuple[int, list[bytes]]]:
     """Yield (line, cells) for each row in *batches*. Raises: SampleError, naming *url*, if a payload is not UTF-8.
 
     Keys, and names of files, may be any bytes, as on a file system.
     """
-    texts = {place: column.title for place, column in enumerate(columns) if not (column.reads or column.ignored)}
+    texts = {place: column.title for place, column in columns if not column.reads}
     for batch in batches:
         batch.check_text(texts, url)
         yield from zip(batch.lines, batch.cells, strict=True)
@@ -182,30 +195,44 @@ def columns_of_header(cells: Sequence[str], plan: PlanOrigin, line: int) -> list
     return columns
 
 
+def chosen_columns(columns: Sequence[PlanColumn], choice: RowChoice) -> tuple[int | None, list[tuple[int, PlanColumn]]]:
+    """Return (index of the key column or None, [(index, column)] of those that become fields) by *choice*.
+
+    Raises: SampleError for a word or a key without a column, and two columns for one field.
+    """
+    titles = [column.title for column in columns]
+    key = choice.key_in(titles)
+    key_at = None if key is None else titles.index(key)
+    fields = {column.field: place for place, column in enumerate(columns) if not column.ignored and place != key_at}
+    chosen = ChosenColumns(choice.words, (), str if choice.words is None else str.lower, hidden=False)
+    if lost := " ".join(chosen.lost(fields)):
+        raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {field_list(titles)}")
+    return key_at, [(place, columns[place]._replace(field=field)) for place, field in chosen.of(fields)]
+
+
 def from_table(
-    columns: Sequence[PlanColumn],
+    columns: Sequence[tuple[int, PlanColumn]],
     rows: Iterable[tuple[int, list[bytes]]],
     plan: PlanOrigin,
-    template: str,
-    key_at: int | None,
+    key_of: Callable[[int, Sequence[bytes]], str],
+    key_column: str,
 ) -> Iterator[PlannedSample]:
-    """Yield the samples that *rows*, (line, cells), describe. Cell *key_at* is the key; if None, *template* makes it.
+    """Yield the samples that *rows*, (line, cells), describe. *key_of*: (index of the row, cells) -> its key.
 
-    *columns*: one for each cell. An empty cell is an empty field; in a column that is read from URLs, the sample lacks
-    the field.
+    *columns*: (index of the cell, column) for each field. An empty cell is an empty field; in a column that is read
+    from URLs, the sample lacks the field. *key_column*: for messages; "" if no column has the keys.
 
     Raises: SampleError, naming line and column, for a bad key or URL, a sample without a field, or with the key of the
     one before.
     """
-    key_column = "" if key_at is None else "__key__"
     last_key, last_line = "", 0
     for index, (line, cells) in enumerate(rows):
         try:
-            key = checked_key(template.format(index, index=index) if key_at is None else _text(cells[key_at]))
+            key = key_of(index, cells)
             parts = [
-                _cell(checked_path(key, column.field), cell, column, plan, line)
-                for column, cell in zip(columns, cells, strict=True)
-                if not column.ignored and (cell or not column.reads)
+                _cell(checked_path(key, column.field), cells[place], column, plan, line)
+                for place, column in columns
+                if cells[place] or not column.reads
             ]
         except SampleError as error:
             raise error if error.url else plan.failure(line, error.message, key_column) from None
@@ -359,6 +386,25 @@ def _suffix_of_file_name(text: bytes) -> str:
     _, dot, suffix = text.rpartition(b".")
     name = _text(suffix).lower()
     return name if dot and name in BY_SUFFIX and b"\n" not in text and len(text) < MAX_URL_BYTES else ""
+
+
+def warn_of_other_forms(samples: Iterable[Sample], account: Account) -> Iterator[Sample]:
+    """Yield *samples*; warn once of a key that equals an earlier one except for its Unicode form (NFC, NFD).
+
+    Holds: the first 10,000 keys that are not ASCII.
+    """
+    keys: dict[bytes, bytes] = {}  # by their form NFC
+    is_reported = False
+    for sample in samples:
+        key = sample.raw_key
+        if not key.isascii() and not is_reported and len(keys) < MAX_KEYS_REMEMBERED:
+            first_form = keys.setdefault(nfc(key), key)
+            if is_reported := first_form != key:
+                account.warn(
+                    f"the keys {first_form.decode()!a} and {key.decode()!a} look the same, but one is in another "
+                    "Unicode form (macOS has NFD, others NFC), so these are two samples"
+                )
+        yield sample
 
 
 def build_samples(planned: Iterable[PlannedSample], account: Account, name: str = "") -> Iterator[Sample]:

@@ -19,8 +19,9 @@ from typing import Any, cast
 from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, TarFormatError, TruncatedError, how_to_install, several, shown
 from tartools.samples.account import Account
-from tartools.samples.columnfields import ChosenColumns, EmptyRows, Words, with_key_column
+from tartools.samples.columnfields import ChosenColumns, EmptyRows, with_key_column
 from tartools.samples.filekeys import Dots, sample_key
+from tartools.samples.keytemplates import RowChoice, key_text
 from tartools.samples.sample import Sample, checked_path, failure_of
 from tartools.samples.values import blanks, field_list, no_sample_has
 from tartools.storage.streams import Input, Stream, check_whole, stream_file
@@ -45,9 +46,7 @@ ZLIB_MAGICS = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # of zlib wi
 ZLIB_CODEC = Codec("zlib", ZLIB_MAGICS, (), _zlib_reader, zlib.compressobj, begins=lambda data: len(data) > 1)
 
 
-def samples(
-    urls: Sequence[str], account: Account, words: Words | None, template: str, dots: Dots = None
-) -> Iterator[Sample]:
+def samples(urls: Sequence[str], account: Account, choice: RowChoice, dots: Dots = None) -> Iterator[Sample]:
     """Yield the samples of TFRecord files, file by file, counted in *account*. Members are new: mode 0644, time 0.
 
     *words*: (choices of features, new name or None) for each field; None takes all features. The feature `__key__` has
@@ -59,7 +58,7 @@ def samples(
     Holds: one record, three times. Raises: SampleError for a record that is no sample, and for words of which no record
     had a feature; TarFormatError for a damaged file.
     """
-    examples, empty_rows = Examples(words, template, dots), EmptyRows("record")
+    examples, empty_rows = Examples(choice, dots), EmptyRows("record")
     for url in urls:
         with closing(storage.open_read(url)) as stream:
             for at, record in records_in(plain_records(stream, url), url):
@@ -130,19 +129,19 @@ def records_in(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]
 class Examples:
     """Makes samples of records, one after the other.
 
-    *words*: (choices of features, new name or None) for each field; None: all. *template*: makes the key, of the number
-    of the record, if there is no feature `__key__`. *dots*: where a key ends that is the name of a file: at its "first"
-    or "last" dot; None: at the last one before a known suffix. `empty`: count of features without a value.
-    `first_empty`: the place of the first one.
+    *choice*: the features that become fields, with new names, and the keys. *dots*: where a key that is the name of a
+    file ends.
+    `empty`: count of features without a value. `first_empty`: the place of the first one.
     """
 
-    def __init__(self, words: Words | None, template: str, dots: Dots) -> None:
+    def __init__(self, choice: RowChoice, dots: Dots) -> None:
         check_protobuf()
         from google.protobuf.message import DecodeError
         from google.protobuf.unknown_fields import UnknownFieldSet
 
         self._message, self._bad, self._unknown = example_class(), DecodeError, UnknownFieldSet
-        self._template, self._dots = template, dots
+        self._choice, self._dots = choice, dots
+        words = choice.words
         self._words = None if words is None else [(choices, new or choices[0]) for choices, new in words]
         self._fold: Callable[[str], str] = str if words is None else str.lower
         self._chosen: dict[tuple[str, ...], list[tuple[int, str]]] = {}  # of records with these fields
@@ -161,9 +160,12 @@ class Examples:
         names = tuple(values)
         if names not in self._chosen:
             self._seen.update(dict.fromkeys(names))
-            chosen = ChosenColumns(with_key_column(self._words, names), (), self._fold, hidden=False)
+            has_keys = self._choice.key is not None or self._choice.keys.columns
+            words = self._words if has_keys else with_key_column(self._words, names)
+            dropped = [self._choice.key or KEY_FEATURE] if has_keys else ()
+            chosen = ChosenColumns(words, dropped, self._fold, hidden=False)
             self._chosen[names] = chosen.of({name: n for n, name in enumerate(names)})
-        key = self._template.format(self._index, index=self._index)
+        key = self._key(values)
         fields: dict[str, bytes] = {}
         for place, name in self._chosen[names]:
             if name == KEY_FEATURE:
@@ -176,6 +178,18 @@ class Examples:
             return None
         members = [tar.new_member(checked_path(key, name), fields[name]) for name in sorted(fields)]
         return Sample(key.encode("utf-8", "surrogateescape"), members, url)
+
+    def _key(self, values: dict[str, bytes]) -> str:
+        """Return the key of a record by the choice, unless a feature `__key__` has it; *values*: payloads by field.
+
+        Raises: SampleError for a missing or bad one.
+        """
+        if self._choice.key is not None:
+            name = self._choice.key_in(values)
+            return sample_key(values[str(name)], self._dots).decode("utf-8", "surrogateescape")
+        if self._choice.keys.columns:
+            self._choice.key_in(values)
+        return self._choice.keys(self._index, lambda name: key_text(values[name], name))
 
     def _features(self, record: bytes) -> Any:
         """Return the features in *record*. Raises: SampleError if it is no Example."""

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 from tartools import tar
 from tartools.errors import SampleError, UsageError
 from tartools.samples.account import Account
+from tartools.samples.keytemplates import parse_template
 from tartools.samples.sample import Sample, checked_path, failure_of
 from tartools.samples.values import checked_key, field_list, no_sample_has, text_of
 from tartools.tar import join_path, split_path
@@ -201,7 +202,12 @@ def keyer(template: str, more_numbers: Sequence[str] = (), *, verbatim: bool = F
     has a part `..`.
     """
     numbers = ("index", *more_numbers)
-    format_text, fields = _parse_template(template, numbers)
+    try:
+        format_text, fields = parse_template(template, (*numbers, "key", "shard"))
+    except ValueError as error:
+        raise _bad_template(template, numbers) from error
+    if any(not name or name.isdigit() for name in fields.values()):
+        raise _bad_template(template, numbers)
 
     def renamed(sample: Sample, **values: object) -> Sample:
         shard = split_suffix(base_name(sample.shard))[0]
@@ -217,32 +223,6 @@ def keyer(template: str, more_numbers: Sequence[str] = (), *, verbatim: bool = F
         return with_key(sample, key)
 
     return renamed
-
-
-def _parse_template(template: str, numbers: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Return (format, fields): *template* as a format for `str.format`, and the field for each placeholder of a field.
-
-    `numbers`: names in the template that are no fields, besides key and shard. Raises: UsageError for a bad template.
-    """
-    from string import Formatter
-
-    format_text = ""
-    fields: dict[str, str] = {}
-    try:
-        for literal, name, spec, conversion in Formatter().parse(template):
-            format_text += literal.replace("{", "{{").replace("}", "}}")
-            if name is None:
-                continue
-            # a field gets a placeholder of ours: `str.format` would take seg.png for an attribute of seg
-            if name.partition("[")[0] not in (*numbers, "key", "shard"):
-                if not name or name.isdigit():
-                    raise _bad_template(template, numbers)
-                fields[f"field{len(fields)}"] = name
-                name = f"field{len(fields) - 1}"
-            format_text += f"{{{name}{'!' if conversion else ''}{conversion or ''}{':' if spec else ''}{spec}}}"
-    except ValueError as error:
-        raise _bad_template(template, numbers) from error
-    return format_text, fields
 
 
 def _bad_template(template: str, numbers: Sequence[str]) -> UsageError:

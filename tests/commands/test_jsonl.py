@@ -62,13 +62,13 @@ def test_there_and_back(run: Run, tmp_path: Path) -> None:
         ((), '{"__key__": "k", "a": true, "b": null, "__index__": 7, "__shard__": "s", "@c": "", "@d": null}',
          [("k.a", b"true")]),
         ((), '\ufeff{"__key__": "k", "m": { "x" : [1.0, null, "\\u00fc\\/"], "y": {} }, "l": []}\r\n',
-         [("k.m", '{"x":[1.0,null,"ü/"],"y":{}}'.encode()), ("k.l", b"[]")]),
-        ((), '{"__key__": "k", "m": ["\\ud800"]}', [("k.m", b'["\\ud800"]')]),
+         [("k.m.json", '{"x":[1.0,null,"ü/"],"y":{}}'.encode()), ("k.l.json", b"[]")]),
+        ((), '{"__key__": "k", "m": ["\\ud800"]}', [("k.m.json", b'["\\ud800"]')]),
         ((), '{"__key__": "k", "a": {"@base64": "AP8="}, "@b": "one", "@c": "two"}',
          [("k.a", b"\0\xff"), ("k.b", b"1"), ("k.c", b"abcd")]),
         ((), '{"__key__": "k", "\\u0040b": "one"}', [("k.b", b"1")]),
         ((), '{"__key__": "k", "\\\\@b": "one", "\\\\__size__": "2"}', [("k.@b", b"one"), ("k.__size__", b"2")]),
-        ((), '{"__key__": "k", "a": {"@context": "x"}}', [("k.a", b'{"@context":"x"}')]),
+        ((), '{"__key__": "k", "a": {"@context": "x"}}', [("k.a.json", b'{"@context":"x"}')]),
     ],
 )  # fmt: skip
 def test_plans(

@@ -108,7 +108,7 @@ WRONG = [
     ("tar2tsv -f cls --fill x --fill y", "--fill is given twice"),
     ("tarcreate -o a -o b", "-o/--output is given twice"),
     ("tarfirst -k a -k b", "-k/--key is given twice"),
-    ("tarcreate --key-template {nope}", "not a template for keys"),
+    ("tarcreate --key-template {1}", "not a template for keys"),
     ("tarcreate --key-template {:z}", "not a template for keys"),
     ("tarcreate --format xls", "'xls' is not one of tsv, csv, jsonl, recipe"),
     ("tarcreate --class cls", "--class needs --folder or --zip"),

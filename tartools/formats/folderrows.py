@@ -1,0 +1,285 @@
+"""A folder with a table about its files, such as Hugging Face's metadata.csv, as planned samples.
+
+A row names a file in a column. The sample of that file (the files with its key, see `folder`) gets the other columns of
+the row as fields. The table can name no file but those in the folder: names are only compared with the files found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tartools.errors import SampleError, TarToolsError, printable, several, shown
+from tartools.formats.folder import Folder, from_folder
+from tartools.formats.folderwrite import FILE_COLUMN
+from tartools.formats.jsonl import compact
+from tartools.formats.parquetvalues import FileInList
+from tartools.formats.plan import PlannedMember, PlannedSample, grouped_parts
+from tartools.formats.rowreading import Row, numbered_cells
+from tartools.samples.account import Account
+from tartools.samples.columnfields import ChosenColumns, Words, check_nameable, with_suffix
+from tartools.samples.encoding import text_payload
+from tartools.samples.filekeys import sample_key
+from tartools.samples.keytemplates import RowKeys, key_text
+from tartools.samples.sample import checked_path
+from tartools.samples.unicodeforms import nfc
+from tartools.samples.values import as_text, blanks, field_list
+from tartools.storage.names import local_url
+from tartools.tar import join_path, split_path
+
+FILE_COLUMNS = (FILE_COLUMN, "audio_filepath", "path")  # columns of file names, the first that a table has
+FILE_COLUMN_END = f"_{FILE_COLUMN}"
+GATHERED = "json"  # the field for all columns that no word of -f names
+MAX_LISTED_NAMES = 10  # rows and files that a report names
+
+
+class FolderTable(NamedTuple):
+    """A table of rows about the files of a folder.
+
+    `url`: its name. `rows`: its rows. `is_text`: True if all values are text, as in CSV.
+    `file_column`: the column of file names; None: the first of `FILE_COLUMNS`, or one that ends in _file_name.
+    `key_column`: the column of keys; `keys`: makes keys of columns. Without both, keys are those of the files.
+    `words`: the columns that become fields, and their new names; None: all others.
+    """
+
+    url: str
+    rows: list[Row]
+    is_text: bool = False
+    file_column: str | None = None
+    key_column: str | None = None
+    keys: RowKeys | None = None
+    words: Words | None = None
+
+
+def from_table_of_folder(
+    folder: Folder, table: FolderTable, account: Account, skip_special: bool
+) -> list[PlannedSample]:
+    """Return the samples of *folder* that a row of *table* names, in the order of the rows, with the row's fields.
+
+    Rows without a file, and files without a row, are left out and reported as omissions. In a sample, members are
+    sorted by field.
+
+    Holds: all rows and paths. Raises: SampleError, naming the row, for two rows of one sample or key, a field twice, a
+    value that can't be a payload, and if no row has a file; StorageError.
+    """
+    planned = from_folder(folder, account, skip_special)
+    matcher = _Matcher(folder, planned, table)
+    chosen = _RowFields(table)
+    samples: list[PlannedSample] = []
+    keys: dict[bytes, str] = {}
+    lost: list[str] = []
+    for index, row in enumerate(table.rows):
+        try:
+            name, parts = matcher.parts_of(row, chosen.file_columns(row))
+            if parts is None:
+                lost.append(f"{row.place} ({name!r})")
+                continue
+            sample = _with_fields(parts, row, index, table, chosen)
+        except TarToolsError as error:
+            if error.url:
+                raise
+            raise SampleError(f"{row.place}: {error.message}", url=table.url) from None
+        if (earlier := keys.setdefault(sample.key, row.place)) != row.place:
+            text = os.fsdecode(sample.key)
+            raise SampleError(f"{row.place}: the key {text!r} is that of {earlier} too", url=table.url)
+        samples.append(sample)
+    chosen.check_words()
+    if lost and not samples:
+        raise SampleError(f"no file that a row names is in {shown(folder.path)}; the first: {lost[0]}", url=table.url)
+    _report(lost, "row without a file", "rows without a file", table.url, account)
+    _report(matcher.unused(), "file without a row", "files without a row", folder.path, account)
+    return samples
+
+
+def _report(names: Sequence[str], what: str, more: str, where: str, account: Account) -> None:
+    """Report *names*, of rows or files of *where* that are left out, as an omission, if there are any."""
+    if names:
+        listed = ", ".join(map(printable, names[:MAX_LISTED_NAMES]))
+        rest = f" and {len(names) - MAX_LISTED_NAMES:,} more" if len(names) > MAX_LISTED_NAMES else ""
+        account.omit(f"{shown(where)}: left out {several(len(names), what, more)}: {listed}{rest}")
+
+
+class _Matcher:
+    """Finds the samples of *folder*, which are *planned*, by the names of files in rows of *table*."""
+
+    def __init__(self, folder: Folder, planned: Sequence[PlannedSample], table: FolderTable) -> None:
+        self._base = local_url(os.path.join(folder.path, ""))
+        self._samples = planned
+        self._row_of: dict[int, str] = {}  # sample -> place of the row that has it
+        self._extra: set[int] = set()  # samples with a file that is a further one of a row
+        self._by_file: dict[str, int] = {}
+        self._forms: dict[str, str] = {}  # names in Unicode form NFC, where that differs
+        for number, sample in enumerate(planned):
+            for part in sample.parts:
+                if part.url is not None:
+                    name = self._path(part)
+                    self._by_file[name] = number
+                    if not name.isascii():
+                        self._forms[nfc(os.fsencode(name)).decode("utf-8", "surrogateescape")] = name
+        top, inside = os.path.abspath(folder.path), os.path.abspath(os.path.dirname(table.url) or ".")
+        within = os.path.relpath(inside, top)
+        self._bases = [""] if within == "." or within.startswith("..") else [within, ""]
+
+    def _path(self, part: PlannedMember) -> str:
+        """Return the path of the file of *part*, relative to the folder."""
+        return str(part.url)[len(self._base) :]
+
+    def parts_of(self, row: Row, columns: Sequence[str]) -> tuple[str, list[PlannedMember] | None]:
+        """Return (name of the main file, members of its sample) for *row*; None for members if it has no such file.
+
+        *columns*: those of file names, the main one first. Further files that are in no sample of the row get the field
+        NAME.SUFFIX, for the column NAME_file_name. Raises: SampleError if another row has the sample.
+        """
+        name = str(row.values[columns[0]])
+        number = self._found(name)
+        if number is None:
+            return name, None
+        if (earlier := self._row_of.setdefault(number, row.place)) != row.place:
+            raise SampleError(f"the file {name!r} is of the sample that {earlier} names too")
+        parts = list(self._samples[number].parts)
+        for column in columns[1:]:
+            file = str(row.values[column])
+            other = self._found(file)
+            if other is None:
+                raise SampleError(f"column {column!r}: there is no file {file!r} in the folder")
+            if other != number:
+                self._extra.add(other)
+                part = next(part for part in self._samples[other].parts if self._names(part, file))
+                suffix = split_path(part.path)[1].rpartition(b".")[2]
+                field = column.removesuffix(FILE_COLUMN_END).encode() + b"." + suffix
+                parts.append(part._replace(path=join_path(self._samples[number].key, field)))
+        return name, parts
+
+    def _candidates(self, name: str) -> list[str]:
+        """Return the paths, relative to the folder, that *name* in the table may mean, normalized."""
+        return [os.path.normpath(os.path.join(base, name)) for base in self._bases]
+
+    def _found(self, name: str) -> int | None:
+        """Return the number of the sample with the file *name* of the table; None if the folder has no such file."""
+        for path in self._candidates(name):
+            path = path if path in self._by_file else self._forms.get(path, path)
+            if path in self._by_file:
+                return self._by_file[path]
+        return None
+
+    def _names(self, part: PlannedMember, name: str) -> bool:
+        """True if *name*, of the table, is the file of *part*."""
+        candidates = self._candidates(name)
+        return part.url is not None and self._path(part) in (*candidates, *(self._forms.get(c) for c in candidates))
+
+    def unused(self) -> list[str]:
+        """Return the paths of the files of samples that no row names."""
+        rest = (s for n, s in enumerate(self._samples) if n not in self._row_of and n not in self._extra)
+        return [self._path(part) for sample in rest for part in sample.parts if part.url is not None]
+
+
+class _RowFields:
+    """Chooses columns of the rows of *table*: those of file names, and those that become fields."""
+
+    def __init__(self, table: FolderTable) -> None:
+        self._table = table
+        names = {name: None for row in table.rows for name in row.values}
+        self._names = list(names)
+        self._files = [table.file_column] if table.file_column else [name for name in FILE_COLUMNS if name in names][:1]
+        self._files += [name for name in names if name.endswith(FILE_COLUMN_END) and name not in self._files]
+        key = table.key_column or "__key__"
+        words = list(table.words) if table.words is not None else None
+        self._gathered = next((w for w in words or () if w[0] == (GATHERED,) and GATHERED not in names), None)
+        if words is not None and self._gathered is not None:
+            words.remove(self._gathered)
+        self._chosen = ChosenColumns(words, (*self._files, key), str.lower)
+        self._by_names: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+        if not self._files and table.rows:
+            listed = ", ".join((*FILE_COLUMNS, f"*{FILE_COLUMN_END}"))
+            columns = field_list(self._names)
+            raise SampleError(
+                f"no column of file names ({listed}); --file-column names it; the columns are: {columns}", url=table.url
+            )
+        needed = [name for name in (table.file_column, table.key_column) if name is not None and name not in names]
+        needed += [name for name in (table.keys.columns if table.keys else ()) if name not in names]
+        if needed and table.rows:
+            raise SampleError(f"no column {needed[0]!r}; the columns are: {field_list(self._names)}", url=table.url)
+        if self._gathered is not None and table.is_text:
+            taken = {self._names[at] for at, _ in self._chosen.of({name: at for at, name in enumerate(self._names)})}
+            numbered_cells(table.rows, [name for name in self._names if name not in {*taken, *self._files, key}])
+
+    def file_columns(self, row: Row) -> list[str]:
+        """Return the columns of *row* that name files, the main one first. Raises: SampleError if it has none."""
+        columns = [name for name in self._files if row.values.get(name)]
+        if not columns:
+            raise SampleError(f"it names no file in the column {self._files[0]!r}")
+        return columns
+
+    def fields_of(self, row: Row) -> list[tuple[str, Any]]:
+        """Return (field, value) for the columns of *row* that are fields. Raises: SampleError for one field twice."""
+        names = tuple(row.values)
+        if names not in self._by_names:
+            chosen = self._chosen.of({name: at for at, name in enumerate(names)})
+            self._by_names[names] = [(names[at], field) for at, field in chosen]
+        pairs = self._by_names[names]
+        fields = [(field, row.values[name]) for name, field in pairs]
+        if self._gathered is not None:
+            taken = {*(name for name, _ in pairs), *self._chosen.dropped}
+            rest = {name: value for name, value in row.values.items() if name not in taken}
+            fields.append((self._gathered[1] or GATHERED, rest))
+        return fields
+
+    def check_words(self) -> None:
+        """Raise SampleError if a word of -f names no column."""
+        if self._table.rows and (lost := " ".join(self._chosen.lost(self._names))):
+            columns = field_list(self._names)
+            raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {columns}", url=self._table.url)
+
+
+def _with_fields(
+    parts: Sequence[PlannedMember], row: Row, index: int, table: FolderTable, chosen: _RowFields
+) -> PlannedSample:
+    """Return the sample of the files *parts* with the fields of *row*, number *index* of *table*, sorted by field.
+
+    Raises: SampleError for a bad key or field, or a field twice.
+    """
+    key = split_path(parts[0].path)[0]
+    if table.key_column is not None or (table.keys is None and "__key__" in row.values):
+        name = table.key_column or "__key__"
+        key = sample_key(key_text(row.values.get(name), name).encode("utf-8", "surrogateescape"))
+    elif table.keys is not None:
+        text = table.keys(index, lambda name: key_text(row.values.get(name), name))
+        key = sample_key(text.encode("utf-8", "surrogateescape"))
+    members = [
+        part._replace(path=checked_path(os.fsdecode(key), os.fsdecode(split_path(part.path)[1]))) for part in parts
+    ]
+    for field, value in chosen.fields_of(row):
+        members += row_members(os.fsdecode(key), field, value)
+    members.sort(key=lambda part: split_path(part.path))
+    fields = [split_path(part.path)[1] for part in members]
+    if len(members) > len(set(fields)):
+        twice = os.fsdecode(next(field for field in fields if fields.count(field) > 1))
+        raise SampleError(
+            f"a file and a column, or two columns, are for the field {twice!r} (-f 'new=old' renames one)"
+        )
+    (sample,) = grouped_parts(members, table.url)
+    return sample
+
+
+def row_members(key: str, field: str, value: Any) -> list[PlannedMember]:
+    """Return the members of the sample *key* for *value* of the column *field*.
+
+    Text is UTF-8, bytes are themselves, numbers are their digits; lists and objects are JSON, with the suffix json; a
+    list of pictures has a member for each. Raises: SampleError for a field or a value that can't be stored.
+    """
+    check_nameable(field)
+    if isinstance(value, list) and value and isinstance(value[0], FileInList):
+        return [PlannedMember(checked_path(key, file.field(field)), file.payload) for file in value]
+    if isinstance(value, bytes):
+        return [PlannedMember(checked_path(key, field), value)]
+    if isinstance(value, (list, dict)):
+        field = with_suffix(field, "json")
+    try:
+        payload = (compact(value) if isinstance(value, (list, dict)) else as_text(value)).encode()
+    except UnicodeEncodeError:
+        raise SampleError(f"column {field!r}: a lone surrogate can't be written as UTF-8") from None
+    except TypeError:
+        raise SampleError(f"column {field!r} has bytes, which JSON can't hold: -f names it as a field") from None
+    path = checked_path(key, field)
+    return [PlannedMember(path, text_payload(path, payload))]

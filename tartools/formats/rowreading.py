@@ -1,0 +1,162 @@
+"""Rows of tables about files: CSV, TSV, JSON lines, Parquet, and pictures of a COCO file, each as values by column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tartools.errors import SampleError, UsageError
+from tartools.formats import packed
+from tartools.formats.encodings import recoded
+from tartools.formats.parquetread import FILE_KIND, buffer_of, plain_field_values, small_batches
+from tartools.formats.textrows import Number, objects, read_table
+from tartools.storage import seekable
+from tartools.storage.url import Url
+from tartools.tables.source import open_parquet
+from tartools.tar.compression import split_packed
+
+ROW_SUFFIXES = {"csv": "csv", "tsv": "tsv", "jsonl": "jsonl", "ndjson": "jsonl", "parquet": "parquet", "pq": "parquet"}
+NUMBER_CELL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?").fullmatch
+
+
+class Row(NamedTuple):
+    """A row of a table.
+
+    `place`: in its file, for messages: "line 3" or "row 3". `values`: by column; columns without a value are absent.
+    """
+
+    place: str
+    values: dict[str, Any]
+
+
+def read_rows(url: str, encoding: str | None = None) -> list[Row]:
+    """Return the rows of the table *url*, whose suffix is its format: csv, tsv, jsonl or parquet.
+
+    Values are text, bytes, numbers, lists and objects; a number in JSON is a `Number`. In CSV and TSV all values are
+    text. *encoding*: of text; None: UTF-8.
+
+    Holds: all rows. Raises: UsageError for another suffix; SampleError, naming line or row; TarFormatError.
+    """
+    form = ROW_SUFFIXES.get(split_packed(Url(url).name)[0].rpartition(".")[2].lower())
+    if form is None:
+        raise UsageError("the format of a table of rows is its suffix: .csv, .tsv, .jsonl or .parquet", url=url)
+    if form == "parquet":
+        return list(_parquet_rows(url))
+    with packed.opened_packed(url) as file:
+        text = recoded(file, encoding, url)
+        if form == "jsonl":
+            return [
+                Row(f"line {line}", {name: value for name, value in values.items() if value is not None})
+                for line, values in objects(text, url, exact=True)
+            ]
+        _, titles, below = read_table(text, form, url)
+        if twice := next((title for title in titles if titles.count(title) > 1), None):
+            raise SampleError(f"two columns are called {twice!r}", url=url)
+        rows = []
+        for batch in below:
+            batch.check_text(dict(enumerate(titles)), url)
+            for line, cells in zip(batch.lines, batch.cells, strict=True):
+                rows.append(Row(f"line {line}", dict(zip(titles, map(bytes.decode, cells), strict=True))))
+        return rows
+
+
+def _parquet_rows(url: str) -> Iterator[Row]:
+    """Yield the rows of the Parquet file *url*. Raises: SampleError, naming the row; TarFormatError."""
+    with open_parquet(url, seekable.seekable(url), FILE_KIND, buffer_of(url)) as table:
+        table.check_names()
+        first = 1
+        for batch in small_batches(table, table.names):
+            names = batch.schema.names
+            columns = [plain_field_values(batch.column(at), name, url, first) for at, name in enumerate(names)]
+            for number in range(len(batch)):
+                values = {name: column[number] for name, column in zip(names, columns, strict=True)}
+                values = {name: value for name, value in values.items() if value is not None}
+                yield Row(f"row {first + number}", values)
+            first += len(batch)
+
+
+def is_text_table(url: str) -> bool:
+    """True if all values in the table *url* are text: a CSV or TSV, by its suffix."""
+    return ROW_SUFFIXES.get(split_packed(Url(url).name)[0].rpartition(".")[2].lower()) in ("csv", "tsv")
+
+
+def numbered_cells(rows: Sequence[Row], names: Sequence[str]) -> None:
+    """Make the cells of the columns *names* numbers, in *rows* of text, if all cells of a column are; "" is removed.
+
+    So a column is of one type in all rows.
+    """
+    for name in names:
+        cells = [row.values[name] for row in rows if row.values.get(name)]
+        if cells and all(type(cell) is str and NUMBER_CELL(cell) for cell in cells):
+            for row in rows:
+                if cell := row.values.pop(name, ""):
+                    row.values[name] = Number(cell)
+
+
+# ---- COCO ----
+
+
+def read_coco(url: str) -> list[Row]:
+    """Return a row for each picture of the COCO file *url*: `file_name`, and `json` with all that it says.
+
+    `json` is the object of the picture with the list `annotations`, each with the name of its category as `category`.
+
+    Holds: the whole file, some six times its size. Raises: SampleError if it is not such a file.
+    """
+    from tartools.samples.payloads import parse_json
+
+    with packed.opened_packed(url) as file:
+        data = file.read()
+    try:
+        content = parse_json(data)
+    except (ValueError, RecursionError) as error:
+        raise SampleError(f"not JSON: {error}", url=url) from None
+    del data
+    pictures = content.get("images") if isinstance(content, dict) else None
+    if not isinstance(pictures, list):
+        raise SampleError('not a COCO file: it has no list "images"', url=url)
+    categories = {item["id"]: item["name"] for item in _objects_in(content, "categories", ("id", "name"), url)}
+    annotations: dict[Any, list[dict[str, Any]]] = {}
+    for item in _objects_in(content, "annotations", ("image_id",), url):
+        annotations.setdefault(item["image_id"], []).append(_named(item, categories, url))
+    rows: list[Row] = []
+    for picture in _objects_in(content, "images", ("id", "file_name"), url):
+        described = {**picture, "annotations": annotations.pop(picture["id"], [])}
+        rows.append(Row(f"image {picture['id']}", {"file_name": picture["file_name"], "json": described}))
+    if annotations:
+        strays = sum(map(len, annotations.values()))
+        raise SampleError(
+            f"{strays:,} annotations are of no picture (the first: image {next(iter(annotations))})", url=url
+        )
+    return rows
+
+
+def _objects_in(content: dict[str, Any], name: str, required: Sequence[str], url: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of the list *name* of *content*, the file *url*; none if there is no list.
+
+    Raises: SampleError if one is no object, or lacks one of the *required* names, whose values are text or numbers.
+    """
+    items = content.get(name, [])
+    if not isinstance(items, list):
+        raise SampleError(f"not a COCO file: {name!r} is not a list", url=url)
+    for number, item in enumerate(items):
+        for key in required:
+            if not isinstance(item, dict) or not isinstance(item.get(key), (str, int)):
+                raise SampleError(f"not a COCO file: item {number} of {name!r} has no {key!r}", url=url)
+        yield item
+
+
+def _named(annotation: dict[str, Any], categories: dict[Any, str], url: str) -> dict[str, Any]:
+    """Return *annotation* without the id of its picture, and with the name of its category, and of each segment's.
+
+    Raises: SampleError, naming the file *url*, for a category that is not in *categories*.
+    """
+    named = {name: value for name, value in annotation.items() if name != "image_id"}
+    if "category_id" in named:
+        if named["category_id"] not in categories:
+            raise SampleError(f"no category has the id {named['category_id']!r}, which an annotation names", url=url)
+        named["category"] = categories[named["category_id"]]
+    if isinstance(segments := named.get("segments_info"), list):  # of panoptic files
+        named["segments_info"] = [_named(segment, categories, url) for segment in segments]
+    return named
