@@ -4,16 +4,16 @@ A PLAN is a table, JSON lines or a recipe. A table (TSV or CSV) has a header, on
 sample; its cells are the payloads. In a column @FIELD the cells are paths or URLs of files to read; an empty cell means
 that the sample lacks the field. A column __key__, or that of --key-column, holds the keys; without it, --key-template
 makes them from the row's number and its columns: '{split}/{:06d}'. -f selects and renames columns: 'txt=text jpg' takes
-the columns text and @jpg. TSV cells use the escapes of tar2tsv (\t \n \r \\), so `tar2tsv --verbatim ... | tarcreate` restores the
-fields. A column \@NAME (in TSV \\@NAME), as written by tar2tsv, is the field @NAME, from which nothing is read. Columns
-__shard__, __index__ and __size__ are ignored.
+the columns text and @jpg. TSV cells use the escapes of tar2tsv (\t \n \r \\), so `tar2tsv --verbatim ... | tarcreate`
+restores the fields. A column \@NAME (in TSV \\@NAME), as written by tar2tsv, is the field @NAME, from which nothing is
+read. Columns __shard__, __index__ and __size__ are ignored.
 
 JSON lines (.jsonl, .ndjson) have an object per sample, in which names are fields. A string is the payload as text, a
 number is its digits as written, other values are JSON without blanks; null means that the sample lacks the field.
 Objects and lists become the field NAME.json. {"@base64": "..."} stands for bytes, and "@FIELD": "..." is a path or URL
-to read, as in tables. __key__, --key-column, --key-template and -f are as in tables too. A backslash before @ or __ is not part of a name. tar2jsonl(1) writes all of this.
-A duplicate name in an object is an error. The lines are read twice; those from stdin, and compressed ones, are copied
-to a temporary file first.
+to read, as in tables. __key__, --key-column, --key-template and -f are as in tables too. A backslash before @ or __ is
+not part of a name. tar2jsonl(1) writes all of this. A duplicate name in an object is an error. The lines are read
+twice; those from stdin, and compressed ones, are copied to a temporary file first.
 
 A plan may be compressed like a shard: plan.tsv.gz, plan.jsonl.zst. Its text is UTF-8, or in the encoding given by
 --encoding; keys and file names may be any bytes. A column of a table that has a blank or a colon in its name is an
@@ -67,18 +67,19 @@ unchanged. Numbers, booleans and dates are written as in tar2tsv, lists and obje
 or bytes NAME becomes the fields NAME.0.jpg, NAME.1.jpg and so on (for a name that ends in .jpg, its number comes before
 that); other lists and objects that have bytes in them are an error. null means that the sample lacks the field. The
 column __key__ has the keys, or that of --key-column; without it, --key-template makes them from the row's number,
-counted over all files, and columns. -f selects and renames columns: 'jpg=image cls=label __key__=id'. The payload of a class label is its number. Other columns
-called __NAME__ are left out, unless -f names them. A picture with only a path is an error. A row without any field is
-left out and reported, and the exit status is 1; so is a record with --tfrecord. pyarrow reads the columns, and holds
-several copies of a page of each: it needs up to five times the memory of the largest page. tar2parquet writes pages of
-1 MiB, pyarrow by default of up to 1,024 values (100 MB of photographs, which need 600 MB), DuckDB of 100 MB.
+counted over all files, and columns. -f selects and renames columns: 'jpg=image cls=label __key__=id'. The payload of a
+class label is its number. Other columns called __NAME__ are left out, unless -f names them. A picture with only a path
+is an error. A row without any field is left out and reported, and the exit status is 1; so is a record with --tfrecord.
+pyarrow reads the columns, and holds several copies of a page of each: it needs up to five times the memory of the
+largest page. tar2parquet writes pages of 1 MiB, pyarrow by default of up to 1,024 values (100 MB of photographs, which
+need 600 MB), DuckDB of 100 MB.
 
 --tfrecord makes a sample from each record of TFRecord files. A record is a tf.train.Example, and its features are
-fields: one bytes value is the payload, a number is its text, several numbers are a JSON list. Several bytes values
-are the fields NAME.0, NAME.1 and so on. Slashes in names become dots: image/encoded is the field image.encoded.
--f selects and renames features: 'jpg=image.encoded cls=image.class.label __key__=image.filename'. Without a
-feature __key__ or --key-column, --key-template makes keys from the record's number, counted over all files. Features without a value
-do not become fields; a warning counts them. Checksums are compared. Files compressed by gzip, zlib or another codec are
+fields: one bytes value is the payload, a number is its text, several numbers are a JSON list. Several bytes values are
+the fields NAME.0, NAME.1 and so on. Slashes in names become dots: image/encoded is the field image.encoded. -f selects
+and renames features: 'jpg=image.encoded cls=image.class.label __key__=image.filename'. Without a feature __key__ or
+--key-column, --key-template makes keys from the record's number, counted over all files. Features without a value do
+not become fields; a warning counts them. Checksums are compared. Files compressed by gzip, zlib or another codec are
 recognized. An uncompressed file truncated between two records looks complete.
 
 With --parquet and --tfrecord, a key may be a file name: n01_1.JPEG has the key n01_1, if it has one dot and the
