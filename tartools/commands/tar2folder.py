@@ -11,9 +11,9 @@ it. The class is the last folder of a path: a/1.jpg becomes a/cat/1.jpg, and cat
 files. The column file_name has the path of the picture (else sound, video or other file), NAME_file_name those of other
 pictures, and every text field has a column of its name. If NAME is metadata.csv or metadata.jsonl, Hugging Face's
 `datasets` loads it: load_dataset("imagefolder", data_dir=DIR). With --rows it takes no labels from folders. In JSON
-lines, JSON fields are values, and numbers in cls and the like are numbers; a field that a sample lacks is left out. In
-CSV all samples must have the same text fields. Final newlines of text are removed, unless --verbatim. tarcreate
---folder DIR --rows metadata.jsonl makes samples of both again.
+lines, JSON fields are values (line breaks in them become blanks), and numbers in cls and the like are numbers; a field
+that a sample lacks is left out. In CSV all samples must have the same text fields. Final newlines of text are removed,
+unless --verbatim. tarcreate --folder DIR --rows metadata.jsonl makes samples of both again.
 
 All files stay in DIR: keys that are absolute or contain '..' are errors, and so are links in DIR on the way to a file.
 Duplicate names, names that differ only in case or Unicode form (one file on macOS and Windows), and two samples with
@@ -95,6 +95,6 @@ def tar2folder(account: Account, source: cli.Inputs, selection: FolderSelection,
     if selection.count is not None:
         samples = until_written(samples, selection.count, account)
         account.progress.phase = Phase("", selection.count, lambda: account.samples_out)
-    with closing_upstream(samples), writing_folder(output.url, output.force) as folder:
+    with closing_upstream(samples), writing_folder(output.url, output.force, urls) as folder:
         write_folder(map(safe_key, samples), folder, account, layout)
         account.check()

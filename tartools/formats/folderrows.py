@@ -16,7 +16,7 @@ from tartools.formats.folderwrite import FILE_COLUMN
 from tartools.formats.jsonl import compact
 from tartools.formats.parquetvalues import FileInList
 from tartools.formats.plan import PlannedMember, PlannedSample, grouped_parts
-from tartools.formats.rowreading import Row, numbered_cells
+from tartools.formats.rowreading import JsonText, Row, numbered_cells
 from tartools.samples.account import Account
 from tartools.samples.columnfields import ChosenColumns, Words, check_nameable, with_suffix
 from tartools.samples.encoding import text_payload
@@ -242,9 +242,9 @@ def _with_fields(
     key = split_path(parts[0].path)[0]
     if table.key_column is not None or (table.keys is None and "__key__" in row.values):
         name = table.key_column or "__key__"
-        key = sample_key(key_text(row.values.get(name), name).encode("utf-8", "surrogateescape"))
+        key = sample_key(_key_text(row, name).encode("utf-8", "surrogateescape"))
     elif table.keys is not None:
-        text = table.keys(index, lambda name: key_text(row.values.get(name), name))
+        text = table.keys(index, lambda name: _key_text(row, name))
         key = sample_key(text.encode("utf-8", "surrogateescape"))
     members = [
         part._replace(path=checked_path(os.fsdecode(key), os.fsdecode(split_path(part.path)[1]))) for part in parts
@@ -262,21 +262,29 @@ def _with_fields(
     return sample
 
 
+def _key_text(row: Row, name: str) -> str:
+    """Return the value of the column *name* of *row* as text for a key. Raises: SampleError if it is none."""
+    value = row.values.get(name)
+    return key_text(None if isinstance(value, JsonText) else value, name)
+
+
 def row_members(key: str, field: str, value: Any) -> list[PlannedMember]:
     """Return the members of the sample *key* for *value* of the column *field*.
 
-    Text is UTF-8, bytes are themselves, numbers are their digits; lists and objects are JSON, with the suffix json; a
-    list of pictures has a member for each. Raises: SampleError for a field or a value that can't be stored.
+    Text is UTF-8, bytes are themselves, numbers are their digits; lists and objects are JSON, with the suffix json,
+    written as in their line of JSON. A list of pictures has a member for each. Raises: SampleError for a field or a
+    value that can't be stored.
     """
     check_nameable(field)
     if isinstance(value, list) and value and isinstance(value[0], FileInList):
         return [PlannedMember(checked_path(key, file.field(field)), file.payload) for file in value]
     if isinstance(value, bytes):
         return [PlannedMember(checked_path(key, field), value)]
-    if isinstance(value, (list, dict)):
+    is_json = isinstance(value, (list, dict, JsonText))
+    if is_json:
         field = with_suffix(field, "json")
     try:
-        payload = (compact(value) if isinstance(value, (list, dict)) else as_text(value)).encode()
+        payload = (compact(value) if is_json else as_text(value)).encode()
     except UnicodeEncodeError:
         raise SampleError(f"column {field!r}: a lone surrogate can't be written as UTF-8") from None
     except TypeError:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tartools.errors import SampleError, UsageError
@@ -18,6 +19,12 @@ from tartools.tar.compression import split_packed
 
 ROW_SUFFIXES = {"csv": "csv", "tsv": "tsv", "jsonl": "jsonl", "ndjson": "jsonl", "parquet": "parquet", "pq": "parquet"}
 NUMBER_CELL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?").fullmatch
+
+
+class JsonText(Number):
+    """A list or object in JSON, as the text with which it is written; `jsonl.compact` returns that text."""
+
+    __slots__ = ()
 
 
 class Row(NamedTuple):
@@ -46,10 +53,7 @@ def read_rows(url: str, encoding: str | None = None) -> list[Row]:
     with packed.opened_packed(url) as file:
         text = recoded(file, encoding, url)
         if form == "jsonl":
-            return [
-                Row(f"line {line}", {name: value for name, value in values.items() if value is not None})
-                for line, values in objects(text, url, exact=True)
-            ]
+            return list(_json_rows(text, url))
         _, titles, below = read_table(text, form, url)
         if twice := next((title for title in titles if titles.count(title) > 1), None):
             raise SampleError(f"two columns are called {twice!r}", url=url)
@@ -59,6 +63,45 @@ def read_rows(url: str, encoding: str | None = None) -> list[Row]:
             for line, cells in zip(batch.lines, batch.cells, strict=True):
                 rows.append(Row(f"line {line}", dict(zip(titles, map(bytes.decode, cells), strict=True))))
         return rows
+
+
+def _json_rows(file: Iterable[bytes], url: str) -> Iterator[Row]:
+    """Yield the rows of the JSON lines in *file*, called *url*; null is no value. Raises: SampleError."""
+    text = b""
+
+    def lines() -> Iterator[bytes]:
+        """Yield the lines of the file; the last one yielded is in `text`."""
+        nonlocal text
+        for text in file:  # noqa: UP028  # a `yield from` would not set `text`
+            yield text
+
+    for line, values in objects(lines(), url, exact=True):
+        if any(isinstance(value, (list, dict)) for value in values.values()):
+            texts = texts_of_values(text.decode("utf-8-sig"))
+            values = {
+                name: JsonText(texts[name]) if isinstance(value, (list, dict)) else value
+                for name, value in values.items()
+            }
+        yield Row(f"line {line}", {name: value for name, value in values.items() if value is not None})
+
+
+def texts_of_values(line: str) -> dict[str, str]:
+    """Return the JSON of each value in the valid JSON object *line*, as it is written, by name.
+
+    >>> texts_of_values('{"a": [1.50,  2], "b": {} }')
+    {'a': '[1.50,  2]', 'b': '{}'}
+    """
+    decoder, blank = json.JSONDecoder(), re.compile(r"[ \t\n\r]*")
+    texts: dict[str, str] = {}
+    at = line.index("{") + 1
+    while (at := blank.match(line, at).end()) < len(line) and line[at] != "}":  # type: ignore[union-attr]
+        name, at = decoder.raw_decode(line, at)
+        begin = blank.match(line, line.index(":", at) + 1).end()  # type: ignore[union-attr]
+        _, at = decoder.raw_decode(line, begin)
+        texts[name] = line[begin:at]
+        at = blank.match(line, at).end()  # type: ignore[union-attr]
+        at += line[at] == ","
+    return texts
 
 
 def _parquet_rows(url: str) -> Iterator[Row]:

@@ -14,13 +14,13 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
 from tartools.errors import ExistsError, StorageError, UsageError
 from tartools.storage.interrupts import deferred_signals
-from tartools.storage.local import make_directory, path_of
+from tartools.storage.local import identity, make_directory, path_of
 from tartools.storage.scratch import remove_tree
 from tartools.storage.streams import FileSink, naming, sync_all, sync_file, unlock
 from tartools.storage.url import Url
@@ -46,15 +46,15 @@ def check_folder(url: str) -> None:
 
 
 @contextmanager
-def writing_folder(url: str, force: bool) -> Iterator[OutputFolder]:
+def writing_folder(url: str, force: bool, inputs: Iterable[str] = ()) -> Iterator[OutputFolder]:
     """Yield the output folder *url*: committed if the block ends normally, else aborted.
 
-    *force*: replace files that exist in it. Raises: StorageError.
+    *force*: replace files that exist in it, but none of *inputs*, URLs. Raises: StorageError.
     """
     output: OutputFolder | None = None
     try:
         with deferred_signals():
-            output = OutputFolder(url, force)
+            output = OutputFolder(url, force, inputs)
         yield output
         output.commit()
     except BaseException:
@@ -66,13 +66,14 @@ def writing_folder(url: str, force: bool) -> Iterator[OutputFolder]:
 class OutputFolder:
     """A folder of new files, which appear at `commit` or not at all.
 
-    *url*: its name; missing parents are made. *force*: replace files that exist; otherwise they are an error.
-    Raises: StorageError.
+    *url*: its name; missing parents are made. *force*: replace files that exist; otherwise they are an error, as one of
+    *inputs* always is. Raises: StorageError.
     """
 
-    def __init__(self, url: str, force: bool) -> None:
+    def __init__(self, url: str, force: bool, inputs: Iterable[str] = ()) -> None:
         self._url = url
         self._force = force
+        self._inputs = {os.fsencode(identity(name)) for name in inputs if Url(name).is_local}
         self._path = os.path.realpath(path_of(url))
         self._exists = os.path.isdir(self._path)
         parent, name = os.path.split(self._path)
@@ -163,6 +164,8 @@ class OutputFolder:
         status = _status(self._target + b"/" + path)
         if status is not None and stat.S_ISDIR(status.st_mode):
             raise StorageError("is a folder, and this writes a file of that name", url=self._name(path))
+        if status is not None and self._inputs and os.path.realpath(self._target + b"/" + path) in self._inputs:
+            raise StorageError("this output is also an input", url=self._name(path))
         if status is not None and not self._force:
             raise ExistsError(self._name(path))
 

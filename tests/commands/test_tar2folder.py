@@ -284,6 +284,14 @@ def test_a_folder_that_exists(shard: Path, inside: Inside, tmp_path: Path) -> No
     assert sorted(os.listdir("d")) == ["cat", "dog", "kept"]
 
 
+def test_an_input_is_not_replaced(inside: Inside, tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    archive = make_tar([("a.tar", b"1")])
+    (tmp_path / "d/a.tar").write_bytes(archive)
+    said = inside("tar2folder", "--force", "d/a.tar", "-o", "d").failure(lines=1)
+    assert said == "tar2folder: d/a.tar: this output is also an input\n" and tree(tmp_path) == {"d/a.tar": archive}
+
+
 def test_a_name_that_is_taken_while_it_runs(shard: Path, run: Run, tmp_path: Path) -> None:
     """Files that had moved before go back; files that they had replaced too."""
     for name in ("zz/1.txt", "d/0/kept"):
