@@ -150,12 +150,15 @@ class PayloadRows:
         try:
             columns = [(ending, self._payloads(batch[name], name, row, ending)) for name, ending in self._fields]
             keys = None if self._key is None else bytes_of(batch[self._key], self._key)
-            texts = {name: bytes_of(batch[name], name) for name in (self._keys.columns if keys is None else ())}
+            if keys is None:
+                texts = {name: bytes_of(batch[name], name) for name in self._keys.columns}
+
+                def text_of_column(name: str) -> str:
+                    """Return the text of the column *name* in row `at`. Raises: SampleError if there is none."""
+                    return key_text(texts[name][at], name)
+
             for at in range(len(batch)):
-                if keys is None:
-                    name = self._keys(index + at, lambda column, at=at: key_text(texts[column][at], column)).encode()  # type: ignore[misc]
-                else:
-                    name = keys[at]
+                name = self._keys(index + at, text_of_column).encode() if keys is None else keys[at]
                 key = sample_key(name, self._dots)
                 members = []
                 for ending, values in columns:

@@ -392,7 +392,7 @@ def test_keys_and_fields_are_chosen_alike(kind: str, inside: Inside) -> None:
     ]
     made = members_of(inside(*line, "--key-column", "id").output())
     assert sorted(made) == [("7/a.cls", b"0"), ("7/a.text", b"one"), ("8.cls", b"1"), ("8.text", b"two")]
-    made = members_of(inside(*line, "--key-template", "{cls}/x{:02d}", "-f", "TEXT").output())
+    made = members_of(inside(*line, "--key-template", "{cls}/x{:02d}", "-f", "text").output())
     assert made == [("0/x00.text", b"one"), ("1/x01.text", b"two")]
     made = members_of(inside(*line, "--key-template", "{text}-{index}").output())
     assert sorted(name for name, _ in made if name.endswith("cls")) == ["one-0.cls", "two-1.cls"]

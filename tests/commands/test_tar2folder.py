@@ -132,7 +132,7 @@ def test_values_in_json_lines(inside: Inside, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(samples))
     inside("tar2folder", "--rows", "m.jsonl", "a.tar", "-o", "d").output()
     lines = (tmp_path / "d/m.jsonl").read_text().removesuffix("\n").split("\n")
-    assert lines[0] == '{"file_name": "a.png", "cls": "05", "id": -7, "m.json": {  "a":   1e2} }'
+    assert lines[0] == '{"file_name": "a.png", "cls": "05", "id": -7, "m.json": {  "a":   1e2}}'
     assert json.loads(lines[1]) == {"file_name": "b.png", "cls": 5, "id": "9" * 19, "m.json": None, "txt": "\u2028é"}
 
 
@@ -159,7 +159,8 @@ def test_a_row_names_the_main_file_and_others_of_its_kind(inside: Inside, tmp_pa
         ([("b.txt", b"1")], "sample 'b' has text alone, and a row of a table needs a file"),
         ([("b.png", b""), ("b.txt", b"\xff")], "sample 'b', field 'txt': not UTF-8 text (byte 0)"),
         ([("m.csv/x", b"")], "sample 'm.csv/x': 'm.csv' would be a file and a folder"),
-        ([("M.CSV", b"")], "sample 'M': 'm.csv' and 'M.CSV' are one name"),
+        ([("M.CSV", b""), ("M.png", b"")], "sample 'M' has 'CSV', unlike the first one"),
+        ([("M.CSV/a.png", b""), ("M.CSV/a.txt", b"")], "sample 'M.CSV/a': 'm.csv' and 'M.CSV' are one name"),
     ],
 )
 def test_what_does_not_fit_a_csv(members: Members, said: str, inside: Inside, tmp_path: Path) -> None:
@@ -309,8 +310,7 @@ def test_a_name_that_is_taken_while_it_runs(shard: Path, run: Run, tmp_path: Pat
     (tmp_path / "d/0/a.txt").write_bytes(b"old")
     linking = "pipe:cat b.tar; rm -r d/8; ln -s ../zz d/8"
     assert "d/8: is a symbolic link" in run("tar2folder", "--force", linking, "-o", "d").failure(lines=1)
-    assert tree(tmp_path / "d") == {"0/kept": b"old", "0/a.txt": b"old", "8/1.txt": b"old"} | tree(tmp_path / "d")
-    assert (tmp_path / "d/0/a.txt").read_bytes() == b"old" and os.listdir(tmp_path / "zz") == ["1.txt"]
+    assert tree(tmp_path / "d") == {"0/kept": b"old", "0/a.txt": b"old"} and os.listdir(tmp_path / "zz") == ["1.txt"]
     making = "pipe:cat b.tar; mkdir -p e/x"
     assert run("tar2folder", making, "-o", "e").failure() == "tar2folder: e: already exists; --force replaces it\n"
     assert os.listdir(tmp_path / "e") == ["x"]
@@ -353,7 +353,7 @@ def test_the_next_run_removes_what_a_killed_one_left(exists: bool, shard: Path, 
 
 
 def test_outputs_that_can_not_be_a_folder(shard: Path, inside: Inside) -> None:
-    assert inside("tar2folder", "a.tar").failure(2) == "tar2folder: -o DIR is required (see tar2folder --help)\n"
+    assert inside("tar2folder", "a.tar").failure(2) == "tar2folder: -o DIR is required\n"
     for url in ("-", "s3://bucket/d", "pipe:cat"):
         assert "a local folder" in inside("tar2folder", "a.tar", "-o", url).failure(2, lines=1)
     assert (

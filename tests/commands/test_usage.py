@@ -126,7 +126,6 @@ WRONG = [
     ("tarcreate --zip a.zip plan.tsv", "a PLAN and --zip exclude each other"),
     ("tarcreate --zip a.zip --folder d", "exclude"),
     ("tarcreate --zip a.zip --dots last", "--dots needs --folder"),
-    ("tarcreate -f cls plan.tsv", "-f needs"),
     ("tar2tsv --csv --jsonl", "--csv and --jsonl exclude each other"),
     ("tar2tsv --no-key", "a table without a column"),
     ("tar2tsv -f 'cls cls'", "two columns are called 'cls'"),
