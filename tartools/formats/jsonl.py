@@ -68,7 +68,8 @@ def samples(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice) -> Itera
 def sources(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice) -> Iterator[PlannedMember]:
     """Yield the members of the JSON lines in *file* that are read from URLs; lines without any are not parsed.
 
-    *plan*, *choice*: see `samples`. Raises: SampleError and UsageError for the parsed lines.
+    *plan*: its name, and how paths are resolved. *choice*: the names that become fields. The paths of the members have
+    "key" for their keys. Raises: SampleError for a parsed line that is no sample; UsageError for a bad URL.
     """
     names = _ChosenNames(choice)
     for line, values in objects(file, plan.name, "plan", exact=True, wanted=may_read):

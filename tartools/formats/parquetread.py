@@ -43,11 +43,11 @@ COLUMN_READ_BYTES, REMOTE_COLUMN_READ_BYTES = 1 << 20, 4 << 20
 def samples(urls: Iterable[str], account: Account, choice: RowChoice, dots: Dots = None) -> Iterator[Sample]:
     """Yield a sample for each row of Parquet files, file by file. Members are new: mode 0644, owner and time 0.
 
-    A column is a field, in the order of the columns, or of the words of *choice* if it has any. Null is no field. The
-    key column of *choice*, or `__key__`, or the column that a word gives this name, has the keys; without it they are
-    made of the numbers of rows, over all files. A key that is the name of a file ends at a dot, as *dots* says. Other
-    names between two pairs of underscores are no fields, unless words have them. A row without any field is left out,
-    and reported as an omission. Samples are counted in *account*.
+    *choice*: the columns that become fields, in order, and the keys; without words each column is a field, but not
+    names between two pairs of underscores. Null is no field. The key column of *choice*, or `__key__`, or the column that a
+    word gives this name, has the keys; without it they are made of the numbers of rows, over all files. *dots*: where a
+    key ends that is the name of a file: at its "first" or "last" dot; None: at the last one before a known suffix. A
+    row without any field is left out, and reported as an omission. Samples are counted in *account*.
 
     Holds: a batch of 4 MiB, or a row, and the memory of pyarrow for a page of each column.
     Raises: SampleError, naming row and column; TarFormatError for a damaged file; StorageError.
@@ -92,10 +92,10 @@ def small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator[Any]
 
 
 class PayloadRows:
-    """The rows of the Parquet file *table* as samples; *choice* and *dots* as in `samples`.
+    """Reads the rows of the Parquet file *table* as samples: a column is a field, a null in it no member.
 
-    *words*: the columns to take, in this order, and new names; None: all. *dots*: the dot that ends a key, "first" or
-    "last", if keys are names of files; None: the last before a known suffix.
+    *choice*: the columns to take, in this order, with new names, and the keys. *dots*: the dot that ends a key, "first"
+    or "last", if keys are names of files; None: the last before a known suffix.
     Raises: SampleError if its columns can't be fields, one is there twice, or it is a table of samples in shards.
     """
 
@@ -145,7 +145,10 @@ class PayloadRows:
             raise TarFormatError(message, url=self._table.url, offset=self._table.file.tell()) from error
 
     def _of_batch(self, batch: Any, index: int, row: int) -> Iterator[Sample]:
-        """Yield the samples of *batch*. The first is number *row* of the file, from 1, and *index* of all."""
+        """Yield the samples of *batch*. The first is number *row* of the file, from 1, and *index* of all.
+
+        Raises: SampleError, with the row.
+        """
         at = 0
         try:
             columns = [(ending, self._payloads(batch[name], name, row, ending)) for name, ending in self._fields]

@@ -49,11 +49,11 @@ ZLIB_CODEC = Codec("zlib", ZLIB_MAGICS, (), _zlib_reader, zlib.compressobj, begi
 def samples(urls: Sequence[str], account: Account, choice: RowChoice, dots: Dots = None) -> Iterator[Sample]:
     """Yield the samples of TFRecord files, file by file, counted in *account*. Members are new: mode 0644, time 0.
 
-    *words*: (choices of features, new name or None) for each field; None takes all features. The feature `__key__` has
-    the key; without it, *template* makes one of the number of the record in all files. *dots*: where a key ends that is
-    the name of a file: at its "first" or "last" dot; None: at the last one before a known suffix. Members are in the
-    order of their names. Features without a value are no fields, which is told at the end. A record without any field
-    is left out, and reported as an omission.
+    *choice*: the features that become fields, and the keys: without a feature `__key__` or a column of keys, they are
+    made of the number of the record in all files. *dots*: where a key ends that is the name of a file: at its "first"
+    or "last" dot; None: at the last one before a known suffix. Members are in the order of their names. Features
+    without a value are no fields, which is told at the end. A record without any field is left out, and reported as an
+    omission.
 
     Holds: one record, three times. Raises: SampleError for a record that is no sample, and for words of which no record
     had a feature; TarFormatError for a damaged file.
@@ -129,8 +129,8 @@ def records_in(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]
 class Examples:
     """Makes samples of records, one after the other.
 
-    *choice*: the features that become fields, with new names, and the keys. *dots*: where a key that is the name of a
-    file ends.
+    *choice*: the features that become fields, with new names, and the keys. *dots*: where a key ends that is the name
+    of a file: at its "first" or "last" dot; None: at the last one before a known suffix.
     `empty`: count of features without a value. `first_empty`: the place of the first one.
     """
 

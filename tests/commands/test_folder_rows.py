@@ -403,7 +403,7 @@ def test_keys_and_fields_are_chosen_alike(kind: str, inside: Inside) -> None:
         ("-f", "nope"),
         ("--key-column", "id", "-f", "nope"),
     ):
-        assert "nope" in inside(*line, *options, "-o", "a.tar").failure(lines=1)
+        assert "nope" in inside(*line, *options, "-o", "a.tar").failure()
         assert not Path("a.tar").exists()
 
 
