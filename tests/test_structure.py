@@ -434,6 +434,7 @@ MEANINGS = {
     "--format": "format of the input that is no tar",
     "--html": "write a page for a browser",
     "--json": "print JSON",
+    "--key-column": "the column with the keys",
     "--memory": "most bytes of memory",
     "--null": "names end with NUL",
     "--output": "where the result goes",

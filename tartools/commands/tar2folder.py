@@ -77,13 +77,13 @@ def tar2folder(account: Account, source: cli.Inputs, selection: FolderSelection,
     *selection*: the fields to write, and how many samples. Raises: UsageError, StorageError; SampleError for a name
     that can't be a file, or is taken.
     """
-    from tartools.formats.folderwrite import ROW_FORMATS, FolderLayout, write_folder
+    from tartools.formats.folderwrite import TABLE_NAME_SUFFIXES, FolderLayout, write_sample_files
     from tartools.storage.outputfolder import check_folder, writing_folder
 
     if not output.url:
         raise UsageError("-o DIR is required")
     if output.rows is not None and (
-        "/" in output.rows or output.rows[:1] in ("", ".") or output.rows.rpartition(".")[2] not in ROW_FORMATS
+        "/" in output.rows or output.rows[:1] in ("", ".") or output.rows.rpartition(".")[2] not in TABLE_NAME_SUFFIXES
     ):
         raise UsageError(f"not a name for --rows: {output.rows!r}; write metadata.csv or metadata.jsonl")
     column = None if output.class_field is None else parse_column(output.class_field)
@@ -96,5 +96,5 @@ def tar2folder(account: Account, source: cli.Inputs, selection: FolderSelection,
         samples = until_written(samples, selection.count, account)
         account.progress.phase = Phase("", selection.count, lambda: account.samples_out)
     with closing_upstream(samples), writing_folder(output.url, output.force, urls) as folder:
-        write_folder(map(safe_key, samples), folder, account, layout)
+        write_sample_files(map(safe_key, samples), folder, account, layout)
         account.check()

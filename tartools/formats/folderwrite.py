@@ -27,7 +27,7 @@ from tartools.storage.outputfolder import OutputFolder
 from tartools.tar import Member, copy_payload, split_path
 
 FILE_COLUMN = "file_name"  # of a table: the main file of a sample; others have names that end in _file_name
-ROW_FORMATS = ("csv", "jsonl")  # formats of tables of rows, by suffix
+TABLE_NAME_SUFFIXES = ("csv", "jsonl")  # formats of tables of rows, by suffix
 LISTED_KINDS = (PICTURE, SOUND, VIDEO)  # of files that a row names; the first kind that a sample has counts
 NEW_NAMES_HINT = "tarcat --rekey gives new keys, -f 'new=old' new fields"
 
@@ -45,7 +45,7 @@ class FolderLayout(NamedTuple):
     verbatim: bool = False
 
 
-def write_folder(samples: Iterable[Sample], output: OutputFolder, account: Account, layout: FolderLayout) -> None:
+def write_sample_files(samples: Iterable[Sample], output: OutputFolder, account: Account, layout: FolderLayout) -> None:
     """Write each member of *samples* as a file of *output*, in order; text goes to the table of *layout* if it has one.
 
     Samples and bytes are counted in *account*.

@@ -44,10 +44,10 @@ def samples(urls: Iterable[str], account: Account, choice: RowChoice, dots: Dots
     """Yield a sample for each row of Parquet files, file by file. Members are new: mode 0644, owner and time 0.
 
     *choice*: the columns that become fields, in order, and the keys; without words each column is a field, but not
-    names between two pairs of underscores. Null is no field. The key column of *choice*, or `__key__`, or the column that a
-    word gives this name, has the keys; without it they are made of the numbers of rows, over all files. *dots*: where a
-    key ends that is the name of a file: at its "first" or "last" dot; None: at the last one before a known suffix. A
-    row without any field is left out, and reported as an omission. Samples are counted in *account*.
+    names between two pairs of underscores. Null is no field. The key column of *choice*, or `__key__`, or the column
+    that a word gives this name, has the keys; without it they are made of the numbers of rows, over all files. *dots*:
+    where a key ends that is the name of a file: at its "first" or "last" dot; None: at the last one before a known
+    suffix. A row without any field is left out, and reported as an omission. Samples are counted in *account*.
 
     Holds: a batch of 4 MiB, or a row, and the memory of pyarrow for a page of each column.
     Raises: SampleError, naming row and column; TarFormatError for a damaged file; StorageError.
