@@ -138,7 +138,7 @@ from tartools.formats.encodings import recoded
 from tartools.formats.plan import PlannedMember, PlannedSample, PlanOrigin, warn_of_other_forms
 from tartools.samples.account import Account
 from tartools.samples.filetypes import type_of_file
-from tartools.samples.keytemplates import RowChoice, RowKeys
+from tartools.samples.rowchoice import RowChoice, RowKeys
 from tartools.samples.sample import checked_path
 from tartools.shards.writing import write_samples
 from tartools.stages import select

@@ -21,7 +21,7 @@ from tartools.samples.account import Account
 from tartools.samples.columnfields import ChosenColumns, Words, check_nameable, with_suffix
 from tartools.samples.encoding import text_payload
 from tartools.samples.filekeys import sample_key
-from tartools.samples.keytemplates import RowKeys, key_text
+from tartools.samples.rowchoice import RowKeys, key_text
 from tartools.samples.sample import checked_path
 from tartools.samples.unicodeforms import nfc
 from tartools.samples.values import as_text, blanks, field_list

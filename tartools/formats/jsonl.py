@@ -18,7 +18,7 @@ from tartools.formats.textrows import Number, objects, title, titled
 from tartools.samples.account import Account
 from tartools.samples.columnfields import ChosenColumns, with_suffix
 from tartools.samples.encoding import text_payload, without_codec
-from tartools.samples.keytemplates import RowChoice, key_text
+from tartools.samples.rowchoice import RowChoice, key_text
 from tartools.samples.sample import Sample, checked_path, failure_of, field_name
 from tartools.samples.values import PSEUDO_FIELDS, blanks, checked_key, field_list
 from tartools.tar import Member

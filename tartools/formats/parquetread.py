@@ -25,7 +25,7 @@ from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.columnfields import ChosenColumns, EmptyRows, RowFormat, packed_row, with_key_column
 from tartools.samples.encoding import text_payload, without_codec
 from tartools.samples.filekeys import Dots, sample_key
-from tartools.samples.keytemplates import RowChoice, key_text
+from tartools.samples.rowchoice import RowChoice, key_text
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import blanks, field_list
 from tartools.storage import seekable

@@ -22,7 +22,7 @@ from tartools.samples.account import MAX_KEYS_REMEMBERED, Account
 from tartools.samples.columnfields import ChosenColumns, check_nameable
 from tartools.samples.encoding import text_payload
 from tartools.samples.filetypes import BY_SUFFIX
-from tartools.samples.keytemplates import RowChoice
+from tartools.samples.rowchoice import RowChoice
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.unicodeforms import nfc
 from tartools.samples.values import PSEUDO_FIELDS, blanks, checked_key, field_list

@@ -21,7 +21,7 @@ from tartools.errors import SampleError, StorageError, TarFormatError, Truncated
 from tartools.samples.account import Account
 from tartools.samples.columnfields import ChosenColumns, EmptyRows, with_key_column
 from tartools.samples.filekeys import Dots, sample_key
-from tartools.samples.keytemplates import RowChoice, key_text
+from tartools.samples.rowchoice import RowChoice, key_text
 from tartools.samples.sample import Sample, checked_path, failure_of
 from tartools.samples.values import blanks, field_list, no_sample_has
 from tartools.storage.streams import Input, Stream, check_whole, stream_file
