@@ -4,12 +4,12 @@ Reads all samples and prints: the number of samples; their size, and how much of
 field its sizes, and how many samples lack it; the combinations of fields; formats and sizes of pictures; the count of
 each class; how evenly the shards are filled. On a terminal these are tables, otherwise one fact per line.
 
-Classes are the values of the field cls, of fields that begin with cls., and of those given by --classes. Pictures are
-recognized by the last part of their field (jpg, png ...). Only their headers are read; --decode decodes the whole
-picture (only the first frame of an animation), to find truncated and damaged ones. If simplejpeg is installed, it
-decodes JPEGs: it is strict, and finds damage that Pillow does not notice, but it also refuses a few valid but unusual
-ones. Large payloads of local files that are neither classes nor pictures are not read at all. Names and values are
-escaped.
+Classes are the values of the field cls, of fields that begin with cls., and of those given by --classes, which may be
+values inside JSON (json:split) or the first of two fields (label;cls). Pictures are recognized by the last part of
+their field (jpg, png ...). Only their headers are read; --decode decodes the whole picture (only the first frame of an
+animation), to find truncated and damaged ones. If simplejpeg is installed, it decodes JPEGs: it is strict, and finds
+damage that Pillow does not notice, but it also refuses a few valid but unusual ones. Large payloads of local files that
+are neither classes nor pictures are not read at all. Names and values are escaped.
 
 For tables, only the columns are read, so sizes are those of the samples, without headers and padding. Classes come from
 columns with the names of their fields (tarindex -f cls), pictures from the columns of tarindex --pictures; without
@@ -42,6 +42,8 @@ remote shards is mostly waiting: -p 16 is faster than the default.
                 classes (values: how many; counts; long: above 256 bytes),
                 pictures (formats, sizes, width, height, broken; broken_in and
                 why: of the first that is; broken_keys)
+  values        with --classes json:split: field, samples, missing, missing_in,
+                classes, as above
   combinations  of each, the most frequent first: fields, samples
 
 Examples:
@@ -53,7 +55,7 @@ Examples:
     tarstat --decode --json train.tar |
       jq -r '.fields[].pictures.broken_keys[]?'
   Count the values of two more fields, with eight workers:
-    tarstat --classes 'label split' -p 8 'train-*.tar'
+    tarstat --classes 'label json:split' -p 8 'train-*.tar'
   Get the size of each field, for a program:
     tarstat --json train.tar | jq '.fields[] | {field, bytes}'
 """
@@ -69,7 +71,7 @@ from tartools.commands._report import print_facts
 from tartools.samples import decoding
 from tartools.samples.account import Account
 from tartools.samples.filetypes import is_picture_field
-from tartools.samples.values import no_sample_has
+from tartools.samples.values import no_sample_has, parse_column
 from tartools.shards.reading import Reading
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather
 from tartools.show import sections, statreport
@@ -84,7 +86,7 @@ class Looks(cli.Group):
     """Options for the counts and their report: classes (more fields to count values of), decode (pictures), json."""
 
     classes: Annotated[
-        str | None, Option("--classes NAMES", "Count the values of these fields too, in quotes: 'label split'.")
+        str | None, Option("--classes NAMES", "Count the values of these too, in quotes: 'label json:split'.")
     ] = None
     decode: Annotated[bool, Option("--decode", "Decode all pictures, to find broken ones.")] = False
     json: Annotated[bool, Option("--json", "Print one JSON object.")] = False
@@ -97,10 +99,14 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     *looks*: which fields have classes, whether pictures are decoded, JSON. *parallel*: workers. Raises: TarToolsError.
     """
     urls = source.urls()
-    class_fields = (looks.classes or "").split()
-    kinds = FieldKinds(classes_in(class_fields), is_picture_field, partial(decoding.facts, decode=looks.decode))
+    words = {word: parse_column(word) for word in (looks.classes or "").split()}
+    class_fields = [word for word, column in words.items() if column.choices == (word,)]
+    value_columns = [column for word, column in words.items() if column.choices != (word,)]
+    measure = partial(decoding.facts, decode=looks.decode)
+    kinds = FieldKinds(classes_in(class_fields), is_picture_field, measure, value_columns)
     columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, class_fields, kinds, account)
-    reading = Reading(source.strictness, Need.FIELDS, columns=columns, alike=True)
+    need = Need.PAYLOADS if value_columns else Need.FIELDS
+    reading = Reading(source.strictness, need, columns=columns, alike=True)
     listed = MAX_REMEMBERED_KEYS if looks.json else sections.MAX_PLACES_LISTED
     summary = Summary(listed)
 
@@ -113,9 +119,11 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     with closing(gather(urls, account, reading, work, max_workers=max_workers, remote=True)) as tasks:
         for task in tasks:
             summary.add(task.result, summary.samples)
-    unseen = {name.lower() for name in class_fields} - {field.lower() for field in summary.fields}
-    if unseen and summary.samples and not summary.many_fields:
-        raise no_sample_has(" ".join(name for name in class_fields if name.lower() in unseen), summary.fields)
+    present = {field.lower() for field in summary.fields}
+    unseen = [name for name in class_fields if name.lower() not in present and not summary.many_fields]
+    unseen += [name for name, values in summary.values.items() if not values.samples]
+    if unseen and summary.samples:
+        raise no_sample_has(" ".join(unseen), summary.fields)
     if looks.decode and (hint := decoding.simplejpeg_hint(summary.fields)):
         account.warn(hint)
     if columns:

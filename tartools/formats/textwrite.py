@@ -14,7 +14,16 @@ from tartools.samples.account import MAX_KEYS_REMEMBERED, SORT_HINT, Account
 from tartools.samples.batch import Batch, SampleColumns
 from tartools.samples.fieldcolumns import in_order
 from tartools.samples.sample import Sample, failure_of
-from tartools.samples.values import PSEUDO_FIELDS, Column, blanks, field_list, getter, parse_column
+from tartools.samples.values import (
+    PSEUDO_FIELDS,
+    Column,
+    blanks,
+    field_list,
+    getter,
+    lacks_value,
+    parse_column,
+    path_advice,
+)
 from tartools.storage.streams import Sink
 from tartools.tables.listed import (
     ABSENT_VALUE,
@@ -83,7 +92,7 @@ def tsv_rows(batches: Iterable[Batch], table: TableFormat, account: Account, max
 
     The lines of a batch may come together. Samples are counted in *account*. A value that a sample lacks is written as
     `missing` of *table*. Values are text; in jsonl, values inside JSON fields keep their type. After *max_rows* rows
-    reading stops, and no column counts as empty.
+    reading stops.
 
     Holds: one batch. Raises: SampleError, naming sample and column, for a value that is not UTF-8, or is missing if
     `missing` is None.
@@ -120,8 +129,8 @@ def tsv_rows(batches: Iterable[Batch], table: TableFormat, account: Account, max
             raise _unwritable(sample, names, cells) from None
         account.samples_out += 1
         yield line
-        if index + 1 == max_rows:  # later samples might have the other columns
-            return EmptyColumns([], [])
+        if index + 1 == max_rows:
+            break
     return EmptyColumns([name for name in names if name in unseen], list(fields))
 
 
@@ -167,7 +176,8 @@ def check_columns(table: TableFormat, parts: Sequence[EmptyColumns]) -> None:
     fields = dict.fromkeys(chain.from_iterable(part.fields for part in parts))
     lost = " ".join(name for name in table.names if all(name in part.unseen for part in parts))
     if lost and fields:
-        raise SampleError(f"no sample had a value for {lost}{blanks(lost)}; the fields were: {field_list(fields)}")
+        advice = blanks(lost) + path_advice(lost, fields)
+        raise SampleError(f"no sample had a value for {lost}{advice}; the fields were: {field_list(fields)}")
 
 
 def _key_returns_later(
@@ -196,8 +206,7 @@ def _key_returns_later(
 def _lacks(sample: Sample, name: str, torn: bool) -> SampleError:
     """Return the error that *sample* has no value *name*; *torn*: True if its key returns later, which may be why."""
     advice = f"; other members of this key are elsewhere in the shard: {SORT_HINT}" if torn else f" {FILL_HINT}"
-    reason = f" has no value for {name!r}{blanks(name)}; its fields are: {field_list(sample.fields)}"
-    return failure_of(sample, reason + advice)
+    return failure_of(sample, f" has no value for {name!r}{lacks_value(name, sample.fields)}{advice}")
 
 
 def _unwritable(sample: "Sample | ListedRow", names: Sequence[str], values: Sequence[object]) -> SampleError:
@@ -273,15 +282,18 @@ class ListedRow(NamedTuple):
 
     @property
     def fields(self) -> list[str]:
-        """The columns of this row's table with values of samples: all whose names do not begin with "__"."""
-        return [name for name in self.columns.names if not name.startswith("__")]
+        """The names of the fields that the table lists, and of its columns that have values of samples."""
+        columns = (name for name in self.columns.names if not name.startswith("__"))
+        return list(dict.fromkeys([*(self.columns.fields or ()), *columns]))
 
     def lacks(self, name: str) -> SampleError:
         """Return the error that the row has no value *name*, or that there is no such column."""
         if name not in self.columns.names:
-            have = field_list(dict.fromkeys([*(self.columns.fields or ()), *self.fields]))
+            have = self.fields
+            advice = path_advice(name, have)
             return SampleError(
-                f"no sample has {name!r}; the fields and columns are: {have} {FILL_HINT}", url=self.shard
+                f"no sample has {name!r}{advice}; the fields and columns are: {field_list(have)} {FILL_HINT}",
+                url=self.shard,
             )
         row = f"row {self.columns.first + self.number} (sample {self.key!r})"
         return SampleError(f"{row} has no value in the column {name!r} {FILL_HINT}", url=self.shard)

@@ -4,13 +4,13 @@ No encoding is a prefix of another. So their complements sort in reverse, and by
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import Literal, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.samples.sample import Sample
-from tartools.samples.values import INDEX_NAME, Column, field_list, getter
+from tartools.samples.values import INDEX_NAME, Column, field_list, getter, path_advice
 
 Kind = Literal["text", "int", "float", "version", "shuffle"]
 End = Literal["first", "last"]
@@ -101,12 +101,34 @@ def value_encoder(order: Order) -> Callable[[str | None, bytes, str, Callable[[]
                 url=shard,
             )
         raise SampleError(
-            f"sample {name!r} has no {column} to sort by (its fields: {field_list(fields())}); "
+            f"sample {name!r} has no {column} to sort by{path_advice(column, fields())} "
+            f"(its fields: {field_list(fields())}); "
             "--missing first or --missing last says where such samples go",
             url=shard,
         )
 
     return encode
+
+
+def require_values(records: Iterable[bytes], order: Order) -> Iterator[bytes]:
+    """Yield *records*, which begin with the sort keys of samples.
+
+    Raises, at the end: SampleError if `order.missing` gives all of them the sort key of a missing value.
+    """
+    missing = MISSING_FIRST if order.missing == "first" else MISSING_LAST
+    record = None
+    records = iter(records)
+    for record in records:
+        yield record
+        if not record.startswith(missing):
+            break
+    else:
+        if record is not None and order.missing is not None:
+            name = order.column.name
+            raise SampleError(
+                f"no sample had a value for {name} to sort by{path_advice(name)}; tarstat lists the fields"
+            )
+    yield from records
 
 
 def key_encoder(order: Order) -> Callable[[bytes, int, str], bytes] | None:

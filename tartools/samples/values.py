@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from tartools.errors import SampleError, UsageError, shown
+from tartools.samples.encoding import without_codec
+from tartools.samples.filetypes import suffix_of
 from tartools.samples.payloads import parse_json, unpack
 from tartools.samples.sample import Sample, failure_of
 from tartools.tar import Member, read_range
 
 INDEX_NAME = "__index__"  # number of a sample, counted from the start of the input
 PSEUDO_FIELDS = ("__key__", "__shard__", INDEX_NAME, "__size__")
+JSON_SUFFIXES = ("json", "jsn")
 NUMERIC_NAMES = (INDEX_NAME, "__size__")
 DIGEST_CHUNK_BYTES = 1 << 20  # bytes of a large payload that are digested at once
 
@@ -153,9 +156,41 @@ def blanks(words: str) -> str:
     return f" (blanks separate fields: '{' '.join(words.replace(',', ' ').split())}')" if "," in words else ""
 
 
+def path_advice(name: str, fields: Iterable[str] | None = None) -> str:
+    """Return advice for a column *name* that is none of *fields*, if it may be a value inside the JSON of one; else "".
+
+    *fields*: those that there are; None: unknown.
+
+    >>> path_advice("json.class", ["jpg", "json"]), path_advice("seg.png", ["seg"])
+    (' (a value inside JSON is json:class)', '')
+    """
+    folded = None if fields is None else {field.lower() for field in fields}
+    for word in name.split():
+        for choice in word.rpartition("=")[2].split(";"):
+            parts = choice.split(".")
+            for end in range(len(parts) - 1, 0, -1):
+                field = ".".join(parts[:end])
+                is_json = suffix_of(without_codec(field)[0]) in JSON_SUFFIXES
+                if is_json and (folded is None or field.lower() in folded):
+                    return f" (a value inside JSON is {field}:{'.'.join(parts[end:])})"
+    return ""
+
+
+def lacks_value(name: str, fields: Iterable[str]) -> str:
+    """Return the end of a message that *name* was not found: advice, and the list of *fields* that there are instead.
+
+    >>> lacks_value("json.a", ["json", "cls"])
+    ' (a value inside JSON is json:a); its fields are: json cls'
+    """
+    have = list(fields)
+    return f"{blanks(name)}{path_advice(name, have)}; its fields are: {field_list(have)}"
+
+
 def no_sample_has(lost: str, fields: Iterable[str]) -> SampleError:
-    """Return the error "no sample had the field": *lost* are names joined by blanks; samples had *fields*."""
-    return SampleError(f"no sample had the field {lost}{blanks(lost)}; the fields were: {field_list(fields)}")
+    """Return the error "no sample had the field": *lost* are words joined by blanks; the samples had *fields*."""
+    have = list(fields)
+    advice = blanks(lost) + path_advice(lost, have)
+    return SampleError(f"no sample had the field {lost}{advice}; the fields were: {field_list(have)}")
 
 
 def pseudo(sample: Sample, name: str, index: int) -> str | int:

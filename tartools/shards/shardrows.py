@@ -16,6 +16,7 @@ from tartools import storage
 from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.batch import Batch
+from tartools.samples.values import no_sample_has
 from tartools.shards.reading import Reading, ShardPolicy, check_shards
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather, outputs
 from tartools.shards.writing import Destination, SampleWriter, write_batches
@@ -220,12 +221,20 @@ def lacking_column(table: TablePart, facts: TableFacts) -> str | None:
 
 
 def check_seen(inputs: RowInputs, facts: TableFacts) -> None:
-    """Raise SampleError if *facts* name a field that no sample of the indexed shards of *inputs* has.
+    """Raise SampleError if *facts* name a field, or a value inside JSON, that no sample of the indexed shards has.
+
+    *inputs*: with these shards.
 
     Does nothing if no shard was indexed, or if the shards have no samples.
     """
-    if any(isinstance(part, RowSpool) and part.rows for part in inputs.parts):
-        facts.check_seen(schema.fields_of(inputs.schema))
+    spools = [part for part in inputs.parts if isinstance(part, RowSpool) and part.rows]
+    if spools:
+        fields = schema.fields_of(inputs.schema)
+        facts.check_seen(fields)
+        empty = set.intersection(*(set(spool.empty_columns) for spool in spools))
+        for column in facts.columns:
+            if column.path and column.name in empty:
+                raise no_sample_has(column.name, fields)
 
 
 def all_rows(inputs: RowInputs) -> Iterator[RowBatch]:

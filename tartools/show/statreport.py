@@ -30,7 +30,7 @@ def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[b
     bytes of the shards, decompressed. *torn*: keys that return later in their shard.
     """
     combinations = by_count({fields: tally.count for fields, tally in summary.combinations.items()})
-    return {
+    facts = {
         "samples": summary.samples,
         "members": summary.members,
         "bytes": {
@@ -48,6 +48,26 @@ def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[b
         if summary.many_combinations
         else [{"fields": fields.split("/"), "samples": count} for fields, count in combinations.items()],
     }
+    if summary.values:
+        facts["values"] = [facts_of_values(name, field, summary.samples) for name, field in summary.values.items()]
+    return facts
+
+
+def facts_of_values(name: str, values: FieldSummary, samples: int) -> dict[str, Any]:
+    """Return the facts of --json about the *values* of the column *name*; *samples*: count of all samples."""
+    return {
+        "field": name,
+        "samples": values.samples,
+        "missing": samples - values.samples,
+        "missing_in": values.lacking,
+        "classes": facts_of_classes(values),
+    }
+
+
+def facts_of_classes(field: FieldSummary) -> dict[str, Any]:
+    """Return the facts of --json about the classes of *field*: how many, their counts, and how many are too long."""
+    counts = None if field.classes is None else by_count(field.classes)
+    return {"values": None if counts is None else len(counts), "counts": counts, "long": field.long}
 
 
 def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Container[bytes]) -> dict[str, Any]:
@@ -77,12 +97,7 @@ def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Conta
         "histogram": histogram(field.sizes),
     }
     if field.classes != {} or field.long:
-        counts = None if field.classes is None else by_count(field.classes)
-        facts["classes"] = {
-            "values": None if counts is None else len(counts),
-            "counts": counts,
-            "long": field.long,
-        }
+        facts["classes"] = facts_of_classes(field)
     if field.pictures:
         pictures = field.pictures
         facts["pictures"] = {
@@ -168,6 +183,12 @@ def plain_lines(facts: Facts) -> Iterator[str]:
         yield f"fields: {TOO_MANY_VALUES}"
     for field in facts["fields"] or ():
         yield from field_lines(field, facts["samples"])
+    for values in facts.get("values", ()):
+        name = shortened(values["field"])
+        if values["missing"]:
+            first = shortened(values["missing_in"])
+            yield f"missing {name}: {values['missing']} of {facts['samples']} samples, first {first}"
+        yield from class_lines(name, values["classes"])
     if facts["combinations"] is None:
         yield f"combinations: {TOO_MANY_VALUES}"
     elif len(facts["combinations"]) > 1:
@@ -202,11 +223,16 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
             yield f"broken {name}: {broken_in_words(pictures)}"
             yield from (f"broken {name} in: {key}" for key in keys(pictures["broken_keys"]))
     if classes := field.get("classes"):
-        yield f"classes {name}: {TOO_MANY_VALUES if classes['values'] is None else classes['values']}"
-        for value, count in (classes["counts"] or {}).items():
-            yield f"class {name} {shortened(value)}: {count}"
-        if classes["long"]:
-            yield f"no classes {name}: {classes['long']} values longer than 256 bytes"
+        yield from class_lines(name, classes)
+
+
+def class_lines(name: str, classes: Facts) -> Iterator[str]:
+    """Yield the facts of the *classes* of the field or column *name*, one per line."""
+    yield f"classes {name}: {TOO_MANY_VALUES if classes['values'] is None else classes['values']}"
+    for value, count in (classes["counts"] or {}).items():
+        yield f"class {name} {shortened(value)}: {count}"
+    if classes["long"]:
+        yield f"no classes {name}: {classes['long']} values longer than 256 bytes"
 
 
 def sides_in_words(pictures: Facts) -> str:
@@ -331,7 +357,7 @@ def picture_table(name: str, pictures: Facts) -> Section:
 
 def class_tables(facts: Facts) -> Iterator[Section]:
     """Yield a table of the most frequent classes for each field with classes."""
-    for field in facts["fields"] or ():
+    for field in (*(facts["fields"] or ()), *facts.get("values", ())):
         if classes := field.get("classes"):
             counts = list((classes["counts"] or {}).items())
             notes = []
@@ -341,6 +367,8 @@ def class_tables(facts: Facts) -> Iterator[Section]:
                 notes.append(f"{TOO_MANY_VALUES} classes")
             if classes["long"]:
                 notes.append(f"{classes['long']:,} values longer than 256 bytes")
+            if "sizes" not in field and field["missing"]:  # of a column of values: the tables of fields do not have it
+                notes.append(f"{several(field['missing'], 'sample')} without a value")
             max_count = counts[0][1] if counts else 1
             rows = [
                 (shortened(value, 2 * MAX_NAME_CHARS), f"{n:,}", share_of(n, max_count))

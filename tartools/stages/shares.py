@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tartools.errors import SampleError, UsageError
 from tartools.samples.batch import Batch
 from tartools.samples.sample import failure_of
-from tartools.samples.values import INDEX_NAME, Column, field_list, getter, parse_column
+from tartools.samples.values import INDEX_NAME, Column, field_list, getter, parse_column, path_advice
 from tartools.tables.listed import texts_of_column
 
 HASH_RANGE = 1 << 64
@@ -66,9 +66,10 @@ def values_of(
         columns = batch.columns
         if columns is not None and columns.values(column.name) is not None:
             raise SampleError(f"sample {sample.key!r} has no value in {column.name}", url=columns.url)
+        advice = path_advice(column.name, sample.fields)
         raise failure_of(
             sample,
-            f" has no {column.name} (its fields: {field_list(sample.fields)}); "
+            f" has no {column.name}{advice} (its fields: {field_list(sample.fields)}); "
             f"tarfilter --fields-present {column.choices[0]} leaves out such samples",
         )
     return texts  # type: ignore[return-value]

@@ -45,7 +45,7 @@ def sorted_rows(
     Raises: UnsortableRowsError if rows have one key, and none may be chosen; the errors of *records*.
     """
     arrange = join_equal_keys if order.by_key else choose_equal_values
-    sorted_records = unpack_rows(external_sort(records, memory, tmpdir))
+    sorted_records = unpack_rows(external_sort(sortkeys.require_values(records, order), memory, tmpdir))
     for parts in arrange(sorted_records, order, account):
         yield (parts[0] if len(parts) == 1 else _choose_row(parts, order, account)).row
 

@@ -58,7 +58,7 @@ def sorted_batches(
     Raises: SampleError if a joined sample has a field twice and *order* does not say which one to keep; StorageError if
     a file has changed meanwhile; what *index* raises.
     """
-    records = external_sort(index, memory, tmpdir)
+    records = external_sort(sortkeys.require_values(index, order), memory, tmpdir)
     arrange = join_equal_keys if order.by_key else choose_equal_values
     yield from gather_batches(arrange(unpack_samples(records), order, account), order, account, files)
     files.check()

@@ -5,6 +5,7 @@ The counts are a `stages.summary`; samples that columns don't describe are read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -14,11 +15,13 @@ from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.samples.fieldcolumns import Combination, FieldColumn
 from tartools.samples.sample import text
+from tartools.samples.values import Column
 from tartools.shards.reading import counted
 from tartools.stages import summary
 from tartools.stages.summary import Distribution, FieldSummary, PictureCounts, Summary
 from tartools.tables import schema, source
 from tartools.tables.described import PICTURE_COLUMNS
+from tartools.tables.listed import column_names, texts_of_column
 from tartools.tables.schema import is_table
 from tartools.tar import Member
 
@@ -29,7 +32,8 @@ MAX_KEYS_LISTED = 1000  # keys that are always listed
 class FieldKinds(NamedTuple):
     """How fields are counted, by their names.
 
-    `classes(name)`: True if values of the field are counted one by one. `pictures(name)`: True if its payloads are
+    `classes(name)`: True if values of the field are counted one by one. `columns`: the columns whose values, such as
+    those inside JSON, are counted so, too. `pictures(name)`: True if its payloads are
     pictures to measure. `measure(member)`: returns the facts of a picture: width, height, format, ..., and last the
     reason if it is broken.
     """
@@ -37,6 +41,7 @@ class FieldKinds(NamedTuple):
     classes: Callable[[str], bool]
     pictures: Callable[[str], bool]
     measure: Callable[[Member], tuple[Any, ...]]
+    columns: Sequence[Column] = ()
 
 
 def classes_in(class_fields: Sequence[str]) -> Callable[[str], bool]:
@@ -66,7 +71,21 @@ def count_batch(batch: Batch, kinds: FieldKinds, listed: int, fields: int = 0) -
         counts.payloads += sum(sum(column.sizes) for column in same.columns)
         counts.padding += sum(column.padding for column in same.columns)
     count_fields(combinations, kinds, counts)
+    counts.values = {column.name: count_values(batch, column) for column in kinds.columns}
     return counts
+
+
+def count_values(batch: Batch, column: Column) -> FieldSummary:
+    """Return the counts of the values of *column* in *batch*, from the table if it has them, else from the samples.
+
+    Raises: SampleError, as `texts_of_column`.
+    """
+    values = texts_of_column(batch, column)
+    present = [value for value in values if value is not None]
+    short = [value for value in present if len(value.encode("utf-8", "surrogatepass")) <= MAX_CLASS_BYTES]
+    lacking = text(batch.keys[values.index(None)]) if None in values else None
+    classes = summary.bounded(dict(Counter(short)))
+    return FieldSummary(samples=len(present), lacking=lacking, classes=classes, long=len(present) - len(short))
 
 
 def count_fields(combinations: Sequence[Combination], kinds: FieldKinds, counts: Summary) -> None:
@@ -149,8 +168,8 @@ def columns_of_tables(
     """Return (columns to count samples from, number of fields in all tables); ([], 0) if samples must be read.
 
     They must if not all *urls* are tables with columns of keys and members, or if a field that the user named, in
-    *class_fields*, has no column. `kinds`: the fields whose values or pictures are counted; *account* warns of those
-    without columns, which are not.
+    *class_fields* or in the columns of *kinds*, has no column. `kinds`: the fields whose values or pictures are
+    counted; *account* warns of those without columns, which are not.
     """
     if not all(map(is_table, urls)):
         return [], 0
@@ -159,6 +178,8 @@ def columns_of_tables(
     for url in urls:
         with source.open_table(url) as table:
             if table.fields is None or schema.KEY_COLUMN not in table.names:
+                return [], 0
+            if any(set(column_names([column])).isdisjoint(table.names) for column in kinds.columns):
                 return [], 0
             fields.update(table.fields)
             classes.update(name for name in filter(kinds.classes, table.fields) if name not in table.names)
@@ -176,5 +197,6 @@ def columns_of_tables(
     if uncounted:
         description = printable(" and ".join(uncounted))
         account.warn(f"{shown(urls[0])}: not counted, because there are no columns for them: {description}")
+    columns |= dict.fromkeys(column_names(kinds.columns))
     missing_columns = classes | {f"{name}.{column}" for name in pictures for column in PICTURE_COLUMNS}
     return [name for name in columns if name not in missing_columns], len(fields)

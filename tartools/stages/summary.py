@@ -179,7 +179,8 @@ class Summary:
 
     `samples`, `members`: their numbers. `stored`: bytes of the samples in the archive; `payloads`, `padding`: of these.
     `first`: key of the first sample, None without samples. `shards`: URL -> [samples, bytes].
-    `fields`: name -> counts. `combinations`: fields of a sample in the order of the archive, joined by "/" -> number of
+    `fields`: name -> counts. `values`: name of a column -> counts of its values: `samples`, `lacking`, `classes` and
+    `long`. `combinations`: fields of a sample in the order of the archive, joined by "/" -> number of
     such samples, and the first of them. `findings`: code -> number, and the first places. `undecoded`: fields with
     payloads too large to decode.
     `listed`: up to so many places or samples are kept of each finding and combination, but 20 of a combination once
@@ -198,6 +199,7 @@ class Summary:
         self.first: str | None = None
         self.shards: dict[str, list[int]] = {}
         self.fields: dict[str, FieldSummary] = {}
+        self.values: dict[str, FieldSummary] = {}
         self.many_fields = False
         self.combinations: dict[str, Tally] = {}
         self.many_combinations = False
@@ -258,6 +260,11 @@ class Summary:
             if name not in self.fields and self.samples:
                 later_field.lacking = self.first
             self.add_field(name, later_field)
+        for name, later_values in later.values.items():
+            if name in self.values:
+                self.values[name].add(later_values)
+            else:
+                self.values[name] = later_values
         self.undecoded |= later.undecoded
         self.many_fields |= later.many_fields
         self.many_combinations |= later.many_combinations

@@ -206,6 +206,12 @@ class RowSpool:
         self._file.write(len(block).to_bytes(8, "big") + block)
 
     @property
+    def empty_columns(self) -> list[str]:
+        """The names of the columns of values without a value in any row so far."""
+        null = schema.arrow().null()
+        return [name for (name, _), type_ in self._types.items() if type_ == null]
+
+    @property
     def schema(self) -> Any:
         """The unified `pyarrow.Schema` of the rows that were added.
 

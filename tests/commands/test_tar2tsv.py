@@ -43,7 +43,7 @@ def test_a_header_and_one_row_a_sample(run: Run) -> None:
         (("-f", "meta.json:name meta.json:none", "-c", 1, "--no-key"), "meta.json:name\tmeta.json:none\nx\tnull\n"),
         (("-f", "cls", "-c", 1), "__key__\tcls\nd/a\t5\n"),
         (("-f", "cls", "-c", 0), "__key__\tcls\n"),
-        (("-f", "nope", "-c", 1, "--fill", "NA"), "__key__\tnope\nd/a\tNA\n"),
+        (("-f", "nope cls", "-c", 0, "--fill", "NA"), "__key__\tnope\tcls\n"),
         (("-f", "cls", "--csv"), "__key__,cls\r\nd/a,5\r\nd/b,7\r\n"),
     ],
 )
@@ -91,6 +91,11 @@ def test_special_characters(run: Run) -> None:
             [("a.cls", b"1"), ("a.txt", b"")],
             ("-f", "nope cls", "--fill", ""),
             "no sample had a value for nope; the fields were: cls txt",
+        ),
+        (
+            [("a.cls", b"1"), ("b.nope", b"")],  # which is not read
+            ("-f", "nope cls", "--fill", "", "-c", 1),
+            "no sample had a value for nope; the fields were: cls",
         ),
         ([("a.Cls", b"1"), ("a.cLs", b"")], ("-f", "cls"), "sample 'a' has 2 members for field 'cls'"),
     ],

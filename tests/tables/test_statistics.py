@@ -294,7 +294,7 @@ def test_values_that_are_missing(table: Path, run: Run) -> None:
     found = pq.read_table(table)
     pq.write_table(found.append_column("none", pa.nulls(3, pa.int64())), table)
     said = failed(run("tar2tsv", "-f", "none", "--fill", "-", "t.parquet"))
-    assert "no sample had a value for none; the fields were: cls txt json:w json:tags json:on none" in said
+    assert "no sample had a value for none; the fields were: cls txt json json:w json:tags json:on none" in said
 
 
 def test_a_table_without_keys(table: Path, run: Run) -> None:

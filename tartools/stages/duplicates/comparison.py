@@ -19,7 +19,7 @@ from tartools.formats.textrows import escape
 from tartools.samples.account import Account, Phase
 from tartools.samples.batch import Batch, SampleColumns
 from tartools.samples.sample import Sample, failure_of
-from tartools.samples.values import blanks, field_list, payload_digests
+from tartools.samples.values import lacks_value, payload_digests
 from tartools.shards.passes import Pass
 from tartools.shards.reading import counted
 from tartools.shards.workers import ShardTask, outputs
@@ -101,7 +101,7 @@ class Comparison(NamedTuple):
                 name = ";".join(choices)
                 raise failure_of(
                     sample,
-                    f" has no {name!r} to compare{blanks(name)}; its fields are: {field_list(sample.fields)}; "
+                    f" has no {name!r} to compare{lacks_value(name, sample.fields)}; "
                     "--keep-uncompared keeps such samples",
                 )
             compared.append(member)
