@@ -12,6 +12,7 @@ from tartools.errors import SampleError, TarToolsError, UsageError
 from tartools.formats.textrows import escape, title
 from tartools.samples.account import MAX_KEYS_REMEMBERED, SORT_HINT, Account
 from tartools.samples.batch import Batch, SampleColumns
+from tartools.samples.encoding import without_codec
 from tartools.samples.fieldcolumns import in_order
 from tartools.samples.sample import Sample, failure_of
 from tartools.samples.values import (
@@ -137,8 +138,9 @@ def tsv_rows(batches: Iterable[Batch], table: TableFormat, account: Account, max
 def joined_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> bytes | None:
     """Return the TSV lines of all samples of *batch* at once; None if they have to be made one by one.
 
-    None unless each sample has exactly one member for each of *columns*, and all values are UTF-8 text in which nothing
-    is escaped. *verbatim*: True if the final newline of a payload is part of the value, which has to be escaped then.
+    None unless each sample has exactly one member for each of *columns*, none of them is compressed, and all values are
+    UTF-8 text in which nothing is escaped. *verbatim*: True if the final newline of a payload is part of the value,
+    which has to be escaped then.
     """
     combinations = batch.combinations()
     cells: list[Sequence[bytes | bytearray]] = []
@@ -147,7 +149,13 @@ def joined_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> byt
             cells.append(batch.keys)
             continue
         name = column.choices[0]
-        if column.path or name in PSEUDO_FIELDS or any(same.fields.count(name) != 1 for same in combinations):
+        is_packed = without_codec(name)[1] is not None
+        if (
+            column.path
+            or is_packed
+            or name in PSEUDO_FIELDS
+            or any(same.fields.count(name) != 1 for same in combinations)
+        ):
             return None
         payloads = in_order([same.columns[same.fields.index(name)].payloads() for same in combinations], combinations)
         cells.append(payloads if verbatim else [payload.removesuffix(b"\n") for payload in payloads])

@@ -8,11 +8,13 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import chain, repeat
 from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tartools.samples.payloads import unpack
 from tartools.samples.sample import Sample, text
 from tartools.tar import BLOCK, ContiguousGroups, Member, read_range
 from tartools.tar.keys import field_from_ending
@@ -116,15 +118,19 @@ class FieldColumn:
     def value_counts(self, max_bytes: int) -> dict[str, int] | None:
         """Return text -> count: how often each payload of at most *max_bytes* bytes occurs, without a final newline.
 
-        None if the samples are rows of a table without a column for the field. Raises: StorageError if a file has
-        changed.
+        Payloads of a field such as cls.gz are decompressed first; those that are damaged, or have more bytes then, stay
+        as they are. None if the samples are rows of a table without a column for the field. Raises: StorageError if a
+        file has changed.
         """
         payloads = self.payloads(max_bytes)
         if max(self.sizes) > max_bytes:
             payloads = [payload for payload, size in zip(payloads, self.sizes, strict=True) if size <= max_bytes]
         counts: dict[str, int] = {}
         for payload, count in Counter(map(bytes, payloads)).items():
-            value = text(payload).removesuffix("\n")
+            content = payload
+            with suppress(ValueError):
+                content = unpack(self.name, payload)
+            value = text(content if len(content) <= max_bytes else payload).removesuffix("\n")
             counts[value] = counts.get(value, 0) + count
         return counts
 

@@ -15,6 +15,7 @@ from typing import Any
 from tartools import storage
 from tartools.errors import SampleError, TarToolsError
 from tartools.samples.encoding import without_codec
+from tartools.samples.payloads import unpack
 from tartools.samples.sample import DICT_KEY, DICT_URL, Sample, field_name
 from tartools.samples.values import field_list
 from tartools.storage.url import Name, name_of
@@ -76,7 +77,9 @@ class FieldChooser:
         self.seeds: SharedSeeds | SampleSeeds | None = SharedSeeds() if any(self._seed_parameters) else None
         self.decoder = decoder_of(decode, resize)
         decoders_by_field = decode.items() if isinstance(decode, Mapping) else ()
-        self.files = frozenset(field.lower() for field, how in decoders_by_field if how == AS_FILE)
+        self.files = frozenset(  # a compressed one is decompressed in memory
+            field.lower() for field, how in decoders_by_field if how == AS_FILE and without_codec(field)[1] is None
+        )
         self.classes = class_numbers(classes)
         self.raw = decode is None and transform is None and not self.classes  # payloads are given as they are
         all_names = (name for choices in self.fields or () for name in choices)
@@ -154,6 +157,11 @@ class FieldChooser:
         Raises: SampleError, naming shard and sample, for another name.
         """
         numbers = self.classes[field]
+        if isinstance(value, bytes):
+            try:
+                value = unpack(field, value)
+            except ValueError as error:
+                raise undecodable(sample, field, error) from error
         name = (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
         if name not in numbers:
             examples = ", ".join(islice(numbers, MAX_CLASSES_IN_MESSAGE)) + ", ..." * (

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.samples import decoding
+from tartools.samples.encoding import without_codec
 from tartools.samples.filetypes import NUMBER_SUFFIXES, PICTURE
+from tartools.samples.payloads import unpack
 from tartools.train.ranks import SharedNumbers
 
 PICKLE_SUFFIXES = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
@@ -291,7 +293,10 @@ def named_decoder(name: str, resize: Any = None) -> PictureDecoder:
 
 
 class FieldDecoder(NamedTuple):
-    """Decodes one *field*: by *function* of its bytes, by the decoder *named*, or if both are None as a file."""
+    """Decodes one *field*: by *function* of its bytes, by the decoder *named*, or if both are None as a file.
+
+    A compressed field, such as jpg.gz, has the name of what is inside (jpg): `unpacked` comes before.
+    """
 
     field: str
     function: Callable[[bytes], Any] | None
@@ -306,11 +311,12 @@ class FieldDecoder(NamedTuple):
         """
         if how == "basic" or not (isinstance(how, str) or callable(how)):
             return how  # which is no decoder of a field
+        inner = without_codec(field.lower())[0]
         if callable(how):
-            return cls(field.lower(), how, None)
+            return cls(inner, how, None)
         sizes = resizes_of(resize)
         resize = sizes.get(field.lower()) if isinstance(sizes, dict) else sizes
-        return cls(field.lower(), None, None if how == AS_FILE else named_decoder(how, resize))
+        return cls(inner, None, None if how == AS_FILE else named_decoder(how, resize))
 
     def __call__(self, field: str, data: bytes) -> Any:
         """Return *data* of *field* decoded; None if *field* is another one, so that other decoders try."""
@@ -358,15 +364,16 @@ def decoders(decode: Any, resize: Any = None) -> list[Callable[..., Any]]:
 def decoder_of(decode: Any, resize: Any = None) -> Any:
     """Return webdataset's Decoder with the decoders *decode*; None if both arguments are None.
 
-    It unpickles nothing of itself, and decodes text, numbers, JSON and arrays, too. *decode*: the name of a decoder, a
-    function, several of these, or a dict of them by field. *resize*: size of pictures.
+    It decompresses fields such as txt.zst first, unpickles nothing of itself, and decodes text, numbers, JSON and
+    arrays, too. *decode*: the name of a decoder, a function, several of these, or a dict of them by field. *resize*:
+    size of pictures.
     Raises: TypeError for anything else; ValueError for an unknown name, and for *resize* without a decoder of pictures.
     """
     from webdataset.autodecode import Decoder
 
     if decode is None and resize is None:
         return None
-    return Decoder(decoders(() if decode is None else decode, resize), post=[plain])
+    return Decoder(decoders(() if decode is None else decode, resize), pre=[unpacked], post=[plain])
 
 
 def picture(data: bytes, decode: str = "torchrgb8", resize: Any = None) -> Any:
@@ -383,6 +390,19 @@ def picture(data: bytes, decode: str = "torchrgb8", resize: Any = None) -> Any:
 def _picture_decoder(decode: str, resize: Resize | None) -> PictureDecoder:
     """Return the decoder named *decode* with *resize*; cached, so that each is made once."""
     return named_decoder(decode, resize)
+
+
+def unpacked(key: str, data: bytes) -> Any:
+    """Return *data*, of the field *key*, decompressed, for webdataset's Decoder to go on with as the field inside.
+
+    Returns None unless *key* ends in gz, bz2, xz, zst or lz4, in any case. Webdataset does so for gz alone.
+    Raises: ValueError if it is not such data, is damaged, or has more than 1 GiB.
+    """
+    from webdataset.autodecode import Continue
+
+    field = key.removeprefix(".")
+    inner, codec = without_codec(field)
+    return None if codec is None else Continue(f".{inner}", unpack(field, data))
 
 
 def plain(key: str, data: bytes) -> Any:

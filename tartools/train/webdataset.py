@@ -20,7 +20,7 @@ from tartools.storage.url import Name
 from tartools.train import frameworks, streamstages
 from tartools.train.cursor import Cursor, cursors_of
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields, Size
-from tartools.train.payloaddecoding import PICKLE_SUFFIXES, decoders, plain
+from tartools.train.payloaddecoding import PICKLE_SUFFIXES, decoders, plain, unpacked
 from tartools.train.ranks import ReaderRank, SharedEpoch, SingleResume
 from tartools.train.samplestream import SampleStream
 from tartools.train.sending import CacheSetting, check_sent
@@ -199,10 +199,11 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         """Return a copy that decodes fields as webdataset does, but refuses to unpickle, unless one of *args* does it.
 
         *args*: decoders: names such as "pil", functions, or a dict of them by field. *resize*: size of pictures. *pre*,
-        *post*: decoders that are tried before and after these (*post* by default: for text, numbers, JSON and arrays).
-        *only*: fields to decode; None: all. *partial*: leave values that are no bytes as they are. *handler*: accepts
-        errors, or raises them.
+        *post*: decoders that are tried before and after these (by default *pre* decompresses fields such as txt.zst,
+        and *post* is for text, numbers, JSON and arrays). *only*: fields to decode; None: all. *partial*: leave values
+        that are no bytes as they are. *handler*: accepts errors, or raises them.
         """
+        pre = [unpacked] if pre is None else pre
         decoder = autodecode.Decoder(decoders(args, resize), pre, [plain] if post is None else post, only, partial)
         return self.map(streamstages.DecodeStage(decoder), handler=handler)  # type: ignore[no-any-return]
 

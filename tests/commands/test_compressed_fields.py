@@ -1,4 +1,7 @@
-"""Text that becomes a field such as txt.gz is compressed, whoever makes the sample; bytes are stored as they are."""
+"""Text that becomes a field such as txt.gz is compressed, whoever makes the sample; bytes are stored as they are.
+
+Values of such a field are what is inside, in all commands.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import tartools
+from tartools.samples.encoding import encode
 from tartools.tar.compression import CODECS
-from tests.conftest import BIN, Run, has_end, make_tar, members_of
+from tests.archives import picture
+from tests.commands.conftest import Inside
+from tests.conftest import BIN, Run, has_end, keys_in, make_tar, members_of
 from tests.processes import on_terminal
 
 TEXT = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
@@ -154,3 +161,108 @@ def test_what_is_no_text_is_not_written_to_a_terminal(command: str, tmp_path: Pa
     (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
     done = on_terminal([BIN / command, "a.tar"], tmp_path)
     assert (done.status, done.stdout, done.stderr.count("terminal")) == (2, b"", 1)
+
+
+# ---- values of compressed fields: what is inside, in all commands; the bytes are copied as they are ----
+
+KINDS = [codec.suffixes[-1].removeprefix(".tar.") for codec in CODECS]
+
+
+def packed(count: int, kind: str) -> list[tuple[str, bytes]]:
+    """Return members of samples whose fields are compressed by *kind*; pictures are 3, 4 ... pixels wide."""
+    members = []
+    for n in range(count):
+        fields: dict[str, object] = {
+            "txt": f"text {n}\n",
+            "cls": str(n % 3),
+            "json": {"n": 100 - n, "name": f"n{n % 2}"},
+            "png": picture("PNG", n + 3, 5),
+            "npy": np.arange(n + 1),
+        }
+        for field, value in fields.items():
+            members.append((f"{n:03d}.{field}.{kind}", compress(kind, encode(field, value))))
+    return members
+
+
+def compress(kind: str, data: bytes) -> bytes:
+    """Return *data* compressed by the codec with the suffix *kind*: by Python's own library, if it has one."""
+    if kind in ("gz", "bz2", "xz"):
+        return {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}[kind](data)
+    codec = next(codec for codec in CODECS if codec.suffixes[-1] == f".tar.{kind}")
+    compressor = codec.compressor()
+    return bytes(compressor.compress(data) + compressor.flush())
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "GZ"])
+def test_values_are_what_is_inside(kind: str, inside: Inside, tmp_path: Path) -> None:
+    members = [(name.replace(".gz", f".{kind}"), data) for name, data in packed(6, kind.lower())]
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    rows = [f"{n:03d}\ttext {n}\t{n % 3}\tn{n % 2}" for n in range(6)]
+    spec = f"txt.{kind} cls.{kind} json.{kind}:name"
+    assert inside("tarindex", "-f", spec, "a.tar", "-o", "t.parquet").output() == b""
+    table = pq.read_table(tmp_path / "t.parquet")
+    assert table.column(f"txt.{kind}").to_pylist() == [f"text {n}" for n in range(6)]
+    assert table.column(f"cls.{kind}").to_pylist() == [n % 3 for n in range(6)]
+    for url in ("a.tar", "t.parquet"):
+        lines = inside("tar2tsv", "--no-header", "-f", spec, url).output().decode().splitlines()
+        assert lines == rows, url
+        for test, keys in (
+            (f"field('txt.{kind}') == 'text 4'", ["004"]),
+            (f"int(field('cls.{kind}')) == 2", ["002", "005"]),
+            (f"field('json.{kind}:n') > 98", ["000", "001"]),
+            (f"width('png.{kind}') > 6 and height('png.{kind}') == 5", ["004", "005"]),
+        ):
+            chosen = inside("tarfilter", "-S", test, url).output()
+            assert keys_in(chosen) == keys, (test, url)
+            assert members_of(chosen) == [member for member in members if member[0][:3] in keys]
+        backwards = inside("tarsort", "--sort-key", f"json.{kind}:n", "-S", "int", url).output()
+        assert members_of(backwards) == [member for n in range(6)[::-1] for member in members[n * 5 : n * 5 + 5]]
+        facts = inside("tarstat", "--classes", f"label.{kind};cls.{kind} json.{kind}:name", url).stdout.decode()
+        assert f"class label.{kind};cls.{kind} 0: 2\n" in facts and f"class json.{kind}:name n1: 3\n" in facts
+        parts = inside("tarsplit", "--by", f"x=cls.{kind}", url, "-o", "{x}.tar", "--force").output()
+        assert parts == b"0.tar\n1.tar\n2.tar\n"
+    assert f"class cls.{kind} 0: 2\n" in inside("tarstat", "a.tar").stdout.decode()
+    shown = inside("tarshow", "-c", "1", "a.tar").output().decode()
+    assert all(what in shown for what in (", text: text 0", ", number: 0", ", array int64 1", ", PNG 3x5", ", JSON"))
+    assert inside("tarcheck", "--decode", "a.tar").status == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_inside_is_an_error_that_names_the_sample(kind: str, inside: Inside, tmp_path: Path) -> None:
+    members = packed(3, kind)
+    name, data = members[7]  # json of 001
+    members[7] = (name, data[: len(data) // 2] + b"???" + data[len(data) // 2 + 3 :])
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    for line in (
+        ["tar2tsv", "-f", f"json.{kind}:n"],
+        ["tarfilter", "-S", f"field('json.{kind}:n') > 3"],
+        ["tarsort", "--sort-key", f"json.{kind}:n"],
+        ["tarindex", "-f", f"json.{kind}:n", "-o", "o.parquet"],
+        ["tarsplit", "--by", f"json.{kind}:name", "-o", "{json}.tar".replace("json", f"json.{kind}:name")],
+        ["tarstat", "--classes", f"json.{kind}:n"],
+    ):
+        done = inside(*line, "a.tar")
+        assert done.status == 1 and f"a.tar: sample '001', field 'json.{kind}': " in done.stderr, (line, done)
+    checked = inside("tarcheck", "--decode", "a.tar")
+    assert checked.status == 1 and b"error broken-" in checked.stdout
+    assert inside("tarcat", "a.tar").output() == inside("tarcat", "--", "a.tar").output()  # bytes are copied
+    assert members_of(inside("tarcat", "a.tar").output()) == members
+
+
+def test_a_bomb_inside_a_class_is_not_counted_by_its_content(inside: Inside, tmp_path: Path) -> None:
+    bomb = gzip.compress(bytes(20_000))
+    assert len(bomb) < 256
+    (tmp_path / "a.tar").write_bytes(
+        make_tar([("a.cls.gz", bomb), ("b.cls.gz", gzip.compress(b"7\n")), ("c.cls.gz", b"?")])
+    )
+    lines = inside("tarstat", "a.tar").output().decode()
+    assert "classes cls.gz: 3\n" in lines and "class cls.gz 7: 1\n" in lines and "class cls.gz ?: 1\n" in lines
+    assert len(lines) < 3000
+
+
+def test_pictures_that_are_none_inside(inside: Inside, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.jpg.gz", gzip.compress(b"no")), ("b.jpg.gz", b"no")]))
+    said = inside("tarfilter", "-S", "width('jpg.gz') > 0", "a.tar").stderr
+    assert "sample 'a': width('jpg.gz') > 0: width('jpg.gz'): " in said
+    said = inside("tarfilter", "-S", "key == 'a' or width('jpg.gz') > 0", "a.tar").stderr
+    assert "sample 'b': key == 'a' or width('jpg.gz') > 0: " in said and "gzip" in said

@@ -21,6 +21,7 @@ from webdataset.autodecode import ImageHandler, handle_extension, imagespecs
 import tartools
 from tartools.errors import SampleError, StorageError
 from tartools.tar import member
+from tartools.tar.compression import CODECS, Codec
 from tartools.train import TableDataset, WebDataset, ZipDataset, loader, stream_map
 from tartools.train.fieldchooser import FieldChooser
 from tartools.train.payloaddecoding import PictureDecoder
@@ -68,6 +69,38 @@ def test_decoded(sample: tartools.Sample) -> None:
     assert whole["png"].shape == (2, 3, 3) and whole["cls"] == 7 and whole["__key__"] == "a/b"
     assert chosen(sample, "png cls", "basic")[0] == sample["png"]
     assert chosen(sample, "cls", [handle_extension("cls", lambda data: data + b"!")]) == (b"7!",)
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+def test_compressed_fields_are_decoded(codec: Codec, tmp_path: Path) -> None:
+    """As they are without compression, by loader's chooser and by WebDataset; a decoder gets what is inside."""
+    contents = {"png": png(), "cls": b"7", "txt": b"hello", "json": b'{"a": [1]}', "npy": npy(ARRAY), "bin": b"raw"}
+    suffix = codec.suffixes[-1].removeprefix(".tar")
+    members = []
+    for field, data in contents.items():
+        compressor = codec.compressor()
+        members += [(f"a.{field}", data), (f"a.in.{field}{suffix}", compressor.compress(data) + compressor.flush())]
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    (one,) = tartools.read(str(tmp_path / "a.tar"))
+    whole = chosen(one, decode="rgb8")
+    (streamed,) = WebDataset(str(tmp_path / "a.tar")).decode("rgb8")
+    for found in (whole, streamed):
+        for field in contents:
+            np.testing.assert_array_equal(found[f"in.{field}{suffix}"], found[field])
+    name = f"in.txt{suffix}"
+    assert chosen(one, name, {name: bytes.upper}) == (b"HELLO",)
+    assert chosen(one, name, {name: "file"})[0].read() == b"hello"
+    assert chosen(one) == chosen(one, decode=None) and chosen(one)[name] == one[name]
+    chooser = FieldChooser(name, "basic", classes={name: ["bye", "hello"]})
+    assert chooser(one) == (1,)
+
+
+def test_damaged_compression_is_an_error_that_names_the_field(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.txt.zst", b"no"), ("a.label.gz", gzip.compress(b"x")[:-3])]))
+    (one,) = tartools.read(str(tmp_path / "a.tar"))
+    for field, options in (("txt.zst", {}), ("label.gz", {"classes": {"label.gz": ["x"]}})):
+        with pytest.raises(SampleError, match=f"sample 'a'.*{field}"):
+            FieldChooser(field, "basic", **options)(one)
 
 
 def none(_: Any) -> Any:

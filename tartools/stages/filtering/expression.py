@@ -13,7 +13,9 @@ from functools import partial
 from typing import Any
 
 from tartools.errors import SampleError, TarToolsError, UsageError, option
-from tartools.samples.sample import Sample, failure_of
+from tartools.samples.encoding import without_codec
+from tartools.samples.payloads import unpacked_member
+from tartools.samples.sample import Sample, failure_of, field_name
 from tartools.samples.values import PSEUDO_FIELDS, Column, field_list, lookup, parse_column
 from tartools.stages.filtering.evaluating import (
     ALLOWED_METHODS,
@@ -251,6 +253,9 @@ class Expression:
             return int(answer)
         member = self._member(name)
         self._evaluator.spend(HEADER_STEPS)
+        if without_codec(field_name(member))[1] is not None:
+            self._evaluator.spend(member.size // CHARS_MADE_PER_STEP)
+            member = unpacked_member(member)
         facts = self._describe(member)
         if facts[number] is None:
             raise ValueError(f"{side}({name!r}): {facts[-1] or 'no picture'}")
