@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tartools.schemes import QUERY, scheme_record
+from tartools.schemes import QUERY, SPLIT_PREFIX, scheme_record
 
 _URL_QUERY = r"""(://[^\s'"?]*)\?[^\s'"]*"""  # compiled when it is needed
 _SIGNED_QUERY = r"(?i)\?(?=\S*(?:sig|signature)=)"
@@ -206,14 +206,16 @@ def how_to_install(*packages: str) -> str:
 def shown(url: str) -> str:
     """Return *url* for a message: "stdin" for -; `?…` replaces a query, which may be a signature, `…@` user info.
 
-    For a command (pipe:), only its first word and the name of a shard are kept, since the rest may contain a password
-    or a token.
+    For an archive that was split it is the pattern of its parts. For a command (pipe:), only its first word and the
+    name of a shard are kept, since the rest may contain a password or a token.
 
     >>> shown("https://host/a.tar?X-Amz-Signature=abc"), shown("s3://b/what?.tar")
     ('https://host/a.tar?…', 's3://b/what?.tar')
     >>> shown("pipe:curl -H 'Authorization: Bearer abc' https://host/train-7.tar?abc")
     'pipe:curl … train-7.tar'
     """
+    if url.startswith(SPLIT_PREFIX):
+        return f"{shown(url.removeprefix(SPLIT_PREFIX).rpartition('{')[0])}*"
     if url.startswith("pipe:"):
         first = re.match(r"pipe:\s*([\w./+-]+)(?=\s|\Z)", url)
         names = re.findall(r"(?<![\w.=:@-])[\w.-]+\.(?:tar(?:\.\w+)?|tgz)(?![\w/.:@-])", url)

@@ -50,15 +50,18 @@ SCHEMES = {
 }
 UNKNOWN_SCHEME = Scheme("", QUERY)  # read by GOPEN_<SCHEME>, if that is set
 STORES_PACKAGE = "objects."
+# An archive that was split: its URL is made of those of its parts (`storage.split`), and can't be typed.
+SPLIT, SPLIT_PREFIX = "split", "split:\0"
+SPLIT_SCHEME = Scheme("split")
 
 
 def scheme_record(scheme: str) -> Scheme:
-    """Return the record of *scheme* from SCHEMES; UNKNOWN_SCHEME if the table does not have it.
+    """Return the record of *scheme* from SCHEMES or SPLIT_SCHEME; UNKNOWN_SCHEME if there is none.
 
     >>> scheme_record("https").question, scheme_record("foo").module
     ('query', '')
     """
-    return SCHEMES.get(scheme, UNKNOWN_SCHEME)
+    return SPLIT_SCHEME if scheme == SPLIT else SCHEMES.get(scheme, UNKNOWN_SCHEME)
 
 
 def listed_schemes() -> str:

@@ -33,6 +33,7 @@ complete -c tarcreate -l skip-special -d 'With --folder, --zip: skip links and s
 complete -c tarcreate -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'
 complete -c tarcreate -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
 complete -c tarcreate -s z -l gzip -d 'Compress with gzip; OUTPUT may not end in another compression\'s suffix.'
+complete -c tarcreate -l sums -r -F -d 'Write the SHA-256 of each output to FILE, for sha256sum -c.'
 complete -c tarcreate -l progress -d 'Show progress even if stderr is not a terminal.'
 complete -c tarcreate -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarcreate -s v -l verbose -d 'Print one line of totals on stderr at the end.'

@@ -31,6 +31,7 @@ complete -c tarfilter -l skip-special -d 'Skip links, devices and sparse members
 complete -c tarfilter -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'
 complete -c tarfilter -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
 complete -c tarfilter -s z -l gzip -d 'Compress with gzip; OUTPUT may not end in another compression\'s suffix.'
+complete -c tarfilter -l sums -r -F -d 'Write the SHA-256 of each output to FILE, for sha256sum -c.'
 complete -c tarfilter -l progress -d 'Show progress even if stderr is not a terminal.'
 complete -c tarfilter -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarfilter -s v -l verbose -d 'Print one line of totals on stderr at the end.'

@@ -33,6 +33,7 @@ complete -c tarproc -l skip-special -d 'Skip links, devices and sparse members s
 complete -c tarproc -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'
 complete -c tarproc -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
 complete -c tarproc -s z -l gzip -d 'Compress with gzip; OUTPUT may not end in another compression\'s suffix.'
+complete -c tarproc -l sums -r -F -d 'Write the SHA-256 of each output to FILE, for sha256sum -c.'
 complete -c tarproc -l progress -d 'Show progress even if stderr is not a terminal.'
 complete -c tarproc -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarproc -s v -l verbose -d 'Print one line of totals on stderr at the end.'

@@ -28,6 +28,7 @@ complete -c tarsort -l skip-special -d 'Skip links, devices and sparse members s
 complete -c tarsort -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'
 complete -c tarsort -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
 complete -c tarsort -s z -l gzip -d 'Compress with gzip; OUTPUT may not end in another compression\'s suffix.'
+complete -c tarsort -l sums -r -F -d 'Write the SHA-256 of each output to FILE, for sha256sum -c.'
 complete -c tarsort -l progress -d 'Show progress even if stderr is not a terminal.'
 complete -c tarsort -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarsort -s v -l verbose -d 'Print one line of totals on stderr at the end.'

@@ -25,6 +25,7 @@ complete -c tarsplit -l post -x -d 'Run COMMAND after each complete shard; {} an
 complete -c tarsplit -l remove -d 'Remove each shard after its --post has succeeded.'
 complete -c tarsplit -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
 complete -c tarsplit -s z -l gzip -d 'Compress with gzip; OUTPUT may not end in another compression\'s suffix.'
+complete -c tarsplit -l sums -r -F -d 'Write the SHA-256 of each output to FILE, for sha256sum -c.'
 complete -c tarsplit -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarsplit -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarsplit -s 0 -l null -d 'Names in -T files end with NUL, not newline.'

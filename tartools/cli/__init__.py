@@ -14,6 +14,7 @@ from tartools.cli.declare import Group as Group
 from tartools.cli.declare import Option as Option
 from tartools.cli.declare import sample_slice as sample_slice
 from tartools.cli.options import AllowPipe as AllowPipe
+from tartools.cli.options import CheckSums as CheckSums
 from tartools.cli.options import Count as Count
 from tartools.cli.options import DescribedInputs as DescribedInputs
 from tartools.cli.options import Fields as Fields
@@ -25,6 +26,8 @@ from tartools.cli.options import Memory as Memory
 from tartools.cli.options import Output as Output
 from tartools.cli.options import Parallel as Parallel
 from tartools.cli.options import Seed as Seed
+from tartools.cli.options import ShardOutputs as ShardOutputs
+from tartools.cli.options import Sums as Sums
 from tartools.cli.options import TmpDir as TmpDir
 from tartools.cli.options import Url as Url
 from tartools.cli.options import Verbatim as Verbatim

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from tartools.cli import process, progress
 from tartools.cli.declare import REQUIRED, Declared, declared, hints, is_group, is_option
-from tartools.cli.options import About, Common
+from tartools.cli.options import About, Common, ShardOutputs
 from tartools.cli.parse import parse
 from tartools.errors import TarToolsError, UsageError, in_command, printable
 from tartools.samples.account import Account
@@ -129,9 +129,15 @@ class Command:
             and not common.quiet
             and (common.progress or progress.is_wanted(self._output(values)))
         )
+        outputs = [group for group in arguments.values() if isinstance(group, ShardOutputs)]
+        checksums = [sums for group in outputs if (sums := group.checksums)]
+        for sums in checksums:
+            sums.check()
         with progress.progress(self.name, account, draws_progress):
             status = self._function(**arguments)
         account.check()
+        for sums in checksums:
+            sums.write()
         account.settle()
         if common.verbose:
             progress.summary(self.name, account, time.monotonic() - begin)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
 
 from tartools import storage
@@ -11,8 +12,12 @@ from tartools.storage.local import identity
 from tartools.storage.outputformats import SHARD_FORMAT, OutputFormat
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tartools.errors import StorageError
     from tartools.shards.reading import Strictness
     from tartools.shards.writing import Destination
+    from tartools.storage.checksums import OutputSums
 
 
 def workers(parallel: int) -> int:
@@ -78,15 +83,16 @@ class Inputs(Group, shared=True):
         """The arguments of `storage.expand.expand`: patterns, list files, separator in these, trusted or not."""
         return self.inputs or [], self.files_from or [], "\0" if self.null else "\n", self.allow_pipe
 
-    def urls(self) -> "list[storage.url.Url]":
-        """Return the URLs of the shards, in order, with braces and wildcards expanded.
+    def urls(self, on_fault: "Callable[[StorageError], object] | None" = None) -> "list[storage.url.Url]":
+        """Return the URLs of the shards, in order, with braces and wildcards expanded, and parts of archives joined.
 
+        `on_fault(error)`: called for parts of an archive that are not whole, which stay apart; None: it is raised.
         Raises: StorageError for a list that can't be read or a wildcard without a match; UsageError if stdin is named
         twice.
         """
         from tartools.storage.expand import expand
 
-        return expand(*self.named)
+        return expand(*self.named, on_fault=on_fault)
 
     @property
     def strictness(self) -> "Strictness":
@@ -109,19 +115,44 @@ Url = Annotated[
 ]
 
 
-class Output(Group, shared=True):
-    """Options for the tar archive to write: url ("-" is stdout), force (replace a file), gzip (compress)."""
+Sums = Annotated[str | None, Option("--sums FILE", "Write the SHA-256 of each output to FILE, for sha256sum -c.")]
+CheckSums = Annotated[
+    str | None,
+    Option("--check-sums FILE", "Compare each SHARD with its checksum in FILE, as sha256sum or --sums writes it."),
+]
+
+
+class ShardOutputs(Group):
+    """The base of option groups for the shards to write, which have `force` and `sums` (the list of checksums)."""
+
+    if TYPE_CHECKING:  # each group declares them itself, in the order of its help
+        force: Force = False
+        sums: Sums = None
+
+    @cached_property
+    def checksums(self) -> "OutputSums | None":
+        """The list that gets the checksum of each output, and is written at the end of the run; None without --sums."""
+        if self.sums is None:
+            return None
+        from tartools.storage.checksums import OutputSums
+
+        return OutputSums(self.sums, self.force)
+
+
+class Output(ShardOutputs, shared=True):
+    """Options for the tar archive to write: url ("-" is stdout), force (replace a file), gzip (compress), sums."""
 
     url: Url = "-"
     force: Force = False
     gzip: Gzip = False
+    sums: Sums = None
 
     @property
     def destination(self) -> "Destination":
         """These options as the `Destination` that the functions of `shards.writing` take."""
         from tartools.shards.writing import Destination
 
-        return Destination(self.url, self.force, self.gzip)
+        return Destination(self.url, self.force, self.gzip, sums=self.checksums)
 
 
 class Fields(Group):

@@ -1,7 +1,7 @@
 """The work of tarcat and tarpcat: select samples, order them, and give them keys."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from tartools import cli, storage
 from tartools.cli import Option
@@ -11,7 +11,11 @@ from tartools.samples.batch import Batch
 from tartools.shards.dataset import DataSet
 from tartools.shards.passes import Pass
 from tartools.shards.reading import Reading, closing_upstream, one_by_one
+from tartools.tables.schema import is_table_name
 from tartools.tar.groups import Need
+
+if TYPE_CHECKING:
+    from tartools.storage.checksums import ListedSums
 
 Item = TypeVar("Item")
 
@@ -30,6 +34,7 @@ class SampleChoice(cli.Group):
       interleave: number of shards to take samples from in turn.
       shuffle: samples in the shuffle buffer; the list of shards is shuffled too.
       seed: of the shuffle.
+      check_sums: list of checksums that the shards must have.
       rekey: template of new keys.
     """
 
@@ -50,6 +55,7 @@ class SampleChoice(cli.Group):
         int | None, Option("--shuffle N", "Shuffle the list of shards, and samples in a buffer of N.", minimum=1)
     ] = None
     seed: cli.Seed = 0
+    check_sums: cli.CheckSums = None
     rekey: Annotated[
         str | None,
         Option(
@@ -92,12 +98,13 @@ def cat(
 
         Random(choice.seed).shuffle(urls)
     storage.check_output(output.url, output.force, urls)
-    is_plain_copy = choice == SampleChoice(seed=choice.seed) and not (
+    sums = compared_sums(choice, output, urls, account) if choice.check_sums is not None else None
+    is_plain_copy = choice == SampleChoice(seed=choice.seed, check_sums=choice.check_sums) and not (
         field_choice.fields or field_choice.exclude
     )  # all, as they come
     in_turns = parallel is None and not ahead.unordered
     need = Need.PLACES if in_turns and is_plain_copy else Need.PAYLOADS
-    reading = Reading(source.strictness, need, ahead.tmpdir)
+    reading = Reading(source.strictness, need, ahead.tmpdir, sums=sums)
     workers = cli.workers(parallel or 0)
 
     def shards_ahead(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Batch]]:
@@ -110,12 +117,31 @@ def cat(
 
     data = DataSet(urls, account, reading, cli.workers(0), None if in_turns else shards_ahead)
     new = {"-f": field_choice.fields, "-x": field_choice.exclude, "--rekey": choice.rekey}
-    run = data.to([output.url], output.force, output.gzip, new)
+    run = data.to([output.url], output.force, output.gzip, new, output.checksums)
     if is_plain_copy:
         run.copy()
         return
     with closing_upstream(shards := run.items(by_shard=bool(choice.interleave))):
         run.order(selected(in_turn(shards, choice), choice, field_choice, run))
+
+
+def compared_sums(choice: SampleChoice, output: cli.Output, urls: Sequence[str], account: Account) -> "ListedSums":
+    """Return the checksums of --check-sums, which all shards *urls* must have; *account* checks them before the commit.
+
+    Raises: UsageError for options with which shards are not read to their ends; StorageError for a shard that is not
+    listed.
+    """
+    stop = "-c" if choice.first is not None else "--slice" if choice.part is not None else ""
+    if stop:
+        raise UsageError(f"{stop} may stop before the end of a shard, so --check-sums can't compare it")
+    if is_table_name(output.url):
+        raise UsageError("--check-sums reads all of a shard; it excludes an OUTPUT that ends in .parquet")
+    from tartools.storage.checksums import ListedSums
+
+    sums = ListedSums(choice.check_sums or "")
+    sums.require(urls)
+    account.watched.append(sums.check)
+    return sums
 
 
 def in_turn(shards: Iterator[Iterator[Item]], choice: SampleChoice) -> Iterator[Item]:

@@ -15,6 +15,13 @@ The options apply in this order, whatever their order on the command line: --shu
 --interleave, --skip or --slice (both count samples read), -f and -x, --shuffle to the samples, -c (counts samples
 written), --rekey.
 
+Parts of an archive that was split (x.tar.gz.partaa, x.tar.001 ...) are read as one shard; see URLS in tartools(7).
+
+--check-sums compares the stored bytes of each SHARD with a list of checksums: of --sums, sha256sum, md5sum or tarls
+--sums. A shard is found in the list by its path or URL, else by its base name. If one is not in the list, nothing is
+read; if one differs, this is an error, and OUTPUT does not appear. As shards have to be read to their ends, -c and
+--slice exclude it.
+
 Examples:
   Join two shards:
     tarcat a.tar b.tar > ab.tar
@@ -27,6 +34,10 @@ Examples:
       tarsplit -n 10000 -o shuffled
   Shuffle a table in a buffer, and list the first 100,000 samples:
     tarcat --shuffle 10000 -c 100000 train.parquet -o epoch.parquet
+  Make shards of an archive that was published in parts, without a copy:
+    tarcat 'hf://datasets/org/set/x.tar.gz.part*' | tarsplit -s 1e9 -o train
+  Copy shards of a bucket, if they are those that were listed:
+    tarcat --check-sums SHA256SUMS 's3://bucket/train-*.tar' -o train.tar
   Join shards that have keys in common, with new keys:
     tarcat --rekey '{shard}/{index:06d}' a.tar b.tar > unique.tar
 """

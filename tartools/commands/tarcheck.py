@@ -31,6 +31,10 @@ it is strict, and finds damage that Pillow does not notice, but it also refuses 
 A payload is an outlier if it is more than 100 times the 95th percentile, or less than a hundredth of the 5th; a shard,
 if it is 10 times larger or smaller than the median. The last shard may be small.
 
+--check-sums compares the stored bytes of shards with a list of checksums: of --sums, sha256sum, md5sum or tarls --sums.
+A shard is found in the list by its path or URL, else by its base name, so that a copy elsewhere is found as well.
+Shards that are only in the list are named on stderr.
+
 Byte offsets refer to the tar stream, after decompression; for damaged compressed data, to the file. Stdin and
 commands are copied to a temporary file. All keys are compared, in temporary files if they exceed the memory of -M.
 
@@ -62,6 +66,9 @@ Examples:
     tarcheck -q train.tar > findings.txt || exit 1
   Check that each sample has a picture and a label, and decode them:
     tarcheck --expect 'jpg;png cls' --decode 'train-*.tar'
+  Check a download, also against the hub's checksums:
+    tarls --sums hf://datasets/org/set/ > sums.txt
+    tarcheck --check-sums sums.txt 'set/*.tar'
   Recover the intact samples of truncated shards:
     tarcheck --fix 'train-*.tar' -o 'fixed-{shard:06d}.tar'
   Join the members of samples, and keep the first sample of each key:
@@ -72,13 +79,14 @@ Examples:
 """
 
 import textwrap
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
 from tartools import cli
 from tartools.cli import Option
 from tartools.commands._report import print_facts
-from tartools.errors import UsageError
+from tartools.errors import StorageError, UsageError, several, shown
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading, ShardPolicy
 from tartools.shards.workers import DEFAULT_WORKERS
@@ -90,8 +98,10 @@ from tartools.stages.checking.codes import CODES, SEVERITIES
 from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
 from tartools.stages.externalsort import external_sort
 from tartools.stages.samplefiles import SampleFiles
+from tartools.storage.checksums import ListedSums
 from tartools.tar.groups import Need
 
+MAX_NAMES_WARNED = 10  # names of unread shards in a warning
 HELP_COLUMNS = 78  # help indents by two
 FIX_KEEPS_HINT = " (--fix keeps it)"
 MANUAL = __doc__ or ""
@@ -117,6 +127,7 @@ class CheckOptions(cli.Group):
       decode: decode payloads, not only look at their first bytes.
       ignore: codes of findings to leave out, separated by blanks.
       json: print one JSON object.
+      check_sums: list of checksums that the shards should have.
     """
 
     expect: Annotated[
@@ -128,11 +139,12 @@ class CheckOptions(cli.Group):
     ignore: Annotated[
         str | None, Option("--ignore CODES", "Kinds of findings that don't matter: 'suffix-lies upper-case'.")
     ] = None
+    check_sums: cli.CheckSums = None
     json: Annotated[bool, Option("--json", "Print one JSON object.")] = False
 
 
-class FixOptions(cli.Group):
-    """Options for the repaired output: fix, output (URL or pattern), unique (--drop-duplicates), force."""
+class FixOptions(cli.ShardOutputs):
+    """Options for the repaired output: fix, output (URL or pattern), unique (--drop-duplicates), force, sums."""
 
     fix: Annotated[bool, Option("--fix", "Write the intact samples to OUTPUT.")] = False
     output: Annotated[
@@ -142,6 +154,7 @@ class FixOptions(cli.Group):
         bool, Option("--drop-duplicates", "With --fix, keep the first of samples with one key, and of equal fields.")
     ] = False
     force: cli.Force = False
+    sums: cli.Sums = None
 
 
 @cli.command(MANUAL)
@@ -153,17 +166,15 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
     Raises: UsageError.
     """
     expect = select.choices_of(options.expect, "--expect")
-    ignored = frozenset((options.ignore or "").replace(",", " ").split())
-    for code in sorted(ignored - CODES.keys()):
-        message = f"{code!r} is not one (tarcheck --help)"
-        raise UsageError(f"--ignore takes codes of findings, such as suffix-lies; {message}")
-    if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
-        raise UsageError("--fix goes with -o OUTPUT, and so does --drop-duplicates (see tarcheck --help)")
-    urls = list(dict.fromkeys(source.urls()))
+    ignored = ignored_codes(options)
+    check_fix_options(fixed)
+    faults: list[StorageError] = []
+    urls = list(dict.fromkeys(source.urls(faults.append)))
+    sums = None if options.check_sums is None else ListedSums(options.check_sums)
     policy = ShardPolicy(ignore_repeated_keys=True)
-    reading = Reading(source.strictness, Need.FIELDS, means.tmpdir, policy=policy)
-    shards = inputs_to_check(urls, reading)
-    places = destinations(fixed.output, fixed.force, shards) if fixed.output else None
+    reading = Reading(source.strictness, Need.FIELDS, means.tmpdir, policy=policy, sums=sums)
+    shards = inputs_to_check(urls, reading, faults)
+    places = destinations(fixed.output, fixed.force, shards, fixed.checksums) if fixed.output else None
     checking = Checking(shards, account, options.decode, means.parallel or min(cli.workers(0), DEFAULT_WORKERS))
     sort = partial(external_sort, memory=means.memory, tmpdir=means.tmpdir)
     doings = actions_of(checking.repeats(sort))
@@ -178,6 +189,7 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
     for code in ignored:
         summary.findings.pop(code, None)
     account.samples_in = account.samples_out = summary.samples
+    warn_of_unread(sums, urls, account)
     facts = checkreport.check_facts(summary, shards.count, shards.shard_place, words, options.decode)
     print_facts(facts, options.json, checkreport)
     if options.decode:
@@ -191,3 +203,27 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
         Fix(shards, places, pending, words, fixed.unique, ignored, checking.decode, account, files).run()
         return 0
     return int(facts["errors"] + facts["warnings"] > 0)
+
+
+def ignored_codes(options: CheckOptions) -> frozenset[str]:
+    """Return the codes of --ignore. Raises: UsageError for a word that is no code."""
+    ignored = frozenset((options.ignore or "").replace(",", " ").split())
+    for code in sorted(ignored - CODES.keys()):
+        message = f"{code!r} is not one (tarcheck --help)"
+        raise UsageError(f"--ignore takes codes of findings, such as suffix-lies; {message}")
+    return ignored
+
+
+def check_fix_options(fixed: FixOptions) -> None:
+    """Raise UsageError if options for the output are given without --fix and -o."""
+    if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
+        raise UsageError("--fix goes with -o OUTPUT, and so does --drop-duplicates (see tarcheck --help)")
+    if fixed.sums is not None and not fixed.fix:
+        raise UsageError("--sums lists what --fix writes; --check-sums FILE compares the shards with a list")
+
+
+def warn_of_unread(sums: ListedSums | None, urls: Sequence[str], account: Account) -> None:
+    """Warn of shards that the list *sums* of --check-sums has, and that are not among *urls*."""
+    if sums is not None and (absent := sums.names_without(urls)):
+        names = ", ".join(map(shown, absent[:MAX_NAMES_WARNED]))
+        account.warn(f"{shown(sums.url)} lists {several(len(absent), 'shard')} more than were read: {names}")

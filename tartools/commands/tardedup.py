@@ -157,11 +157,12 @@ def tardedup(
         "--html": extra_outputs.page,
     }
     cli.check_outputs(outputs, output.force, [*urls, *against], {"--report": TSV, "--html": HTML})
-
     columns = ("__key__", *comparison.columns) if comparison.columns else ()
     reading = Reading(source.strictness, tmpdir=means.tmpdir, columns=columns)
     max_workers = cli.workers(means.parallel)
-    run = DataSet(urls, account, reading, max_workers).to([output.url, extra_outputs.rest], output.force, output.gzip)
+    run = DataSet(urls, account, reading, max_workers).to(
+        [output.url, extra_outputs.rest], output.force, output.gzip, sums=output.checksums
+    )
     sides = [DedupSide(INPUT_SIDE, run)]
     if against:
         silent_account = Account(account.say, account.quiet)

@@ -88,7 +88,7 @@ MEMORY_SHARES = 4  # parts of the memory: two that sort, two that wait
 CHANGE_MARKS = {ADDED: "+", REMOVED: "-", CHANGED: "~", REORDERED: ">"}
 
 
-class DiffOptions(cli.Group):
+class DiffOptions(cli.ShardOutputs):
     """Options for the report and the output.
 
     Attributes:
@@ -97,6 +97,7 @@ class DiffOptions(cli.Group):
       unordered: ignore the order of samples.
       output: URL for the new and changed samples, or None.
       force: replace the output.
+      sums: list of the output's checksum.
     """
 
     digest: Annotated[bool, Option("--digest", "Print the digest of one data set: any number of SHARDs.")] = False
@@ -107,6 +108,7 @@ class DiffOptions(cli.Group):
         str | None, Option("-o --output OUTPUT", "Write the new and changed samples of B to this file.")
     ] = None
     force: cli.Force = False
+    sums: cli.Sums = None
 
 
 @cli.command(__doc__, trouble=2)
@@ -130,7 +132,7 @@ def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions,
         return int(compared(a, b, account, new, options, means))
     storage.check_output(options.output, options.force, [*a.urls, *b.urls])
     data = DataSet(b.urls, Account(lambda _: None), reading, max_workers)  # silent: comparing has reported everything
-    run = data.to([options.output], options.force)
+    run = data.to([options.output], options.force, sums=options.checksums)
     if once := [url for url in b.urls if not storage.is_repeatable(url)]:
         message = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
         raise UsageError(message, url=once[0])
@@ -160,6 +162,8 @@ def check_options(options: DiffOptions, source: cli.DescribedInputs) -> None:
             "two data sets are compared, each given as one argument: tardiff A B; put patterns in quotes "
             "(see tardiff --help)"
         )
+    if options.sums is not None and options.output is None:
+        raise UsageError("--sums goes with -o OUTPUT (see tardiff --help)")
     if options.list_keys and options.json:
         raise UsageError("--list-keys and --json exclude each other (see tardiff --help)")
     if options.output == "-" and (options.list_keys or options.json):

@@ -174,6 +174,8 @@ def tarfilter(
     cli.check_outputs({"-o": output.url, "--rest": rest}, output.force, [*urls, *filter(None, [conditions.keys])])
     columns = sample_filter.columns()
     reading = Reading(source.strictness, sample_filter.need, tmpdir, columns)
-    run = DataSet(urls, account, reading, cli.workers(0)).to([output.url, rest], output.force, output.gzip)
+    run = DataSet(urls, account, reading, cli.workers(0)).to(
+        [output.url, rest], output.force, output.gzip, sums=output.checksums
+    )
     run.select(sample_filter.flags, sample_filter.of_keys if sample_filter.by_key else None)
     sample_filter.warn(account)

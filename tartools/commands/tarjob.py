@@ -187,7 +187,7 @@ def tarjob(
     logged = log_content(policy.log)
     records = logs.last_records(logged, policy.log or "")
     patterns = [items.spec] if items.spec else []
-    names = expand(patterns, items.files_from or [], "\0" if items.null else "\n", items.allow_pipe)
+    names = expand(patterns, items.files_from or [], "\0" if items.null else "\n", items.allow_pipe, join=False)
     every = tasks.part_of(tasks.tasks_of(names, command, policy.output, force=policy.redo), items.only)
     todo = localjobs.tasks_to_do(every, records, redo=policy.redo)
     jobs = account.progress.jobs = Jobs(len(every), len(every) - len(todo))

@@ -178,7 +178,9 @@ def tarjoin(
         from tartools.shards.dataset import DataSet
 
         places = reading.only(Need.PLACES, ("__key__",))
-        run = DataSet(a, account, places, cli.workers(0)).to([output.url], output.force, output.gzip)
+        run = DataSet(a, account, places, cli.workers(0)).to(
+            [output.url], output.force, output.gzip, sums=output.checksums
+        )
 
         def flags(keys: Sequence[bytes]) -> list[bool]:
             """Return for each of *keys* whether its sample is written."""

@@ -11,6 +11,11 @@ and braces work as for all commands. Web servers can't be listed: an http: URL i
 size and modified. --brace prints numbered names as one pattern, such as train-{000000..000146}.tgz, which all commands
 read.
 
+--sums prints the checksum that a store keeps of each shard, without a download, for --check-sums of tarcheck and
+tarcat: SHA-256 in the form of sha256sum, other algorithms in BSD form, with their names. The hub has SHA-256, Google
+Cloud Storage MD5 or CRC32C; S3 has what the upload sent, or MD5 of objects that were sent in one request. Local files
+are read. A shard without a checksum of all of its bytes is named on stderr, and the exit status is 1.
+
 If the name of an object contains braces, it is printed as a pattern that matches only this object. A name that contains
 a line feed is printed only with -0 or --json. A URL without any shard is an error.
 
@@ -21,6 +26,9 @@ Examples:
     tarls -l data 'gs://bucket/val-*.tgz'
   Save a short list of a large data set:
     tarls --brace s3://bucket/photos > photos.list
+  Compare a downloaded copy with the hub's checksums:
+    tarls --sums hf://datasets/org/set/ > sums.txt
+    tarcheck --check-sums sums.txt 'copy/*.tar'
   Split all shards of a bucket anew:
     tarls s3://bucket/train/ | tarcat -T - | tarsplit -s 1e9 -o train
 """
@@ -29,11 +37,12 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option, process
-from tartools.errors import StorageError, UsageError
+from tartools.errors import StorageError, UsageError, shown
 from tartools.formats import textwrite
 from tartools.samples.account import Account
 from tartools.storage.expand import with_lists
@@ -42,6 +51,8 @@ from tartools.storage.names import folded, is_literal, quoted
 from tartools.storage.objects.contract import ListedObject
 from tartools.storage.url import Url
 from tartools.tar import compression
+
+NO_CHECKSUM = "the store keeps no checksum of all of its bytes; download it, and use sha256sum"
 
 
 class Prefixes(cli.Group):
@@ -66,19 +77,20 @@ class Prefixes(cli.Group):
 
 
 class Form(cli.Group):
-    """Options for the listing: every (all objects, not only shards), and its format: long, json or brace."""
+    """Options for the listing: every (all objects, not only shards), and its format: long, json, brace or sums."""
 
     every: Annotated[bool, Option("--all", "List every object, not only shards.")] = False
     long: Annotated[bool, Option("-l --long", "Print size and time before each name.")] = False
     json: Annotated[bool, Option("--json", "Print one JSON object per line.")] = False
     brace: Annotated[bool, Option("--brace", "Print numbered names as one pattern: a-{00..12}.tar.")] = False
+    sums: Annotated[bool, Option("--sums", "Print the checksum that the store keeps of each shard.")] = False
 
 
 @cli.command(__doc__)
 def tarls(account: Account, prefixes: Prefixes, form: Form) -> None:
     """Print the shards at each of *prefixes*, one per line, in the format *form*. Raises: UsageError; StorageError."""
-    if form.long + form.json + form.brace > 1:
-        raise UsageError("--long, --json and --brace exclude each other")
+    if form.long + form.json + form.brace + form.sums > 1:
+        raise UsageError("--long, --json, --brace and --sums exclude each other")
     urls = with_lists(prefixes.urls or [], prefixes.files_from or [], prefixes.end, prefixes.allow_pipe) or [""]
     entries = (entry for url in urls for entry in shards_at(url, form.every, account))
     with storage.writing("-") as sink:
@@ -113,18 +125,40 @@ def written_entries(entries: Iterator[ListedObject], form: Form, end: str, accou
 
     With --brace a line may stand for several entries. A name that contains *end* is omitted, except with --json.
     """
+    if form.sums:
+        yield from (line + end for line in checksum_lines(entries, account))
+        return
     if form.json:
-        for url, size, modified, _ in entries:
+        for url, size, modified, *_ in entries:
             yield json.dumps({"url": url, "size": size, "modified": moment(modified)}) + end
         return
     one_line_entries = (entry for entry in entries if is_one_line(entry.url, end, account))
     if form.long:
-        for url, size, modified, _ in one_line_entries:
+        for url, size, modified, *_ in one_line_entries:
             yield f"{'-' if size is None else size:>15}  {moment(modified) or '-':20}  {url}{end}"
         return
     urls = (quoted(entry.url) for entry in one_line_entries)
     for text in folded(urls, is_literal) if form.brace else urls:
         yield text + end
+
+
+def checksum_lines(entries: Iterator[ListedObject], account: Account) -> Iterator[str]:
+    """Yield the line of each of *entries* in a list of checksums, in order; report an entry without a checksum.
+
+    Requests to stores are concurrent. Raises: StorageError.
+    """
+    from tartools.storage.checksums import checksum_line
+    from tartools.storage.objects import requests_at_once
+    from tartools.storage.objects.storedsums import stored_checksum
+    from tartools.storage.pool import Threads, windowed
+
+    with closing(windowed(entries, Threads(requests_at_once(), stored_checksum), requests_at_once())) as checksums:
+        for entry, checksum_of in checksums:
+            checksum = checksum_of()
+            if checksum is None:
+                account.omit(f"{shown(entry.url)}: {NO_CHECKSUM}")
+            else:
+                yield checksum_line(entry.url, checksum)
 
 
 def is_one_line(url: str, end: str, account: Account) -> bool:

@@ -106,7 +106,7 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wa
     storage.check_output(output.url, output.force, urls)
     reading = Reading(source.strictness, tmpdir=wanted.tmpdir, sources=len(groups))
     run = DataSet(urls, account, reading, cli.workers(0)).to(
-        [output.url], output.force, output.gzip, {"--rekey": wanted.rekey}
+        [output.url], output.force, output.gzip, {"--rekey": wanted.rekey}, output.checksums
     )
 
     def begin(size: int | None) -> None:

@@ -122,7 +122,9 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, sorting: S
     urls = source.urls()
     storage.check_output(output.url, output.force, urls)
     reading = Reading(source.strictness, tmpdir=sorting.tmpdir)
-    run = DataSet(urls, account, reading, cli.workers(0)).to([output.url], output.force, output.gzip)
+    run = DataSet(urls, account, reading, cli.workers(0)).to(
+        [output.url], output.force, output.gzip, sums=output.checksums
+    )
     run.sort(CommandSorter(order, urls, account, reading, sorting.memory))
 
 

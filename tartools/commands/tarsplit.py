@@ -44,6 +44,9 @@ may be up to 1,000 values, because all their outputs are open at once; each obje
 memory. A value that can't be a file name is an error that names the sample: one that is empty, has a slash or control
 characters, is .. or longer than 200 bytes, or differs from another one only in case or blanks.
 
+--sums lists the SHA-256 of all shards, computed while they are written, with names relative to the folder of the list:
+sha256sum -c reads it there. It appears after the last shard, so not after a failure.
+
 With parts, -n, -s, --shards, --start and --post apply to each part. OUTPUT may be a name without a number, such as
 {part}.tar; then each part is one shard. The last shards of all parts appear when all samples have been read. --force
 removes only old shards of the parts; those of values that are not in the input stay. -v prints the numbers of samples
@@ -72,6 +75,9 @@ Examples:
     tarsplit -n 10000 -o train-%06d.tar big.tar
   Spread all samples evenly over 16 compressed shards:
     tarsplit --shards 16 -o 'part-{shard:02d}.tgz' 'train-*.tar'
+  List the checksums of the shards, and compare:
+    tarsplit -o out/train --sums out/SHA256SUMS all.tar
+    (cd out && sha256sum -c SHA256SUMS)
   Upload each shard when it is complete, and remove the local file:
     tarsplit -o /tmp/train --post 'gsutil cp {} gs://bucket/' --remove big.tar
 """
@@ -129,7 +135,7 @@ class Partition(cli.Group):
     by: Annotated[str | None, Option("--by FIELD", "Make a part for each value of this field.")] = None
 
 
-class ShardOptions(cli.Group):
+class ShardOptions(cli.ShardOutputs):
     """Options for the size of shards, and for a command for each of them.
 
     Attributes:
@@ -141,6 +147,7 @@ class ShardOptions(cli.Group):
       remove: remove it after that.
       force: replace existing shards.
       gzip: compress them.
+      sums: list of their checksums.
       tmpdir: folder of temporary files.
     """
 
@@ -168,6 +175,7 @@ class ShardOptions(cli.Group):
     remove: Annotated[bool, Option("--remove", "Remove each shard after its --post has succeeded.")] = False
     force: cli.Force = False
     gzip: cli.Gzip = False
+    sums: cli.Sums = None
     tmpdir: cli.TmpDir = None
 
 
@@ -207,7 +215,7 @@ def tarsplit(
         shards = PartShards(outputs, part_names, data.urls, account)
         if by is not None:
             allow_open_files(MAX_PART_VALUES + RESERVED_OPEN_FILES)
-        run = data.to([example], shard_options.force, shard_options.gzip)
+        run = data.to([example], shard_options.force, shard_options.gzip, sums=shard_options.checksums)
         labelled = label_samples(
             run, partition.parts or (), column, group, names.check, shards.spread if shard_options.even else None
         )

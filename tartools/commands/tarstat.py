@@ -78,6 +78,7 @@ from tartools.show import sections, statreport
 from tartools.show.statreport import facts_of
 from tartools.stages.statistics import FieldKinds, classes_in, columns_of_tables, summarize
 from tartools.stages.summary import MAX_REMEMBERED_KEYS, Summary
+from tartools.storage.split import archive_of
 from tartools.tables.schema import is_table
 from tartools.tar.groups import Need
 
@@ -128,8 +129,10 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
         account.warn(hint)
     if columns:
         account.unpacked = summary.stored
+    # samples of an archive that was split have its name
+    names = [archive if (archive := archive_of(url)) in summary.shards else url for url in urls]
     print_facts(
-        facts_of(summary, shards_of(urls, summary.shards), account.unpacked, account.torn), looks.json, statreport
+        facts_of(summary, shards_of(names, summary.shards), account.unpacked, account.torn), looks.json, statreport
     )
 
 

@@ -21,6 +21,7 @@ from tartools.shards.numbering import check_numbered, existing_shards, parse_num
 from tartools.shards.reading import Reading, Strictness, closing_upstream, read_batches
 from tartools.shards.series import Limits, Series
 from tartools.shards.writing import Destination, SampleWriter, check_shard_name, codec_for
+from tartools.storage.checksums import ListedSums, OutputSums
 from tartools.storage.expand import expand
 from tartools.storage.outputs import ClosedByBlock, Pending
 from tartools.storage.url import Name, name_of, names_of
@@ -33,7 +34,9 @@ _processes = [object()]  # the last one stands for this process; os.getpid for e
 os.register_at_fork(after_in_child=lambda: _processes.append(object()))
 
 
-def read(urls: Name | Iterable[Name], *, lax: bool = False, skip_special: bool = False) -> Iterator[Sample]:
+def read(
+    urls: Name | Iterable[Name], *, lax: bool = False, skip_special: bool = False, check_sums: Name | None = None
+) -> Iterator[Sample]:
     """Return an iterator over the samples of one or many shards.
 
         for sample in tartools.read("train-{000..147}.tar"):
@@ -48,10 +51,26 @@ def read(urls: Name | Iterable[Name], *, lax: bool = False, skip_special: bool =
     keeps its buffer: keep `sample.own()` instead.
     Raises StorageError and TarFormatError, with URL and byte offset, after the samples before the damage. Members
     without data (links) become warnings, unless *skip_special*; *lax* accepts a shard without an end-of-archive block.
+    *check_sums*: a list of checksums, as sha256sum writes it, that has all shards: StorageError is raised after the
+    samples of one that is not as listed.
     """
     patterns = names_of(urls)
     expanded = expand(patterns) if patterns else []
-    return _in_one_process(read_batches(expanded, Account(), Reading(Strictness(lax, skip_special))))
+    reading = Reading(Strictness(lax, skip_special))
+    if check_sums is None:
+        return _in_one_process(read_batches(expanded, Account(), reading))
+    sums = ListedSums(name_of(check_sums))
+    sums.require(expanded)
+    return _in_one_process(_compared(read_batches(expanded, Account(), reading._replace(sums=sums)), sums))
+
+
+def _compared(batches: Iterator[Batch], sums: ListedSums) -> Iterator[Batch]:
+    """Yield *batches*; raise ChecksumError after those of the first shard that is not as listed in *sums*."""
+    with closing_upstream(batches):
+        for batch in batches:
+            sums.check()
+            yield batch
+        sums.check()
 
 
 def _in_one_process(batches: Iterator[Batch]) -> Iterator[Sample]:
@@ -73,18 +92,24 @@ def _in_one_process(batches: Iterator[Batch]) -> Iterator[Sample]:
 
 
 def write(
-    samples: Iterable[Sample | Mapping[str, Value]], url: Name, *, force: bool = False, gzip: bool = False
+    samples: Iterable[Sample | Mapping[str, Value]],
+    url: Name,
+    *,
+    force: bool = False,
+    gzip: bool = False,
+    sums: Name | None = None,
 ) -> None:
     """Write *samples*, which were read or are mappings of `__key__` and fields to values, to the shard *url*.
 
-    It appears when it is complete; after an error it does not. `force`: replace an existing file; `gzip`: compress it.
-    A value is bytes, text, a number, or what the suffix of its field can hold: see `TarWriter.write`.
-    Raises: StorageError if *url* exists (unless *force*) or can't be written; TypeError for a value that can't be
-    encoded; SampleError for a key or field that would not read back, or the key of the sample before.
+    It appears when it is complete; after an error it does not. `force`: replace existing files; `gzip`: compress it;
+    `sums`: file for its SHA-256, as sha256sum writes it. A value is bytes, text, a number, or what the suffix of its
+    field can hold: see `TarWriter.write`.
+    Raises: StorageError if *url* or *sums* exists (unless *force*) or can't be written; TypeError for a value that
+    can't be encoded; SampleError for a key or field that would not read back, or the key of the sample before.
 
         tartools.write((s for s in tartools.read("a.tar") if s["cls"] == b"3"), "threes.tar")
     """
-    with TarWriter(url, force=force, gzip=gzip) as writer:
+    with TarWriter(url, force=force, gzip=gzip, sums=sums) as writer:
         for sample in samples:
             writer.write(sample)
 
@@ -121,11 +146,14 @@ def open(url: Name, mode: str = "rb", *, force: bool = False) -> io.BufferedRead
 class _Writing(ClosedByBlock):
     """The base of `TarWriter` and `ShardWriter`: one output, for several threads, of the process that opened it.
 
-    `url`: for messages. `begin()`: called at once; returns the object that writes samples, commits and aborts.
+    `url`: for messages. `begin()`: called at once; returns the object that writes samples, commits and aborts. `sums`:
+    the list of checksums, which is written after the commit.
     """
 
-    def __init__(self, url: str, begin: Callable[[], SampleWriter | _Numbered]) -> None:
+    def __init__(self, url: str, begin: Callable[[], SampleWriter | _Numbered], sums: OutputSums | None = None) -> None:
         from threading import RLock  # not needed to read
+
+        self._sums = sums
 
         self._url = url
         self._lock = RLock()  # a signal handler may close what the same thread writes
@@ -163,6 +191,8 @@ class _Writing(ClosedByBlock):
                 self._pending.abort()
                 raise StorageError("closed while a thread was writing a sample, so it is dropped", url=self._url)
             self._pending.commit()
+            if self._sums is not None:
+                self._sums.write()
 
     def abort(self) -> None:
         """Drop outputs that have not appeared under their names. After `close`, or in another process, none is dropped.
@@ -189,13 +219,25 @@ class TarWriter(_Writing):
     Several threads may write: each sample is written whole, in the order of the calls. A writer belongs to the process
     that opened it: in another process, such as a fork, `write` and `close` raise RuntimeError, and nothing is written.
 
-    Raises StorageError if *url* exists (unless *force*) or can't be written.
+    *sums*: file for the SHA-256 of the shard, as sha256sum writes it.
+
+    Raises StorageError if *url* or *sums* exists (unless *force*) or can't be written.
     """
 
-    def __init__(self, url: Name, *, force: bool = False, gzip: bool = False) -> None:
+    def __init__(self, url: Name, *, force: bool = False, gzip: bool = False, sums: Name | None = None) -> None:
         url = name_of(url)
         storage.check_output(url, force, ())  # otherwise a store would only report it at the end
-        super().__init__(url, lambda: SampleWriter(Destination(url, force, gzip)))
+        listed = _output_sums(sums, force)
+        super().__init__(url, lambda: SampleWriter(Destination(url, force, gzip, sums=listed)), listed)
+
+
+def _output_sums(url: Name | None, force: bool) -> OutputSums | None:
+    """Return the list of checksums to write to *url*, which may not exist unless *force*; None for None."""
+    if url is None:
+        return None
+    sums = OutputSums(name_of(url), force)
+    sums.check()
+    return sums
 
 
 class ShardWriter(_Writing):
@@ -211,7 +253,8 @@ class ShardWriter(_Writing):
 
     Each shard appears under its name when it is complete and on the disk, while later ones are written, and all have
     appeared after `close`, or when the `with` block has ended normally. After anything else those that have appeared
-    stay, and are in *shards*, and the others leave nothing. Without samples there are no shards.
+    stay, and are in *shards*, and the others leave nothing. Without samples there are no shards. *sums*: file for the
+    SHA-256 of all shards, as sha256sum writes it, which appears after the last of them.
 
     Holds: what `TarWriter` holds; of local shards, up to four that wait for the disk are open.
     Raises StorageError if a shard of such a name exists. *force* replaces them, and removes at the end what has a
@@ -226,6 +269,7 @@ class ShardWriter(_Writing):
         *,
         force: bool = False,
         gzip: bool = False,
+        sums: Name | None = None,
     ) -> None:
         pattern = name_of(pattern)
         size = byte_size(max_size) if isinstance(max_size, str) else max_size
@@ -244,8 +288,12 @@ class ShardWriter(_Writing):
                 replace_set(names, range(len(shards)), None, old, account)
 
         limits = Limits(lambda _: max_count, size)
-        begin = partial(_Numbered, lambda k: Destination(names.name(k), force, gzip), limits, shards, remove_old)
-        super().__init__(pattern, begin)
+        listed = _output_sums(sums, force)
+
+        def shard(k: int) -> Destination:
+            return Destination(names.name(k), force, gzip, sums=listed)
+
+        super().__init__(pattern, partial(_Numbered, shard, limits, shards, remove_old), listed)
 
 
 class _Numbered:

@@ -45,6 +45,7 @@ from tartools.tar.groups import Need
 if TYPE_CHECKING:
     from tartools.shards.series import PartShards
     from tartools.shards.workers import ShardTask, Tasks, Work
+    from tartools.storage.checksums import OutputSums
     from tartools.tables.inputs import RowInputs
 
 Item = TypeVar("Item")  # a sample, or the number of the row that lists it
@@ -73,11 +74,15 @@ class PassInputs(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """The outputs *urls* of a pass, None for one not wanted. *force* replaces files, *gzip* compresses shards."""
+    """The outputs *urls* of a pass, None for one not wanted. *force* replaces files, *gzip* compresses shards.
+
+    `sums`: gets the checksum of each output once it has appeared; None: none is computed.
+    """
 
     urls: Sequence[str | None]
     force: bool
     gzip: bool
+    sums: "OutputSums | None" = None
 
 
 class ItemSource(NamedTuple):
@@ -370,7 +375,7 @@ class SamplePass(Pass[Sample]):
 
     def destination(self, url: str) -> Destination:
         """Return the sink that writes samples to the shard *url*. Nothing is opened yet."""
-        return Destination(url, self._outputs.force, self._outputs.gzip)
+        return Destination(url, self._outputs.force, self._outputs.gzip, sums=self._outputs.sums)
 
     def copy(self) -> None:
         """Write all samples, in order, to the only output; count them as read and written."""

@@ -13,7 +13,16 @@ from queue import SimpleQueue
 from tartools.errors import TarFormatError
 from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.batch import Batch
-from tartools.shards.reading import Found, Reading, ShardStream, batches_of, first_keys, read_parts, shard_batches
+from tartools.shards.reading import (
+    Found,
+    Reading,
+    ShardStream,
+    batches_of,
+    explain_damage,
+    first_keys,
+    read_parts,
+    shard_batches,
+)
 from tartools.storage.pool import Threads
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import Input, chunks
@@ -46,7 +55,7 @@ def read_ahead(
             while not ahead or (len(busy) < max_shards and len(ahead) < max_shards):
                 if (url := next(waiting, None)) is None:
                     break
-                ahead.append(ShardAhead(url, account, memory, reading.tmpdir))
+                ahead.append(ShardAhead(url, account, memory, reading))
                 busy.append(ahead[-1])
             if not ahead:
                 return
@@ -81,15 +90,19 @@ def as_they_come(urls: Sequence[str], account: Account, reading: Reading, window
             return
         failure = None
         try:
-            with closing(ShardStream(urls[number], account)) as stream:
+            with closing(ShardStream(urls[number], account, sums=reading.sums)) as stream:
                 streams[number] = stream
                 if unwanted.is_set():  # it was opened too late to be cancelled below
                     stream.cancel()
-                for part in read_parts(urls[number], stream, reading):
-                    room.acquire()
-                    if unwanted.is_set():
-                        break
-                    item.put((number, part))
+                try:
+                    for part in read_parts(urls[number], stream, reading):
+                        room.acquire()
+                        if unwanted.is_set():
+                            break
+                        item.put((number, part))
+                except TarFormatError as error:
+                    explain_damage(error, urls[number], stream)
+                    raise
         except BaseException as error:
             failure = error
         streams.pop(number, None)
@@ -125,16 +138,17 @@ def as_they_come(urls: Sequence[str], account: Account, reading: Reading, window
 class ShardAhead(Input):
     """The shard *url*, read by a thread that starts at once. The consumer reads the bytes of the tar, decompressed.
 
-    `memory`: bytes held until the consumer comes; further ones go to an unlinked file in *folder*. A plain file or a
-    table is only opened, and left to the consumer.
+    `memory`: bytes held until the consumer comes; further ones go to an unlinked file in `reading.tmpdir`. A plain file
+    or a table is only opened, and left to the consumer. `reading.sums`: the checksums to compare.
     `busy`: True until it is closed, or found to be a plain file or a table, which no thread reads.
     """
 
-    def __init__(self, url: str, account: Account, memory: int, folder: str | None) -> None:
+    def __init__(self, url: str, account: Account, memory: int, reading: Reading) -> None:
         self.url = url
+        self._sums = reading.sums
         self.busy = True  # until it is closed, or found to be what no thread needs to read
         self._account = account
-        self._buffer = SpillBuffer(memory, folder)
+        self._buffer = SpillBuffer(memory, reading.tmpdir)
         self._changed = threading.Condition()
         self._stream: ShardStream | None = None  # once it is open
         self._failure: BaseException | None = None
@@ -165,6 +179,14 @@ class ShardAhead(Input):
             self._changed.notify_all()
             return count
 
+    def name_part(self, error: TarFormatError) -> None:
+        """Add to the message of *error* the part in which it is, if the archive was split, and is not compressed.
+
+        The thread has read ahead, so that of compressed data the part is not known, unless decompression fails.
+        """
+        if self._stream is not None and not self._stream.compressed:
+            self._stream.name_part(error)
+
     def cancel(self) -> bool:
         """Ask the thread to end; return True if it will end soon, False if its read can't be interrupted."""
         with self._changed:
@@ -183,7 +205,7 @@ class ShardAhead(Input):
 
     def _run(self) -> None:
         try:
-            stream = ShardStream(self.url, self._account)
+            stream = ShardStream(self.url, self._account, sums=self._sums)
             with self._changed:
                 self._stream = stream
                 unwanted = self._unwanted

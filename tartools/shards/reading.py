@@ -14,7 +14,7 @@ from tartools.errors import StorageError, TarFormatError, TarToolsError, is_comm
 from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample
-from tartools.storage.names import split_part_advice
+from tartools.storage.split import SplitInput, archive_of, split_part_advice
 from tartools.storage.streams import Input, Stream, check_input_file, skip
 from tartools.tables import schema
 from tartools.tar import ContiguousGroups, Need, Parsed, ScatteredGroup, Special
@@ -23,6 +23,7 @@ from tartools.tar.groups import FOREIGN_PREFIX, MACOS_METADATA
 
 if TYPE_CHECKING:
     from tartools.shards.forks import ForkedStream
+    from tartools.storage.checksums import HashedInput, ListedSums
 
 COMPRESSED_HINT = "is compressed, so it can't be read in parts; tarcat a.tgz -o a.tar unpacks a shard"
 Item = TypeVar("Item")
@@ -64,6 +65,7 @@ class Reading(NamedTuple):
     `policy`: how the caller handles unusual shards.
     `sources`: number of data sets read at once; each keeps so many times fewer files open, and reads less ahead.
     `alike`: samples with the same fields may come as `UniformGroups`: arrays in place of members.
+    `sums`: the checksums with which the stored bytes of shards are compared; each shard is read from end to end then.
     """
 
     strictness: Strictness = Strictness()
@@ -73,6 +75,7 @@ class Reading(NamedTuple):
     policy: ShardPolicy = ShardPolicy()
     sources: int = 1
     alike: bool = False
+    sums: "ListedSums | None" = None
 
     def only(self, need: Need, columns: Sequence[str] | None = None) -> "Reading":
         """Return a copy with another *need*, and with other *columns* if they are given."""
@@ -183,7 +186,7 @@ def shard_batches(
     `first`: detector that gets the keys of the first samples; None: a new one, which warns of keys that return later.
     Raises: TarFormatError with advice; StorageError, also if the file has changed, or is compressed against the policy.
     """
-    with closing(stream or ShardStream(url, account)) as opened:
+    with closing(stream or ShardStream(url, account, sums=reading.sums)) as opened:
         try:
             for batch in batches_of(read_parts(url, opened, reading, begin, until), url, account, reading, first):
                 if reading.policy.reject_compressed and isinstance(opened, ShardStream) and opened.compressed:
@@ -191,11 +194,21 @@ def shard_batches(
                 yield batch
         except TarFormatError as error:
             account.check()  # what looks like damage may be two versions of a file
-            if advice := split_part_advice(url):
-                error.message = f"{error.message} ({advice})"
+            explain_damage(error, url, opened)
             raise
     if until is None:
         account.shards_done += 1
+
+
+def explain_damage(error: TarFormatError, url: str, stream: Input) -> None:
+    """Add to the message of *error*, of reading *stream*, the bytes of *url*: the part of an archive that was split.
+
+    For a part that was named alone: advice to name all parts.
+    """
+    if name_part := getattr(stream, "name_part", None):
+        name_part(error)
+    if advice := split_part_advice(url):
+        error.message = f"{error.message} ({advice})"
 
 
 def _require_samples_only(url: str, reading: Reading) -> None:
@@ -211,6 +224,8 @@ def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until:
     *until*: the bytes of a plain file from which and up to which it is read.
     """
     if isinstance(stream, ShardStream) and stream.is_table():
+        if reading.sums is not None:
+            raise StorageError("checksums of a table's shards are not compared; name the shards themselves", url=url)
         from tartools.storage.scratch import copied  # of most inputs none is made
 
         table = TableFound(None if storage.is_seekable(url) else copied(stream))
@@ -255,12 +270,13 @@ def batches_of(
     *first*: detects repeated keys of these samples; None: a new detector, which warns of them in *account*.
     """
     first = first or first_keys(url, account, reading)
+    shard = archive_of(url)
     after_end = False
     for part in parts:
         if isinstance(part, (ContiguousGroups, ScatteredGroup)):
             if after_end:
                 _require_samples_only(url, reading)
-            batch = Batch(part, url)
+            batch = Batch(part, shard)
             if first.left:
                 first.add(batch.keys)
             yield batch
@@ -300,7 +316,8 @@ def _report(special: Special, url: str, account: Account, reading: Reading) -> N
 class ShardStream:
     """The tar stream of the shard *url*, decompressed. The only place that counts the bytes read, in *account*.
 
-    `opened`: an open input to read in place of *url*. In a command, a forked process decompresses the shard once that
+    `opened`: an open input to read in place of *url*. `sums`: the list with which its checksum is compared, once it has
+    been read to its end. In a command, a forked process decompresses the shard once that
     pays. Until it is closed, *account* watches that a file does not change.
     `compressed`: True once a compression was found. `file`, `start`: the open plain file of an uncompressed shard, and
     the byte in it where the stream begins; `file` is None for other inputs.
@@ -310,8 +327,18 @@ class ShardStream:
 
     compressed = False  # as far as something was read
 
-    def __init__(self, url: str, account: Account, opened: Input | None = None) -> None:
+    def __init__(
+        self, url: str, account: Account, opened: Input | None = None, sums: "ListedSums | None" = None
+    ) -> None:
         self._input: Input | None = opened or storage.open_read(url)
+        self._parts = self._input if isinstance(self._input, SplitInput) else None
+        self._sums = sums
+        self._hashed: HashedInput | None = None
+        if sums is not None and self._parts is not None:
+            self._parts.compare_with(sums)
+        elif sums is not None:
+            self._hashed = sums.hashed(url, self._input)
+            self._input = self._hashed or self._input
         self._stored: StoredBytes | None = StoredBytes(self._input)
         self._url = url
         self._account = account
@@ -370,10 +397,32 @@ class ShardStream:
 
         Raises: StorageError if the input can't be read; TarFormatError if its compressed data are damaged.
         """
-        count = (self._stream or self._opened()).readinto(view)
+        try:
+            count = (self._stream or self._opened()).readinto(view)
+        except TarFormatError as error:  # of compressed data: its byte is one of the stored bytes
+            self.name_part(error, error.offset)
+            raise
         self._count(count)
         self._ended = not count
+        if self._ended and self._sums is not None and self._hashed is not None:
+            self._hashed.drain()
+            self._sums.compare(self._url, self._hashed.checksum)
         return count
+
+    def name_part(self, error: TarFormatError, offset: int | None = None) -> None:
+        """Add to the message of *error*, of reading this shard, the part in which it is, if the archive was split.
+
+        *offset*: the stored byte; by default that of the error, or for compressed data the last one that was read. Only
+        the first call adds something.
+        """
+        if self._parts is not None:
+            place = self._parts.describe(error.offset if offset is None and not self.compressed else offset)
+            error.message = f"{error.message} ({place})"
+            self._parts = None
+
+    def part_place(self, byte: int) -> str:
+        """Return a phrase with the part that has *byte* of the tar; "" unless the archive was split and is plain."""
+        return "" if self._parts is None or self.compressed else self._parts.describe(byte)
 
     def check(self) -> None:
         """Raise StorageError if the shard is a file that has changed since it was opened, and before it was closed."""

@@ -64,8 +64,8 @@ class RowPass(Pass[int]):
     def destination(self, url: str) -> Destination:
         """Return the sink that writes rows to the table *url*, or the samples that they list to the shard *url*."""
         if is_table_name(url):
-            return shardrows.table_destination(url, self._outputs.force, self.rows)
-        return Destination(url, self._outputs.force, self._outputs.gzip, self._shard_writer)
+            return shardrows.table_destination(url, self._outputs.force, self.rows, self._outputs.sums)
+        return Destination(url, self._outputs.force, self._outputs.gzip, self._shard_writer, self._outputs.sums)
 
     def _shard_writer(self, destination: Destination) -> SampleWriter:
         reading = self.reading.only(Need.PLACES)

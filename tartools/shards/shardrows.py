@@ -21,6 +21,7 @@ from tartools.shards.reading import Reading, ShardPolicy, check_shards
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather, outputs
 from tartools.shards.writing import Destination, SampleWriter, write_batches
 from tartools.storage.checks import Probe, check_unchanged, probe_all
+from tartools.storage.checksums import OutputSums
 from tartools.storage.url import Url
 from tartools.tables import rows, schema, source
 from tartools.tables.catalog import ShardCatalog
@@ -49,12 +50,14 @@ class Indexing(NamedTuple):
     facts: TableFacts = TableFacts(())
 
 
-def table_destination(url: str, force: bool, inputs: Callable[[], TableContent]) -> Destination:
+def table_destination(
+    url: str, force: bool, inputs: Callable[[], TableContent], sums: OutputSums | None = None
+) -> Destination:
     """Return the table *url* as a sink of rows. `inputs()`, called when writing begins, knows their schema and shards.
 
-    `force`: replace an existing file.
+    `force`: replace an existing file. `sums`: gets the checksum of the table once it has appeared.
     """
-    return Destination(url, force, begin=lambda _: TableWriter(url, force, inputs()))
+    return Destination(url, force, begin=lambda _: TableWriter(url, force, inputs(), sums))
 
 
 class RowWriter(SampleWriter):

@@ -140,7 +140,7 @@ def gather(
     if max_workers > 1 and urls and (storage.plain_size(urls[0]) or 0) > LARGE_FILE_BYTES:
         _import_numpy(urls[0])
     max_workers = min(max_workers, MAX_FORKS - 1)  # one more waits to be gathered
-    plans = plan_tasks(urls, size, max_workers, remote=remote, plain=plain)
+    plans = plan_tasks(urls, size, max_workers, remote=remote, plain=plain, uncut=reading.sums is not None)
     return _Gathering(urls, account, reading, work, max_workers, share_memory=remote and len(urls) > 1).run(plans)
 
 
@@ -176,28 +176,28 @@ def _import_numpy(url: str) -> None:
 
 
 def plan_tasks(
-    urls: Sequence[str], total_size: int | None, max_workers: int, *, remote: bool, plain: bool
+    urls: Sequence[str], total_size: int | None, max_workers: int, *, remote: bool, plain: bool, uncut: bool = False
 ) -> Iterator[TaskPlan]:
     """Yield the plans of the tasks that together read *urls*, in order.
 
     `total_size`: bytes of all inputs, None if unknown. There is a single task, for this process, if the input is known
     to be smaller than 64 MiB, *max_workers* is below 2, or no process can be forked. *remote*: workers may read remote
-    shards. *plain*: they do not read compressed ones.
+    shards. *plain*: they do not read compressed ones. *uncut*: large files are not cut up.
     """
     if max_workers < 2 or not can_fork() or (total_size is not None and total_size < 2 * PART_BYTES):
         yield TaskPlan(0, [ShardPart(number, url) for number, url in enumerate(urls)], False)
         return
-    shares = _share_out(urls, max_workers, remote=remote, plain=plain)
+    shares = _share_out(urls, max_workers, remote=remote, plain=plain, uncut=uncut)
     yield from (TaskPlan(number, parts, forkable) for number, (parts, forkable) in enumerate(shares))
 
 
 def _share_out(
-    urls: Sequence[str], max_workers: int, *, remote: bool, plain: bool
+    urls: Sequence[str], max_workers: int, *, remote: bool, plain: bool, uncut: bool
 ) -> Iterator[tuple[list[ShardPart], bool]]:
     """Yield (parts, forkable) for each task, in order: its parts, and True if a worker may do it.
 
-    Large files are cut up, small shards put together up to 32 MiB. *max_workers*: remote shards are put together for so
-    many. *remote*: workers may read remote shards. *plain*: they do not read compressed ones.
+    Large files are cut up, unless *uncut*; small shards are put together up to 32 MiB. *max_workers*: remote shards are
+    put together for so many. *remote*: workers may read remote shards. *plain*: they do not read compressed ones.
     """
     remote_size = -(
         -PART_BYTES // min(MAX_REMOTE_SHARDS, -(-len(urls) // max_workers))
@@ -218,6 +218,8 @@ def _share_out(
             small, small_bytes = [], 0
         if size is None:
             yield [ShardPart(number, url)], False
+        elif size > PART_BYTES and uncut:
+            yield [ShardPart(number, url)], True
         elif size > PART_BYTES:
             yield from cut_up(number, url, part_size if size > LARGE_FILE_BYTES else PART_BYTES)
     if small:
@@ -227,8 +229,7 @@ def _share_out(
 def cut_up(number: int, url: str, part_size: int) -> Iterator[tuple[list[ShardPart], bool]]:
     """Yield (parts, forkable) for each task that reads the large local file *url*, input *number*: one part each.
 
-    Each part has *part_size* bytes or more. A file that is compressed or a table, or no regular file, is one part that
-    no worker may read.
+    Parts have *part_size* bytes or more. A compressed file, a table, or no regular file is one part, for no worker.
     """
     with closing(storage.open_read(url)) as stream:
         file = stream.file
@@ -481,7 +482,7 @@ def read_part(
     none; StorageError if the file has changed since it was cut up; what reading raises.
     """
     _, url, begin, cut, version = part
-    stream = ShardStream(url, account)
+    stream = ShardStream(url, account, sums=reading.sums)
     last = b""
     if version is not None and (stream.file is None or FileVersion.of(stream.file) != version):
         stream.close()

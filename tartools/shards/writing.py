@@ -18,6 +18,7 @@ from tartools.tables.schema import PARQUET_SUFFIX, is_table_name
 from tartools.tar.compression import CODECS, Codec, CompressedSink, split_packed, split_suffix
 
 if TYPE_CHECKING:
+    from tartools.storage.checksums import OutputSums
     from tartools.tables.tablewriter import RowBatch, TableWriter
 
 NO_LIST = "a table can only refer to existing samples, but this would create new ones"
@@ -33,12 +34,14 @@ class Destination(NamedTuple):
     `url`: the shard or table. `force`: replace an existing file. `gzip`: compress with gzip, whatever the suffix of
     `url`.
     `begin(destination)`: opens it and returns its writer; by default that of a shard.
+    `sums`: gets the checksum of the output once it has appeared; None: no checksum is computed.
     """
 
     url: str
     force: bool = False
     gzip: bool = False
     begin: Callable[["Destination"], BatchWriter] | None = None
+    sums: "OutputSums | None" = None
 
     def writer(self) -> BatchWriter:
         """Open the output, and return the writer: `begin(self)`, or a `SampleWriter`.
@@ -63,9 +66,13 @@ class SampleWriter:
         check_shard_name(url)
         codec = codec_for(url, destination.gzip)
         compressor = codec.compressor() if codec else None
+        if destination.sums:
+            destination.sums.check_output(url)
         self.output = storage.open_write(url, destination.force)  # `storage.sync` takes it
-        self._compressed = CompressedSink(self.output.sink, compressor) if compressor else None
-        self._writer = tar.Writer(self._compressed or self.output.sink)
+        self._hashed = destination.sums.hashed(url, self.output.sink) if destination.sums else None
+        sink = self._hashed or self.output.sink
+        self._compressed = CompressedSink(sink, compressor) if compressor else None
+        self._writer = tar.Writer(self._compressed or sink)
         self._last = Sample(b"")
         self._broken = False  # a write failed halfway
         self._finished = False
@@ -137,6 +144,8 @@ class SampleWriter:
         if not self._finished:
             self.finish()
         self.output.commit()
+        if self._hashed:
+            self._hashed.record()
 
     def abort(self, *, flush: bool = True) -> None:
         """Drop the shard: no end of archive is written, and no file appears.

@@ -6,11 +6,12 @@ from contextlib import closing
 from typing import NamedTuple
 
 from tartools.errors import ChangedError, ExistsError, NotFoundError, StorageError, UsageError
+from tartools.schemes import SPLIT
 from tartools.storage import local
 from tartools.storage.names import numbers_in
 from tartools.storage.outputformats import SHARD_FORMAT, OutputFormat, check_format
 from tartools.storage.streams import FileVersion
-from tartools.storage.url import Url
+from tartools.storage.url import Url, parts_of
 
 NO_NAME = "the name of a file is empty (a variable of the shell may not be set)"
 CONNECT_SECONDS = 5.0  # seconds to connect to a server
@@ -34,6 +35,8 @@ def check_inputs(urls: Sequence[str]) -> int | None:
         size = None
         if url.is_local:
             size = local.check_readable(url)
+        elif url.scheme == SPLIT:
+            size = check_inputs(parts_of(url))
         else:
             _check_unread(url)
         total = None if total is None or size is None else total + size
@@ -72,6 +75,7 @@ def check_output(
     if not url:
         raise UsageError(NO_NAME)
     url = Url(url)
+    inputs = [part for name in inputs for part in parts_of(name)]
     if single and url.scheme != "pipe" and (numbers := numbers_in(url.name)):
         raise UsageError(f"one file is written here, and {numbers[0][0]} is for many: tarsplit writes those", url=url)
     url.module("write")
@@ -107,6 +111,8 @@ def is_repeatable(url: str) -> bool:
     Raises: StorageError if it is a local file that does not exist.
     """
     url = Url(url)
+    if url.scheme == SPLIT:
+        return all(map(is_repeatable, parts_of(url)))
     return url.scheme not in ("-", "pipe") and (not url.is_local or local.check_readable(url) is not None)
 
 
@@ -206,6 +212,10 @@ def probe(url: str) -> Probe:
             raise StorageError("this is not a regular file, so it can't be read in parts", url=url)
         with open(local.path_of(url), "rb", buffering=0) as file:
             return Probe(str(FileVersion.of(file)), os.pread(file.fileno(), PROBE_BYTES, 0))
+    if url.scheme == SPLIT:
+        raise StorageError(
+            "a table can't list samples of an archive that was split; tarcat or tarsplit copies it", url=url
+        )
     if not url.is_stored or url.read_command:
         raise StorageError("this can't be read in parts; copy it to a file or an object", url=url)
     from tartools.storage.objects import object_at

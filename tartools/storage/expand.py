@@ -6,12 +6,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError
+from tartools.schemes import SPLIT
+from tartools.storage import split
 from tartools.storage.names import has_wildcards, is_literal, matches, unfolded
 from tartools.storage.url import Url
 
 
 def expand(
-    patterns: Sequence[str], lists: Sequence[str] = (), separator: str = "\n", trusted: bool = False
+    patterns: Sequence[str],
+    lists: Sequence[str] = (),
+    separator: str = "\n",
+    trusted: bool = False,
+    *,
+    join: bool = True,
+    on_fault: Callable[[StorageError], object] | None = None,
 ) -> list[Url]:
     """Return the URLs that *patterns*, and then the lines of the files *lists*, stand for.
 
@@ -19,16 +27,19 @@ def expand(
     wildcards expand in local names and in stores that have listings, unless a file or an object has literally this
     name. Order: as given; the matches of one wildcard pattern are sorted by bytes.
 
-    Raises: StorageError for a wildcard without a match, a list without a URL, a list that can't be read, and, unless
-    *trusted*, a list on a server that names a command, stdin, a local file or another server; UsageError if stdin is
-    named twice, or a URL holds credentials.
+    With *join*, parts of an archive that was split become one URL, at the place of the first: `split.join_split_parts`
+    says how; it calls *on_fault* for parts that are not whole.
+
+    Raises: StorageError for a wildcard without a match, a list without a URL, a list that can't be read, parts that are
+    not whole, and, unless *trusted*, a list on a server that names a command, stdin, a local file or another server;
+    UsageError if stdin is named twice, or a URL holds credentials.
     """
     if not patterns and not lists:
         return [Url("-")]
     urls = list(expand_each(with_lists(patterns, lists, separator, trusted)))
     if (*urls, *lists).count("-") > 1:  # a list on stdin that names stdin
         raise UsageError("stdin can be read only once")
-    return urls
+    return split.join_split_parts(urls, on_fault) if join else urls
 
 
 def with_lists(
@@ -93,6 +104,8 @@ def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
     a match; UsageError if a URL holds credentials.
     """
     for pattern in map(Url, patterns):
+        if pattern.scheme == SPLIT:
+            raise UsageError("name the parts of an archive themselves", url=pattern)
         literal = is_literal(pattern) or not any(c in pattern for c in "{*?[") or _is_object_with_braces(pattern)
         for url in map(_settled, [pattern] if literal else map(Url, unfolded(pattern))):
             if literal or not (url.is_local or url.is_listed) or not has_wildcards(url) or is_literal(url):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tartools.errors import StorageError
 from tartools.storage.local import path_of
-from tartools.storage.url import Url
+from tartools.storage.url import Url, unpinned
 
 _RANGE_NUMBER = r"([0-9]{1,99})"
 _WILDCARDS = "*?["
@@ -16,13 +16,6 @@ Part = Callable[[str], object] | None  # whether a name between two slashes matc
 PERCENT_PATTERN = r"(?<!%)%(0?)(\d*)d"
 _PADDED_FORMAT = r"%(0)([1-9])d"
 _BRACES = r"\{shard(?::(0?)(\d*)d?)?\}"
-# Names of split(1) and of others that cut a file: x.tar.gz.partaa, x.tar.gz-part-00, x.tar.001, x.tgz.aa
-_SPLIT_PART = (
-    r"(?i)"
-    r"(?P<archive>.*\.(?:tar|tgz)(?:\.(?:gz|bz2|xz|zst|lz4))?)"
-    r"(?P<mark>[._-]part[._-]?|[._-])(?P<part>\d{1,5}|a[a-z]{1,2}|[b-z][a-z])$"
-)
-_NO_PARTS = frozenset(("br", "gz", "lz", "md", "xz"))  # two letters that are a suffix of their own
 
 
 # ---- braces ----
@@ -241,21 +234,32 @@ def local_url(path: str) -> str:
     return path if Url(path).scheme == "" else f"./{path}"
 
 
-# ---- parts of a file that was split ----
+# ---- names in a table or list of shards ----
 
 
-def split_part_advice(url: str) -> str:
-    """Return advice on how to read a split archive if *url* is named like one part of it, else "".
+def folder_of(url: str) -> str:
+    """Return the directory or prefix of the file *url*, with its last slash; "" for stdin and commands.
 
-    >>> split_part_advice("https://host/x.tar.gz.partab?sig=1")
-    "this is part 'ab' of an archive that was split: cat x.tar.gz.part* | tarcat"
-    >>> split_part_advice("x-000001.tar"), split_part_advice("x.tar.gz")
-    ('', '')
+    >>> folder_of("s3://b/sets/train.parquet"), folder_of("train.parquet")
+    ('s3://b/sets/', '')
     """
-    base = re.split(r"[?#]", url, maxsplit=1)[0].rpartition("/")[2]
-    match = re.match(_SPLIT_PART, base)
-    if match is None or match["part"].lower() in _NO_PARTS:
-        return ""
-    return (
-        f"this is part {match['part']!r} of an archive that was split: cat {match['archive']}{match['mark']}* | tarcat"
-    )
+    name = "" if Url(url).scheme in ("-", "pipe") else Url(url).name
+    return name[: name.rfind("/") + 1]
+
+
+def relative_name(shard: str, folder: str) -> str:
+    """Return the name of *shard* for a table or list in *folder*: relative where both can be moved together.
+
+    >>> relative_name("s3://b/sets/a.tar", "s3://b/sets/"), relative_name("s3://b/a.tar", "sets/")
+    ('a.tar', 's3://b/a.tar')
+    """
+    inside = unpinned(shard).removeprefix(unpinned(folder))
+    if len(inside) < len(unpinned(shard)) and not os.path.isabs(inside):  # as behind two slashes
+        return inside
+    if not Url(shard).is_local or "://" in shard:
+        return shard
+    path = shard.removeprefix("file:")
+    if folder and not Url(folder).is_local:
+        return os.path.abspath(path)
+    inside = os.path.relpath(path, folder or ".")
+    return path if os.path.isabs(path) and inside.startswith("..") else inside

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 
 from tartools.errors import shown
+from tartools.schemes import SPLIT
 from tartools.storage.url import Url
 
 
@@ -52,6 +53,8 @@ def naming_error(name: str, file: str, kind: str, *, may_act: bool) -> str:
     'a list on a server may not name a command: pipe:cat …'
     """
     url = Url(name)
+    if url.scheme == SPLIT:
+        return f"a {kind} may not name an archive that was split as one"
     target = {"-": "stdin", "pipe": f"a command: {shown(name)}"}.get(url.scheme, "")
     if not is_from_server(file):
         return f"a {kind} may not name {target}" if target and not may_act else ""

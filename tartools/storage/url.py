@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
 from tartools.errors import StorageError, UsageError
-from tartools.schemes import PROVIDER, QUERY, SCHEMES, STORES_PACKAGE, Scheme, scheme_record
+from tartools.schemes import PROVIDER, QUERY, SCHEMES, SPLIT, SPLIT_PREFIX, STORES_PACKAGE, Scheme, scheme_record
 
 if TYPE_CHECKING:
     from tartools.storage.objects.contract import Object
@@ -21,6 +21,7 @@ _SCHEME = r"([A-Za-z][A-Za-z0-9+.-]*)://"  # patterns are compiled when they are
 _URL_WITH_CREDENTIALS = r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#@]*@"
 _NEEDLESS_USER = r"(?:https?|s3|gs|ais|aws|gcp)://[^/?#]*@"  # where nobody needs a name: it may be a token
 _PINNED_URL = r"\A(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/)"
+_SPLIT_ESCAPES = {",": "\x01", "{": "\x02", "}": "\x03"}  # in the query of a part
 _PROVIDER_SUFFIX = r"\?provider=(ais|aws|gcp|azure|oci|ht)\Z"
 
 
@@ -104,14 +105,14 @@ class Url(str):
 
         None if that is not set, and for plain paths, stdin and `pipe:` URLs.
         """
-        return os.environ.get(f"GOPEN_{self.scheme.upper()}") if self.scheme not in ("", "-", "pipe") else None
+        return os.environ.get(f"GOPEN_{self.scheme.upper()}") if self.scheme not in ("", "-", "pipe", SPLIT) else None
 
     def module(self, verb: str) -> str:
         """Return the name of the module of `storage` for this URL; *verb* ("read", "write") is for the message.
 
         Raises: StorageError if the scheme is unknown.
         """
-        if self.scheme in SCHEMES:
+        if self.scheme in SCHEMES or (self.scheme == SPLIT and verb == "read"):
             return self.record.module
         schemes = ", ".join(f"{name}:" for name in SCHEMES if name not in ("", "-"))
         raise StorageError(f"cannot {verb} {self.scheme}: URLs (supported are plain paths, {schemes})", url=self)
@@ -124,6 +125,28 @@ def unpinned(url: str) -> str:
     ('hf://datasets/org/set/a.tar', 'hf://datasets/org/set@dev/a.tar')
     """
     return re.sub(_PINNED_URL, r"\1", url) if url.startswith("hf:") else url
+
+
+def split_url(prefix: str, ends: Sequence[str]) -> Url:
+    """Return the URL of an archive that was split; its parts are *prefix* and one of *ends*, in their order."""
+    escaped = (re.sub("[,{}]", lambda found: _SPLIT_ESCAPES[found[0]], end) for end in ends)
+    return Url(f"{SPLIT_PREFIX}{prefix}{{{','.join(escaped)}}}")
+
+
+def parts_of(url: str) -> list[Url]:
+    """Return the URLs of the parts of *url*, if it is one of `split_url`, in order; [*url*] for any other URL.
+
+    >>> parts_of(split_url("https://h/x.tar.", ["001?a,b", "002"])), parts_of("a.tar")
+    (['https://h/x.tar.001?a,b', 'https://h/x.tar.002'], ['a.tar'])
+    """
+    if not url.startswith(SPLIT_PREFIX):
+        return [Url(url)]
+    characters = {escape: character for character, escape in _SPLIT_ESCAPES.items()}
+    prefix, _, ends = url.removeprefix(SPLIT_PREFIX).rpartition("{")
+    plain = (
+        re.sub("[\x01-\x03]", lambda found: characters[found[0]], end) for end in ends.removesuffix("}").split(",")
+    )
+    return [Url(prefix + end) for end in plain]
 
 
 def bucket_and_name(url: str) -> tuple[str, str]:
@@ -166,12 +189,14 @@ def names_of(names: Name | Iterable[Name]) -> list[str]:
 
 
 def _scheme_of(text: str) -> str:
-    """Return the scheme of *text*: "" for a plain path, "-" for stdin or stdout, else the word before the colon.
+    """Return the scheme of *text*: "" for a plain path, "-" for stdin or stdout, "split", or the word before the colon.
 
     Raises: UsageError for a URL with a password, or with a user name where that may be a token.
     """
     if text == "-":
         return "-"
+    if text.startswith(SPLIT_PREFIX):
+        return SPLIT
     if text.startswith((PIPE_PREFIX, FILE_PREFIX)):
         return text[:4]
     match = re.match(_SCHEME, text) if "://" in text else None

@@ -18,7 +18,9 @@ from typing import Any
 
 from tartools import storage
 from tartools.errors import StorageError, how_to_install
-from tartools.storage.url import Url, unpinned
+from tartools.storage.names import folder_of as folder_of  # noqa: PLC0414  # tables name their shards by it
+from tartools.storage.names import relative_name as relative_name  # noqa: PLC0414
+from tartools.storage.url import Url
 
 SHARD_COLUMN, VERSION_COLUMN, INDEX_COLUMN, KEY_COLUMN = "__shard__", "__version__", "__index__", "__key__"
 BEGIN_COLUMN, END_COLUMN, MEMBERS_COLUMN = "__begin__", "__end__", "__members__"
@@ -105,34 +107,6 @@ def as_bytes(column: Any) -> Any:
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         raise pa.ArrowTypeError("no text")
     return column.cast(pa.large_binary())
-
-
-def folder_of(url: str) -> str:
-    """Return the directory or prefix of the table *url*, with its last slash; "" for stdin and commands.
-
-    >>> folder_of("s3://b/sets/train.parquet"), folder_of("train.parquet")
-    ('s3://b/sets/', '')
-    """
-    name = "" if Url(url).scheme in ("-", "pipe") else Url(url).name
-    return name[: name.rfind("/") + 1]
-
-
-def relative_name(shard: str, folder: str) -> str:
-    """Return the name of *shard* in a table in *folder*: relative where both can be moved together.
-
-    >>> relative_name("s3://b/sets/a.tar", "s3://b/sets/"), relative_name("s3://b/a.tar", "sets/")
-    ('a.tar', 's3://b/a.tar')
-    """
-    inside = unpinned(shard).removeprefix(unpinned(folder))
-    if len(inside) < len(unpinned(shard)) and not os.path.isabs(inside):  # as behind two slashes
-        return inside
-    if not Url(shard).is_local or "://" in shard:
-        return shard
-    path = shard.removeprefix("file:")
-    if folder and not Url(folder).is_local:
-        return os.path.abspath(path)
-    inside = os.path.relpath(path, folder or ".")
-    return path if os.path.isabs(path) and inside.startswith("..") else inside
 
 
 def check_names(names: Iterable[str], folder: str) -> None:

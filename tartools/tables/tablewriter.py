@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from tartools import storage
 from tartools.samples.batch import Label
+from tartools.storage.checksums import OutputSums
 from tartools.storage.streams import Sink
 from tartools.tables import schema
 from tartools.tables.catalog import ShardCatalog
@@ -111,11 +112,12 @@ class TableWriter:
 
     `samples`: rows added so far. `size`: bytes that these samples take in an archive, without its end.
     `output`: the open output, for `storage.sync`.
+    `sums`: gets the checksum of the table once it has appeared.
     Names of shards are relative to the table if both can be moved together. Holds: a row group of 65,536 rows.
     Raises: StorageError if *url* exists, unless *force*, or can't be written.
     """
 
-    def __init__(self, url: str, force: bool, rows: TableContent) -> None:
+    def __init__(self, url: str, force: bool, rows: TableContent, sums: OutputSums | None = None) -> None:
         pa = schema.arrow()
         self.url = url
         self._shards = rows.catalog
@@ -130,8 +132,11 @@ class TableWriter:
         full_schema = table_schema(rows.schema)
         values = [name for name in full_schema.names if not name.startswith("__")]
         shards = [schema.in_set(schema.SHARD_COLUMN, number) for number in schema.sets_in(full_schema.names)]
+        if sums:
+            sums.check_output(url)
         self.output = storage.open_write(url, force)  # `storage.sync` takes it
-        self._file = SinkFile(self.output.sink)
+        self._hashed = sums.hashed(url, self.output.sink) if sums else None
+        self._file = SinkFile(self._hashed or self.output.sink)
         try:
             self._parquet = pa.parquet.ParquetWriter(
                 pa.PythonFile(self._file, "w"),
@@ -200,6 +205,8 @@ class TableWriter:
         if not self._finished:
             self.finish()
         self.output.commit()
+        if self._hashed:
+            self._hashed.record()
 
     def abort(self, *, flush: bool = True) -> None:
         """Drop the table: no file appears. *flush* has no effect: it is for writers of shards."""

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import chain, groupby, islice
 
 from tartools import storage
-from tartools.errors import NotFoundError, StorageError, TarFormatError, TruncatedError
+from tartools.errors import NotFoundError, StorageError, TarFormatError, TruncatedError, shown
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample
@@ -30,10 +30,12 @@ from tartools.stages.checking.walk import MemberGroup, Walk
 from tartools.stages.externalsort import Spool, records_of, sorted_blocks
 from tartools.stages.summary import Summary
 from tartools.storage.checks import probe
+from tartools.storage.checksums import ListedSums
 from tartools.storage.local import identity
-from tartools.storage.names import split_part_advice
 from tartools.storage.scratch import Copy, scratch_file
+from tartools.storage.split import shard_pattern, split_part_advice
 from tartools.storage.streams import chunks
+from tartools.storage.url import parts_of
 from tartools.tables.schema import PARQUET_MAGIC, is_table
 
 SAMPLES_IN_LOOK = 256  # samples behind damage that are looked at together
@@ -46,7 +48,8 @@ class InputsToCheck:
 
     `reading`: how they are read. `tables`: inputs whose places are row numbers, not bytes. `missing`: the finding for
     each input that can't be opened. `copies`: of inputs that can be read only once. `walked`: inputs that are not
-    sound, which are read header by header.
+    sound, which are read header by header. `incomplete`: the finding for the first part of each archive that was split
+    and lacks a part.
     """
 
     urls: Sequence[str]
@@ -55,6 +58,7 @@ class InputsToCheck:
     missing: dict[int, Trouble] = field(default_factory=dict)
     copies: dict[int, Copy] = field(default_factory=dict)
     walked: set[int] = field(default_factory=set)  # those that are not sound
+    incomplete: dict[int, Trouble] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -78,15 +82,18 @@ class InputsToCheck:
         """
         if number in self.tables and byte >= 0:
             return self.tables[number].place(byte)
-        return self.urls[number], byte
+        return shard_pattern(self.urls[number]), byte
 
-    def stream(self, number: int, account: Account) -> ShardStream:
-        """Return the tar stream of shard *number*, or of a copy if it can be read only once. *account* counts bytes."""
+    def stream(self, number: int, account: Account, sums: ListedSums | None = None) -> ShardStream:
+        """Return the tar stream of shard *number*, or of a copy if it can be read only once. *account* counts bytes.
+
+        *sums*: the list with which its checksum is compared.
+        """
         url = self.urls[number]
         if number not in self.copies and not storage.is_repeatable(url):
             self.copies[number] = Copy(storage.open_read(url), url, self.reading.tmpdir, lambda _: None)
         copy = self.copies.get(number)
-        return ShardStream(url, account, copy.open() if copy else None)
+        return ShardStream(url, account, copy.open() if copy else None, sums)
 
     def read(self, number: int) -> Iterator[Trouble | Rows]:
         """Yield the samples of input *number*, and findings about it, in order, as it is known now to be read.
@@ -121,6 +128,26 @@ class InputsToCheck:
                     yield sound
                 quiet.check()
 
+    def compare_checksums(self, number: int) -> Iterator[Trouble]:
+        """Yield findings about the checksum of shard *number*, or of its parts; it has been read to its end.
+
+        An unsound shard is read once more. Raises: StorageError.
+        """
+        sums = self.reading.sums
+        if sums is None or number in self.tables or number in self.missing:
+            return
+        for url in parts_of(self.urls[number]):
+            name = "" if url == self.urls[number] else f"{shown(url)}: "
+            if sums.checksum_of(url) is None:
+                yield Trouble("no-checksum", -1, "", f"{name}not in {shown(sums.url)}")
+                continue
+            if number in self.walked:
+                copy = self.copies.get(number)
+                with closing(copy.open() if copy else storage.open_read(url)) as stream:
+                    sums.compare_all(url, stream)
+            if message := sums.mismatches.get(url):
+                yield Trouble("checksum-differs", -1, "", f"{name}{message}")
+
     def _walk(self, number: int) -> Iterator[Trouble | MemberGroup]:
         """Yield the member groups of shard *number*, and findings about it; first one about its compressed data.
 
@@ -137,14 +164,17 @@ class InputsToCheck:
                 yield damage
             for item in Walk(file, reading.strictness.lax, damage is None):
                 is_special = isinstance(item, Trouble) and item.code in SPECIAL_CODES.values()
+                if isinstance(item, Trouble) and (place := stream.part_place(item.byte)):
+                    item = item._replace(what=f"{item.what} ({place})" if item.what else place)
                 if not (is_special and reading.strictness.skip_special):
                     yield item
 
 
-def inputs_to_check(urls: Sequence[str], reading: Reading) -> InputsToCheck:
+def inputs_to_check(urls: Sequence[str], reading: Reading, faults: Iterable[StorageError] = ()) -> InputsToCheck:
     """Return the inputs *urls* for a check, with tables and missing inputs recorded.
 
-    Raises: StorageError if a server fails; UsageError for a URL that names no input.
+    *faults*: the errors of archives whose parts are not whole; such parts are among *urls*. Raises: StorageError if a
+    server fails; UsageError for a URL that names no input.
     """
     inputs = InputsToCheck(urls, reading)
     for number, url in enumerate(urls):
@@ -155,8 +185,11 @@ def inputs_to_check(urls: Sequence[str], reading: Reading) -> InputsToCheck:
         except StorageError as error:
             if not storage.is_missing(error):
                 raise
-            inputs.missing[number] = missing_shard(error.message)
+            inputs.missing[number] = missing_shard(error.message if error.url == url else str(error))
     storage.check_inputs([url for number, url in enumerate(urls) if number not in inputs.missing])
+    for fault in faults:
+        first = next(number for number, url in enumerate(urls) if url.startswith(fault.url))
+        inputs.incomplete[first] = Trouble("missing-part", -1, "", fault.message)
     return inputs
 
 
@@ -262,6 +295,8 @@ class Checking:
             if len(missing) == len(urls):
                 raise StorageError(missing[number].what, url=urls[number])
             yield from self._read_again(number)
+        for number, trouble in self.shards.incomplete.items():
+            self.summary.note(trouble.code, Place(number, trouble.byte, "", trouble.what))
         for number in shards:
             if number not in self._sizes and number not in missing and number not in tables:
                 self.summary.note("no-samples", Place(number, 0, ""))
@@ -284,7 +319,7 @@ class Checking:
             )
         for number, url in zip(numbers, urls, strict=True):
             if not storage.is_repeatable(url):
-                stream = self.shards.stream(number, self.account)
+                stream = self.shards.stream(number, self.account, reading.sums)
                 if stream.is_table():
                     stream.close()
                     raise StorageError("is a table: its rows are compared only if it is named as a file", url=url)
@@ -324,6 +359,8 @@ class Checking:
                     shard.is_sound = False
                 else:
                     records.extend([*check_samples(rows, shard.summary, self.decode)])
+            for trouble in self.shards.compare_checksums(number) if shard.is_sound else ():
+                shard.summary.note(trouble.code, Place(number, trouble.byte, "", trouble.what))
         except NotFoundError as error:
             shard.is_sound, shard.missing = False, missing_shard(error.message)
             self.account.shards_done += 1
@@ -383,6 +420,8 @@ class Checking:
             elif item.code:
                 summary.note(item.code, Place(number, item.byte, item.key, item.what))
         if number in self.shards.walked:
+            for trouble in self.shards.compare_checksums(number):
+                summary.note(trouble.code, Place(number, trouble.byte, "", trouble.what))
             self._add(number, summary)
         else:
             self.summary.add(summary)

@@ -65,7 +65,14 @@ CODES = {
     "empty-shard": Code(ERROR, "the file is empty: 0 bytes", "run again what should have written it"),
     "not-tar": Code(ERROR, "the file is not a tar archive", "check what it is, and name only shards"),
     "split-part": Code(
-        ERROR, "the file is one part of an archive that was split", "cat its parts in order: cat x.tar.part* | tarcat"
+        ERROR,
+        "the file is one part of an archive that was split",
+        "name all parts, which are read as one: 'x.tar.part*'",
+    ),
+    "missing-part": Code(
+        ERROR,
+        "the parts of an archive that was split are not whole: one is missing or named twice, or names differ in kind",
+        "copy or download the missing part, and name all of them: 'x.tar.part*'",
     ),
     "bad-header": Code(ERROR, "the checksum of a header does not match", COPY_ADVICE),
     "bad-size": Code(ERROR, "the size in a header is not a number", COPY_ADVICE),
@@ -77,6 +84,12 @@ CODES = {
     "cut-compressed": Code(ERROR, "the compressed data end too early", COPY_ADVICE),
     "bad-compressed": Code(ERROR, "the compressed data are damaged", COPY_ADVICE),
     "garbage-after-compressed": Code(ERROR, "other bytes follow the compressed data", COPY_ADVICE),
+    "checksum-differs": Code(ERROR, "the bytes have another checksum than --check-sums lists", COPY_ADVICE),
+    "no-checksum": Code(
+        WARNING,
+        "the list of --check-sums does not have the shard",
+        "make a new list: sha256sum train-*.tar > SHA256SUMS",
+    ),
     "no-samples": Code(NOTE, "the archive has no samples", "leave the shard out"),
     "shard-size": Code(NOTE, "the shard is far smaller or larger than most", "tarsplit --shards makes equal shards"),
     # members without data

@@ -19,6 +19,7 @@ from tartools.stages.checking.checked import InputsToCheck
 from tartools.stages.checking.codes import Trouble, is_harmless
 from tartools.stages.checking.samples import Rows, check_samples, empty_summary, reasons_to_drop
 from tartools.stages.samplefiles import Location, SampleFiles
+from tartools.storage.checksums import OutputSums
 from tartools.storage.names import has_number
 from tartools.tar import Member
 
@@ -80,11 +81,11 @@ def first_members(sample: Sample) -> Sample:
     return sample if len(by_field) == len(sample.members) else sample.with_members(by_field.values())
 
 
-def destinations(output: str, force: bool, shards: InputsToCheck) -> list[Destination]:
+def destinations(output: str, force: bool, shards: InputsToCheck, sums: OutputSums | None = None) -> list[Destination]:
     """Return the sinks of the fixed shards: one for all, or one for each input if *output* is a pattern with a number.
 
-    `force`: replace existing files. `shards`: the inputs. Raises: UsageError for stdout or a table; StorageError if an
-    output exists, or is an input.
+    `force`: replace existing files. `shards`: the inputs. `sums`: gets the outputs' checksums. Raises: UsageError for
+    stdout or a table; StorageError if an output exists, or is an input.
     """
     if output == "-":
         raise UsageError("-o takes a file or a URL: the findings go to stdout")
@@ -95,7 +96,7 @@ def destinations(output: str, force: bool, shards: InputsToCheck) -> list[Destin
     for name in names:
         check_shard_name(name)
         storage.check_output(name, force, shards.urls, single=False)
-    return [Destination(name, force) for name in names]
+    return [Destination(name, force, sums=sums) for name in names]
 
 
 @dataclass

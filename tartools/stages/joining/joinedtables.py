@@ -69,7 +69,7 @@ def join_tables(
     joined = JoinedRows(rows_of_a, rows_of_b, how)
     finder = PartnerFinder(partners, second)
     account.progress.phase = Phase("writing", rows_of_a.rows, lambda: account.samples_out)
-    destination = table_destination(output.url, output.force, lambda: joined)
+    destination = table_destination(output.url, output.force, lambda: joined, output.sums)
     write_batches(joined.batches(finder.find, account), destination, account)
     return finder
 

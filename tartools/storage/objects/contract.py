@@ -66,12 +66,14 @@ class ListedObject(NamedTuple):
     *modified*: the time of its last change in seconds since 1970; None if unknown.
     *version*: the ETag, generation, checksum or mtime that pins the object in later requests; of a local file its mtime
         in ns; "" if the listing does not say it.
+    *checksum*: "ALGORITHM:hexadecimal digits" of the whole content; "" if the listing does not say it.
     """
 
     url: str
     size: int | None
     modified: float | None
     version: str = ""
+    checksum: str = ""
 
 
 class Page(NamedTuple):

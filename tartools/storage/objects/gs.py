@@ -12,7 +12,7 @@ import json
 import os
 import re
 import threading
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -202,7 +202,9 @@ def _listed(url: str, about: dict[str, Any]) -> ListedObject:
     """Return the entry of the object *url*, which the JSON *about* describes."""
     size, updated = about.get("size"), about.get("updated")
     changed = datetime.fromisoformat(updated).timestamp() if updated else None
-    return ListedObject(url, None if size is None else int(size), changed, about.get("generation", ""))
+    algorithm, encoded = ("MD5", about["md5Hash"]) if about.get("md5Hash") else ("CRC32C", about.get("crc32c", ""))
+    checksum = f"{algorithm}:{b64decode(encoded).hex()}" if encoded else ""
+    return ListedObject(url, None if size is None else int(size), changed, about.get("generation", ""), checksum)
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
@@ -215,7 +217,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
     query = {
         "prefix": start,
         "maxResults": str(LIST_PAGE_OBJECTS),
-        "fields": "items(name,size,updated,generation),nextPageToken",
+        "fields": "items(name,size,updated,generation,md5Hash,crc32c),nextPageToken",
     }
     if flat:
         query["delimiter"] = "/"

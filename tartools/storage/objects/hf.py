@@ -206,6 +206,7 @@ def _files(place: HubPath, entries: list[dict[str, Any]]) -> list[ListedObject]:
             about.get("size"),
             None,
             (about.get("lfs") or {}).get("oid") or about.get("oid", ""),
+            f"SHA256:{about['lfs']['oid']}" if (about.get("lfs") or {}).get("oid") else "",
         )
         for about in entries
         if about["type"] == "file"

@@ -300,6 +300,13 @@ class _S3Object:
         return Upload(_S3Multipart(self, force))
 
 
+def head_with_checksums(url: str) -> dict[str, Any]:
+    """Return the response of HeadObject for *url*, with the checksums of the object. Raises: as `Object.head`."""
+    with _translated(url):
+        answer: dict[str, Any] = _client().head_object(**_S3Object(url).place, ChecksumMode="ENABLED")
+        return answer
+
+
 def page(prefix: str, token: str, flat: bool) -> Page:
     """Return a page of the objects whose URLs begin with *prefix*, in the order of the store.
 
