@@ -21,6 +21,7 @@ complete -c tarcat -l interleave -x -d 'Open N shards at once and take a sample 
 complete -c tarcat -l shuffle -x -d 'Shuffle the list of shards, and samples in a buffer of N. At least 1.'
 complete -c tarcat -l seed -x -d 'Random seed. Default: 0.'
 complete -c tarcat -l check-sums -r -F -d 'Compare each SHARD with its checksum in FILE, as sha256sum or --sums writes it.'
+complete -c tarcat -l dots -x -a 'first last' -d 'Which dot of the name of a file ends the key. Default: first.'
 complete -c tarcat -l rekey -x -d 'Give samples new keys, from {index:09d}, {key}, {shard} and fields that hold text, such as {cls}.'
 complete -c tarcat -s p -l parallel -x -d 'Read N shards at once; 0 means one per core. Default: one after the other.'
 complete -c tarcat -s M -l memory -x -d 'Memory for samples held back, such as 64M or 1e9. Default: 256M.'

@@ -21,6 +21,7 @@ complete -c tarpcat -l interleave -x -d 'Open N shards at once and take a sample
 complete -c tarpcat -l shuffle -x -d 'Shuffle the list of shards, and samples in a buffer of N. At least 1.'
 complete -c tarpcat -l seed -x -d 'Random seed. Default: 0.'
 complete -c tarpcat -l check-sums -r -F -d 'Compare each SHARD with its checksum in FILE, as sha256sum or --sums writes it.'
+complete -c tarpcat -l dots -x -a 'first last' -d 'Which dot of the name of a file ends the key. Default: first.'
 complete -c tarpcat -l rekey -x -d 'Give samples new keys, from {index:09d}, {key}, {shard} and fields that hold text, such as {cls}.'
 complete -c tarpcat -s p -l parallel -x -d 'Number of workers; 0 means one per core. Default: 4.'
 complete -c tarpcat -s M -l memory -x -d 'Memory for samples held back, such as 64M or 1e9. Default: 256M.'

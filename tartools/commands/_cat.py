@@ -1,7 +1,7 @@
 """The work of tarcat and tarpcat: select samples, order them, and give them keys."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from tartools import cli, storage
 from tartools.cli import Option
@@ -35,6 +35,7 @@ class SampleChoice(cli.Group):
       shuffle: samples in the shuffle buffer; the list of shards is shuffled too.
       seed: of the shuffle.
       check_sums: list of checksums that the shards must have.
+      dots: "last": keys end at the last dot of names; else at the first.
       rekey: template of new keys.
     """
 
@@ -56,6 +57,10 @@ class SampleChoice(cli.Group):
     ] = None
     seed: cli.Seed = 0
     check_sums: cli.CheckSums = None
+    dots: Annotated[
+        Literal["first", "last"] | None,
+        Option("--dots", "Which dot of the name of a file ends the key.", default="first"),
+    ] = None
     rekey: Annotated[
         str | None,
         Option(
@@ -104,7 +109,7 @@ def cat(
     )  # all, as they come
     in_turns = parallel is None and not ahead.unordered
     need = Need.PLACES if in_turns and is_plain_copy else Need.PAYLOADS
-    reading = Reading(source.strictness, need, ahead.tmpdir, sums=sums)
+    reading = Reading(source.strictness, need, ahead.tmpdir, sums=sums, last_dot=choice.dots == "last")
     workers = cli.workers(parallel or 0)
 
     def shards_ahead(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Batch]]:
@@ -116,7 +121,8 @@ def cat(
         return prefetch.read_ahead(urls, account, reading, workers, ahead.memory)
 
     data = DataSet(urls, account, reading, cli.workers(0), None if in_turns else shards_ahead)
-    new = {"-f": field_choice.fields, "-x": field_choice.exclude, "--rekey": choice.rekey}
+    dots = choice.dots if choice.dots == "last" else None
+    new = {"-f": field_choice.fields, "-x": field_choice.exclude, "--rekey": choice.rekey, "--dots last": dots}
     run = data.to([output.url], output.force, output.gzip, new, output.checksums)
     if is_plain_copy:
         run.copy()

@@ -11,6 +11,10 @@ the same. Shards that were read before their turn wait in memory, up to -M bytes
 temporary files without names, for at most N-1 shards. With --unordered, whole samples are written as they arrive, and
 nothing goes to disk.
 
+--dots last reads names such as img.2023.01.jpg with the key img_2023_01 and the field jpg; otherwise the key is img,
+and the field 2023.01.jpg. Dots of the key become underscores, so that other programs read the output in the same way.
+This comes before all other options.
+
 The options apply in this order, whatever their order on the command line: --shuffle to the list of shards,
 --interleave, --skip or --slice (both count samples read), -f and -x, --shuffle to the samples, -c (counts samples
 written), --rekey.
@@ -38,6 +42,8 @@ Examples:
     tarcat 'hf://datasets/org/set/x.tar.gz.part*' | tarsplit -s 1e9 -o train
   Copy shards of a bucket, if they are those that were listed:
     tarcat --check-sums SHA256SUMS 's3://bucket/train-*.tar' -o train.tar
+  Give samples the keys that were meant, if names have several dots:
+    tarcat --dots last 'dotted-*.tar' | tarsplit -o fixed
   Join shards that have keys in common, with new keys:
     tarcat --rekey '{shard}/{index:06d}' a.tar b.tar > unique.tar
 """

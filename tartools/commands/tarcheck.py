@@ -44,8 +44,9 @@ with an error or a warning: truncated, without an expected field, or with a brok
 stderr, with the reason, and the exit status is 1; it is 0 if nothing had to be left out. --ignore CODES keeps samples
 with such findings (but not damaged members). --drop-duplicates keeps the first of several samples with one key, and the
 first of several members of a field; the others are left out silently. Samples next to damage are written if they have
-all expected fields. The output of --fix has no errors, and no warnings but those marked above: their data are intact,
-but some readers refuse them. Inputs are read twice.
+all expected fields. --dots last checks, and with --fix writes, names such as img.2023.01.jpg as the field jpg of
+img_2023_01, as tarcat --dots last does. The output of --fix has no errors, and no warnings but those marked above:
+their data are intact, but some readers refuse them. Inputs are read twice.
 
 --json prints one object:
 
@@ -71,6 +72,8 @@ Examples:
     tarcheck --check-sums sums.txt 'set/*.tar'
   Recover the intact samples of truncated shards:
     tarcheck --fix 'train-*.tar' -o 'fixed-{shard:06d}.tar'
+  Give samples the keys that were meant, if names have several dots:
+    tarcheck --fix --dots last dotted.tar -o good.tar
   Join the members of samples, and keep the first sample of each key:
     tarcheck --fix --drop-duplicates mess.tar -o good.tar
   List the keys of broken pictures, for a program:
@@ -81,7 +84,7 @@ Examples:
 import textwrap
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tartools import cli
 from tartools.cli import Option
@@ -126,6 +129,7 @@ class CheckOptions(cli.Group):
       expect: names of fields that each sample must have.
       decode: decode payloads, not only look at their first bytes.
       ignore: codes of findings to leave out, separated by blanks.
+      dots: "last": keys end at the last dot of names; else at the first.
       json: print one JSON object.
       check_sums: list of checksums that the shards should have.
     """
@@ -140,6 +144,10 @@ class CheckOptions(cli.Group):
         str | None, Option("--ignore CODES", "Kinds of findings that don't matter: 'suffix-lies upper-case'.")
     ] = None
     check_sums: cli.CheckSums = None
+    dots: Annotated[
+        Literal["first", "last"] | None,
+        Option("--dots", "Which dot of the name of a file ends the key.", default="first"),
+    ] = None
     json: Annotated[bool, Option("--json", "Print one JSON object.")] = False
 
 
@@ -172,10 +180,16 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
     urls = list(dict.fromkeys(source.urls(faults.append)))
     sums = None if options.check_sums is None else ListedSums(options.check_sums)
     policy = ShardPolicy(ignore_repeated_keys=True)
-    reading = Reading(source.strictness, Need.FIELDS, means.tmpdir, policy=policy, sums=sums)
+    last_dot = options.dots == "last"
+    reading = Reading(source.strictness, Need.FIELDS, means.tmpdir, policy=policy, sums=sums, last_dot=last_dot)
     shards = inputs_to_check(urls, reading, faults)
+    if last_dot and shards.tables:
+        url = urls[min(shards.tables)]
+        raise UsageError("--dots last is for shards, and this is a table: name the shards that it lists", url=url)
     places = destinations(fixed.output, fixed.force, shards, fixed.checksums) if fixed.output else None
-    checking = Checking(shards, account, options.decode, means.parallel or min(cli.workers(0), DEFAULT_WORKERS))
+    # workers compare keys where a large shard is cut, and these are the keys up to the first dot
+    max_workers = 1 if last_dot else means.parallel or min(cli.workers(0), DEFAULT_WORKERS)
+    checking = Checking(shards, account, options.decode, max_workers)
     sort = partial(external_sort, memory=means.memory, tmpdir=means.tmpdir)
     doings = actions_of(checking.repeats(sort))
     pending = PendingSamples(sort(doings)) if places else None

@@ -35,7 +35,12 @@ os.register_at_fork(after_in_child=lambda: _processes.append(object()))
 
 
 def read(
-    urls: Name | Iterable[Name], *, lax: bool = False, skip_special: bool = False, check_sums: Name | None = None
+    urls: Name | Iterable[Name],
+    *,
+    lax: bool = False,
+    skip_special: bool = False,
+    dots: Literal["first", "last"] = "first",
+    check_sums: Name | None = None,
 ) -> Iterator[Sample]:
     """Return an iterator over the samples of one or many shards.
 
@@ -53,10 +58,15 @@ def read(
     without data (links) become warnings, unless *skip_special*; *lax* accepts a shard without an end-of-archive block.
     *check_sums*: a list of checksums, as sha256sum writes it, that has all shards: StorageError is raised after the
     samples of one that is not as listed.
+    With *dots* "last", keys end at the last dot of names, and their other dots become underscores: img.2023.01.jpg is
+    the field jpg of img_2023_01, not 2023.01.jpg of img. Raises SampleError if two names would get one key so, and
+    ValueError for other *dots*.
     """
+    if dots not in ("first", "last"):
+        raise ValueError(f"dots is 'first' or 'last', not {dots!r}")
     patterns = names_of(urls)
     expanded = expand(patterns) if patterns else []
-    reading = Reading(Strictness(lax, skip_special))
+    reading = Reading(Strictness(lax, skip_special), last_dot=dots == "last")
     if check_sums is None:
         return _in_one_process(read_batches(expanded, Account(), reading))
     sums = ListedSums(name_of(check_sums))

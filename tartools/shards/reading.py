@@ -7,12 +7,14 @@
 import io
 from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tartools import storage, tar
 from tartools.errors import StorageError, TarFormatError, TarToolsError, is_command, option, printable, shown
 from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.batch import Batch
+from tartools.samples.lastdot import cut_at_last_dot
 from tartools.samples.sample import Sample
 from tartools.storage.split import SplitInput, archive_of, split_part_advice
 from tartools.storage.streams import Input, Stream, check_input_file, skip
@@ -66,6 +68,7 @@ class Reading(NamedTuple):
     `sources`: number of data sets read at once; each keeps so many times fewer files open, and reads less ahead.
     `alike`: samples with the same fields may come as `UniformGroups`: arrays in place of members.
     `sums`: the checksums with which the stored bytes of shards are compared; each shard is read from end to end then.
+    `last_dot`: keys end at the last dot of names, not at the first: see `samples.lastdot`. It needs payloads.
     """
 
     strictness: Strictness = Strictness()
@@ -76,6 +79,7 @@ class Reading(NamedTuple):
     sources: int = 1
     alike: bool = False
     sums: "ListedSums | None" = None
+    last_dot: bool = False
 
     def only(self, need: Need, columns: Sequence[str] | None = None) -> "Reading":
         """Return a copy with another *need*, and with other *columns* if they are given."""
@@ -276,10 +280,10 @@ def batches_of(
         if isinstance(part, (ContiguousGroups, ScatteredGroup)):
             if after_end:
                 _require_samples_only(url, reading)
-            batch = Batch(part, shard)
-            if first.left:
-                first.add(batch.keys)
-            yield batch
+            for batch in cut_at_last_dot(Batch(part, shard)) if reading.last_dot else (Batch(part, shard),):
+                if first.left:
+                    first.add(batch.keys)
+                yield batch
         elif part is tar.ARCHIVE_END:
             first.left = 0  # in another archive that follows, keys may be the same again
             after_end = True
@@ -291,7 +295,10 @@ def batches_of(
 
             _require_samples_only(url, reading)
             options = reading.need, reading.tmpdir, reading.columns, reading.sources
-            yield from tables.table_batches(url, part.copy or seekable.reading(url), account, *options)
+            batches = tables.table_batches(url, part.copy or seekable.reading(url), account, *options)
+            if reading.last_dot:
+                batches = chain.from_iterable(map(cut_at_last_dot, batches))
+            yield from batches
 
 
 def _report(special: Special, url: str, account: Account, reading: Reading) -> None:

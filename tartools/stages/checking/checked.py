@@ -13,6 +13,7 @@ from tartools import storage
 from tartools.errors import NotFoundError, StorageError, TarFormatError, TruncatedError, shown
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
+from tartools.samples.lastdot import cut_sample
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, ShardStream, shard_batches
 from tartools.shards.workers import ShardTask, Tasks, gather
@@ -116,7 +117,11 @@ class InputsToCheck:
                     continue
                 while groups := [group for group in islice(run, SAMPLES_IN_LOOK) if isinstance(group, MemberGroup)]:
                     samples = [Sample(group.key, tuple(group.members), self.urls[number]) for group in groups]
-                    rows = rows_of_samples(samples, number, [group.byte for group in groups])
+                    begins: list[int] = [group.byte for group in groups]
+                    if self.reading.last_dot:
+                        parts = chain.from_iterable(map(cut_sample, samples, begins))
+                        samples, begins = map(list, zip(*parts, strict=True))
+                    rows = rows_of_samples(samples, number, begins)
                     yield rows._replace(doubtful=groups[0].doubtful, lost=groups[0].lost)
         else:
             quiet = Account(lambda _: None)

@@ -53,6 +53,7 @@ class Code(NamedTuple):
 
 COPY_ADVICE = "copy or download the shard again; --fix recovers the intact samples"
 RENAME_ADVICE = "rename the files before the archive is made"
+DOTS_ADVICE = "--fix --dots last, or tarcat --dots last, cuts names at the last dot"
 UNICODE_ADVICE = "give all names one form before the archive is made: convmv -f utf8 -t utf8 --nfc -r --notest FOLDER"
 SORT_ADVICE = "tarsort brings the members of a key together"
 TABLE_ADVICE = "tarindex --update makes the table again"
@@ -132,7 +133,7 @@ CODES = {
         NOTE, "the name or the field begins with underscores, which some readers skip", RENAME_ADVICE
     ),
     "upper-case": Code(NOTE, "the field has capital letters, which some readers make lower case", RENAME_ADVICE),
-    "dotted-name": Code(NOTE, "the name has several dots, and all that follows the first is the field", RENAME_ADVICE),
+    "dotted-name": Code(NOTE, "the name has several dots, and all that follows the first is the field", DOTS_ADVICE),
     # samples
     "torn-sample": Code(ERROR, "members of one key are not adjacent, and read as several samples", SORT_ADVICE),
     "split-sample": Code(ERROR, "members of one key are in different shards", SORT_ADVICE),
@@ -147,7 +148,7 @@ CODES = {
     "several-samples": Code(
         WARNING,
         "names differ in a number after the first dot, where keys end: perhaps several samples are read as one",
-        "rename them, or unpack and use tarcreate --folder --dots last; if they are meant, name them by --expect",
+        f"{DOTS_ADVICE}; if they are meant, name them by --expect",
         True,
     ),
     "missing-field": Code(
