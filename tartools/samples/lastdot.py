@@ -22,6 +22,13 @@ from tartools.samples.sample import Sample, failure_of
 from tartools.tar import Member, split_path
 
 
+def is_last_dot(dots: str) -> bool:
+    """True if *dots*, an argument of Python functions, is "last". Raises: ValueError unless it is "first" or "last"."""
+    if dots not in ("first", "last"):
+        raise ValueError(f"dots is 'first' or 'last', not {dots!r}")
+    return dots == "last"
+
+
 def cut_at_last_dot(batch: Batch) -> Iterator[Batch]:
     """Yield the samples of *batch* with keys that end at the last dot of their names; *batch* itself if all do.
 

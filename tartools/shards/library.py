@@ -16,6 +16,7 @@ from tartools import storage
 from tartools.errors import StorageError, byte_size
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
+from tartools.samples.lastdot import is_last_dot
 from tartools.samples.sample import Sample, Value, build
 from tartools.shards.numbering import check_numbered, existing_shards, parse_numbering, replace_set
 from tartools.shards.reading import Reading, Strictness, closing_upstream, read_batches
@@ -62,11 +63,9 @@ def read(
     the field jpg of img_2023_01, not 2023.01.jpg of img. Raises SampleError if two names would get one key so, and
     ValueError for other *dots*.
     """
-    if dots not in ("first", "last"):
-        raise ValueError(f"dots is 'first' or 'last', not {dots!r}")
     patterns = names_of(urls)
     expanded = expand(patterns) if patterns else []
-    reading = Reading(Strictness(lax, skip_special), last_dot=dots == "last")
+    reading = Reading(Strictness(lax, skip_special), last_dot=is_last_dot(dots))
     if check_sums is None:
         return _in_one_process(read_batches(expanded, Account(), reading))
     sums = ListedSums(name_of(check_sums))

@@ -9,7 +9,8 @@ A base name without a dot, or whose first dot is its first or last character, ha
 is the rule of WebDataset. Adjacent members with the same key are a sample, if they have fields.
 
 `split_path` decides it for one path, `Paths` for the headers of many by numpy. Two copies remain, which a test compares
-with these: the reader's inner loop, where a call would be measurable, and the completions of shells, in sed.
+with these: the reader's inner loop, where a call would be measurable, and the completions of shells, in sed. Who asks
+for keys that end at the last dot gets groups that are cut again (`samples.lastdot`).
 """
 
 from __future__ import annotations

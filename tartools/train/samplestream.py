@@ -49,19 +49,26 @@ class SampleStream(IterableDataset[dict[str, Any]]):
 
     `urls`: of the shards and tables, expanded; `shuffled`: the shards come in an order by `seed` and epoch
     `resampled`: shards are drawn at random, without an end
+    `last_dot`: keys end at the last dot of names, as `samples.lastdot` says
     `epoch`, `rank`, `resume`: the `SharedEpoch`, `ReaderRank` and `SingleResume`, which workers share
     *checked*: check local shards now. Raises: ValueError without shards; StorageError if a checked one can't be read.
     """
 
     def __init__(
-        self, urls: Name | Iterable[Name], shuffle: bool, seed: int, resampled: bool, checked: bool = True
+        self,
+        urls: Name | Iterable[Name],
+        shuffle: bool,
+        seed: int,
+        resampled: bool,
+        checked: bool = True,
+        last_dot: bool = False,
     ) -> None:
         self.urls = [*expand(names)] if (names := [*filter(None, names_of(urls))]) else []
         if not self.urls:
             raise ValueError("there are no shards to read")
         if checked:
             check_shards(self.urls, Account())
-        self.shuffled, self.seed, self.resampled = shuffle, seed, resampled
+        self.shuffled, self.seed, self.resampled, self.last_dot = shuffle, seed, resampled, last_dot
         self.epoch, self.rank, self.resume = SharedEpoch(), ReaderRank(), SingleResume()
 
     def set_epoch(self, epoch: int) -> None:
@@ -76,7 +83,8 @@ class SampleStream(IterableDataset[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         guard_worker()
         number = self.epoch.begin()
-        return iter(SliceReader(self.urls, self.slices((number, 0), self.rank.reader())))
+        numbered = self.slices((number, 0), self.rank.reader())
+        return iter(SliceReader(self.urls, numbered, last_dot=self.last_dot))
 
     def slices(self, epoch: tuple[int, int], reader: ReaderId) -> NumberedSlices:
         """Return a function: n -> slice that *reader* reads n-th, None behind the last; without an end if resampled.

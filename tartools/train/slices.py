@@ -16,9 +16,10 @@ from hashlib import file_digest
 from typing import Any
 
 from tartools import storage
-from tartools.errors import StorageError, TarFormatError, TarToolsError
+from tartools.errors import StorageError, TarFormatError, TarToolsError, UsageError
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
+from tartools.samples.lastdot import cut_at_last_dot
 from tartools.samples.sample import DICT_KEY, DICT_URL, field_name
 from tartools.shards.reading import Reading, ShardStream, shard_batches
 from tartools.storage import seekable
@@ -255,6 +256,7 @@ class SliceReader:
     `wanted`: fields to read, others are None; None for all
     `failed(error)`: called for a slice that can't be read; True to go on with the next one, else the iteration ends.
         None: the error is raised
+    `last_dot`: keys end at the last dot of names, as `samples.lastdot` says
     """
 
     def __init__(
@@ -264,8 +266,10 @@ class SliceReader:
         start: Position | None = None,
         wanted: Set[str] | None = None,
         failed: Callable[[Exception], object] | None = None,
+        last_dot: bool = False,
     ) -> None:
         self._failed = failed
+        self._last_dot = last_dot
         self._urls = urls
         self._numbered = numbered
         self._wanted = wanted
@@ -330,6 +334,10 @@ class SliceReader:
         """
         begin = resolved.begin
         if resolved.rows:
+            if self._last_dot:
+                raise UsageError(
+                    "dots='last' is for shards, and this is a table: name the shards that it lists", url=url
+                )
             yield from row_batches(url, range(begin, resolved.end or 0), account)
             return
         if begin and not Url(url).is_local:
@@ -340,6 +348,9 @@ class SliceReader:
                 stream.start_at(begin)
         going_on = self._rest is not None and self._rest.begin > 0
         for number, batch in enumerate(_slice_batches(url, stream, resolved, account, going_on)):
+            if self._last_dot:  # several samples may come of one that the reader finds: they are counted
+                yield from cut_at_last_dot(batch)
+                continue
             if not number:
                 self._plain = begin > 0 or _is_plain(url, stream, batch)
             yield batch

@@ -136,7 +136,7 @@ class StreamEpoch:
         remainder = None if start is None else start.remainder
         numbered = source.slices(epoch, self._me) if remainder is None else by_number(remainder.slices)
         position = None if start is None else start.position
-        self._reader = SliceReader(source.urls, numbered, position, needed, self._failed)
+        self._reader = SliceReader(source.urls, numbered, position, needed, self._failed, source.last_dot)
         self._seeds = SampleSeeds(source.seed, *epoch)
         self._sample = CurrentSample(self._seeds) if any(map(streamstages.asks_for_seed, steps)) else None
         items: Iterator[Any] = self._noted(iter(self._reader))
@@ -171,7 +171,8 @@ class StreamEpoch:
 
         For samples that a shuffle buffer of another reader held.
         """
-        reader = SliceReader(self._data.source.urls, by_number(pieces), None, needed, self._failed)
+        source: SampleStream = self._data.source
+        reader = SliceReader(source.urls, by_number(pieces), None, needed, self._failed, source.last_dot)
         items = self._noted(iter(reader))
         for step in steps:
             items = self._through(step, items)

@@ -9,13 +9,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from webdataset import autodecode, filters, shardlists
 from webdataset.compat import FluidInterface
 from webdataset.pipeline import DataPipeline
 
 from tartools.errors import UsageError
+from tartools.samples.lastdot import is_last_dot
 from tartools.storage.url import Name
 from tartools.train import frameworks, streamstages
 from tartools.train.cursor import Cursor, cursors_of
@@ -80,12 +81,14 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         workersplitter: Any = shardlists.split_by_worker,
         mode: str | None = None,
         repeat: bool = False,
+        dots: Literal["first", "last"] = "first",
         **unneeded: Any,
     ) -> None:
         if unknown := sorted({*unneeded} - IGNORED_ARGUMENTS):
             raise TypeError(f"WebDataset has no argument {unknown[0]!r}")
         if mode not in (None, "resampled"):
             raise ValueError(f"mode is 'resampled' or None, not {mode!r}")
+        last_dot = is_last_dot(dots)
         cache_setting = f"{cache_dir}:{1 << 62 if cache_size < 0 else cache_size}" if cache_dir and cache_size else None
         self._cache = CacheSetting(cache_setting)
         self._handler = None if handler is filters.reraise_exception else handler
@@ -93,7 +96,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         seed = int(os.environ.get("WDS_SEED", "0")) if seed is None else operator.index(seed)
         resampled = resampled or mode == "resampled"
         shuffled = bool(shuffle) or bool(shardshuffle)
-        source = SampleStream(shard_names(urls), shuffled, seed, resampled, checked=self._handler is None)
+        source = SampleStream(shard_names(urls), shuffled, seed, resampled, self._handler is None, last_dot)
         _split(source, nodesplitter, workersplitter)
         super().__init__(source)
         if lax or select_files is not None or rename_files is not None:
@@ -282,9 +285,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         shuffles = [
             (step.size, step.initial, step.seed) for step in self.pipeline[1:] if isinstance(step, ShuffleStage)
         ]
-        text = repr(
-            ([*map(str, source.urls)], source.identities, source.shuffled, source.seed, source.resampled, shuffles)
-        )
+        order = [*map(str, source.urls)], source.identities, source.shuffled, source.seed, source.resampled, shuffles
+        text = repr((*order, "last dot") if source.last_dot else order)  # states of before this argument stay valid
         return hashlib.sha256(text.encode()).hexdigest()
 
 

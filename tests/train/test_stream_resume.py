@@ -36,6 +36,8 @@ def folder(tmp_path: Path) -> Path:
     for number in range(3):
         Path(f"{number}.tar").write_bytes(make_tar(make_samples(7 + number, 100 * number)))
     Path("3.tgz").write_bytes(gzip.compress(make_tar(make_samples(6, 300))))
+    dotted = [(f"g{n // 4}.{n}.{n % 3}.{field}", b"%d" % n) for n in range(30) for field in ("cls", "txt")]
+    Path("dots.tar").write_bytes(make_tar(dotted))
     large = [(f"9{n}.{field}", os.urandom(600_000 * n)) for n in range(4) for field in ("jpg", "cls")]
     Path("4.tar").write_bytes(make_tar([*large, *make_samples(9, 400)]))
     return tmp_path
@@ -72,6 +74,7 @@ PIPELINES: dict[str, Make] = {
     "unknown": lambda: WebDataset(MIXED, shuffle=1).compose(twice).shuffle(5),
     "epochs": lambda: WebDataset(MIXED, shuffle=5).map(key).with_epoch(60),
     "resampled": lambda: WebDataset(MIXED, shuffle=5, resampled=True).map(key).with_epoch(30),
+    "dots": lambda: WebDataset(["dots.tar", "1.tar"], shuffle=7, seed=3, dots="last").map(key),
     "table": lambda: WebDataset(["t.parquet", "2.tar"], shuffle=4).map(key),
 }
 
@@ -205,7 +208,9 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[str], lis
     return of
 
 
-MAKES: dict[str, Make] = {name: PIPELINES[name] for name in ("plain", "one", "pipe", "shuffled", "stages", "table")} | {
+MAKES: dict[str, Make] = {
+    name: PIPELINES[name] for name in ("plain", "one", "pipe", "shuffled", "stages", "table", "dots")
+} | {
     "many": lambda: WebDataset("s-*.tar", shuffle=3).map(key).batched(2, list),
 }
 
