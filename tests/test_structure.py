@@ -427,11 +427,13 @@ MEANINGS = {
     "--class": "the field for the class, which is the name of a folder",
     "--count": "stop after N samples",
     "--decode": "decode payloads to find those that are broken",
+    "--dots": "the dot that ends a key in names with several",
     "--dry-run": "only print what would be done",
     "--exclude": "fields to drop",
     "--fields": "fields or columns to take",
     "--files-from": "read more names from FILE",
     "--format": "format of the input that is no tar",
+    "--group": "all samples of one value of a field go the same way",
     "--html": "write a page for a browser",
     "--json": "print JSON",
     "--key-column": "the column with the keys",
@@ -444,6 +446,7 @@ MEANINGS = {
     "--rows": "the table of rows beside a folder's files",
     "--rest": "write the other samples to URL",
     "--select": "samples for which EXPR is true",
+    "--sums": "checksums of shards, as sha256sum prints them: to a file, of tarls to stdout",
     "--skip-special": "skip links and special files silently",
     "--timeout": "kill a command that takes longer",
     "--unordered": "without regard to order",
@@ -459,7 +462,7 @@ def test_a_long_option_has_one_meaning_and_one_form() -> None:
             if name.startswith("--"):
                 forms.setdefault(name, set()).add((option.metavar == "", option.choices))
                 helps.setdefault(name, set()).add(option.help)
-    assert {name for name, found in forms.items() if len(found) > 1} <= {"--format"}  # of its own files each
+    assert {name for name, found in forms.items() if len(found) > 1} <= {"--format", "--sums"}  # of their own files
     assert {name for name, found in helps.items() if len(found) > 1} == {*MEANINGS}
 
 

@@ -88,15 +88,14 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
             raise TypeError(f"WebDataset has no argument {unknown[0]!r}")
         if mode not in (None, "resampled"):
             raise ValueError(f"mode is 'resampled' or None, not {mode!r}")
-        last_dot = is_last_dot(dots)
         cache_setting = f"{cache_dir}:{1 << 62 if cache_size < 0 else cache_size}" if cache_dir and cache_size else None
         self._cache = CacheSetting(cache_setting)
         self._handler = None if handler is filters.reraise_exception else handler
         self._empty_check = empty_check
         seed = int(os.environ.get("WDS_SEED", "0")) if seed is None else operator.index(seed)
         resampled = resampled or mode == "resampled"
-        shuffled = bool(shuffle) or bool(shardshuffle)
-        source = SampleStream(shard_names(urls), shuffled, seed, resampled, self._handler is None, last_dot)
+        shuffled, fails = bool(shuffle or shardshuffle), self._handler is None
+        source = SampleStream(shard_names(urls), shuffled, seed, resampled, fails, is_last_dot(dots))
         _split(source, nodesplitter, workersplitter)
         super().__init__(source)
         if lax or select_files is not None or rename_files is not None:
