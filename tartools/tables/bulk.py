@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any
@@ -149,7 +149,7 @@ def bulk_from_files(
     bulk.places = (np.cumsum(bulk.sizes) - bulk.sizes.ravel()).reshape(bulk.sizes.shape)
     starts, sizes, total, count = np.maximum(bulk.offsets, 0).tolist(), bulk.sizes.tolist(), int(bulk.sizes.sum()), 0
     if room_of is None:
-        bulk.columns = {n: list(map(os.pread, descriptors, sizes[n], starts[n])) for n in chosen}
+        bulk.columns = {n: _read_payloads(descriptors, sizes[n], starts[n]) for n in chosen}
         count = sum(sum(map(len, column)) for column in bulk.columns.values())
     else:
         bulk.data = room_of(total)
@@ -161,6 +161,19 @@ def bulk_from_files(
     for file in set(files):
         check_input_file(file)
     return bulk if count == total else None
+
+
+def _read_payloads(descriptors: Sequence[int], sizes: Sequence[int], starts: Sequence[int]) -> list[bytes]:
+    """Return *sizes* bytes of each of the files *descriptors* from the offsets *starts* on.
+
+    A size of 0, of samples without the field too, costs no system call.
+    """
+    if all(sizes):
+        return list(map(os.pread, descriptors, sizes, starts))
+    return [
+        os.pread(file, size, start) if size else b""
+        for file, size, start in zip(descriptors, sizes, starts, strict=True)
+    ]
 
 
 def locate_payloads(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> Bulk | None:
