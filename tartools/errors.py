@@ -136,7 +136,7 @@ def printable(text: str) -> str:
 
 
 def several(count: int, what: str, more: str = "") -> str:
-    """Return *count* with its noun: *what* if it is 1, otherwise the plural *more*, or *what* with an s.
+    """Return *count* with its noun: the singular if it is 1, otherwise the plural *more*, or the singular with an s.
 
     >>> several(1, "shard"), several(1200, "shard"), several(2, "try", "tries")
     ('1 shard', '1,200 shards', '2 tries')

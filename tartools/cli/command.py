@@ -56,7 +56,10 @@ class Command:
 
     @property
     def parameters(self) -> dict[str, Declared]:
-        """The declared options and arguments by parameter name: the command's own, then those of every command."""
+        """The declared options and arguments by parameter name.
+
+        First the command's own, then the common ones of all commands.
+        """
         defaults = self._function.__kwdefaults__ or {}
         parameter_names = self._function.__code__.co_varnames[: self._function.__code__.co_argcount]
         default_values = self._function.__defaults__ or ()

@@ -164,7 +164,10 @@ class Declared:
 
 
 def hints(owner: Any) -> dict[str, Any]:
-    """Return the annotations of a function or an option class as types, by name; a class has those of its bases too."""
+    """Return the annotations of a function or an option class as types, by name.
+
+    A class has the annotations of its bases too.
+    """
     annotations: dict[str, Any] = {}
     for base in reversed(getattr(owner, "__mro__", (owner,))):
         annotations |= getattr(base, "__annotations__", {})  # of a class, its own

@@ -103,7 +103,7 @@ class Inputs(Group, shared=True):
 
 
 class DescribedInputs(Inputs, shared=True):
-    """The options of `Inputs`, for a command whose help says what each argument means, such as tardiff A B."""
+    """The options of `Inputs`, for a command whose help explains each argument, such as tardiff A B."""
 
     inputs: Annotated[list[str] | None, Option("[SHARD]...", "Inputs, as described in --help; - is stdin.")] = None
 

@@ -113,7 +113,10 @@ def cat(
     workers = cli.workers(parallel or 0)
 
     def shards_ahead(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Batch]]:
-        """Return the batches of each shard, read ahead; with --unordered, those of all shards as if they were one."""
+        """Return the batches of each shard, read ahead.
+
+        With --unordered, the batches of all shards as if they were one shard.
+        """
         from tartools.shards import prefetch
 
         if ahead.unordered:

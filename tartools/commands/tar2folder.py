@@ -65,7 +65,7 @@ class FolderOptions(cli.Group):
 
 
 class FolderSelection(SampleSelection):
-    """Options of the samples to write: those of `SampleSelection`; verbatim also keeps final newlines of text."""
+    """Options of the samples to write: `SampleSelection`, where verbatim also keeps final newlines of text."""
 
     verbatim: cli.Verbatim = False
 

@@ -74,7 +74,7 @@ def share_of_keys(text: str) -> range:
 
 
 class FilterConditions(cli.Group):
-    """Options that say which samples are selected: those that meet all conditions.
+    """Conditions of the samples to select: a sample has to meet all of them.
 
     Attributes:
       expression: an expression that must be true (-S).

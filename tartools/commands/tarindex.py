@@ -118,7 +118,7 @@ class TableOutput(cli.Group):
 
 
 class ColumnOptions(cli.Group):
-    """Options for the columns of the table besides those that every table has.
+    """Options for further columns of the table, besides the columns of every table.
 
     Attributes:
       fields: columns of values (-f).
@@ -193,7 +193,7 @@ def tarindex(
 def updated_table(
     urls: Sequence[str], old: str, account: Account, indexing: shardrows.Indexing
 ) -> tuple[RowInputs, Iterator[RowBatch]]:
-    """Return (inputs, batches of rows) of the table *old*, updated for the shards *urls*; warn of what changed.
+    """Return (inputs, batches of rows) of the table *old*, updated for the shards *urls*; warn of changes.
 
     *urls*: empty stands for the shards of *old* that still exist. *indexing*: how changed shards are read, and which
     columns they get. The warning has the numbers of shards taken over, read and dropped, and columns that are null in

@@ -104,7 +104,7 @@ class Items(cli.Group):
 
 
 class Policy(cli.Group):
-    """Options that say when an item is done, and what happens to failed ones.
+    """Options for the test that an item is done, and for failed items.
 
     Attributes:
       output: pattern of the output; an item is done if it exists.

@@ -233,7 +233,10 @@ def runner(shells: Shells, work: Work) -> Callable[[SampleTask], Outcome]:
 
 
 def directory_options(work: Work, directory: Directory) -> DirectoryOptions:
-    """Return the options for sample directories, from those of the command. Raises: UsageError for invalid ones."""
+    """Return the options for sample directories, from the options of the command.
+
+    Raises: UsageError for invalid ones.
+    """
     if [work.line, work.script, work.words].count(None) != 2:
         raise UsageError("give what to run: either -c COMMAND, or -s SCRIPT, or -- and the words of a command")
     if work.report is not None and work.errors == "abort":

@@ -259,7 +259,7 @@ def part_columns(partition: Partition, max_parts: int | None) -> tuple[Column | 
 
 
 def report_shares(parts: Sequence[shares.Part], counts: dict[str, int], group: Column, account: Account) -> None:
-    """Add lines to the report of *account*: the share of each of *parts*, by *counts*; warn of those far from it."""
+    """Add lines to the report of *account*: the share of each of *parts*, by *counts*; warn of parts far from it."""
     messages, uneven = shares.shares_met(parts, counts)
     account.progress.totals = [*(messages if len(messages) <= MAX_PARTS_REPORTED else ()), *account.progress.totals]
     if uneven:

@@ -231,7 +231,7 @@ def _fits(glob: str, pattern: re.Pattern[str], path: bytes) -> bool:
 
 
 def is_left_out(name: bytes, is_folder: bool) -> bool:
-    """True if *name* is that of a hidden folder, or of a file or folder that systems add. *is_folder*: it is one.
+    """True if *name* is the name of a hidden folder, or of a file or folder that systems add. *is_folder*: it is one.
 
     >>> [is_left_out(name, True) for name in (b".git", b"@eaDir", b"cat")], is_left_out(b".hid.jpg", False)
     ([True, True, False], False)

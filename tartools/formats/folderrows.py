@@ -140,12 +140,12 @@ class _Matcher:
         parts = list(self._samples[number].parts)
         for column in columns[1:]:
             file = str(row.values[column])
-            other = self._found(file)
-            if other is None:
+            other_number = self._found(file)
+            if other_number is None:
                 raise SampleError(f"column {column!r}: there is no file {file!r} in the folder")
-            if other != number:
-                self._extra.add(other)
-                part = next(part for part in self._samples[other].parts if self._names(part, file))
+            if other_number != number:
+                self._extra.add(other_number)
+                part = next(part for part in self._samples[other_number].parts if self._names(part, file))
                 suffix = split_path(part.path)[1].rpartition(b".")[2]
                 field = column.removesuffix(FILE_COLUMN_END).encode() + b"." + suffix
                 parts.append(part._replace(path=join_path(self._samples[number].key, field)))
@@ -175,7 +175,7 @@ class _Matcher:
 
 
 class _RowFields:
-    """Chooses columns of the rows of *table*: those of file names, and those that become fields."""
+    """Chooses columns of the rows of *table*: the columns of file names, and the columns that become fields."""
 
     def __init__(self, table: FolderTable) -> None:
         self._table = table
@@ -201,8 +201,10 @@ class _RowFields:
         if needed and table.rows:
             raise SampleError(f"no column {needed[0]!r}; the columns are: {field_list(self._names)}", url=table.url)
         if self._gathered is not None and table.is_text:
-            taken = {self._names[at] for at, _ in self._chosen.of({name: at for at, name in enumerate(self._names)})}
-            numbered_cells(table.rows, [name for name in self._names if name not in {*taken, *self._files, key}])
+            used_names = {
+                self._names[at] for at, _ in self._chosen.of({name: at for at, name in enumerate(self._names)})
+            }
+            numbered_cells(table.rows, [name for name in self._names if name not in {*used_names, *self._files, key}])
 
     def file_columns(self, row: Row) -> list[str]:
         """Return the columns of *row* that name files, the main one first. Raises: SampleError if it has none."""
@@ -220,8 +222,8 @@ class _RowFields:
         pairs = self._by_names[names]
         fields = [(field, row.values[name]) for name, field in pairs]
         if self._gathered is not None:
-            taken = {*(name for name, _ in pairs), *self._chosen.dropped}
-            rest = {name: value for name, value in row.values.items() if name not in taken}
+            used_names = {*(name for name, _ in pairs), *self._chosen.dropped}
+            rest = {name: value for name, value in row.values.items() if name not in used_names}
             fields.append((self._gathered[1] or GATHERED, rest))
         return fields
 

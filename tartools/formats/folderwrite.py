@@ -220,7 +220,7 @@ class _FolderWriter:
         for name in column.choices:
             member = None if name in PSEUDO_FIELDS else sample.member(name, verbatim=self._layout.verbatim)
             if member is not None:
-                return [other for other in sample.members if other.path != member.path]
+                return [other_member for other_member in sample.members if other_member.path != member.path]
         return sample.members
 
     def _add_names(self, sample: Sample, paths: Sequence[bytes]) -> None:

@@ -196,7 +196,7 @@ def columns_of_header(cells: Sequence[str], plan: PlanOrigin, line: int) -> list
 
 
 def chosen_columns(columns: Sequence[PlanColumn], choice: RowChoice) -> tuple[int | None, list[tuple[int, PlanColumn]]]:
-    """Return (index of the key column or None, [(index, column)] of those that become fields) by *choice*.
+    """Return (index of the key column or None, [(index, column)] of the columns that become fields) by *choice*.
 
     Raises: SampleError for a word or a key without a column, and two columns for one field.
     """

@@ -195,11 +195,11 @@ def _named(annotation: dict[str, Any], categories: dict[Any, str], url: str) -> 
 
     Raises: SampleError, naming the file *url*, for a category that is not in *categories*.
     """
-    named = {name: value for name, value in annotation.items() if name != "image_id"}
-    if "category_id" in named:
-        if named["category_id"] not in categories:
-            raise SampleError(f"no category has the id {named['category_id']!r}, which an annotation names", url=url)
-        named["category"] = categories[named["category_id"]]
-    if isinstance(segments := named.get("segments_info"), list):  # of panoptic files
-        named["segments_info"] = [_named(segment, categories, url) for segment in segments]
-    return named
+    result = {name: value for name, value in annotation.items() if name != "image_id"}
+    if "category_id" in result:
+        if result["category_id"] not in categories:
+            raise SampleError(f"no category has the id {result['category_id']!r}, which an annotation names", url=url)
+        result["category"] = categories[result["category_id"]]
+    if isinstance(segments := result.get("segments_info"), list):  # of panoptic files
+        result["segments_info"] = [_named(segment, categories, url) for segment in segments]
+    return result

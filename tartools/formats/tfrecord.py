@@ -202,7 +202,9 @@ class Examples:
         return example.features.feature
 
     def _fields(self, features: Any, url: str) -> dict[str, bytes]:
-        """Return the payloads of *features* by field, sorted by the name of the feature; count those without a value.
+        """Return the payloads of *features* by field, sorted by the name of the feature.
+
+        Count the features without a value.
 
         *url*: the file, for the place of the first such feature. Raises: SampleError if two are one field.
         """

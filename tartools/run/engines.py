@@ -76,7 +76,7 @@ class Executed(Generic[Item, Result]):
         return future.result
 
     def stop(self) -> None:
-        """Cancel the calls that have not begun; those that run go on in the executor."""
+        """Cancel the calls that have not begun; running calls continue in the executor."""
         for future in list(self._waiting):
             future.cancel()
 

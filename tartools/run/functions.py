@@ -50,7 +50,7 @@ def map_samples(
     lax: bool = False,
     skip_special: bool = False,
 ) -> int:
-    """Write what *function* makes of each sample of *inputs* to the shard *output*; return how many samples it has.
+    """Write the result of *function* for each sample of *inputs* to the shard *output*; return the number of samples.
 
         def flipped(sample):
             picture = ImageOps.mirror(Image.open(sample.open("jpg")))
@@ -153,7 +153,7 @@ def map_shards(
 def _mapped(
     function: OfSample, samples: Iterator[Sample], workers: int | Executor, on_error: OnError | None
 ) -> Iterator[Sample]:
-    """Yield the results of *function* for *samples*, in their order; for a call that fails, those of *on_error*.
+    """Yield the results of *function* for *samples*, in their order; for a call that fails, the results of *on_error*.
 
     *workers*: number of threads, or an executor. Raises: errors of *function* without *on_error*; TypeError.
     """
@@ -300,7 +300,7 @@ def _note_failures(
 
 
 def _engine(work: Callable[[Item], Result], workers: int | Executor | None) -> Engine[Item, Result]:
-    """Return an engine that calls *work*: in the executor *workers*, or in so many threads.
+    """Return an engine that calls *work*: in the executor *workers*, or in this number of threads.
 
     1 is the caller's own thread; None is as many threads as a ThreadPoolExecutor has.
     """

@@ -156,7 +156,7 @@ class Guard:
             return list(self._running)
 
     def release(self, child: Child) -> None:
-        """Take *child*, which has ended, from the list of what the guard kills."""
+        """Take *child*, which has ended, from the list of processes that the guard kills."""
         with self._lock:
             self._running.remove(child)
             self._write_list()

@@ -1,4 +1,4 @@
-"""What commands print, on stderr behind the key of their sample, so that each line can be found again."""
+"""Output of commands, on stderr behind the key of their sample, so that each line can be found again."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ STARTING_FILES, OTHER_OPEN_FILES = 6, 40  # open files that a command needs whil
 
 
 def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]], *, redo: bool) -> list[Task]:
-    """Return the *tasks* to run: those whose output is missing, or which failed last; with *redo* all.
+    """Return the *tasks* to run: tasks whose output is missing, or which failed last; with *redo* all.
 
     *records*: the last record of each task in a log. Where a task to run has an output, it gets `force`. A directory
     does not count as an output, because it does not appear whole. Nor does a file without bytes: it is what a crash of

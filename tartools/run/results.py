@@ -1,4 +1,4 @@
-"""What commands left in the directories of samples, read back as samples."""
+"""Files that commands left in the directories of samples, read back as samples."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _results(reader: _ResultReader, task: SampleTask, subdirs: bool, log: bytes 
 
 
 class _ResultReader:
-    """Reads the result of one *task* from disk, with limits of what is held in memory and of open files.
+    """Reads the result of one *task* from disk, with limits for memory and open files.
 
     `files`: paths of the files in the directory that was read last; `plain`: True if it has nothing but files
     *base*: name of the files that are members, before the dot; *account*: gets warnings

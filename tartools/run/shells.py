@@ -156,7 +156,7 @@ class Shells:
         return WarmShell(start, self._name, command, self._environment, self._lines, logged)
 
     def _end(self, shell: WarmShell) -> None:
-        """End *shell*, and take it from the list of what the guard kills."""
+        """End *shell*, and take it from the list of processes that the guard kills."""
         shell.end()
         self._guard.release(shell.child)
 

@@ -1,4 +1,4 @@
-r"""Tasks: what is run for each item, and how it ended.
+r"""Tasks: the command or function for each item, and its outcome.
 
 Nothing here starts anything: `localjobs` runs tasks on this machine, `ray` on a cluster.
 

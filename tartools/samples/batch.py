@@ -58,7 +58,7 @@ class SampleColumns(Protocol):
         """
 
     def members_in_set(self, number: int) -> tuple[list[str], Any, Any] | None:
-        """Return what `members` returns, for the members in set *number* of the shards of a joined table, from 1 on."""
+        """Return (fields, offsets, sizes) of the members in set *number* of the shards of a joined table, from 1 on."""
 
     def lacks(self, field: str) -> bool:
         """True if the table says that no sample has *field*, ignoring case."""
@@ -127,7 +127,7 @@ class Batch:
 
     @property
     def shards(self) -> Sequence[str]:
-        """The URLs of the shards that the samples come from: one for each sample, or only one, which is that of all."""
+        """The URLs of the shards that the samples come from: one for each sample, or only one for all of them."""
         return (self.shard,) if self._shards is None else self._shards
 
     # ---- where the samples are ----
@@ -175,7 +175,7 @@ class Batch:
         return np.fromiter((member[2] + bases[id(member[1])] for member in members), np.int64, len(members))
 
     def file(self) -> tuple[io.FileIO, list[int]] | None:
-        """Return (file, bounds): the plain local file, of which sample n fills `bounds[n]` to `bounds[n + 1]`.
+        """Return (file, bounds): the plain local file, where sample n fills `bounds[n]` to `bounds[n + 1]`.
 
         None if the samples are in no such file, or are one sample that stands alone.
         """

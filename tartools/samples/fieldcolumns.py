@@ -275,7 +275,7 @@ def group_members(
 
 
 def _lone_offsets(members: Iterable[Member], begin: int) -> Iterator[list[int]]:
-    """Yield, for each of *members*, a list of one offset: that of its payload in the shard.
+    """Yield, for each of *members*, a list of one offset: the offset of its payload in the shard.
 
     The members are adjacent, and the first begins at byte *begin*.
     """

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 
 def parse_template(template: str, reserved: Collection[str]) -> tuple[str, dict[str, str]]:
-    """Return *template* with placeholders for `str.format`, and placeholder -> name of a field for those of fields.
+    """Return *template* with placeholders for `str.format`, and a dict: placeholder -> name of the field.
 
     *reserved*: names in the template that are no fields. Raises: ValueError for a template that `str.format` refuses.
 

@@ -93,7 +93,7 @@ def _unpacked_size(compressed: bytes) -> int:
 
 
 def without_large_text(file: IO[bytes], with_pixels: bool = True) -> IO[bytes]:
-    """Return *file*, or if it is a PNG that Pillow refuses for its text, a copy in memory without those chunks.
+    """Return *file*, or if it is a PNG that Pillow refuses for its text, a copy in memory without its text chunks.
 
     Without *with_pixels*, only the chunks before the pixels count.
     """

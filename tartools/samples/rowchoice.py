@@ -1,4 +1,4 @@
-"""The fields and keys that the rows of tables become: which columns, under which names, and what makes the keys."""
+"""The fields and keys that the rows of tables become: which columns, under which names, and the source of the keys."""
 
 from collections.abc import Callable, Collection
 from typing import NamedTuple, Self
@@ -53,10 +53,10 @@ class RowChoice(NamedTuple):
 
     def with_named_key(self) -> Self:
         """Return this choice with the column that a word calls `__key__` as the column of keys."""
-        named = next((word for word in self.words or () if word[1] == "__key__" and len(word[0]) == 1), None)
-        if named is None or self.words is None:
+        key_word = next((word for word in self.words or () if word[1] == "__key__" and len(word[0]) == 1), None)
+        if key_word is None or self.words is None:
             return self
-        return self._replace(words=[word for word in self.words if word is not named], key=named[0][0])
+        return self._replace(words=[word for word in self.words if word is not key_word], key=key_word[0][0])
 
     def key_in(self, names: Collection[str]) -> str | None:
         """Return the column of keys, one of *names*; None if there is none, so that `keys` makes them.

@@ -1,4 +1,4 @@
-"""What a command reads: shards and tables as one data set. Begin reading at `DataSet.to`, then in `passes`."""
+"""The input of a command: shards and tables as one data set. Begin reading at `DataSet.to`, then in `passes`."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any

@@ -50,7 +50,7 @@ def can_fork() -> bool:
 
 
 class Fork:
-    """A forked process that calls `work(fd)` and exits. What *work* writes to *fd*, this process reads from `pipe`.
+    """A forked process that calls `work(fd)` and exits. This process reads the output of *work* from `pipe`.
 
     `fds`: descriptors that stay open in the fork; all but these and its end of the pipe are closed.
     `pipe`: the end of the pipe that this process reads.

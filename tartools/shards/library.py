@@ -74,7 +74,7 @@ def read(
 
 
 def _compared(batches: Iterator[Batch], sums: ListedSums) -> Iterator[Batch]:
-    """Yield *batches*; raise ChecksumError after those of the first shard that is not as listed in *sums*."""
+    """Yield *batches*; raise ChecksumError after the batches of the first shard that is not as listed in *sums*."""
     with closing_upstream(batches):
         for batch in batches:
             sums.check()

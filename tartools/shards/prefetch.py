@@ -157,7 +157,7 @@ class ShardAhead(Input):
         self._thread.start()
 
     def awaited(self) -> Input:
-        """Wait for the first bytes; return the stream to read: this one, or that of a plain file or table.
+        """Wait for the first bytes; return the stream to read: this one, or the stream of a plain file or table.
 
         If opening the shard failed, the first read raises that.
         """

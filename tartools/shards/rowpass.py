@@ -169,7 +169,7 @@ class RowPass(Pass[int]):
         self.rows()
 
     def count(self) -> int:
-        """Return the number of samples, which is that of the rows."""
+        """Return the number of samples, which is the number of rows."""
         return self.rows().rows
 
     def label_counts(

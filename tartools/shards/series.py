@@ -302,7 +302,7 @@ class PartShards:
                 replace_set(self._outputs.names.of(part), span, until, old, account, bool(account.samples_in))
 
     def _report(self, noun: str) -> None:
-        """Put lines on each part before those of the report: samples and shards; one with totals for over 20 parts.
+        """Put lines on each part before the lines of the report: samples and shards; one with totals for over 20 parts.
 
         `noun`: plural of "part" for that line. Warns of parts without samples.
         """

@@ -112,10 +112,12 @@ def row_inputs_apart(
     and for a table that lacks a column of `indexing.facts`; SampleError for a field of them that no sample has.
     """
     by_source = row_inputs_by_source(sources, account, indexing)
-    inputs = RowInputs([part for one in by_source for part in one.parts], by_source[0].catalog)
+    inputs = RowInputs(
+        [part for inputs_of_source in by_source for part in inputs_of_source.parts], by_source[0].catalog
+    )
     check_seen(inputs, indexing.facts)
     account.progress.phase = Phase("writing", inputs.rows, lambda: account.samples_out)
-    ends = accumulate((one.rows for one in by_source), initial=0)
+    ends = accumulate((inputs_of_source.rows for inputs_of_source in by_source), initial=0)
     return inputs, list(starmap(range, pairwise(ends)))
 
 
@@ -326,7 +328,7 @@ class Update(NamedTuple):
 
 
 def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Indexing) -> Update:
-    """Return the rows for an update of the table *old*: those of the shards *urls*, in this order.
+    """Return the rows for an update of the table *old*: the rows of the shards *urls*, in this order.
 
     If *urls* is empty, it is the shards of *old* that still exist. Rows of a shard are taken over if *old* lists all
     its samples in order, in its present version, and has all columns for `indexing.facts`; other shards are read.

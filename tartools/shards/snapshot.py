@@ -1,4 +1,4 @@
-"""What a second reading of the inputs is compared with, so that it has the samples of the first.
+"""A record of the inputs, to compare a second reading with, so that it has the samples of the first.
 
 Inputs that can be read only once (stdin, a pipe) are spooled: both readings get the copy. Others are read again, and
 must have the versions and the number of samples that they had before.

@@ -246,7 +246,7 @@ def cut_up(number: int, url: str, part_size: int) -> Iterator[tuple[list[ShardPa
 
 
 def is_compressed_file(url: str) -> bool:
-    """True if *url* is a local file whose first bytes are those of a compression."""
+    """True if *url* is a local file whose first bytes are the magic of a compression."""
     with closing(storage.open_read(url)) as stream:
         return stream.file is not None and compression.codec_of(compression.head_of(stream.file)) is not None
 
@@ -266,7 +266,7 @@ def rest_of_input(plan: TaskPlan, urls: Sequence[str]) -> TaskPlan:
 
 
 class _Gathering(Generic[Result]):
-    """One run of `gather`: starts workers, takes their output in order, and does in this process what they can't do.
+    """One run of `gather`: starts workers, takes their output in order, and does the remaining work in this process.
 
     `urls`, `reading`: the inputs, and how they are read. `work(task)`: makes the output and result of a task.
     `account`: gets counts and reports. `max_workers`: the most workers at a time. `share_memory`: they share the memory
@@ -424,7 +424,7 @@ class _Gathering(Generic[Result]):
 
 
 def _take_all(output: Iterator[bytes]) -> None:
-    """Take and drop what is left of *output*, so that the work that makes it runs to its end."""
+    """Take and drop the remaining *output*, so that the work that makes it runs to its end."""
     for _ in output:
         pass
 
@@ -455,7 +455,7 @@ def _collect_output(output: Iterable[bytes]) -> list[bytes]:
 
 
 class _ListedKeys(RepeatedKeyDetector):
-    """Lists the first *keys* of a part of a shard, which the parent process compares with those of earlier parts.
+    """Lists the first *keys* of a part of a shard, which the parent process compares with the keys of earlier parts.
 
     *joined*: the caller joins samples of one key, so that repeated keys are not reported: no keys are listed.
     """

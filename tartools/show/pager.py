@@ -48,7 +48,7 @@ class History:
 
     @property
     def count(self) -> int:
-        """The number of samples read so far, those no longer kept included."""
+        """The number of samples read so far, dropped ones included."""
         return self.first + len(self._kept)
 
     def read_to(self, number: int) -> int:

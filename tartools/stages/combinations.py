@@ -1,4 +1,4 @@
-"""The digests of the payloads of samples with the same fields, for what compares samples."""
+"""The digests of the payloads of samples with the same fields, for comparisons of samples."""
 
 from __future__ import annotations
 

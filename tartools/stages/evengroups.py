@@ -83,7 +83,9 @@ class Imbalance:
         yield -1, sum(count for _, count in group.counts)
 
     def describe(self, parts: Sequence[Part], classes: Sequence[str]) -> str:
-        """Return a sentence on the class and part whose share differs most from that of *parts*; "" without samples.
+        """Return a sentence on the class and part whose share differs most from the share of *parts*.
+
+        "" without samples.
 
         *classes*: the values that stand for the indexes of classes.
         """
@@ -161,17 +163,17 @@ def _move(groups: Sequence[GroupCounts], parts: array[int], imbalance: Imbalance
 def _swap(groups: Sequence[GroupCounts], parts: array[int], imbalance: Imbalance) -> bool:
     """Swap the parts of two of *groups* wherever that reduces the imbalance; return True if two were swapped."""
     swapped = False
-    for one, two in combinations(groups, 2):
-        first, second = parts[one.number], parts[two.number]
-        if first == second or one.counts == two.counts:
+    for group, other_group in combinations(groups, 2):
+        first, second = parts[group.number], parts[other_group.number]
+        if first == second or group.counts == other_group.counts:
             continue
-        change = imbalance.change(one, first, -1) + imbalance.change(two, second, -1)
-        imbalance.add(one, first, -1)
-        imbalance.add(two, second, -1)
-        change += imbalance.change(one, second) + imbalance.change(two, first)
+        change = imbalance.change(group, first, -1) + imbalance.change(other_group, second, -1)
+        imbalance.add(group, first, -1)
+        imbalance.add(other_group, second, -1)
+        change += imbalance.change(group, second) + imbalance.change(other_group, first)
         if change < -MIN_GAIN:
             first, second, swapped = second, first, True
-        imbalance.add(one, first)
-        imbalance.add(two, second)
-        parts[one.number], parts[two.number] = first, second
+        imbalance.add(group, first)
+        imbalance.add(other_group, second)
+        parts[group.number], parts[other_group.number] = first, second
     return swapped

@@ -181,7 +181,10 @@ class SampleFiles:
             self._require_version(shard, FileVersion.of(self._stdin.get(shard) or reopen(self._urls[shard])))
 
     def _require_version(self, shard: int, version: Sequence[int]) -> None:
-        """Record *version* as that of the file of *shard*; raise StorageError if another one was recorded before."""
+        """Record *version* as the version of the file of *shard*.
+
+        Raise StorageError if another one was recorded before.
+        """
         if self._identities.setdefault(shard, tuple(version)) != tuple(version):
             raise changed(self._urls[shard])
 

@@ -168,7 +168,7 @@ def by_specs(
     *,
     verbatim: bool = False,
 ) -> Iterator[Sample]:
-    """Return *samples* with only the fields that *specs* select, without those that *excluded* names: see `fields`.
+    """Return *samples* with only the fields that *specs* select, without the *excluded* fields: see `fields`.
 
     Both are texts of words separated by blanks; without any, *samples* is returned as it is. Case is ignored unless
     *verbatim*. Raises: UsageError for a bad word.

@@ -145,7 +145,7 @@ def choose_equal_values(records: Iterable[Record], order: Order, account: Accoun
 
 
 def join_equal_keys(records: Iterable[Record], order: Order, account: Account) -> Iterator[list[Record]]:
-    """Yield a list of records for each sample: those of *records*, which are sorted, with one key.
+    """Yield a list of records for each sample: adjacent ones of the sorted *records* with one key.
 
     With `order.unique`, of different samples with one sort key, such as 1 and 01 as numbers, one is yielded; the
     records of the other ones are counted in *account* as left out. Order: that of their first records. Holds: the

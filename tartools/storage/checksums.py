@@ -290,7 +290,7 @@ def _new_hash(algorithm: str) -> _Hash | Crc32:
 
 
 class HashedInput(Input):
-    """An open input *stream* whose bytes are read one after the other; `checksum` is that of the bytes so far.
+    """An open input *stream* whose bytes are read one after the other; `checksum`: of the bytes so far.
 
     It has no `file` and no descriptor, so that nobody skips bytes or reads past it.
     """

@@ -185,12 +185,15 @@ def _file_path(url: str) -> str:
 
 
 def exists(url: str) -> bool:
-    """True if the local file *url* exists, of whatever kind; False for a broken link."""
+    """True if the local file *url* exists, of any kind; False for a broken link."""
     return _stat(url, 1) is not None
 
 
 def _stat(url: str, fd: int) -> os.stat_result | None:
-    """Return the status of the local file *url*, for "-" that of the descriptor *fd*; None if it does not exist."""
+    """Return the status of the local file *url*, for "-" the status of the descriptor *fd*.
+
+    None if it does not exist.
+    """
     try:
         return os.fstat(fd) if url == "-" else os.stat(path_of(url))
     except (OSError, ValueError):

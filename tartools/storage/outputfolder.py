@@ -243,7 +243,7 @@ def _status(path: str | bytes) -> os.stat_result | None:
 
 
 def _check_real_folder(status: os.stat_result, name: str) -> None:
-    """Raise StorageError, naming the path *name*, unless *status* is that of a folder, not of a link to one."""
+    """Raise StorageError, naming the path *name*, unless *status* is the status of a folder, not of a link to one."""
     if stat.S_ISLNK(status.st_mode):
         raise StorageError("is a symbolic link, by which files could leave the folder", url=name)
     if not stat.S_ISDIR(status.st_mode):

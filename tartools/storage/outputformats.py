@@ -25,7 +25,7 @@ class OutputFormat(NamedTuple):
 
     @property
     def is_packed(self) -> bool:
-        """True if the suffix of a codec may follow that of the format; then the output is compressed."""
+        """True if the suffix of a codec may follow the suffix of the format; then the output is compressed."""
         return self.name in ("tar", "TSV", "CSV", "JSON lines", "TFRecord")
 
 

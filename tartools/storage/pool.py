@@ -30,7 +30,7 @@ class Engine(Protocol[Item_contra, Result_co]):
         ...
 
     def stop(self) -> None:
-        """Drop the calls that have not begun, make those under way end soon, and wait for them.
+        """Drop the calls that have not begun, make running ones end soon, and wait for them.
 
         Nothing is submitted later.
         """

@@ -88,23 +88,29 @@ def join_split_parts(urls: Sequence[Url], on_fault: Callable[[StorageError], obj
     for part in parts:
         if part is not None:
             by_archive.setdefault(part.archive, []).append(part)
-    by_archive = {archive: found for archive, found in by_archive.items() if not _has_years(found)}
+    by_archive = {
+        archive: archive_parts for archive, archive_parts in by_archive.items() if not _has_years(archive_parts)
+    }
     if not by_archive:
         return [*urls]
     for number, url in enumerate(urls):  # x.tar.gz is a part if x.tar.aa is
-        if parts[number] is None and (other := _parse(url)) and _has_first(by_archive.get(other.archive, ()), other):
-            parts[number] = other
-            by_archive[other.archive].append(other)
+        if (
+            parts[number] is None
+            and (new_part := _parse(url))
+            and _has_first(by_archive.get(new_part.archive, ()), new_part)
+        ):
+            parts[number] = new_part
+            by_archive[new_part.archive].append(new_part)
     names = {url.name for url in urls}
     joined: dict[str, list[Url]] = {}
-    for archive, found in by_archive.items():
+    for archive, archive_parts in by_archive.items():
         try:
-            joined[archive] = [_joined(found, whole_too=archive in names)]
+            joined[archive] = [_joined(archive_parts, whole_too=archive in names)]
         except StorageError as error:
             if on_fault is None:
                 raise
             on_fault(error)
-            joined[archive] = [part.url for part in found]
+            joined[archive] = [part.url for part in archive_parts]
     result: list[Url] = []
     for url, part in zip(urls, parts, strict=True):
         is_part = part is not None and part.archive in by_archive
@@ -112,14 +118,14 @@ def join_split_parts(urls: Sequence[Url], on_fault: Callable[[StorageError], obj
     return result
 
 
-def _has_first(parts: Sequence[SplitPart], other: SplitPart) -> bool:
-    """True if *parts* have the first part of those that are named as *other*, whose token has letters."""
-    first = "a" * max(len(other.token) if other.token[0] in "aA" else 2, 2)
-    return any(part.mark == other.mark and part.token.lower() == first for part in parts)
+def _has_first(parts: Sequence[SplitPart], new_part: SplitPart) -> bool:
+    """True if *parts* have the first part among the parts named as *other*, whose token has letters."""
+    first = "a" * max(len(new_part.token) if new_part.token[0] in "aA" else 2, 2)
+    return any(part.mark == new_part.mark and part.token.lower() == first for part in parts)
 
 
 def has_part_name(url: str) -> bool:
-    """True if the name of *url* may be that of a part: a quick look, for lists of many shards."""
+    """True if the name of *url* may be the name of a part: a quick look, for lists of many shards."""
     return not url.endswith((".tar", ".tgz", ".gz", ".zst", ".parquet")) and bool(re.search(r"\.t(?:ar|gz)", url, re.I))
 
 
@@ -157,7 +163,7 @@ def _joined(parts: Sequence[SplitPart], *, whole_too: bool) -> Url:
 
 
 def _grows(tokens: Sequence[str]) -> bool:
-    """True if *tokens* are of several lengths and no plain numbers, so that they grow as those of split(1)."""
+    """True if *tokens* are of several lengths and no plain numbers, so that they grow as the suffixes of split(1)."""
     has_zeros = any(token.startswith("0") and len(token) > 1 for token in tokens)
     return len({*map(len, tokens)}) > 1 and (has_zeros or not tokens[0].isdigit())
 
@@ -218,7 +224,7 @@ def _grown_token(number: int, like: str) -> str:
 def _missing_part(
     numbered: dict[int, SplitPart], missing: int, begin: int, token_of: Callable[[int, str], str]
 ) -> StorageError:
-    """Return the error that part number *missing* is not among the inputs; *numbered*: those that are.
+    """Return the error that part number *missing* is not among the inputs; *numbered*: the parts that are.
 
     *begin*: number of the first part. `token_of(number, like)`: returns the token of a number, alike another one.
     """
@@ -372,7 +378,10 @@ class SplitInput(Input):
         return f"byte {byte} of {shown(part)}{question}"
 
     def place(self, offset: int | None) -> tuple[Url, int]:
-        """Return the part that has byte *offset* of the whole, and the byte in it; None: the end of what was read."""
+        """Return the part that has byte *offset* of the whole, and the byte in it.
+
+        None: the end of the bytes that were read.
+        """
         sizes = [*self._sizes, self._count][: len(self._parts)]
         if offset is None:
             offset = sum(sizes)

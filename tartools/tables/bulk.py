@@ -21,7 +21,7 @@ SET_SHIFT = 56  # bits; an offset in a set of shards is shifted by the index of 
 
 @dataclass
 class Bulk:
-    """Samples in columns, with the offsets of their payloads. f is the index of a field, n that of a sample.
+    """Samples in columns, with the offsets of their payloads. f is the index of a field, n the index of a sample.
 
     `keys`: of the samples. `urls`: of their shards. `fields`: names, in lower case.
     `offsets[f, n]`: of the payload, in bytes, in its file, or in the buffer that was parsed; -1 for an absent field.

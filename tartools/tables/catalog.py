@@ -115,10 +115,14 @@ class ShardCatalog:
         count, indexes = len(rows), np.flatnonzero(present)
         extents = Extents(rows[0], np.full(count, -1, np.int32), np.zeros(count, np.int64), np.zeros(count, np.int64))
         if len(indexes):
-            taken = schema.arrow().array(indexes)
+            present_indexes = schema.arrow().array(indexes)
             names = (*own_columns, schema.VERSION_COLUMN, schema.MEMBERS_COLUMN)
-            some = {name: column[name].take(taken) for base in names if (name := schema.in_set(base, number)) in column}
-            part = self._extents_in_set(some, number, np.asarray(rows)[indexes])
+            present_columns = {
+                name: column[name].take(present_indexes)
+                for base in names
+                if (name := schema.in_set(base, number)) in column
+            }
+            part = self._extents_in_set(present_columns, number, np.asarray(rows)[indexes])
             extents.numbers[indexes], extents.begins[indexes], extents.ends[indexes] = (
                 part.numbers,
                 part.begins,

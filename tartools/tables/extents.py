@@ -54,8 +54,8 @@ class Extents:
     def sizes(self) -> Any:
         """The bytes of each sample, in all sets."""
         sizes = self.ends - self.begins
-        for other in self.others:
-            sizes = sizes + (other.ends - other.begins)
+        for further_set in self.others:
+            sizes = sizes + (further_set.ends - further_set.begins)
         return sizes
 
     @property
@@ -66,7 +66,9 @@ class Extents:
     @property
     def sets(self) -> tuple[Extents, ...]:
         """The extents in each set of shards, from the first on, each with the keys and row numbers."""
-        return replace(self, others=()), *(replace(one, keys=self.keys, rows=self.rows) for one in self.others)
+        return replace(self, others=()), *(
+            replace(set_extents, keys=self.keys, rows=self.rows) for set_extents in self.others
+        )
 
     @property
     def parts(self) -> Extents:
@@ -74,11 +76,15 @@ class Extents:
         return self.parts_and_sets()[0] if self.others else self
 
     def parts_and_sets(self) -> tuple[Extents, Any, Any]:
-        """Return `parts`, and for each part the index of its sample, and that of its set, from 0 on."""
+        """Return `parts`, and for each part the index of its sample, and the index of its set, from 0 on."""
         import numpy as np
 
         sets = (self, *self.others)
-        columns = ([one.numbers for one in sets], [one.begins for one in sets], [one.ends for one in sets])
+        columns = (
+            [set_extents.numbers for set_extents in sets],
+            [set_extents.begins for set_extents in sets],
+            [set_extents.ends for set_extents in sets],
+        )
         numbers, begins, ends = (np.stack(column, axis=1).ravel() for column in columns)
         present = np.flatnonzero(ends)
         samples, set_indexes = np.divmod(present, len(sets))
@@ -92,8 +98,8 @@ class Extents:
         import numpy as np
 
         first, *others = (
-            replace(one, begins=np.where(mask, one.begins, 0), ends=np.where(mask, one.ends, 0))
-            for one, mask in zip((self, *self.others), masks, strict=True)
+            replace(set_extents, begins=np.where(mask, set_extents.begins, 0), ends=np.where(mask, set_extents.ends, 0))
+            for set_extents, mask in zip((self, *self.others), masks, strict=True)
         )
         return replace(first, others=tuple(others))
 
@@ -127,7 +133,7 @@ class Extents:
             self.ends[low:high],
             None if self.keys is None else self.keys[low:high],
             None if self.rows is None else self.rows[low:high],
-            tuple(other.part(low, high) for other in self.others),
+            tuple(further_set.part(low, high) for further_set in self.others),
         )
 
     def take(self, indexes: Any) -> Extents:
@@ -137,7 +143,7 @@ class Extents:
         chosen = np.asarray(indexes, np.int64)
         keys = None if self.keys is None else [self.keys[index] for index in chosen.tolist()]
         rows = self.first + chosen if self.rows is None else self.rows[chosen]
-        others = tuple(other.take(chosen) for other in self.others)
+        others = tuple(further_set.take(chosen) for further_set in self.others)
         return Extents(self.first, self.numbers[chosen], self.begins[chosen], self.ends[chosen], keys, rows, others)
 
     def place(self, index: int) -> tuple[int, int, int]:

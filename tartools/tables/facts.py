@@ -47,7 +47,7 @@ class TableFacts(NamedTuple):
 
     @property
     def known(self) -> list[Fact]:
-        """The (name, type) of all columns but those of `pictures`, which are not known before samples are read.
+        """The (name, type) of all columns except `pictures`, whose columns are unknown before samples are read.
 
         A type is a name of `schema`, such as "digest" or "int64"; "" if the values decide it.
         """

@@ -187,7 +187,9 @@ def join_schemas(schemas: Sequence[Any]) -> Any:
             types[field.name] = schema.join_types(types.get(field.name, field.type), field.type)
     order = [*schema.own_types()]
     for number in schema.sets_in(types):
-        fields = dict.fromkeys(chain.from_iterable(schema.fields_in_set(one, number) for one in schemas))
+        fields = dict.fromkeys(
+            chain.from_iterable(schema.fields_in_set(part_schema, number) for part_schema in schemas)
+        )
         types.update(schema.members_column(list(fields)[: schema.MAX_FIELDS_LISTED], number))
         own_columns = (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN, schema.MEMBERS_COLUMN)
         names = [schema.in_set(name, number) for name in own_columns]
@@ -232,12 +234,12 @@ def unify(rows: Any, first: int, catalog: ShardCatalog, columns: Any) -> Any:
     pa = schema.arrow()
     extents = catalog.extents(rows, first, keyed=False)
     ours = {}
-    for number, one in enumerate((extents, *extents.others), 1):
-        absent = one.ends == 0 if number > 1 else None
+    for number, set_extents in enumerate((extents, *extents.others), 1):
+        absent = set_extents.ends == 0 if number > 1 else None
         for name, values in (
-            (schema.SHARD_COLUMN, one.numbers),
-            (schema.BEGIN_COLUMN, one.begins.astype(np.uint64)),
-            (schema.END_COLUMN, one.ends.astype(np.uint64)),
+            (schema.SHARD_COLUMN, set_extents.numbers),
+            (schema.BEGIN_COLUMN, set_extents.begins.astype(np.uint64)),
+            (schema.END_COLUMN, set_extents.ends.astype(np.uint64)),
         ):
             ours[schema.in_set(name, number)] = pa.array(values, mask=absent)
     arrays = [

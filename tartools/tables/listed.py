@@ -75,10 +75,14 @@ class TableColumns:
         joined table it is a byte of the shard that has the field. None if the table does not list fields.
         """
         members_by_set = [self.members_in_set(number) for number in schema.sets_in(self.names)]
-        return None if None in members_by_set else merge_columns([one for one in members_by_set if one is not None])
+        return (
+            None
+            if None in members_by_set
+            else merge_columns([members for members in members_by_set if members is not None])
+        )
 
     def members_in_set(self, number: int) -> tuple[list[str], Any, Any] | None:
-        """Return what `members` returns, for the parts of the samples in set *number* of shards."""
+        """Return (fields, offsets, sizes) as `members` does, for the parts of the samples in set *number* of shards."""
         import numpy as np
 
         from tartools.tables.extents import whole_numbers
@@ -202,9 +206,9 @@ class ListedBatch(Batch):
 
         urls, _ = self.columns.shards()
         totals: dict[str, list[int]] = {}
-        for one in self.columns.extents.sets:
-            present = np.flatnonzero(one.ends)
-            numbers, sizes = one.numbers[present], (one.ends - one.begins)[present]
+        for set_extents in self.columns.extents.sets:
+            present = np.flatnonzero(set_extents.ends)
+            numbers, sizes = set_extents.numbers[present], (set_extents.ends - set_extents.begins)[present]
             for first in np.sort(np.unique(numbers, return_index=True)[1]).tolist():
                 url, mask = urls[numbers[first]], numbers == numbers[first]
                 shard_totals = totals.setdefault(url, [0, 0])

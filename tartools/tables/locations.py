@@ -52,23 +52,23 @@ class RowLocations:
 
         catalog, at = ShardCatalog(url), 0
         sums = np.empty(count, np.uint32)
-        whole = _empty_extents(first, count)
+        all_extents = _empty_extents(first, count)
         fields: list[Set[str] | None] = []
         for batch in batches:
             extents = catalog.extents(batch, first + at)
             sums[at : at + len(extents)] = UNKNOWN_KEY if extents.keys is None else key_checksums(extents.keys)
             if not at:
-                whole.others = tuple(_empty_extents(first, count) for _ in extents.others)
+                all_extents.others = tuple(_empty_extents(first, count) for _ in extents.others)
                 fields = _fields_by_set(batch.schema)
-            for target, one in zip((whole, *whole.others), (extents, *extents.others), strict=True):
+            for target, set_extents in zip((all_extents, *all_extents.others), (extents, *extents.others), strict=True):
                 for column, part in (
-                    (target.numbers, one.numbers),
-                    (target.begins, one.begins),
-                    (target.ends, one.ends),
+                    (target.numbers, set_extents.numbers),
+                    (target.begins, set_extents.begins),
+                    (target.ends, set_extents.ends),
                 ):
                     column[at : at + len(extents)] = part
             at += len(extents)
-        return cls(catalog, whole, sums, first, fields)
+        return cls(catalog, all_extents, sums, first, fields)
 
     def take(self, rows: Any) -> RowLocations:
         """Return the locations at the indexes *rows*, in that order."""
@@ -92,7 +92,7 @@ class RowLocations:
         if all(needed):
             return extents
         sets = (extents, *extents.others)
-        is_read = [(one.ends > 0) & is_needed for one, is_needed in zip(sets, needed, strict=True)]
+        is_read = [(set_extents.ends > 0) & is_needed for set_extents, is_needed in zip(sets, needed, strict=True)]
         is_empty = ~np.logical_or.reduce(is_read)
         return extents.with_parts([mask | is_empty for mask in is_read])
 
@@ -113,7 +113,10 @@ class RowLocations:
         return samples
 
     def _mismatches(self, at: Any, keys: Sequence[bytes]) -> Any:
-        """Return the indexes of *keys* whose checksums differ from those of the rows *at*; UNKNOWN_KEY equals any."""
+        """Return the indexes of *keys* whose checksums differ from the checksums of the rows *at*.
+
+        UNKNOWN_KEY equals any.
+        """
         expected = self.key_checksums[at]
         return ((expected != key_checksums(keys)) & (expected != UNKNOWN_KEY)).nonzero()[0]
 
@@ -147,10 +150,12 @@ class RowLocations:
                 self.key_checksums[chunk],
             ):
                 digest.update(np.ascontiguousarray(column).data)
-            for other in extents.others:
-                ends = other.ends[chunk]
-                numbered = np.where(ends > 0, shard_digests[other.numbers[chunk]], 0)  # an absent part has number -1
-                for column in (numbered, other.begins[chunk], ends):
+            for further_set in extents.others:
+                ends = further_set.ends[chunk]
+                numbered = np.where(
+                    ends > 0, shard_digests[further_set.numbers[chunk]], 0
+                )  # an absent part has number -1
+                for column in (numbered, further_set.begins[chunk], ends):
                     digest.update(np.ascontiguousarray(column).data)
         return digest.hexdigest()
 

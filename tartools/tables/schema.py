@@ -163,16 +163,16 @@ def sets_in(columns: Collection[str]) -> range:
 
 
 def location_columns(columns: Collection[str]) -> list[str]:
-    """Return those of *columns* from which samples are found and verified: the key, extents and members in each set."""
+    """Return the existing *columns* that locate and verify samples: the key, and extents and members in each set."""
     members = [in_set(MEMBERS_COLUMN, number) for number in sets_in(columns)]
     return [name for name in (KEY_COLUMN, *extent_columns(columns), *members) if name in columns]
 
 
 def extent_columns(columns: Collection[str]) -> list[str]:
-    """Return those of *columns* that say in which bytes of which shards samples are, in each set."""
+    """Return the existing *columns* of extents: shard, version, begin and end, in each set."""
     names = (SHARD_COLUMN, VERSION_COLUMN, BEGIN_COLUMN, END_COLUMN)
-    wanted = [in_set(name, number) for number in sets_in(columns) for name in names]
-    return [name for name in wanted if name in columns]
+    names_of_sets = [in_set(name, number) for number in sets_in(columns) for name in names]
+    return [name for name in names_of_sets if name in columns]
 
 
 def own_types(sets: Iterable[int] = (1,)) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class ParquetSource:
     def batches(
         self, columns: Sequence[str], max_rows: int = TABLE_READ_ROWS, groups: Sequence[int] | None = None
     ) -> Generator[Any, None, None]:
-        """Yield record batches of up to *max_rows* rows, in order, with those of *columns* that the file has.
+        """Yield record batches of up to *max_rows* rows, in order, with the *columns* that the file has.
 
         *groups*: numbers of the row groups to read; None: all.
 

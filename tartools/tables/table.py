@@ -406,7 +406,7 @@ class Table:
             yield from table.batches(self._existing(names, table.names), ROWS_IN_BATCH)
 
     def _existing(self, names: Sequence[str] | None, columns: Sequence[str]) -> list[str]:
-        """Return those of *names* that are among *columns*; None: the columns of locations. Raises: StorageError."""
+        """Return the *names* that are among *columns*; None: the columns of locations. Raises: StorageError."""
         if names is None:
             return schema.location_columns(columns)
         if names[0] not in columns:

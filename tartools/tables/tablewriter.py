@@ -101,7 +101,7 @@ class SinkFile:
 
 
 class TableContent(Protocol):
-    """What a `TableWriter` has to know of all rows before the first: `RowInputs`, or the rows of a join."""
+    """Facts for a `TableWriter` about all rows, before the first: of `RowInputs`, or of the rows of a join."""
 
     schema: Any  # unified
     catalog: ShardCatalog  # of the shards that the rows name

@@ -144,8 +144,8 @@ class VerifiedReader:
         import numpy as np
 
         remote = np.array([*self.catalog.is_remote, False])  # the last is for -1, the number of an absent part
-        remote_masks = [remote[one.numbers] & (one.ends > 0) for one in (rows, *rows.others)]
-        local_masks = [~remote[one.numbers] & (one.ends > 0) for one in (rows, *rows.others)]
+        remote_masks = [remote[set_extents.numbers] & (set_extents.ends > 0) for set_extents in (rows, *rows.others)]
+        local_masks = [~remote[set_extents.numbers] & (set_extents.ends > 0) for set_extents in (rows, *rows.others)]
         if not any(mask.any() for mask in remote_masks):
             yield from self._local.read(rows)
             return
@@ -176,16 +176,16 @@ class VerifiedReader:
         Raises: StorageError, with the shard of the part, if a part differs from its row, or has another key.
         """
         for index in range(len(rows)):
-            sets = [one for one in rows.part(index, index + 1).sets if one.ends[0]]
-            samples = [sample.own() for one in sets for batch in self.samples(one) for sample in batch]
+            sets = [set_extents for set_extents in rows.part(index, index + 1).sets if set_extents.ends[0]]
+            samples = [sample.own() for set_extents in sets for batch in self.samples(set_extents) for sample in batch]
             first = samples[0]
-            for one, sample in zip(sets, samples, strict=True):
+            for set_extents, sample in zip(sets, samples, strict=True):
                 if sample.raw_key != first.raw_key:
                     message = f"the key of the sample there is {sample.key!r}, and in the first set {first.key!r}"
-                    raise self.catalog.failure(one, 0, message)
+                    raise self.catalog.failure(set_extents, 0, message)
                 if not sample.grouped:
                     message = f"sample {sample.key!r} is a member without a field, which can't be joined"
-                    raise self.catalog.failure(one, 0, message)
+                    raise self.catalog.failure(set_extents, 0, message)
             yield Batch.of(first.with_members(chain.from_iterable(sample.members for sample in samples)))
 
     def _servers(self) -> RemoteShards:

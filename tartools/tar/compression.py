@@ -390,7 +390,10 @@ class Decompressed(Stream):
 
 
 class CompressedSink:
-    """A sink that writes what it gets, compressed by *compressor*, to *sink*; the data are complete after `finish`."""
+    """A sink that compresses its data by *compressor* and writes them to *sink*.
+
+    The data are complete after `finish`.
+    """
 
     def __init__(self, sink: Sink, compressor: Compressor) -> None:
         self._sink = sink

@@ -167,7 +167,7 @@ def read_full_header(
 
 
 def _governing(before: Records, added: Records, at: int) -> Records:
-    """Return the global records in force after the records *added* to those *before*, without comments.
+    """Return the global records in force: the records *before*, then the records *added*, without comments.
 
     Raises: TarFormatError with offset *at* if they are too many. They become part of the header of each member behind
     them, so the members of one buffer would take a thousand times this memory.

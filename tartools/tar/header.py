@@ -144,7 +144,7 @@ NO_SUMS: Remembered[bytes, int] = Remembered(lambda _: -1)  # where no header ma
 
 
 def parse_records(payload: bytes, offset: int | None = None) -> Records:
-    r"""Return the records in *payload*, that of a pax extended header, in order: keyword -> value.
+    r"""Return the records in *payload*, the data of a pax extended header, in order: keyword -> value.
 
     If a keyword occurs twice, the later record counts. Raises: TarFormatError with *offset*, that of the header, if a
     record is malformed.

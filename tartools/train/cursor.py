@@ -1,4 +1,4 @@
-"""The position of a reader in an epoch of a stream: records of plain values, which are what states consist of.
+"""The position of a reader in an epoch of a stream: records of plain values, the content of states.
 
     SliceReader.position()    ShuffleBuffer.cursor()               running: they change with each sample
                       |          |
@@ -217,9 +217,13 @@ def is_remainder(value: Any, shards: int) -> bool:
     """True if *value*, from a state, is a list of the fields of a valid `Remainder`. *shards*: number of shards."""
 
     def is_slices(slices: Any) -> bool:
-        return is_list_of(slices, lambda one: is_slice(one, shards))
+        return is_list_of(slices, lambda value_of_item: is_slice(value_of_item, shards))
 
-    return is_list(value, lambda held: is_list_of(held, lambda one: is_list(one, _is_numbers, is_slices)), is_slices)
+    return is_list(
+        value,
+        lambda held: is_list_of(held, lambda value_of_item: is_list(value_of_item, _is_numbers, is_slices)),
+        is_slices,
+    )
 
 
 def _is_numbers(value: Any) -> bool:

@@ -310,7 +310,9 @@ def _parse_schedule(table: Any, count: int, schedule: Any) -> Weighting:
 
 
 def _sources(table: Any, patterns: Iterable[str]) -> Any:
-    """Return the number of the source of each row: that of the one of *patterns* that matches the URL of its shard.
+    """Return the number of the source of each row.
+
+    It is the index of the one of *patterns* that matches the URL of its shard.
 
     Raises: ValueError for a pattern without rows, and for two that match one shard; SampleError for a shard without
     any.

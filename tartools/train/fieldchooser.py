@@ -192,7 +192,7 @@ class FieldChooser:
             raise
 
     def _seeded(self, sample: Mapping[str, Any], seeds: SharedSeeds | SampleSeeds) -> Any:
-        """Return the transform, or the list of them, such that functions that ask for a seed get that of *sample*.
+        """Return the transform, or the list of them, such that functions that ask for a seed get the seed of *sample*.
 
         *seeds*: returns the seed of a sample in the epoch.
         """

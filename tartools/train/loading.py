@@ -187,7 +187,7 @@ class Loader(DataLoader[Any]):
         return self._sampler.running is not None and not self._sampler.running.remaining
 
     def _batches(self) -> Iterator[Any]:
-        """Yield the batches of the next epoch; after `load_state_dict` those that were left of its epoch.
+        """Yield the batches of the next epoch; after `load_state_dict` the remaining ones of its epoch.
 
         Raises: what reading raises, with URL and byte, also for what a worker met; RuntimeError for StopIteration, and
         for a worker that has ended.

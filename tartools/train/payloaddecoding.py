@@ -172,7 +172,7 @@ class PictureDecoder:
         self._refused.numbers[os.getpid() % WORKERS_COUNTED_APART] += 1
 
     def __call__(self, field: str, data: bytes) -> Any:
-        """Return the picture *data*, decoded; None if the suffix of *field* is not that of a picture.
+        """Return the picture *data*, decoded; None if the suffix of *field* is not a picture's.
 
         Raises: SampleError if it is no picture that can be decoded, or has too many pixels; what Pillow raises for
         damage.
@@ -328,7 +328,7 @@ class FieldDecoder(NamedTuple):
 
 
 def pictures_of(decoders: Iterable[Any]) -> list[PictureDecoder]:
-    """Return the picture decoders among *decoders*, also those inside of a `FieldDecoder`."""
+    """Return the picture decoders among *decoders*, also inside of a `FieldDecoder`."""
     candidates = (decoder.named if isinstance(decoder, FieldDecoder) else decoder for decoder in decoders)
     return [decoder for decoder in candidates if isinstance(decoder, PictureDecoder)]
 

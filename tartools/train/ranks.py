@@ -189,7 +189,7 @@ class ReaderRank:
         return (0, 1) if is_dealt_by_framework() else self._inherited
 
     def reader(self) -> ReaderId:
-        """Return which reader this process is, of those of all ranks. Adjacent readers are on different ranks."""
+        """Return the number of this reader among the readers of all ranks. Adjacent readers are on different ranks."""
         (rank, world_size), (worker, workers) = self.rank_and_size(), this_worker()
         return ReaderId(worker * world_size + rank, workers * world_size)
 

@@ -223,7 +223,7 @@ class StatefulSampler(DistributedSampler[Any]):
         self._steps_done = state["steps"] if "steps" in state else self._steps_to(self._position)
 
     def _state(self, epoch: int, position: int, steps: int) -> dict[str, Any]:
-        """Return the state of *epoch* after so many consumed positions of all ranks (*position*), in *steps* steps."""
+        """Return the state of *epoch* after *position* consumed positions of all ranks, in *steps* steps."""
         place = {"seed": self._seed, "epoch": epoch, "done": position, "steps": steps, "data": self._data}
         return make_state(place | self._kind)
 
@@ -356,7 +356,7 @@ class SamplerIteration(Iterator[Any]):
             self._sampler._end(self.epoch)
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
-        """Return the state of all ranks after *taken* batches (or samples); None: after those that were consumed."""
+        """Return the state of all ranks after *taken* batches (or samples); None: after the consumed ones."""
         taken = self.consumed if taken is None else taken
         return self._sampler._state(self.epoch, self._steps.after(taken), self._steps_before + taken)
 

@@ -63,7 +63,7 @@ class ShuffleBuffer:
         self._draws: list[float] = []
 
     def iterated(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Yield *samples* shuffled; first take again those that the start cursor holds."""
+        """Yield *samples* shuffled; first take the samples again that the start cursor holds."""
         self._samples = with_numbers(samples, self._read, self._numbers)
         self._start = None
         size, initial = self._stage.size, self._stage.initial
@@ -148,7 +148,7 @@ class HeldSamplesReader:
 
 
 def with_numbers(samples: Iterator[Any], count: int, numbers: Sequence[int]) -> list[Any]:
-    """Take the next *count* of *samples*; return those numbered *numbers* among them, in the order of *numbers*.
+    """Take the next *count* of *samples*; return the samples numbered *numbers* among them, in the order of *numbers*.
 
     Raises: StateError if there are fewer samples.
     """
@@ -173,7 +173,7 @@ class BatchStage:
         self._size, self._collate, self._partial = size, collate, partial
 
     def __call__(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Yield batches of the next *samples*, in their order: lists, or what `collate` makes of them."""
+        """Yield batches of the next *samples*, in their order: lists, or the results of `collate`."""
         while batch := [*islice(samples, self._size)]:
             if len(batch) == self._size or self._partial:
                 yield batch if self._collate is None else self._collate(batch)
@@ -246,7 +246,7 @@ class Failures:
         self._count, self._last = 0, ""
 
     def counted(self, handler: Handler) -> Handler:
-        """Return *handler* as a handler whose calls are counted, if they don't raise, whatever they return."""
+        """Return *handler* as a handler whose calls are counted, unless they raise."""
 
         def counting(error: Exception) -> object:
             """Call the handler, and count the error if that does not raise."""

@@ -114,7 +114,7 @@ class TableDataset(Dataset[Any]):
         return list(self.batch(list(indices)))
 
     def digest(self) -> str:
-        """Return a fingerprint of the samples in their order: that of the table."""
+        """Return a fingerprint of the samples in their order: the fingerprint of the table."""
         return self.table.digest()
 
     def warn_of_returning_key(self) -> None:
@@ -325,7 +325,7 @@ class TableBatch:
         return f"<TableBatch: {len(self)} with {' '.join(self.bulk.fields)}>"
 
     def __getitem__(self, index: int) -> Any:
-        """Return sample *index* (negative: from the end), decoded. Raises: IndexError; what the chooser raises."""
+        """Return sample *index* (negative: from the end), decoded. Raises: IndexError; the errors of the chooser."""
         number = range(len(self))[index]
         one_row = slice(number, number + 1)
         columns = {field: values[one_row] for field, values in self.columns.items()}

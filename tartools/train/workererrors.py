@@ -101,7 +101,7 @@ class ResultPickler(ForkingPickler):
 
     @classmethod
     def dumps(cls, obj: Any, protocol: int | None = None) -> Any:
-        """Return the pickle of *obj*, (number, batch); if it can't be pickled, that of (number, error)."""
+        """Return the pickle of *obj*, (number, batch); if it can't be pickled, the pickle of (number, error)."""
         try:
             return ForkingPickler.dumps(obj, protocol)
         except Exception as error:  # each class has its own

@@ -83,7 +83,10 @@ class ZipDataset(Dataset[Any]):
         begin_epoch(self, None, epoch)
 
     def __getitem__(self, index: int) -> Any:
-        """Return sample *index* (negative: from the end), decoded. Raises: IndexError; what the class names."""
+        """Return sample *index* (negative: from the end), decoded.
+
+        Raises: IndexError; the errors that the class names.
+        """
         guard_worker()
         zip_file, number = self._place(index)
         return self.chooser(zip_file.sample(number, self.chooser.needed))

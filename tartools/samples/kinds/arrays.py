@@ -18,7 +18,7 @@ NPY_MAGIC = b"\x93NUMPY"  # numpy.lib.format, "Format Version 1.0"
 
 
 def _begins_as_array(_suffix: str, head: bytes) -> bool:
-    """True if *head*, the first bytes of a payload, are those of a .npy file."""
+    """True if *head*, the first bytes of a payload, are the first bytes of a .npy file."""
     return head.startswith(NPY_MAGIC)
 
 

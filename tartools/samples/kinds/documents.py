@@ -16,7 +16,7 @@ ENCODINGS = {"utf-8-sig": "a byte order mark"}  # Python's name -> description
 
 
 def _is_json_suffix(suffix: str, _head: bytes) -> bool:
-    """True if *suffix*, of a field, is that of JSON."""
+    """True if *suffix*, of a field, is the suffix of JSON."""
     return suffix == "json"
 
 

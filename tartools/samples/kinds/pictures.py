@@ -1,4 +1,7 @@
-"""Pictures: described by their header, decoded by Pillow; what readers refuse; columns of size, format and mode."""
+"""Pictures: described by their header, decoded by Pillow.
+
+Faults that readers refuse; columns of size, format and mode.
+"""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def write_pairs(
     force: bool = False,
     workers: int = 1,
 ) -> None:
-    """Write a page of up to 200 *pairs* of tardedup, those with the largest distances, to *url*.
+    """Write a page of up to 200 *pairs* of tardedup, the ones with the largest distances, to *url*.
 
     Each tile shows the sample left out and the one kept, side by side. *pairs*: bytes that each begin with a packed
     `Pair`. *sides*: the data sets to read the samples from: the input, and that of --against. *comparison*: the fields

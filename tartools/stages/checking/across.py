@@ -197,7 +197,7 @@ Words = Sequence[Sequence[str]]  # of each, one has to be there
 
 
 def expected_fields(combinations: Mapping[str, Tally]) -> Words:
-    """Return the fields that samples should have, as tuples of alternatives: those that most samples have.
+    """Return the fields that samples should have, as tuples of alternatives: the fields of most samples.
 
     Then those that most of the samples with all of these have, and so on. `combinations`: fields joined by "/" ->
     counts. Samples without a field, or next to damage, do not count. Fields that stand for each other, such as jpg and
@@ -251,7 +251,7 @@ def alternative_fields(counts: Mapping[frozenset[str], int]) -> list[list[str]]:
 
 
 def missing_words(fields: Sequence[str], words: Words) -> list[str]:
-    """Return the *words*, tuples of alternatives, of which *fields* has none, each joined by ";".
+    """Return the *words*, tuples of alternatives without any of *fields*, each joined by ";".
 
     *fields* are in small letters. seg.png is not png.
     """

@@ -267,7 +267,7 @@ class Checking:
         self._numbers = {url: number for number, url in enumerate(shards.urls)}
 
     def repeats(self, sort: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Iterator[Repeated]:
-        """Read all samples; yield groups of those that share a key, each with the verdicts on its samples.
+        """Read all samples; yield groups of samples that share a key, each with the verdicts on its samples.
 
         Verdicts: (code of the finding, 0 for a part of the first sample or 1 for another sample) for each but the
         first. `sort(records)`: sorts any number of records. At the end `summary` has all findings.

@@ -58,7 +58,7 @@ class TableRows:
 
     @property
     def shards(self) -> set[str]:
-        """The identities (see `identity`) of the shards in `urls`, without those of named inputs."""
+        """The identities (see `identity`) of the shards in `urls`, without the named inputs."""
         return {name for url in self.urls if (name := identity(url)) not in self._named_inputs}
 
     def place(self, row: int) -> tuple[str, int]:
@@ -112,10 +112,10 @@ class TableRows:
         self._places.append((piece.numbers, piece.begins))
         for part in itertools.starmap(piece.part, runs_of_equal(piece.numbers)):
             is_unreadable = np.zeros(len(part), bool)
-            for one in part.sets:
-                for number in np.unique(one.numbers[one.ends > 0]).tolist():
+            for set_extents in part.sets:
+                for number in np.unique(set_extents.numbers[set_extents.ends > 0]).tolist():
                     if code := self._shard_code(number):
-                        rows_of_shard = (one.numbers == number) & ~is_unreadable
+                        rows_of_shard = (set_extents.numbers == number) & ~is_unreadable
                         is_unreadable |= rows_of_shard
                         yield self._trouble_of_shard(number, code, int(rows_of_shard.sum()))
             max_rows = REMOTE_ROWS_IN_READ if any(self._catalog.is_remote) else ROWS_IN_READ
@@ -174,20 +174,22 @@ class TableRows:
         import numpy as np
 
         assert self._reader is not None
-        one = piece.sets[number - 1]
-        indexes = np.flatnonzero(one.ends)
-        if len(indexes) < len(one):
-            one = one.take(indexes)
-        batches = list(self._reader.samples(one)) if len(one) else []
+        set_extents = piece.sets[number - 1]
+        indexes = np.flatnonzero(set_extents.ends)
+        if len(indexes) < len(set_extents):
+            set_extents = set_extents.take(indexes)
+        batches = list(self._reader.samples(set_extents)) if len(set_extents) else []
         members = self._members[number - 1]
         if members is not None and batches:
             fields, offsets, sizes = members
             rows = indexes + (piece.first - self._firsts[-1])
-            self._compare(batches, one, {name: (offsets[rows, n], sizes[rows, n]) for n, name in enumerate(fields)})
+            self._compare(
+                batches, set_extents, {name: (offsets[rows, n], sizes[rows, n]) for n, name in enumerate(fields)}
+            )
         return batches
 
     def _compare(self, batches: list[Batch], piece: Extents, in_table: dict[str, tuple[Any, Any]]) -> None:
-        """Raise RowError if fields, offsets or sizes of the samples *batches* are not those that the rows *piece* list.
+        """Raise RowError if fields, offsets or sizes of the samples *batches* differ from the rows *piece*.
 
         This checks all members of the samples, which *batches* have in the order of the rows. *in_table*: arrays of
         offsets and sizes of each field, from the column of members.
@@ -229,9 +231,12 @@ class TableRows:
 
 
 def _joined_samples(batches_by_set: Sequence[list[Batch]], piece: Extents) -> Iterator[Sample]:
-    """Yield the samples of the rows *piece*, each with its members in all sets: *batches_by_set* has those of a set."""
+    """Yield the samples of the rows *piece*, each with its members in all sets.
+
+    *batches_by_set* has the members of each set.
+    """
     iterators = [itertools.chain.from_iterable(batches) for batches in batches_by_set]
-    present = [(one.ends > 0).tolist() for one in piece.sets]
+    present = [(set_extents.ends > 0).tolist() for set_extents in piece.sets]
     for has_part in zip(*present, strict=True):
         parts = [next(iterator) for iterator, has in zip(iterators, has_part, strict=True) if has]
         yield parts[0].with_members(itertools.chain.from_iterable(part.members for part in parts))

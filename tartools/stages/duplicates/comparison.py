@@ -130,7 +130,7 @@ class Comparison(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """The names of the table columns that have what is compared; [] if there can't be any."""
+        """The names of the table columns with the values to compare; [] if there can't be any."""
         if self.near is None:
             return [f"{name}.blake2b" for choices in self.by for name in choices]
         if len(self.near) > 1:

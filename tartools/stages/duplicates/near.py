@@ -51,7 +51,7 @@ class PictureHashes(NamedTuple):
     shapes: Any
 
     def sums(self, numbers: Any) -> Any:
-        """Return the sum of the 48 colour values of each picture in *numbers*; those of near pictures are similar."""
+        """Return the sum of the 48 colour values of each picture in *numbers*; near pictures have similar sums."""
         return self.colours[numbers].sum(axis=1, dtype=np.int64)
 
     def are_similar(self, firsts: Any, seconds: Any) -> Any:

@@ -64,7 +64,7 @@ class Filter:
 
     @property
     def asks(self) -> list[Ask] | None:
-        """What the conditions ask of a sample besides its key, as (function, field), such as ("size", "jpg").
+        """The questions of the conditions about a sample, besides its key: (function, field), such as ("size", "jpg").
 
         None if an expression computes names of fields.
         """
@@ -124,14 +124,14 @@ class Filter:
         return self._invert_and_count(flags)
 
     def _clear_flags_of_groups(self, batch: Batch, flags: list[bool], group: Column) -> None:
-        """Set those of *flags* to False whose samples have a value of *group* with a number out of range."""
+        """Set *flags* to False for samples whose value of *group* has a number out of range."""
         chosen = [number for number, flag in enumerate(flags) if flag]
         values = shares.values_of(batch, group, chosen, verbatim=self._verbatim)
         for number, value in zip(chosen, map(shares.bytes_of_value, values), strict=True):
             flags[number] = all(number_of(value) in span for number_of, span in self._numbers)
 
     def of_keys(self, keys: Sequence[bytes]) -> list[bool]:
-        """Return a flag for each of *keys*, those of the next samples of the input: True if the filter chooses it.
+        """Return a flag for each of *keys*, the keys of the next samples of the input: True if the filter chooses it.
 
         Only for a filter whose conditions are all on keys.
         """

@@ -1,4 +1,4 @@
-"""Tables that join two data sets: rows of A with the extents of what B has for their keys. No sample is read for them.
+"""Tables that join two data sets: rows of A with extents or values of B for the same keys. No sample is read for them.
 
 A row of the result is the row of A, then the columns of B in the row with the same key. Columns that say where samples
 are become those of the next sets of shards (see `tables.schema`):
@@ -49,7 +49,9 @@ def join_tables(
     reading: Reading,
     memory: int,
 ) -> PartnerFinder:
-    """Write the table *output* of the samples *a* with what *second*, B, has for their keys; return who counted them.
+    """Write the table *output*: samples *a*, joined with *second*, B, by key.
+
+    Return the finder, which counted partners.
 
     Shards of A and B are indexed first. Holds: *memory* bytes, and 8 bytes a sample of A.
     Raises: UsageError for options that a table can't keep; SampleError; the errors of `row_inputs_by_source`.
@@ -75,7 +77,7 @@ def join_tables(
 
 
 def chosen_members(chosen: ChosenColumns) -> IsChosen | None:
-    """Return what says of a field of B whether it is *chosen*; None if all are.
+    """Return a function: True for a field of B that is *chosen*; None if all are.
 
     Raises: UsageError for new names and for choices, which a table, which lists members as they are, can't keep.
     """
@@ -141,7 +143,10 @@ class RowJoin(NamedTuple):
 
 
 def keys_with_numbers(rows: RowInputs) -> Pairs:
-    """Yield the keys of *rows*, those of B, and their packed row numbers. Raises: SampleError for a row without key."""
+    """Yield the keys of *rows*, the rows of B, and their packed row numbers.
+
+    Raises: SampleError for a row without key.
+    """
     first = 0
     for keys in _keys(rows, "B"):
         yield keys, _packed_numbers(first, len(keys))
@@ -149,7 +154,7 @@ def keys_with_numbers(rows: RowInputs) -> Pairs:
 
 
 def _keys(rows: RowInputs, side: str) -> Iterator[list[bytes]]:
-    """Yield the keys of *rows*, which are those of *side*, A or B. Raises: SampleError for a row without a key."""
+    """Yield the keys of *rows*, the rows of *side*, A or B. Raises: SampleError for a row without a key."""
     first = 0
     for batch in rows.batches([schema.KEY_COLUMN]):
         if schema.KEY_COLUMN not in batch.schema.names or batch.column(0).null_count:
@@ -159,7 +164,7 @@ def _keys(rows: RowInputs, side: str) -> Iterator[list[bytes]]:
 
 
 class JoinedRows:
-    """The rows of *a* with what *b* has for their keys. Has what `TableWriter` asks for.
+    """The rows of *a*, joined with the rows of *b* that have the same keys; a `TableContent`.
 
     `schema`: the unified schema of the joined rows. `catalog`: the shards of both.
     Raises: UsageError if both have one column of values; SampleError if B does not list the members to choose from.
@@ -265,7 +270,7 @@ class JoinedRows:
             warn_of_order(partners[partners >= 0], account)
 
     def _join(self, rows: Any, has_partner: Any, partners: Any) -> Any:
-        """Return the joined rows of *rows*, a batch of A. *partners*: rows of B for those that have one, in order."""
+        """Return the joined rows of *rows*, a batch of A. *partners*: the rows of B with the same keys, in order."""
         import numpy as np
 
         pa = schema.arrow()
@@ -295,7 +300,7 @@ class JoinedRows:
         return pa.RecordBatch.from_arrays([*columns.values()], [*columns])
 
     def _narrow_set(self, rows: Any, columns: dict[str, Any], number: int) -> None:
-        """Replace *columns*, those of set *number* in *rows* of B, by those of the chosen members."""
+        """Narrow *columns*, the columns of set *number* in *rows* of B, to the chosen members."""
         import numpy as np
 
         pa, is_chosen = schema.arrow(), self._how.is_chosen
@@ -332,8 +337,10 @@ class JoinedRows:
         columns[end] = pa.array(high.astype(np.uint64), mask=is_empty)
         numbers, _ = whole_numbers(columns[shard])
         columns[shard] = pa.array(numbers.astype(np.int32), mask=is_empty)
-        kept = [index for index, name in enumerate(names) if is_chosen(name)]
-        columns[members] = pa.StructArray.from_arrays([places[n] for n in kept], [names[n] for n in kept])
+        chosen_indexes = [index for index, name in enumerate(names) if is_chosen(name)]
+        columns[members] = pa.StructArray.from_arrays(
+            [places[n] for n in chosen_indexes], [names[n] for n in chosen_indexes]
+        )
 
     def _check_fields(self, rows: Any) -> None:
         """Raise SampleError if a sample of *rows* has one field in A and in B."""
@@ -370,7 +377,7 @@ def _is_about_chosen(column: str, fields: Sequence[str], is_chosen: IsChosen) ->
 
 
 class _RowReader:
-    """Record batches as one sequence of rows, of which any number is taken at a time."""
+    """Record batches as one sequence of rows, to take any number of rows at a time."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
@@ -384,12 +391,12 @@ class _RowReader:
             self._held.append(next(self._batches))
         table = schema.arrow().Table.from_batches(self._held).combine_chunks()
         self._held = table.slice(count).to_batches()
-        (taken,) = table.slice(0, count).combine_chunks().to_batches()
-        return taken
+        (rows,) = table.slice(0, count).combine_chunks().to_batches()
+        return rows
 
 
 def warn_of_order(partners: Any, account: Account) -> None:
-    """Warn if the samples of B are in another order than those of A.
+    """Warn if samples of B are in another order than samples of A.
 
     *partners*: the row numbers of B, an array, in the order of A. Rows side by side in B are read at once.
     """

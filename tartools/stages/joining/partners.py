@@ -1,4 +1,4 @@
-"""The second data set of tarjoin, B: shards and tables of samples, or files of rows, and what it has for keys of A.
+"""The second data set of tarjoin, B: shards and tables of samples, or files of rows, and its values for keys of A.
 
 The values to add are found by an index of B: see `stages.joining.partnerindex`.
 """
@@ -59,7 +59,7 @@ class PartnerFinder:
         self._other_form: tuple[bytes, bytes] | None = None  # the first such key, and that in B
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """Return for each of *keys*, those of the next samples of the first input, its value in the second, or None."""
+        """Return the value in the second input, or None, for each of *keys*: of the next samples of the first."""
         values = self._partners.find(keys)
         if not self._asked and keys:
             self._example = keys[0]
@@ -183,7 +183,7 @@ def source_of(
 
 
 def lists_samples(url: str, chosen: ChosenColumns) -> bool:
-    """True if the Parquet file *url* is a table of samples whose fields have what *chosen* asks for, rather than rows.
+    """True if the Parquet file *url* is a table of samples with the *chosen* fields, rather than rows of values.
 
     False if it lacks columns of a table, or if a chosen word is one of its columns and no field.
     """
@@ -216,7 +216,10 @@ class SecondRows:
             self._account.shards_done += 1
 
     def read(self, url: str, form: str) -> Pairs:
-        """Yield what `batches` does, of *url* alone, which has the format *form*: tsv, csv, jsonl or parquet."""
+        """Yield (keys, values) of adjacent rows of *url* alone: payloads of the `single` field, else packed fields.
+
+        *form*: its format: tsv, csv, jsonl or parquet.
+        """
         if form == "parquet":
             from tartools.formats import parquetread
             from tartools.tables import source

@@ -187,7 +187,7 @@ def pinned(url: str) -> str:
 
 
 def versions(place: HubPath, revision: str, paths: Sequence[str], url: str) -> dict[str, ListedObject]:
-    """Return path -> entry of those *paths* that are files of *place* at *revision*; one attempt.
+    """Return path -> entry for the *paths* that are files of *place* at *revision*; one attempt.
 
     An entry has size and version. *url*: the name for messages. Raises: TransientError; StorageError.
     """

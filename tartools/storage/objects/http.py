@@ -60,7 +60,7 @@ class InvalidUrlError(StorageError):
 
 
 class Payload(SeekableFile):
-    """The *data* of a request as a file: sent in chunks, each of which has a timeout of its own."""
+    """The *data* of a request as a file: sent in chunks, each with a timeout of its own."""
 
     def __init__(self, data: bytearray | memoryview) -> None:
         super().__init__(len(data))

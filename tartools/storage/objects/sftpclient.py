@@ -138,7 +138,7 @@ def string(data: bytes) -> bytes:
 
 
 class Session:
-    """A connection to *server*, which all threads of this process share; `extensions`: those of the server, by name.
+    """A connection to *server*, which all threads of this process share; `extensions`: the server's, by name.
 
     All methods raise ConnectionFailedError if there is no connection (any more).
     """
@@ -313,7 +313,7 @@ class Session:
                 raise self._fail("the connection was dropped", True) from None
 
     def _wait(self, events: int, seconds: float) -> int:
-        """Wait up to *seconds* for *events* (POLLIN, POLLOUT) on the socket; return those that have happened."""
+        """Wait up to *seconds* for *events* (POLLIN, POLLOUT) on the socket; return the events that happened."""
         poll = select.poll()
         poll.register(self._socket, events)
         events_by_fd = poll.poll(seconds * 1000)

@@ -134,7 +134,7 @@ class _WebObject:
         )
 
     def remove(self) -> None:
-        """Raise StorageError: nothing is removed from web servers, few of which allow it."""
+        """Raise StorageError: nothing is removed from web servers, since few allow it."""
         raise StorageError("nothing is removed from web servers", url=self.url)
 
     def output(self, force: bool) -> SentOutput:
