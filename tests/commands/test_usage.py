@@ -200,9 +200,9 @@ WRONG = [
         (f"tarjob --summarize log {more}", "tarjob: --summarize reads a log and runs nothing")
         for more in ("true", "-s a", "--only 1/2", "--log log", "-j 2", "--dry-run")
     ),
-    ("tarls -l --json", "--long, --json and --brace exclude each other"),
-    ("tarls --json --brace", "--long, --json and --brace exclude each other"),
-    ("tarls --brace --long", "--long, --json and --brace exclude each other"),
+    ("tarls -l --json", "--long, --json, --brace and --sums exclude each other"),
+    ("tarls --json --brace", "exclude each other"),
+    ("tarls --brace --long", "--long, --json, --brace and --sums exclude each other"),
 ]
 
 
