@@ -42,8 +42,8 @@ remote shards is mostly waiting: -p 16 is faster than the default.
                 classes (values: how many; counts; long: above 256 bytes),
                 pictures (formats, sizes, width, height, broken; broken_in and
                 why: of the first that is; broken_keys)
-  values        with --classes json:split: field, samples, missing, missing_in,
-                classes, as above
+  values        with --classes json:split: field, samples, missing,
+                missing_in, classes, as above
   combinations  of each, the most frequent first: fields, samples
 
 Examples:

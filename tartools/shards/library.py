@@ -116,7 +116,7 @@ def write(
     Raises: StorageError if *url* or *sums* exists (unless *force*) or can't be written; TypeError for a value that
     can't be encoded; SampleError for a key or field that would not read back, or the key of the sample before.
 
-        tartools.write((s for s in tartools.read("a.tar") if s["cls"] == b"3"), "threes.tar")
+        tartools.write((s for s in tartools.read("train-000.tar") if s["cls"] == b"3"), "threes.tar")
     """
     with TarWriter(url, force=force, gzip=gzip, sums=sums) as writer:
         for sample in samples:

@@ -45,7 +45,6 @@ from tartools.tar.groups import Need
 if TYPE_CHECKING:
     from tartools.shards.series import PartShards
     from tartools.shards.workers import ShardTask, Tasks, Work
-    from tartools.storage.checksums import OutputSums
     from tartools.tables.inputs import RowInputs
 
 Item = TypeVar("Item")  # a sample, or the number of the row that lists it
@@ -82,7 +81,7 @@ class Outputs(NamedTuple):
     urls: Sequence[str | None]
     force: bool
     gzip: bool
-    sums: "OutputSums | None" = None
+    sums: Any = None  # OutputSums; a name in quotes would be compiled at the start
 
 
 class ItemSource(NamedTuple):

@@ -8,7 +8,7 @@ import io
 from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tartools import storage, tar
 from tartools.errors import StorageError, TarFormatError, TarToolsError, is_command, option, printable, shown
@@ -78,7 +78,7 @@ class Reading(NamedTuple):
     policy: ShardPolicy = ShardPolicy()
     sources: int = 1
     alike: bool = False
-    sums: "ListedSums | None" = None
+    sums: Any = None  # ListedSums; a name in quotes would be compiled at the start
     last_dot: bool = False
 
     def only(self, need: Need, columns: Sequence[str] | None = None) -> "Reading":

@@ -18,7 +18,6 @@ from tartools.tables.schema import PARQUET_SUFFIX, is_table_name
 from tartools.tar.compression import CODECS, Codec, CompressedSink, split_packed, split_suffix
 
 if TYPE_CHECKING:
-    from tartools.storage.checksums import OutputSums
     from tartools.tables.tablewriter import RowBatch, TableWriter
 
 NO_LIST = "a table can only refer to existing samples, but this would create new ones"
@@ -41,7 +40,7 @@ class Destination(NamedTuple):
     force: bool = False
     gzip: bool = False
     begin: Callable[["Destination"], BatchWriter] | None = None
-    sums: "OutputSums | None" = None
+    sums: Any = None  # OutputSums; a name in quotes would be compiled at the start
 
     def writer(self) -> BatchWriter:
         """Open the output, and return the writer: `begin(self)`, or a `SampleWriter`.

@@ -14,8 +14,6 @@ Tokens are letters or numbers. All have one length, or numbers have no leading z
 lets it grow, so that names stay sorted: yz is followed by zaaa, 89 by 9000.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -297,7 +295,7 @@ def split_part_advice(url: str) -> str:
 # ---- reading ----
 
 
-def open_read(url: str) -> SplitInput:
+def open_read(url: str) -> "SplitInput":
     """Return the bytes of all parts of *url*, one after the other, as one stream. The first part is opened now.
 
     Raises: StorageError, with the URL of the part.
@@ -321,7 +319,7 @@ class SplitInput(Input):
         self._hashed: HashedInput | None = None
         self.framed = True
 
-    def compare_with(self, sums: ListedSums) -> None:
+    def compare_with(self, sums: "ListedSums") -> None:
         """Compare each part, at its end, with its checksum in *sums*. To be called before anything is read."""
         self._sums = sums
         assert self._stream is not None

@@ -50,10 +50,10 @@ class StatefulSampler(DistributedSampler[Any]):
     next epoch, unless `set_epoch` was called.
 
     *shuffle*: True or "global": all samples are permuted; "blocks": runs of neighbours of *block* bytes are, and
-        samples within each *window* runs; False: the order of the dataset
+    samples within each *window* runs; False: the order of the dataset
     *rank*, *world_size*: None: those of torch.distributed, or of RANK and WORLD_SIZE
     *weights*: shares of samples or sources; *length*: samples in an epoch; *replacement*: draw at random, else in exact
-        shares, with *per_batch* in each batch
+    shares, with *per_batch* in each batch
     *bucket*, *max_cost*: batches of rows of one bucket, up to a sum of costs
     *drop_last*: leave out samples that do not fill a batch of every rank
 
