@@ -31,7 +31,7 @@ LINES: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
     ("tardedup", "--html"): ("tardedup a.tar -o o.tar --html OUT", ("html",)),
     ("tarproc", "-o"): ("tarproc -c true a.tar -o OUT", SHARDS),
     ("tarproc", "--report"): ("tarproc -c true -e skip a.tar -o o.tar --report OUT", ("tsv", "txt")),
-    ("tarjoin", "-o"): ("tarjoin a.tar b.tsv -o OUT", SHARDS),
+    ("tarjoin", "-o"): ("tarjoin a.tar b.tsv -o OUT", (*SHARDS, "parquet")),
     ("tardiff", "-o"): ("tardiff a.tar a.tar -o OUT", (*SHARDS, "parquet")),
     ("tarcreate", "-o"): ("tarcreate --zip a.zip -o OUT", SHARDS),
     ("tarcheck", "-o"): ("tarcheck --fix a.tar -o OUT", SHARDS),
@@ -44,7 +44,7 @@ LINES: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
     ("tar2tfrecord", "-o"): ("tar2tfrecord a.tar -o OUT", ("tfrecord", "tfrecord.gz")),
     ("tar2zip", "-o"): ("tar2zip a.tar -o OUT", ("zip",)),
 }
-NAMES_OF_NO_OUTPUT = {("tarjob", "-o")}  # a pattern
+NAMES_OF_NO_OUTPUT = {("tarjob", "-o"), ("tar2folder", "-o")}  # a pattern, a folder
 
 
 def test_all_outputs_are_here() -> None:
