@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,10 +48,12 @@ def input_of(name: str, folder: Path) -> str:
 
 
 def taken(folder: Path) -> dict[str, bytes]:
-    """Return, and remove, the shards that tarsplit has made in *folder*."""
-    found = {path.name: path.read_bytes() for path in folder.glob("part*")}
+    """Return, and remove, the shards that tarsplit has made in *folder*, and the files that tar2folder has."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("part*/**/*") if path.is_file()}
+    found |= {path.name: path.read_bytes() for path in folder.glob("part*") if path.is_file()}
     for name in found:
         (folder / name).unlink()
+    shutil.rmtree(folder / "part", ignore_errors=True)
     return found
 
 
