@@ -17,6 +17,7 @@ from tartools.cli.options import AllowPipe as AllowPipe
 from tartools.cli.options import CheckSums as CheckSums
 from tartools.cli.options import Count as Count
 from tartools.cli.options import DescribedInputs as DescribedInputs
+from tartools.cli.options import Dots as Dots
 from tartools.cli.options import Fields as Fields
 from tartools.cli.options import Force as Force
 from tartools.cli.options import Gzip as Gzip

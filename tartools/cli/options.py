@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tartools import storage
 from tartools.cli.declare import Group, Option
@@ -119,6 +119,10 @@ Sums = Annotated[str | None, Option("--sums FILE", "Write the SHA-256 of each ou
 CheckSums = Annotated[
     str | None,
     Option("--check-sums FILE", "Compare each SHARD with its checksum in FILE, as sha256sum or --sums writes it."),
+]
+Dots = Annotated[
+    Literal["first", "last"] | None,
+    Option("--dots", "Which dot of the name of a file ends the key.", default="first"),
 ]
 
 

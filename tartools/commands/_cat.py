@@ -1,7 +1,7 @@
 """The work of tarcat and tarpcat: select samples, order them, and give them keys."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from tartools import cli, storage
 from tartools.cli import Option
@@ -57,10 +57,7 @@ class SampleChoice(cli.Group):
     ] = None
     seed: cli.Seed = 0
     check_sums: cli.CheckSums = None
-    dots: Annotated[
-        Literal["first", "last"] | None,
-        Option("--dots", "Which dot of the name of a file ends the key.", default="first"),
-    ] = None
+    dots: cli.Dots = None
     rekey: Annotated[
         str | None,
         Option(

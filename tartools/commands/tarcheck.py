@@ -84,7 +84,7 @@ Examples:
 import textwrap
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from tartools import cli
 from tartools.cli import Option
@@ -101,8 +101,10 @@ from tartools.stages.checking.codes import CODES, SEVERITIES
 from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
 from tartools.stages.externalsort import external_sort
 from tartools.stages.samplefiles import SampleFiles
-from tartools.storage.checksums import ListedSums
 from tartools.tar.groups import Need
+
+if TYPE_CHECKING:
+    from tartools.storage.checksums import ListedSums
 
 MAX_NAMES_WARNED = 10  # names of unread shards in a warning
 HELP_COLUMNS = 78  # help indents by two
@@ -144,10 +146,7 @@ class CheckOptions(cli.Group):
         str | None, Option("--ignore CODES", "Kinds of findings that don't matter: 'suffix-lies upper-case'.")
     ] = None
     check_sums: cli.CheckSums = None
-    dots: Annotated[
-        Literal["first", "last"] | None,
-        Option("--dots", "Which dot of the name of a file ends the key.", default="first"),
-    ] = None
+    dots: cli.Dots = None
     json: Annotated[bool, Option("--json", "Print one JSON object.")] = False
 
 
@@ -178,7 +177,11 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
     check_fix_options(fixed)
     faults: list[StorageError] = []
     urls = list(dict.fromkeys(source.urls(faults.append)))
-    sums = None if options.check_sums is None else ListedSums(options.check_sums)
+    sums = None
+    if options.check_sums is not None:
+        from tartools.storage.checksums import ListedSums
+
+        sums = ListedSums(options.check_sums)
     policy = ShardPolicy(ignore_repeated_keys=True)
     last_dot = options.dots == "last"
     reading = Reading(source.strictness, Need.FIELDS, means.tmpdir, policy=policy, sums=sums, last_dot=last_dot)
@@ -236,7 +239,7 @@ def check_fix_options(fixed: FixOptions) -> None:
         raise UsageError("--sums lists what --fix writes; --check-sums FILE compares the shards with a list")
 
 
-def warn_of_unread(sums: ListedSums | None, urls: Sequence[str], account: Account) -> None:
+def warn_of_unread(sums: "ListedSums | None", urls: Sequence[str], account: Account) -> None:
     """Warn of shards that the list *sums* of --check-sums has, and that are not among *urls*."""
     if sums is not None and (absent := sums.names_without(urls)):
         names = ", ".join(map(shown, absent[:MAX_NAMES_WARNED]))

@@ -45,7 +45,7 @@ def read_rows(url: str, encoding: str | None = None) -> list[Row]:
 
     Holds: all rows. Raises: UsageError for another suffix; SampleError, naming line or row; TarFormatError.
     """
-    form = ROW_SUFFIXES.get(split_packed(Url(url).name)[0].rpartition(".")[2].lower())
+    form = _form_of(url)
     if form is None:
         raise UsageError("the format of a table of rows is its suffix: .csv, .tsv, .jsonl or .parquet", url=url)
     if form == "parquet":
@@ -121,7 +121,12 @@ def _parquet_rows(url: str) -> Iterator[Row]:
 
 def is_text_table(url: str) -> bool:
     """True if all values in the table *url* are text: a CSV or TSV, by its suffix."""
-    return ROW_SUFFIXES.get(split_packed(Url(url).name)[0].rpartition(".")[2].lower()) in ("csv", "tsv")
+    return _form_of(url) in ("csv", "tsv")
+
+
+def _form_of(url: str) -> str | None:
+    """Return the format of the table *url*, by its suffix before that of a compression; None for other suffixes."""
+    return ROW_SUFFIXES.get(split_packed(Url(url).name)[0].rpartition(".")[2].lower())
 
 
 def numbered_cells(rows: Sequence[Row], names: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from itertools import chain, repeat
 from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tartools.samples.encoding import without_codec
 from tartools.samples.payloads import unpack
 from tartools.samples.sample import Sample, text
 from tartools.tar import BLOCK, ContiguousGroups, Member, read_range
@@ -126,10 +127,12 @@ class FieldColumn:
         if max(self.sizes) > max_bytes:
             payloads = [payload for payload, size in zip(payloads, self.sizes, strict=True) if size <= max_bytes]
         counts: dict[str, int] = {}
+        is_packed = without_codec(self.name)[1] is not None
         for payload, count in Counter(map(bytes, payloads)).items():
             content = payload
-            with suppress(ValueError):
-                content = unpack(self.name, payload)
+            if is_packed:
+                with suppress(ValueError):
+                    content = unpack(self.name, payload)
             value = text(content if len(content) <= max_bytes else payload).removesuffix("\n")
             counts[value] = counts.get(value, 0) + count
         return counts

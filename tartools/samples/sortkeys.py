@@ -110,11 +110,16 @@ def value_encoder(order: Order) -> Callable[[str | None, bytes, str, Callable[[]
     return encode
 
 
-def require_values(records: Iterable[bytes], order: Order) -> Iterator[bytes]:
-    """Yield *records*, which begin with the sort keys of samples.
+def require_values(records: Iterable[bytes], order: Order) -> Iterable[bytes]:
+    """Return *records*, which begin with the sort keys of samples.
 
-    Raises, at the end: SampleError if `order.missing` gives all of them the sort key of a missing value.
+    Raises, at their end: SampleError if `order.missing` gives all of them the sort key of a missing value.
     """
+    return records if order.missing is None else _with_values(records, order)
+
+
+def _with_values(records: Iterable[bytes], order: Order) -> Iterator[bytes]:
+    """Yield *records*. Raises, at the end: SampleError if all of them have the sort key of a missing value."""
     missing = MISSING_FIRST if order.missing == "first" else MISSING_LAST
     record = None
     records = iter(records)
@@ -123,7 +128,7 @@ def require_values(records: Iterable[bytes], order: Order) -> Iterator[bytes]:
         if not record.startswith(missing):
             break
     else:
-        if record is not None and order.missing is not None:
+        if record is not None:
             name = order.column.name
             raise SampleError(
                 f"no sample had a value for {name} to sort by{path_advice(name)}; tarstat lists the fields"

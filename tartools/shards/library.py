@@ -22,12 +22,12 @@ from tartools.shards.numbering import check_numbered, existing_shards, parse_num
 from tartools.shards.reading import Reading, Strictness, closing_upstream, read_batches
 from tartools.shards.series import Limits, Series
 from tartools.shards.writing import Destination, SampleWriter, check_shard_name, codec_for
-from tartools.storage.checksums import ListedSums, OutputSums
 from tartools.storage.expand import expand
 from tartools.storage.outputs import ClosedByBlock, Pending
 from tartools.storage.url import Name, name_of, names_of
 
 if TYPE_CHECKING:
+    from tartools.storage.checksums import ListedSums, OutputSums
     from tartools.storage.seekable import WritableFile
 
 ABORT_JOIN_SECONDS = 2.0  # seconds that an abort waits for a thread that writes
@@ -68,6 +68,8 @@ def read(
     reading = Reading(Strictness(lax, skip_special), last_dot=is_last_dot(dots))
     if check_sums is None:
         return _in_one_process(read_batches(expanded, Account(), reading))
+    from tartools.storage.checksums import ListedSums
+
     sums = ListedSums(name_of(check_sums))
     sums.require(expanded)
     return _in_one_process(_compared(read_batches(expanded, Account(), reading._replace(sums=sums)), sums))
@@ -244,6 +246,8 @@ def _output_sums(url: Name | None, force: bool) -> OutputSums | None:
     """Return the list of checksums to write to *url*, which may not exist unless *force*; None for None."""
     if url is None:
         return None
+    from tartools.storage.checksums import OutputSums
+
     sums = OutputSums(name_of(url), force)
     sums.check()
     return sums

@@ -14,7 +14,6 @@ from tartools import storage, tar
 from tartools.errors import StorageError, TarFormatError, TarToolsError, is_command, option, printable, shown
 from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.batch import Batch
-from tartools.samples.lastdot import cut_at_last_dot
 from tartools.samples.sample import Sample
 from tartools.storage.split import SplitInput, archive_of, split_part_advice
 from tartools.storage.streams import Input, Stream, check_input_file, skip
@@ -273,6 +272,9 @@ def batches_of(
     `reading.policy.samples_only` they raise TarFormatError. If *url* is a table, the samples of its rows are yielded.
     *first*: detects repeated keys of these samples; None: a new detector, which warns of them in *account*.
     """
+    if reading.last_dot:
+        from tartools.samples.lastdot import cut_at_last_dot
+
     first = first or first_keys(url, account, reading)
     shard = archive_of(url)
     after_end = False

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import accumulate, chain, groupby, pairwise, starmap
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tartools import storage
 from tartools.errors import UsageError
@@ -21,7 +21,6 @@ from tartools.shards.reading import Reading, ShardPolicy, check_shards
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather, outputs
 from tartools.shards.writing import Destination, SampleWriter, write_batches
 from tartools.storage.checks import Probe, check_unchanged, probe_all
-from tartools.storage.checksums import OutputSums
 from tartools.storage.url import Url
 from tartools.tables import rows, schema, source
 from tartools.tables.catalog import ShardCatalog
@@ -32,6 +31,9 @@ from tartools.tables.rows import RowSpool
 from tartools.tables.tablewriter import RowBatch, TableContent, TableWriter
 from tartools.tables.verified import VerifiedReader
 from tartools.tar.groups import Need
+
+if TYPE_CHECKING:
+    from tartools.storage.checksums import OutputSums
 
 Runs = list[range]  # numbers of rows
 JOINED_UPDATE = "this table joins several sets of shards: update the table of each set, and tarjoin them again"

@@ -416,23 +416,41 @@ def _temporary_file(path: str, url: str) -> tuple[str, FileSink]:
     *url*: the name for messages. Raises: OSError.
     """
     folder, name = os.path.split(path)
-    begin = f".{os.fsdecode(os.fsencode(name)[:MAX_TEMPORARY_NAME_BYTES])}.{os.uname().nodename}."
     for leftover in _temporary_files(folder):
-        if leftover.startswith(begin) and re.fullmatch(r"\d+-[0-9a-f]{8}\.tmp", leftover[len(begin) :]):
+        if is_temporary_name(leftover, name):
             _remove_if_left(os.path.join(folder, leftover))
     while True:
-        temporary = os.path.join(folder, f"{begin}{os.getpid()}-{os.urandom(4).hex()}.tmp")
+        temporary = os.path.join(folder, temporary_name(name))
         sink = FileSink(temporary, url, os.O_CREAT | os.O_EXCL)
-        try:
-            fcntl.flock(sink.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another run has just found the file, and removes it
-            sink.close()
-            continue
-        except OSError:  # a file system without locks: nobody gets one, so nobody removes the file
-            return temporary, sink
-        if os.fstat(sink.fileno()).st_nlink:
+        if lock_new(sink.fileno(), temporary):
             return temporary, sink
         sink.close()
+
+
+def temporary_name(name: str) -> str:
+    """Return a new hidden name for the output *name*, for use in the same folder until the output is complete."""
+    return f"{_temporary_prefix(name)}{os.getpid()}-{os.urandom(4).hex()}.tmp"
+
+
+def is_temporary_name(leftover: str, name: str) -> bool:
+    """True if *leftover* is a name that `temporary_name` gave the output *name* on this host."""
+    prefix = _temporary_prefix(name)
+    return leftover.startswith(prefix) and re.fullmatch(r"\d+-[0-9a-f]{8}\.tmp", leftover[len(prefix) :]) is not None
+
+
+def _temporary_prefix(name: str) -> str:
+    return f".{os.fsdecode(os.fsencode(name)[:MAX_TEMPORARY_NAME_BYTES])}.{os.uname().nodename}."
+
+
+def lock_new(fd: int, path: str) -> bool:
+    """Lock the new file or folder *path*, open as *fd*; False if another run took it for abandoned, and removes it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nobody gets one, so nobody removes it
+        return True
+    return os.path.lexists(path)
 
 
 @cache

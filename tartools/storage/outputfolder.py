@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,13 +19,17 @@ from functools import partial
 
 from tartools.errors import ExistsError, StorageError, UsageError
 from tartools.storage.interrupts import deferred_signals
-from tartools.storage.local import identity, make_directory, path_of
+from tartools.storage.local import (
+    identity,
+    is_temporary_name,
+    lock_new,
+    make_directory,
+    path_of,
+    temporary_name,
+)
 from tartools.storage.scratch import remove_tree
 from tartools.storage.streams import FileSink, naming, sync_all, sync_file, unlock
 from tartools.storage.url import Url
-
-MAX_HIDDEN_NAME_BYTES = 100  # bytes of the folder's name in that of the hidden folder; file systems allow 255
-HIDDEN_NAME_END = r"\d+-[0-9a-f]{8}\.tmp"
 
 
 def check_folder(url: str) -> None:
@@ -255,22 +258,14 @@ def _hidden_folder(parent: str, name: str) -> tuple[str, int]:
 
     First it removes hidden folders of this host that killed runs left for the same output. Raises: OSError.
     """
-    begin = f".{os.fsdecode(os.fsencode(name)[:MAX_HIDDEN_NAME_BYTES])}.{os.uname().nodename}."
     for leftover in os.listdir(parent):
-        if leftover.startswith(begin) and re.fullmatch(HIDDEN_NAME_END, leftover[len(begin) :]):
+        if is_temporary_name(leftover, name):
             _remove_abandoned(os.path.join(parent, leftover))
     while True:
-        hidden = os.path.join(parent, f"{begin}{os.getpid()}-{os.urandom(4).hex()}.tmp")
+        hidden = os.path.join(parent, temporary_name(name))
         os.mkdir(hidden)
         lock = os.open(hidden, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another run has just found the folder, and removes it
-            os.close(lock)
-            continue
-        except OSError:  # a file system without locks: nobody gets one, so nobody removes the folder
-            return hidden, lock
-        if os.path.isdir(hidden):
+        if lock_new(lock, hidden):
             return hidden, lock
         os.close(lock)
 

@@ -94,7 +94,7 @@ def _order_in_extents(offsets: Any, sizes: Any, extents: "Extents") -> tuple[Any
     # member ends where the sample does. Absent fields sort last, and pass as sound.
     starts = np.take_along_axis(offsets, order, axis=1)
     absent = starts == NO_OFFSET
-    stops = starts + _padded(np.take_along_axis(sizes, order, axis=1))
+    stops = starts + padded_sizes(np.take_along_axis(sizes, order, axis=1))
     count = (~absent).sum(axis=1)
     headers = starts - np.concatenate([begins[:, None], stops[:, :-1]], axis=1)
     sound = absent | ((headers >= BLOCK) & (headers % BLOCK == 0))
@@ -103,7 +103,8 @@ def _order_in_extents(offsets: Any, sizes: Any, extents: "Extents") -> tuple[Any
     return np.where(absent, -1, order), fills_extent | ((count == 0) & (ends == 0))
 
 
-def _padded(sizes: Any) -> Any:
+def padded_sizes(sizes: Any) -> Any:
+    """Return *sizes* of payloads, an array, with the padding to whole blocks."""
     return (sizes + (BLOCK - 1)) // BLOCK * BLOCK
 
 

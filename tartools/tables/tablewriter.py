@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tartools import storage
 from tartools.samples.batch import Label
-from tartools.storage.checksums import OutputSums
 from tartools.storage.streams import Sink
 from tartools.tables import schema
 from tartools.tables.catalog import ShardCatalog
 from tartools.tables.inputs import extents_of_unified, table_rows, table_schema
+
+if TYPE_CHECKING:
+    from tartools.storage.checksums import OutputSums
 
 ROW_WEIGHT_BYTES = 32  # bytes of memory for a row that is held
 SMALL_BATCHES = 256  # record batches that are held before they are joined

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, groupby, islice
+from typing import TYPE_CHECKING
 
 from tartools import storage
 from tartools.errors import NotFoundError, StorageError, TarFormatError, TruncatedError, shown
@@ -31,13 +32,15 @@ from tartools.stages.checking.walk import MemberGroup, Walk
 from tartools.stages.externalsort import Spool, records_of, sorted_blocks
 from tartools.stages.summary import Summary
 from tartools.storage.checks import probe
-from tartools.storage.checksums import ListedSums
 from tartools.storage.local import identity
 from tartools.storage.scratch import Copy, scratch_file
 from tartools.storage.split import shard_pattern, split_part_advice
 from tartools.storage.streams import chunks
 from tartools.storage.url import parts_of
 from tartools.tables.schema import PARQUET_MAGIC, is_table
+
+if TYPE_CHECKING:
+    from tartools.storage.checksums import ListedSums
 
 SAMPLES_IN_LOOK = 256  # samples behind damage that are looked at together
 HELD_RECORD_BYTES = 16 << 20  # bytes of records of a shard that are held in memory until its end

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
 from struct import Struct
+from typing import TYPE_CHECKING
 
 from tartools import storage
 from tartools.errors import UsageError, printable, several, shown
@@ -19,9 +20,11 @@ from tartools.stages.checking.checked import InputsToCheck
 from tartools.stages.checking.codes import Trouble, is_harmless
 from tartools.stages.checking.samples import Rows, check_samples, empty_summary, reasons_to_drop
 from tartools.stages.samplefiles import Location, SampleFiles
-from tartools.storage.checksums import OutputSums
 from tartools.storage.names import has_number
 from tartools.tar import Member
+
+if TYPE_CHECKING:
+    from tartools.storage.checksums import OutputSums
 
 ACTION = Struct(">IQBIQ")  # input and byte of a sample, what to do with it, and those of the sample it belongs to
 # join it to others: the first, another, the last; it has the key of another

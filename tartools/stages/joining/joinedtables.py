@@ -25,10 +25,10 @@ from tartools.shards.writing import Destination, write_batches
 from tartools.stages.joining.partnerindex import Pairs, partners_of
 from tartools.stages.joining.partners import PartnerFinder, SecondRows, SecondShards
 from tartools.tables import schema
+from tartools.tables.described import padded_sizes
 from tartools.tables.extents import MAX_OFFSET, whole_numbers
 from tartools.tables.inputs import ROW_COLUMN, RowInputs, rows_in_order
 from tartools.tables.tablewriter import RowBatch
-from tartools.tar import BLOCK
 
 if TYPE_CHECKING:
     from tartools.formats.valuerows import ParquetValues, TextValues
@@ -38,6 +38,21 @@ SET_COLUMNS = (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN, sche
 
 Find = Callable[[Sequence[bytes]], Sequence[Any]]
 IsChosen = Callable[[str], bool]
+
+
+class RowJoin(NamedTuple):
+    """Options of `JoinedRows`.
+
+    `fold`: makes names of fields equal that count as one name.
+    `keep_unmatched`: True to pass on rows of A without a partner; their columns of B are null.
+    `is_chosen`: True for a field of B to add; None: all are added.
+    `tmpdir`: folder of temporary files.
+    """
+
+    fold: Callable[[str], str]
+    keep_unmatched: bool
+    is_chosen: IsChosen | None
+    tmpdir: str | None
 
 
 def join_tables(
@@ -125,21 +140,6 @@ def _spooled(second: SecondRows, url: str, form: str, spool: TextValues) -> Iter
 def _packed_numbers(first: int, count: int) -> list[bytes]:
     """Return *count* packed row numbers from *first* on."""
     return [number.to_bytes(ROW_NUMBER_BYTES, "big") for number in range(first, first + count)]
-
-
-class RowJoin(NamedTuple):
-    """Options of `JoinedRows`.
-
-    `fold`: makes names of fields equal that count as one name.
-    `keep_unmatched`: True to pass on rows of A without a partner; their columns of B are null.
-    `is_chosen`: True for a field of B to add; None: all are added.
-    `tmpdir`: folder of temporary files.
-    """
-
-    fold: Callable[[str], str]
-    keep_unmatched: bool
-    is_chosen: IsChosen | None
-    tmpdir: str | None
 
 
 def keys_with_numbers(rows: RowInputs) -> Pairs:
@@ -360,11 +360,6 @@ class JoinedRows:
                 raise SampleError(
                     f"sample {key!r} has the field {name!r} in A and in B (-x {name} leaves out that of B)", url=url
                 )
-
-
-def padded_sizes(sizes: Any) -> Any:
-    """Return *sizes* of payloads, an array, with the padding to whole blocks."""
-    return (sizes + (BLOCK - 1)) // BLOCK * BLOCK
 
 
 def _is_about_chosen(column: str, fields: Sequence[str], is_chosen: IsChosen) -> bool:
