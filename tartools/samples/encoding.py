@@ -6,8 +6,6 @@ import io
 import os
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from importlib import import_module
-from pickle import PickleError
 from typing import Any
 
 from tartools.errors import how_to_install
@@ -39,7 +37,7 @@ def encode(field: str, value: object) -> bytes:
         value = as_python(value)
     except UnicodeEncodeError:
         raise
-    except (TypeError, ValueError, RuntimeError, PickleError, AttributeError) as error:  # each format has its own
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:  # each format has its own
         raise TypeError(f"field {field!r}: {error}") from None
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
@@ -136,9 +134,17 @@ def _tenbin(value: object) -> bytes:
 
 
 def _torch(value: object) -> bytes:
-    """Return *value* as `torch.save` writes it. Raises: ModuleNotFoundError without torch."""
+    """Return *value* as `torch.save` writes it.
+
+    Raises: ModuleNotFoundError without torch, TypeError for a value that can't be pickled.
+    """
+    from pickle import PickleError
+
     file = io.BytesIO()
-    _module("torch").save(value, file)  # for who has tensors; nothing here reads it
+    try:
+        _module("torch").save(value, file)  # for users with tensors; nothing in this package reads it
+    except PickleError as error:
+        raise TypeError(str(error)) from None
     return file.getvalue()
 
 
@@ -147,6 +153,8 @@ def _module(name: str) -> Any:
 
     Raises: ModuleNotFoundError, with a hint how to install it, if it is not there.
     """
+    from importlib import import_module
+
     try:
         return import_module(name)
     except ModuleNotFoundError:

@@ -14,8 +14,6 @@ from itertools import chain, repeat
 from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tartools.samples.encoding import without_codec
-from tartools.samples.payloads import unpack
 from tartools.samples.sample import Sample, text
 from tartools.tar import BLOCK, ContiguousGroups, Member, read_range
 from tartools.tar.keys import field_from_ending
@@ -123,6 +121,9 @@ class FieldColumn:
         as they are. None if the samples are rows of a table without a column for the field. Raises: StorageError if a
         file has changed.
         """
+        from tartools.samples.encoding import without_codec
+        from tartools.samples.payloads import unpack
+
         payloads = self.payloads(max_bytes)
         if max(self.sizes) > max_bytes:
             payloads = [payload for payload, size in zip(payloads, self.sizes, strict=True) if size <= max_bytes]
