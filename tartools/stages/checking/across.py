@@ -37,6 +37,7 @@ RECORD_TAIL = Struct(">IQ8s")
 MAX_SAMPLES_OF_KEY = 100_000  # samples with one key that are looked at together
 END_OF_KEY = b"\0\0"  # of `text_bytes`
 UNICODE_FORM_PREFIX = b"\xff"  # more than the first byte of an input's number
+OTHER_FORM_MARK = END_OF_KEY + UNICODE_FORM_PREFIX  # in records of keys that are not in form NFC, and in no others
 
 
 def names_of_fields(combination: str) -> list[str]:
@@ -77,18 +78,21 @@ def group_repeated_keys(records: Iterable[bytes], combinations: dict[bytes, str]
     Holds: 100,000 samples with one key; further lists of that key begin with its first sample again.
     """
     size = RECORD_TAIL.size
-    last_form, first_of_form = b"", b""
+    last_key, first_of_key = b"", b""  # encoded; the first record of the last key in the form in which it is sorted
     for encoded, records_of_key in groupby(records, itemgetter(slice(-size))):
-        form, other_form, key = encoded.partition(END_OF_KEY + UNICODE_FORM_PREFIX)
-        begin = -len(key) - size if other_form else 0
-        same = map(itemgetter(slice(begin, None)), records_of_key)
-        group = list(islice(same, MAX_SAMPLES_OF_KEY))
-        if not other_form:
-            last_form, first_of_form = encoded.removesuffix(END_OF_KEY), group[0]
-        elif form == last_form:
-            group.insert(0, first_of_form)
-        else:  # no sample has the key in form NFC
-            last_form, first_of_form, group = form, group[0], []
+        same: Iterator[bytes] = records_of_key
+        if OTHER_FORM_MARK in encoded:
+            form, _, key = encoded.partition(OTHER_FORM_MARK)
+            form += END_OF_KEY
+            same = map(itemgetter(slice(-len(key) - size, None)), same)
+            group = list(islice(same, MAX_SAMPLES_OF_KEY))
+            if form == last_key:
+                group.insert(0, first_of_key)
+            else:  # no sample has the key in form NFC
+                last_key, first_of_key, group = form, group[0], []
+        else:
+            group = list(islice(same, MAX_SAMPLES_OF_KEY))
+            last_key, first_of_key = encoded, group[0]
         while len(group) > 1:
             yield [unpack_record(record, combinations) for record in group]
             group = [group[0], *islice(same, MAX_SAMPLES_OF_KEY - 1)]

@@ -29,7 +29,7 @@ from tartools.stages.checking.samples import (
     rows_of_samples,
 )
 from tartools.stages.checking.walk import MemberGroup, Walk
-from tartools.stages.externalsort import Spool, records_of, sorted_blocks
+from tartools.stages.externalsort import Spool, records_of, sorted_blocks, unpack_block
 from tartools.stages.summary import Summary
 from tartools.storage.checks import probe
 from tartools.storage.local import identity
@@ -331,11 +331,12 @@ class Checking:
                 if stream.is_table():
                     stream.close()
                     raise StorageError("is a table: its rows are compared only if it is named as a file", url=url)
-                records = self._spool()
-                shard = self._check(number, shard_batches(url, self.account, reading, stream), records)
+                blocks = self._spool()
+                shard = self._check(number, shard_batches(url, self.account, reading, stream), blocks)
                 self._end_shard(shard)
                 if shard.is_sound:
-                    yield from records
+                    for block in blocks:
+                        yield from unpack_block(block)
 
     def _spool(self) -> Spool:
         return Spool(HELD_RECORD_BYTES, self.shards.reading.tmpdir)
@@ -343,30 +344,24 @@ class Checking:
     def _work(self, task: ShardTask[list[CheckedShard]]) -> Iterator[bytes]:
         """Check the shards of *task*; yield blocks of key records of sound ones. Result: a `CheckedShard` for each."""
         task.result = []
-        return sorted_blocks(self._sound_records(task))
-
-    def _sound_records(self, task: ShardTask[list[CheckedShard]]) -> Iterator[Iterable[bytes]]:
         for part, batches in task.shards:
-            records = self._spool()
-            shard = self._check(self._numbers[part.url], batches, records, is_cut=part.cut is not None)
+            blocks = self._spool()
+            shard = self._check(self._numbers[part.url], batches, blocks, is_cut=part.cut is not None)
             task.result.append(shard)
             if shard.is_sound:
-                yield records
+                yield from blocks
 
-    def _check(self, number: int, batches: Iterator[Batch], records: Spool, *, is_cut: bool = False) -> CheckedShard:
-        """Check *batches*, input *number* or a part of it; return the findings, and add key records to *records*.
+    def _check(self, number: int, batches: Iterator[Batch], blocks: Spool, *, is_cut: bool = False) -> CheckedShard:
+        """Check *batches*, input *number* or a part of it; return the findings, and add key records to *blocks*.
 
+        `blocks`: gets packed blocks of records (see `unpack_block`), which take a third of the memory of records.
         `is_cut`: the part ends inside the shard. Damage is raised as TarFormatError then, since the cut may be wrong;
         otherwise it makes the shard unsound.
         """
         shard = CheckedShard(number, empty_summary())
         try:
-            for batch in batches:
-                rows = rows_of_batch(batch, number)
-                if rows is None:
-                    shard.is_sound = False
-                else:
-                    records.extend([*check_samples(rows, shard.summary, self.decode)])
+            for block in sorted_blocks(self._check_batches(batches, shard)):
+                blocks.add(block)
             for trouble in self.shards.compare_checksums(number) if shard.is_sound else ():
                 shard.summary.note(trouble.code, Place(number, trouble.byte, "", trouble.what))
         except NotFoundError as error:
@@ -378,6 +373,15 @@ class Checking:
             shard.is_sound = False
             self.account.shards_done += 1
         return shard
+
+    def _check_batches(self, batches: Iterator[Batch], shard: CheckedShard) -> Iterator[Iterable[bytes]]:
+        """Yield the key records of each of *batches*; add the findings to *shard*, or note that it is not sound."""
+        for batch in batches:
+            rows = rows_of_batch(batch, shard.number)
+            if rows is None:
+                shard.is_sound = False
+            else:
+                yield check_samples(rows, shard.summary, self.decode)
 
     def _held_blocks(self, tasks: Tasks[list[CheckedShard]]) -> Generator[bytes, None, None]:
         """Yield the blocks of key records of the sound shards in *tasks*; add the findings about these shards.
