@@ -1,7 +1,8 @@
 """`tartools` names the commands by task, `tartools --help` says what they do, `tartools NAME ...` runs one.
 
 It runs as its script does, and so does `python -m tartools NAME`. This is the way to a command that another program of
-its name hides, or where scripts are not in PATH. `demo`, `cache` and `completion` have no scripts: `tartools demo`.
+its name hides, or where scripts are not in PATH. `demo`, `cache`, `man` and `completion` have no scripts: `tartools
+demo`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 USAGE_STATUS = 2
-MANUAL_PAGE = "man/man7/tartools.7"
+PAGES = "First steps, and what all share: tartools man. The page of a command: tartools man NAME."
 
 
 def run() -> NoReturn:
@@ -62,7 +63,7 @@ def overview() -> str:
         wrapped(f"  {task:{width}}  ", " ".join(names)) + "\n" for task, names in commands.COMMANDS_BY_TASK.items()
     ]
     more = "tartools --help says what each does, NAME -h lists the options of one, and tartools demo runs some."
-    return f"Usage: tartools NAME [ARGUMENT]...\n\n{''.join(lines)}\n{wrapped('', more)}\n{pages()}"
+    return f"Usage: tartools NAME [ARGUMENT]...\n\n{''.join(lines)}\n{wrapped('', more)}\n{wrapped('', PAGES)}\n"
 
 
 def listing() -> str:
@@ -74,19 +75,10 @@ def listing() -> str:
     more = (
         "A command reads shards (tar archives of samples: adjacent files with one name up to the first dot) or tables "
         "that list samples, from files, URLs or stdin, and writes a shard, by default to stdout: tarcat -c 10 a.tar > "
-        "b.tar. NAME -h shows the options of a command, NAME --help and man NAME all about it."
+        "b.tar. NAME -h shows the options of a command, NAME --help and tartools man NAME all about it."
     )
     usage = "Usage: tartools NAME [ARGUMENT]...    the same as NAME [ARGUMENT]...\n"
-    return "\n".join([usage, *parts, f"{wrapped('', more)}\n{pages()}"])
-
-
-def pages() -> str:
-    """Return two lines that say how to open the man page tartools(7); "" if it is neither installed nor in a clone."""
-    from pathlib import Path
-
-    places = (Path(sys.prefix, "share", MANUAL_PAGE), Path(__file__).parents[1] / MANUAL_PAGE)  # installed, in a clone
-    page = next(filter(Path.is_file, places), None)
-    return f"First steps, and what all share: man tartools\n(man -l {page})\n" if page else ""
+    return "\n".join([usage, *parts, f"{wrapped('', more)}\n{wrapped('', PAGES)}\n"])
 
 
 def wrapped(first: str, text: str) -> str:

@@ -333,7 +333,7 @@ def test_every_extra_that_is_named_is_there() -> None:
     named = {
         extra.strip()
         for page in pages
-        for words in re.findall(r"tartools\[([\w, ]+)\]", page.read_text())
+        for words in re.findall(r"(?:tartools|'\.)\[([\w, ]+)\]", page.read_text())
         for extra in words.split(",")
     }
     assert {"table", "train", "ray"} <= named <= {*extras}

@@ -42,6 +42,7 @@ MAY_OPEN = {  # besides storage: module or room, and what it may call
     "run": r"subprocess\.Popen",
     "shards.forks": r".*",  # the pipes of forks
     "cli.manual": r".*",  # the project's own files
+    "commands._man": r".*",  # a man page; on a terminal the process becomes man
     "commands._demo": r".*",  # the pictures it makes
 }
 SHARED = {  # names of functions that several modules have: each is one of its kind
@@ -265,7 +266,7 @@ def test_only_storage_opens() -> None:
 def test_only_three_start_processes() -> None:
     starting = {name for name, path in NAMES.items() if any(STARTERS.search(call) for call, _ in calls_of(path))}
     others = {name for name in starting if room_of(name) != "run"}
-    assert others == {"storage.children", "shards.forks", "commands._demo"}
+    assert others == {"storage.children", "shards.forks", "commands._demo", "commands._man"}
 
 
 def test_only_commands_and_progress_print() -> None:

@@ -7,6 +7,7 @@ complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -l help -s h -d 
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -l version -d 'Show the version and exit.'
 complete -c tartools -n 'test (count (commandline -opc)) -gt 1' -a '(__tartools_rest)'
 complete -c tartools -n '__fish_seen_subcommand_from completion' -x -a 'bash zsh fish'
+complete -c tartools -n '__fish_seen_subcommand_from man' -x -a 'tartools tar2folder tar2jsonl tar2parquet tar2tfrecord tar2tsv tar2zip tarbench tarcat tarcheck tarcreate tardedup tardiff tarfilter tarfirst tarindex tarjob tarjoin tarls tarmix tarpcat tarproc tarshow tarsort tarsplit tarstat'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tar2folder -d 'Write samples to a folder of files.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tar2jsonl -d 'Write samples as JSON lines.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tar2parquet -d 'Write samples to a Parquet file, payloads included.'
@@ -34,4 +35,5 @@ complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarsplit -
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarstat -d 'Summarize the contents of shards.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a cache -d 'List the cached remote objects, or remove them.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a demo -d 'Make a small data set and run the commands on it, line by line.'
+complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a man -d 'Show the man page of a command, or tartools(7), however they were installed.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a completion -d 'Print the lines that enable tab completion in bash, zsh or fish.'

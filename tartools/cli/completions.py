@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 # shell -> the folder of its completions below share/, its start file, and the lines that enable completion there
@@ -69,6 +69,8 @@ _tartools_tartools() {{
         words={words}
     elif [[ $name == completion ]]; then
         words={shells}
+    elif [[ $name == man ]]; then
+        words={pages}
     else
         # shellcheck disable=SC1090
         declare -F "_tartools_$name" >/dev/null || . "${{BASH_SOURCE[0]%/*}}/$name" 2>/dev/null || return 0
@@ -94,6 +96,8 @@ if (( CURRENT == 2 )); then
   _describe command names
 elif [[ $words[2] == completion ]]; then
   compadd -- {shells}
+elif [[ $words[2] == man ]]; then
+  compadd -- {pages}
 else
   shift words
   (( CURRENT-- ))
@@ -110,23 +114,27 @@ complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -l help -s h -d 
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -l version -d 'Show the version and exit.'
 complete -c tartools -n 'test (count (commandline -opc)) -gt 1' -a '(__tartools_rest)'
 complete -c tartools -n '__fish_seen_subcommand_from completion' -x -a '{shells}'
+complete -c tartools -n '__fish_seen_subcommand_from man' -x -a '{pages}'
 """
 
 
-def of_tartools(summaries: dict[str, str]) -> dict[str, str]:
+def of_tartools(summaries: dict[str, str], page_names: Iterable[str]) -> dict[str, str]:
     """Return the completion files of `tartools` for bash, zsh and fish: text by path in the project.
 
-    *summaries*: one-line summary by the first word after `tartools`, the name of a command.
+    *summaries*: one-line summary by the first word after `tartools`, the name of a command. *page_names*: commands with
+    a man page.
     """
+    pages = " ".join(("tartools", *page_names))
     words, shells = shlex.quote(" ".join((*summaries, "--help", "--version"))), " ".join(COMPLETION_INSTRUCTIONS)
     described = "\n".join(f"    {shlex.quote(f'{name}:{summary}')}" for name, summary in summaries.items())
-    fish = TARTOOLS_FISH.format(shells=shells)
+    bash = TARTOOLS_BASH.format(words=words, shells=shlex.quote(shells), pages=shlex.quote(pages))
+    fish = TARTOOLS_FISH.format(shells=shells, pages=pages)
     for name, summary in summaries.items():
         text = summary.replace("\\", "\\\\").replace("'", "\\'")
         fish += f"complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a {name} -d '{text}'\n"
     return {
-        "completions/bash/tartools": TARTOOLS_BASH.format(words=words, shells=shlex.quote(shells)),
-        "completions/zsh/_tartools": TARTOOLS_ZSH.format(described=described, shells=shells),
+        "completions/bash/tartools": bash,
+        "completions/zsh/_tartools": TARTOOLS_ZSH.format(described=described, shells=shells, pages=pages),
         "completions/fish/tartools.fish": fish,
     }
 

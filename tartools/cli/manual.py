@@ -7,7 +7,8 @@ Python, except for the columns of a table. Names of fields come from the first m
 command line, listed by tar(1).
 
 Three files of the project have a list of the commands, which is written too: the scripts of `pyproject.toml`, the table
-of `README.md`, and SEE ALSO of `man/man7/tartools.7`, which also gets the suffixes of each kind of field.
+of `README.md`, and SEE ALSO of `man/man7/tartools.7`, which also gets the suffixes of each kind of field. All pages get
+their lines about installation (`cli.installation`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from tartools.cli.command import Command
 from tartools.cli.completions import BASH, BASH_FIELDS, FISH_FIELDS, ZSH_FIELDS, of_tartools
 from tartools.cli.declare import Declared
+from tartools.cli.installation import with_install_lines
 from tartools.samples.filetypes import ARRAYS, PICTURES, SOUNDS, TEXTS, VIDEOS
 
 PROJECT, OVERVIEW_PAGE = Path(__file__).parents[2], "man/man7/tartools.7"
@@ -70,7 +72,7 @@ NOTES_BY_COMMAND = {
     "tarcat": (
         "GNU tar brings an unrelated script of this name, which joins the volumes of a multi-volume archive; Debian "
         "installs it as /usr/sbin/tarcat, with a page tarcat(1). Where that one comes first in PATH, "
-        "'python -m tartools tarcat' runs this one."
+        "'tartools tarcat' or 'python -m tartools tarcat' runs this one, and 'tartools man tarcat' shows this page."
     ),
 }
 
@@ -281,12 +283,16 @@ def generated(commands: Sequence[Command], builtins: Sequence[Command]) -> dict[
         for name in COMMAND_LISTS
     }
     files[OVERVIEW_PAGE] = with_types(files[OVERVIEW_PAGE])
+    for path in PROJECT.glob("docs/**/*.md"):
+        files[str(path.relative_to(PROJECT))] = path.read_text()
+    files = {name: with_install_lines(text) for name, text in files.items()}
     for command in commands:
         files[f"man/man1/{command.name}.1"] = man_page(command, summaries)
         files[f"completions/bash/{command.name}"] = bash(command)
         files[f"completions/zsh/_{command.name}"] = zsh(command)
         files[f"completions/fish/{command.name}.fish"] = fish(command)
-    return files | of_tartools(summaries | {command.name.split()[-1]: command.summary for command in builtins})
+    every = summaries | {command.name.split()[-1]: command.summary for command in builtins}
+    return files | of_tartools(every, summaries)
 
 
 def stale(root: Path, files: Mapping[str, str]) -> list[str]:

@@ -39,7 +39,7 @@ def short_help_text(name: str, manual: str, declarations: Iterable[Declared]) ->
     examples = re.split(r"^  (?=\S)", manual.partition("\nExamples:\n")[2], flags=re.MULTILINE)[1 : SHORT_EXAMPLES + 1]
     named = ", ".join(" ".join(option.names) for option in shared if option.name not in hints(About))
     also = textwrap.fill(f"Also, as in other commands: {named}.", FILLED_COLUMNS, break_on_hyphens=False)
-    about = f"{name} --help says more." if " " in name else f"{name} --help and man {name} explain everything."
+    about = f"{name} --help says more." if " " in name else f"{name} --help and tartools man {name} explain everything."
     remaining = f"{also}\n{about}" if named else about
     epilog = "\b\nExamples:\n" + "".join(f"  {example.rstrip()}\n" for example in examples) + f"\n\b\n{remaining}"
     return _printed(name, manual.partition("\n")[0], explained, epilog, is_short=True)

@@ -27,9 +27,9 @@ COMMANDS_BY_TASK = {  # task -> commands
     "convert": ("tar2tsv", "tar2jsonl", "tar2parquet", "tar2tfrecord", "tar2zip", "tar2folder"),
     "train": ("tarbench",),
     "cache remote data": ("cache",),
-    "get started": ("demo", "completion"),
+    "get started": ("demo", "man", "completion"),
 }
-BUILTINS = ("cache", "demo", "completion")  # commands without a script of their own: `tartools demo`
+BUILTINS = ("cache", "demo", "man", "completion")  # commands without a script of their own: `tartools demo`
 
 
 def names() -> list[str]:

@@ -246,6 +246,7 @@ COMPLETED = [  # words behind tartools, the last of them to be completed; what i
     (["tarcat", "--shu"], ["--shuffle"]),
     (["tarsort", "--sort-type", "fl"], ["float"]),
     (["completion", "z"], ["zsh"]),
+    (["man", "tarc"], ["tarcat", "tarcheck", "tarcreate"]),
     (["tar2tsv", "{shard}", "-f", "s"], ["seg.png"]),
 ]
 

@@ -1,0 +1,63 @@
+"""Show the man page of a command, or tartools(7), however they were installed.
+
+On a terminal man(1) shows the page, or a pager where there is no man. In a pipe or a file it is plain text. Nothing has
+to be set for it, neither MANPATH nor PATH.
+
+Examples:
+  First steps, URLs, damaged archives, exit statuses:
+    tartools man
+  The page of a command:
+    tartools man tarsort
+  Search it:
+    tartools man tarsort | grep -n memory
+"""
+
+import os
+import shutil
+import sys
+from typing import Annotated
+
+from tartools import cli
+from tartools.cli.plainpage import OVERVIEW_NAME, find_page, plain_text
+from tartools.cli.process import print_now
+from tartools.commands import BUILTINS, names
+from tartools.errors import TarToolsError, UsageError
+
+MAX_PAGE_COLUMNS = 100  # longer lines are hard to read
+
+
+@cli.command(__doc__, name="tartools man")
+def man(
+    *,
+    name: Annotated[str, cli.Option("[NAME]", "A command; without one, the page tartools(7).")] = OVERVIEW_NAME,
+) -> int:
+    """Show the man page *name*; return 0.
+
+    On a terminal this process becomes man(1), if that is installed. Raises: UsageError if no command has the name,
+    TarToolsError if the page was not installed.
+    """
+    if name not in (OVERVIEW_NAME, *names()):
+        raise UsageError(explain_missing(name))
+    page = find_page(name)
+    if page is None:
+        raise TarToolsError(f"the man pages were not installed; {name} --help has the text of {name}'s")
+    if not sys.stdout.isatty():
+        print_now(plain_text(page.read_text(), min(shutil.get_terminal_size().columns, MAX_PAGE_COLUMNS)))
+        return 0
+    if shutil.which("man") and not shutil.which("man.REAL"):  # which Ubuntu's containers hide behind a notice
+        os.execvp("man", ["man", *(["-l"] if sys.platform == "linux" else []), str(page)])  # noqa: S606
+    import pydoc
+
+    pydoc.pager(plain_text(page.read_text(), min(shutil.get_terminal_size().columns, MAX_PAGE_COLUMNS)))
+    return 0
+
+
+def explain_missing(name: str) -> str:
+    """Return the message for *name*, of which there is no page: for `cache` and its like, where their text is."""
+    if name in BUILTINS:
+        return f"{name} has no man page; write tartools {name} --help"
+    import difflib
+
+    near = difflib.get_close_matches(name, names(), cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join((OVERVIEW_NAME, *names()))}"
+    return f"no command is called {name!r}; {hint}"
