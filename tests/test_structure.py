@@ -76,7 +76,7 @@ DISTRIBUTIONS |= {
 STANDARD_LATER = {"compression"}  # in the standard library from Python 3.14
 HEAVY = (
     *("google.protobuf", "google_crc32c", "pyarrow", "webdataset", "numpy", "rich", "PIL", "pydantic", "regex"),
-    *("soundfile", "ray", "torch", "huggingface_hub"),
+    *("soundfile", "av", "ray", "torch", "huggingface_hub"),
     *REMOTE,
 )
 LIGHT = ("typer", "click", "inspect", "subprocess", "tempfile")  # which ordinary runs do without, too

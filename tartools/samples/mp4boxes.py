@@ -1,0 +1,112 @@
+"""Count the samples that the header of an MPEG-4 file lists, before FFmpeg reads it.
+
+A sample here is a frame of video, or a piece of sound. The header is a tree of boxes: 4 bytes of size, 4 of type, and
+the content. Its tables are run-length coded, so that a file of 5 kB may list a billion samples:
+
+    ftyp | moov( trak( ... stsz: size of all, count | stsc: samples of a chunk | stco: chunks ) trak( ... ) ) | mdat
+         | moof( traf( trun: count ) ) | mdat | moof( ... ) | mdat ...          of a fragmented file
+
+FFmpeg holds 24 bytes or more for each. So whoever opens a payload counts them first. Boxes are found by their type
+anywhere outside mdat, not by the tree: FFmpeg accepts them at many places.
+
+Source: ISO/IEC 14496-12, 8.7 and 8.8.8.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import IO
+
+MAX_LISTED_SAMPLES = 5_000_000  # a day of video, which takes FFmpeg 200 MB
+SCAN_BYTES = 1 << 20  # bytes of boxes that are held at a time
+BOX_HEAD_BYTES = 24  # type and first numbers of the boxes below
+MIN_PACKET_SAMPLES = 160  # samples of uncompressed sound that FFmpeg makes one packet of, at least
+DATA_HANDLERS = {b"url ", b"alis"}  # of MOV, in the second hdlr of a track
+COUNTED_BOXES = re.compile(rb"trak|hdlr|stts|stsz|stz2|stsc|stco|co64|trun|cmov")
+
+
+class _Track:
+    """The counts of one track: `samples` of it, `chunks`, `is_sound`, and where its samples of each chunk are said."""
+
+    def __init__(self) -> None:
+        self.samples = self.chunks = 0
+        self.handlers: list[bytes] = []
+        self.times: list[tuple[int, int]] = []  # of each stts: entries, duration of the first
+        self.chunk_tables: list[int] = []  # of each stsc: where its content begins
+
+    def listed(self, file: IO[bytes]) -> int:
+        """Return how many packets FFmpeg makes of the track in *file*: it puts uncompressed sound together."""
+        handlers = set(self.handlers) - DATA_HANDLERS
+        if handlers != {b"soun"} or self.times != [(1, 1)]:
+            return self.samples
+        in_chunk = 0
+        for position in self.chunk_tables:
+            file.seek(position + 4)
+            (entries,) = struct.unpack(">I", file.read(4).rjust(4, b"\0"))
+            while entries > 0 and (table := file.read(min(entries, SCAN_BYTES // 12) * 12)):
+                table = table[: len(table) // 12 * 12]
+                entries = entries - len(table) // 12 if table else 0
+                in_chunk = max(in_chunk, *(count for _, count, _ in struct.iter_unpack(">III", table)), 0)
+        return self.chunks * (in_chunk // MIN_PACKET_SAMPLES + 1)
+
+
+def check_listed_samples(file: IO[bytes], size: int) -> None:
+    """Raise ValueError if the MPEG-4 *file* of *size* bytes lists more samples than are read, or has a packed header.
+
+    Holds: 1 MiB. Leaves *file* at its begin. Bytes of mdat, which has the samples, are not read.
+    """
+    tracks = [_Track()]
+    position = 0
+    while position + 8 <= size:
+        file.seek(position)
+        head = file.read(16)
+        length, box_type = struct.unpack(">I4s", head[:8])
+        if length == 1 and len(head) == 16:
+            (length,) = struct.unpack(">Q", head[8:])
+        end = position + length if length else size
+        if end < position + 8:
+            break  # FFmpeg ends here too
+        if box_type != b"mdat":
+            _scan(file, position, min(end, size), tracks)
+        position = end
+    listed = sum(track.listed(file) for track in tracks)
+    if listed > MAX_LISTED_SAMPLES:
+        raise ValueError(f"its header lists {listed:,} samples, and up to {MAX_LISTED_SAMPLES:,} are read")
+    file.seek(0)
+
+
+def _scan(file: IO[bytes], begin: int, end: int, tracks: list[_Track]) -> None:
+    """Add the boxes in bytes *begin* to *end* of *file* to the last one of *tracks*; "trak" begins a new one.
+
+    Raises: ValueError for a compressed header, of which FFmpeg would hold any number of bytes.
+    """
+    while begin < end:
+        file.seek(begin)
+        part = file.read(min(SCAN_BYTES, end - begin) + BOX_HEAD_BYTES)
+        for match in COUNTED_BOXES.finditer(part, 0, min(len(part), SCAN_BYTES + 3)):
+            if match.start() < SCAN_BYTES:
+                _count(match[0], part[match.end() : match.start() + BOX_HEAD_BYTES], begin + match.end(), tracks)
+        begin += SCAN_BYTES
+
+
+def _count(box_type: bytes, content: bytes, position: int, tracks: list[_Track]) -> None:
+    """Add one box to *tracks*. *content*: its first 20 bytes. *position*: where it begins in the file."""
+    _, first, second, third, _ = struct.unpack(">5I", content.ljust(20, b"\0"))
+    if box_type == b"cmov":
+        raise ValueError("its header is compressed, and such files are not read")
+    if box_type == b"trak":
+        tracks.append(_Track())
+    track = tracks[-1]
+    if box_type in (b"stsz", b"stz2"):
+        track.samples += second
+    elif box_type == b"trun":
+        tracks[0].samples += first
+    elif box_type in (b"stco", b"co64"):
+        track.chunks += first
+    elif box_type == b"stsc":
+        track.chunk_tables.append(position)
+    elif box_type == b"stts":
+        track.times.append((first, third))
+    elif box_type == b"hdlr":
+        track.handlers.append(content[8:12])

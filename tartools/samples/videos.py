@@ -1,0 +1,66 @@
+"""Open videos with PyAV so that a payload can make FFmpeg read nothing but itself, in bounded memory.
+
+FFmpeg knows hundreds of formats, and some are lists of other files or URLs (HLS, DASH, concat, SDP). So the format is
+chosen here, by the first bytes, from five that hold what they show; no other one is tried. Whatever a file of these
+still names (a reference in MOV) is not opened: no protocol is allowed, and FFmpeg's function that opens files is
+replaced by one that refuses. A header of a few kilobytes that lists a billion frames is refused before it is read.
+"""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING
+
+from tartools.errors import TarToolsError, how_to_install
+from tartools.samples.filetypes import MAGIC_BYTES, SOUND, VIDEO, type_of_file
+from tartools.samples.mp4boxes import check_listed_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from av.container import InputContainer
+
+# name of a type in `filetypes` -> FFmpeg's demuxer
+DEMUXERS = {
+    "an MPEG-4 file": "mov",
+    "a Matroska video": "matroska",
+    "an AVI video": "avi",
+    "a Flash video": "flv",
+    "an MPEG video": "mpeg",
+}
+MAX_FRAME_PIXELS = 89_478_485  # of a frame that FFmpeg's decoders accept; as of pictures
+# decoders without which the size of a frame is not known; all others are off while only a header is read
+HEADER_DECODERS = "mpeg4,msmpeg4v1,msmpeg4v2,msmpeg4,h261,h263,cavs,flv,vp6,vp6f,vp6a"
+
+
+def open_video(file: IO[bytes], size: int, *, decode: bool = False) -> InputContainer:
+    """Open the video, or the MPEG-4 sound, in *file* of *size* bytes by PyAV; close it after use.
+
+    Without *decode*, its header can be read, and packets, but frames of most codecs can't be decoded.
+
+    Raises: ValueError if its first bytes are those of no video, for more than 5,000,000 frames, and for what names
+    another file; PyAV's errors, which are ValueError, OSError and the like, for damage; TarToolsError without PyAV.
+    """
+    try:
+        import av
+    except ImportError as error:
+        if not isinstance(error, ModuleNotFoundError):
+            raise TarToolsError(f"PyAV can't be loaded: {error}") from None
+        raise TarToolsError(
+            f"videos need PyAV, which is not installed: {how_to_install('av')} (or the extra tartools[video])"
+        ) from None
+    file_type = type_of_file(file.read(MAGIC_BYTES))
+    file.seek(0)
+    if file_type is None or file_type.kind not in (VIDEO, SOUND) or file_type.what not in DEMUXERS:
+        raise ValueError("its first bytes do not match any video format")
+    demuxer = DEMUXERS[file_type.what]
+    if demuxer == "mov":
+        check_listed_samples(file, size)
+    options = {"format_whitelist": demuxer, "protocol_whitelist": "", "max_pixels": str(MAX_FRAME_PIXELS)}
+    if not decode:
+        options["codec_whitelist"] = HEADER_DECODERS
+    return av.open(file, "r", format=demuxer, options=options, io_open=_refuse_file, metadata_errors="replace")
+
+
+def _refuse_file(url: str, flags: int, options: Mapping[str, str]) -> IO[bytes]:
+    """Raise ValueError: FFmpeg asks for the file *url*, which the payload names."""
+    raise ValueError("it names another file, which is not opened")
