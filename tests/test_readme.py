@@ -170,7 +170,9 @@ def test_the_python_runs_as_printed(run: Run, data: Path) -> None:
     assert run("tarindex", "-f", "cls", *(f"train-{n:06d}.tar" for n in range(4)), "-o", "train.parquet").status == 0
     program = "\n".join(re.findall(r"^```python\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL))
     out = python(program, folder=data).output()
-    assert [line.split()[0] for line in out.decode().splitlines()] == [f"{n:06d}" for n in range(20)]
+    *lines, batch = out.decode().splitlines()
+    assert [line.split()[0] for line in lines] == [f"{n:06d}" for n in range(20)]
+    assert batch == "(20, 3, 224, 224) torch.int64"  # of photographs of twenty shapes
     assert [name for name, _ in members_of((data / "new.tar").read_bytes())] == ["a/000.cls", "a/000.json", "a/000.txt"]
     ones = members_of(run("tarcat", "ones.parquet").stdout)
     assert ones == [member for n in range(20) if n % 3 == 1 for member in photos(n, 1)]

@@ -30,6 +30,7 @@ _MODULES = {
     "loader": "loading",
     "open_urls": "objects",
     "pack": "packing",
+    "padded": "collation",
     "picture": "payloaddecoding",
     "samples": "samplestream",
     "stream_map": "mapping",

@@ -66,7 +66,7 @@ class FieldChooser:
             raise ValueError(f"missing is 'error', 'skip' or None, not {missing!r}")
         self.missing = missing
         self.fields = None if fields is None else [name.split(";") for name in names_in(fields)]
-        self._names = [";".join(names) for names in self.fields or ()]
+        self.names = [";".join(names) for names in self.fields or ()]
         self.transform = transform
         if transform is not None and not callable(transform):
             self.transform = list(transform) if isinstance(transform, (list, tuple)) else []
@@ -111,7 +111,7 @@ class FieldChooser:
         """Return the chosen fields of *sample*, decoded: a tuple, a dict, or the result of the transform for it."""
         fields: Any = as_dict(sample, None, self.files) if isinstance(sample, Sample) else sample
         result = self._result(fields)
-        note_result(result, fields, self._names)
+        note_result(result, fields, self.names)
         return result
 
     def _result(self, fields: Mapping[str, Any]) -> Any:

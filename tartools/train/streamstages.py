@@ -180,11 +180,15 @@ class BatchStage:
 
 
 class ChooseStage:
-    """A stage that applies *chooser* to each sample. `wanted`: fields that it needs, None for all."""
+    """A stage that applies *chooser* to each sample.
+
+    `wanted`: fields that it needs, None for all; `names`: those of its tuples, none for dicts
+    """
 
     def __init__(self, chooser: FieldChooser) -> None:
         self._chooser = chooser
         self.wanted = chooser.needed
+        self.names = chooser.names
 
     def __call__(
         self, samples: Iterator[Any], failed: Handler | None = None, seeds: SampleSeeds | None = None
@@ -316,6 +320,21 @@ def seeded_step(step: Any, sample: CurrentSample) -> Any:
 def refuse_pickle(_: object) -> Any:
     """Raise SampleError: a decoder of webdataset's `xdecode` in place of one that unpickles."""
     raise SampleError("this would be unpickled, and could run any code; give xdecode a function of your own for it")
+
+
+def tuple_names(steps: Sequence[Any]) -> Sequence[str]:
+    """Return the names of the fields in the tuples that the stages *steps* yield; () if they are not known."""
+    names: Sequence[str] = ()
+    for step in steps:
+        function = step.f if isinstance(step, filters.FilterFunction) else None
+        if isinstance(step, ChooseStage):
+            names = step.names
+        elif function is filters._to_tuple:
+            args = step.args[0].split() if len(step.args) == 1 and isinstance(step.args[0], str) else step.args
+            names = [name if isinstance(name, str) else ";".join(name) for name in args]
+        elif not (isinstance(step, ShuffleStage) or function in (filters._map_tuple, filters._log_keys)):
+            names = ()
+    return names
 
 
 def is_resumed_by_place(steps: Sequence[Any]) -> bool:

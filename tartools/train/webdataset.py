@@ -19,6 +19,7 @@ from tartools.errors import UsageError
 from tartools.samples.lastdot import is_last_dot
 from tartools.storage.url import Name
 from tartools.train import frameworks, streamstages
+from tartools.train.collation import explained
 from tartools.train.cursor import Cursor, cursors_of
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields, Size
 from tartools.train.payloaddecoding import PICKLE_SUFFIXES, decoders, plain, unpacked
@@ -182,7 +183,9 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
         *partial*: the last one may be smaller; else it is left out then.
         """
-        return self.compose(BatchStage(batchsize, collation_fn, partial))
+        names = streamstages.tuple_names(self.pipeline[1:])
+        collate = None if collation_fn is None else explained(collation_fn, names, "collation_fn")
+        return self.compose(BatchStage(batchsize, collate, partial))
 
     def listed(self, batchsize: int, partial: bool = True) -> WebDataset:
         """Return a copy that makes lists of *batchsize* samples; if *partial*, the last one may be shorter."""

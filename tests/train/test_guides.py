@@ -203,7 +203,7 @@ def test_joined(
     gc.collect()
 
 
-@pytest.mark.parametrize(("page", "count"), [("webdataset", 13), ("fields", 2), ("order", 2)])
+@pytest.mark.parametrize(("page", "count"), [("webdataset", 13), ("fields", 3), ("order", 2)])
 def test_every_block_runs(
     page: str, count: int, run: Run, shards: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,241 @@
+"""Batches of samples: torch's or webdataset's collation with errors that name the field, and `padded`.
+
+A sample is a tuple, a dict or a value. A batch of tuples has the values of one field side by side, so all values of a
+field must have one shape. Where they have not, torch and webdataset name neither the field nor a remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset, Subset, default_collate
+from webdataset import filters
+
+from tartools.errors import SampleError
+from tartools.samples.filetypes import PICTURES, suffix_of
+from tartools.train.sampler import datasets_in
+
+DEFAULT_FUNCTIONS = (default_collate, filters.default_collation_fn)  # whose errors are explained
+MAX_CHANNELS = 4  # of a picture
+MAX_SEQUENCE_DIMENSIONS = 2  # tokens, and channels of a sound; what has more is a picture or a clip
+
+
+class UnequalBatchError(SampleError, RuntimeError):
+    """Samples don't fit into one batch: values of a field have different shapes, or one is None."""
+
+
+class Padded(NamedTuple):
+    """Sequences of unequal length in one tensor.
+
+    `values`: the sequences, filled up at their ends to the longest: [batch, length] or [batch, channels, length]
+    `lengths`: their lengths before, int64
+    """
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+
+
+class FieldCollation:
+    """A collate_fn: calls *function*, and explains its error if values of a field do not fit into one batch.
+
+    *names*: fields of samples that are tuples of as many values. *argument*: name of the argument that takes another
+    function, for messages.
+    Raises: UnequalBatchError, with field and shapes; other errors of *function* as they are.
+    """
+
+    def __init__(
+        self, function: Callable[[list[Any]], Any], names: Sequence[str] = (), argument: str = "collate_fn"
+    ) -> None:
+        self.function, self.names, self.argument = function, tuple(names), argument
+
+    def __call__(self, samples: list[Any]) -> Any:
+        """Return the batch that the function makes of *samples*."""
+        try:
+            return self.function(samples)
+        except Exception:  # torch, webdataset and numpy have many
+            if problem := describe_mismatch(samples, self.names, self.argument):
+                raise UnequalBatchError(problem) from None
+            raise
+
+
+def explained(function: Any, names: Sequence[str], argument: str = "collate_fn") -> Any:
+    """Return *function* as a `FieldCollation` if it is torch's or webdataset's default; else unchanged.
+
+    None is torch's default. *names*, *argument*: those of `FieldCollation`.
+    """
+    if function is None or any(function is default for default in DEFAULT_FUNCTIONS):
+        return FieldCollation(function or default_collate, names, argument)
+    return function
+
+
+def field_names(dataset: Any) -> Sequence[str]:
+    """Return the names of the fields in the tuples of *dataset*, also through torch's Subset and ConcatDataset.
+
+    There are none if samples are dicts, or the dataset is not ours.
+    """
+    if isinstance(dataset, (Subset, ConcatDataset)):
+        names = {tuple(field_names(part)) for part in datasets_in(dataset)}
+        return names.pop() if len(names) == 1 else ()
+    return getattr(getattr(dataset, "chooser", None), "names", ())
+
+
+# ---- what is wrong with a batch ----
+
+
+def describe_mismatch(samples: Sequence[Any], names: Sequence[str], argument: str) -> str:
+    """Return why *samples* do not fit into one batch, and what to write; "" if no reason is found.
+
+    *names*: fields of samples that are tuples of as many values. *argument*: takes another function for batches.
+    """
+    is_named = all(isinstance(sample, (list, tuple)) and len(sample) == len(names) for sample in samples)
+    if names and is_named:
+        columns = zip(names, zip(*samples, strict=True), strict=True)
+        found = (_mismatch(values, f"field {name!r}", name, argument) for name, values in columns)
+        return next(filter(None, found), "")
+    return _mismatch(samples, "", "", argument)
+
+
+def _mismatch(values: Sequence[Any], place: str, field: str, argument: str) -> str:
+    """Return why *values*, one of each sample, do not fit into one batch; "" if no reason is found.
+
+    *place*: where they are, in words. *field*: their field, "" if it is not known. *argument*: see `describe_mismatch`.
+    """
+    subject = place or "a sample"
+    if any(value is None for value in values):
+        number = next(number for number, value in enumerate(values) if value is None)
+        return f"{subject} is None in sample {number} of the batch: leave such samples out, or write {argument}=list"
+    if all(isinstance(value, Mapping) for value in values):
+        for number, value in enumerate(values):
+            if absent := sorted({*map(str, values[0])} ^ {*map(str, value)}):
+                return (
+                    f"samples 0 and {number} of the batch do not both have the field {absent[0]!r}: choose fields that "
+                    f"all have, as in fields='jpg cls', or write {argument}=list"
+                )
+        parts = ((name, [value[name] for value in values]) for name in values[0])
+        found = (_mismatch(part, f"field {name!r}", str(name), argument) for name, part in parts)
+        return next(filter(None, found), "")
+    if all(isinstance(value, (list, tuple)) for value in values):
+        if len(lengths := dict.fromkeys(map(len, values))) > 1:
+            return _unequal(subject, f"{' and '.join(map(str, [*lengths][:2]))} items", _pad_advice(argument))
+        columns = enumerate(zip(*values, strict=True))
+        prefix = f"{place}, " if place else ""
+        found = (_mismatch(part, f"{prefix}item {number}", field, argument) for number, part in columns)
+        return next(filter(None, found), "")
+    if not all(isinstance(value, (torch.Tensor, np.ndarray)) for value in values):
+        return ""
+    shapes = [*dict.fromkeys(tuple(value.shape) for value in values)]
+    if len(shapes) < 2:
+        return ""
+    return _unequal(subject, f"shapes {list(shapes[0])} and {list(shapes[1])}", _advice(field, shapes, argument))
+
+
+def _unequal(subject: str, sizes: str, advice: str) -> str:
+    """Return the message that *subject* has different *sizes* in one batch, with *advice*."""
+    return f"{subject} has {sizes} in one batch, which needs equal ones: {advice}"
+
+
+def _advice(field: str, shapes: Sequence[tuple[int, ...]], argument: str) -> str:
+    """Return what to write so that values of *field* with different *shapes* fit into one batch.
+
+    *argument*: takes another function for batches.
+    """
+    suffixes = {suffix_of(name) for name in field.split(";")}
+    dimensions = {len(shape) for shape in shapes}
+    if suffixes & PICTURES or (suffixes == {""} and all(map(_is_picture_shape, shapes))):
+        if len(dimensions) > 1:
+            return "write decode='torchrgb8', so that all pictures have three colours"
+        return "write resize=(224, 224), or resize=tartools.train.Resize(256, crop=224)"
+    if max(dimensions) <= MAX_SEQUENCE_DIMENSIONS and len({shape[:-1] for shape in shapes}) == 1:
+        return _pad_advice(argument)
+    return f"make them equal by transform=, or write {argument}=list"
+
+
+def _is_picture_shape(shape: tuple[int, ...]) -> bool:
+    """True if *shape* may be that of a picture in colours, which come first or last."""
+    return len(shape) == 3 and (shape[0] <= MAX_CHANNELS or shape[-1] <= MAX_CHANNELS)
+
+
+def _pad_advice(argument: str) -> str:
+    """Return the advice to fill sequences up. *argument*: takes another function for batches."""
+    return f"write {argument}=tartools.train.padded for (values, lengths), or cut them to one length by transform="
+
+
+# ---- padded ----
+
+
+def padded(samples: Sequence[Any], value: float = 0) -> Any:
+    """Return *samples* as a batch in which sequences of unequal length are filled up: a collate_fn.
+
+        batch = tartools.train.padded([(torch.tensor([5, 6, 7]), "a"), (torch.tensor([8]), "b")])
+        (values, lengths), texts = batch  # [[5, 6, 7], [8, 0, 0]] and [3, 1], and ["a", "b"]
+
+    A field of tensors or arrays with one or two dimensions (tokens, or channels by frames), or of lists of numbers,
+    becomes (values, lengths): the last dimension is filled up to the longest with *value*, at the end. It does so in
+    each batch, even if all lengths are equal there. All else is collated as torch does: pictures and clips, with three
+    dimensions or more, have to be of one shape. A sample that is a tuple gives a tuple, a dict gives a dict. For a
+    WebDataset: `.batched(16, collation_fn=tartools.train.padded)`; another *value*: `functools.partial(padded,
+    value=-100)`.
+
+    Raises: UnequalBatchError, with field or item and shapes, if values do not fit even so.
+    """
+    try:
+        return _padded(samples, value)
+    except UnequalBatchError:
+        raise
+    except Exception:  # torch and numpy have many
+        if problem := describe_mismatch(samples, (), "collate_fn"):
+            raise UnequalBatchError(problem) from None
+        raise
+
+
+def _padded(values: Sequence[Any], fill: float) -> Any:
+    """Return *values*, one of each sample, as a batch: sequences as a `Padded`, filled up with *fill*."""
+    first = values[0]
+    if all(isinstance(value, Mapping) and value.keys() == first.keys() for value in values):
+        return {name: _padded([value[name] for value in values], fill) for name in first}
+    if all(map(_is_sequence, values)):
+        return _as_padded([*_tensors(values)], fill)
+    if isinstance(first, tuple) and all(isinstance(value, tuple) and len(value) == len(first) for value in values):
+        return tuple(_padded(part, fill) for part in zip(*values, strict=True))
+    return default_collate([*values])
+
+
+def _is_sequence(value: Any) -> bool:
+    """True if *value* is a tensor or array of one or two dimensions, or a list of numbers."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return 1 <= value.ndim <= MAX_SEQUENCE_DIMENSIONS
+    return isinstance(value, list) and all(type(item) in (int, float) for item in value)
+
+
+def _tensors(values: Sequence[Any]) -> Iterable[torch.Tensor]:
+    """Yield *values*, tensors, arrays and lists of numbers, as tensors; lists become floats if one of them has any."""
+    is_whole = all(type(item) is int for value in values if isinstance(value, list) for item in value)
+    for value in values:
+        if isinstance(value, list):
+            yield torch.tensor(value, dtype=torch.int64 if is_whole else torch.float32)
+        else:
+            yield torch.as_tensor(value)
+
+
+def _as_padded(tensors: list[torch.Tensor], fill: float) -> Padded:
+    """Return *tensors* of one or two dimensions in one tensor, filled up at their ends with *fill*.
+
+    Raises: UnequalBatchError if they differ in another dimension than the last.
+    """
+    shapes = [*dict.fromkeys(tuple(tensor.shape) for tensor in tensors)]
+    if len({shape[:-1] for shape in shapes}) > 1:
+        other = next(shape for shape in shapes if shape[:-1] != shapes[0][:-1])
+        raise UnequalBatchError(
+            f"shapes {list(shapes[0])} and {list(other)} in one batch differ in more than their length: make the "
+            "channels equal"
+        )
+    lengths = [tensor.shape[-1] for tensor in tensors]
+    kind = reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
+    values = torch.full((len(tensors), *shapes[0][:-1], max(lengths)), fill, dtype=kind)
+    for row, tensor, length in zip(values, tensors, lengths, strict=True):
+        row[..., :length] = tensor
+    return Padded(values, torch.tensor(lengths))
