@@ -24,7 +24,17 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 
 from tartools.samples.fieldcolumns import ArrayColumn, Combination, FileBuffer, group_members, group_samples
 from tartools.samples.sample import Sample, sample_in_span
-from tartools.tar import BLOCK, ContiguousGroups, Member, ScatteredGroup, Source, Writer, located, padded, read_range
+from tartools.tar import (
+    BLOCK,
+    ContiguousGroups,
+    Member,
+    ScatteredGroup,
+    Source,
+    Writer,
+    located,
+    padded_size,
+    read_range,
+)
 from tartools.tar.member import Chunk
 
 Label = TypeVar("Label")
@@ -206,7 +216,7 @@ class Batch:
         """
         if self._groups is not None:
             return self._groups.starts[-1] - self._groups.starts[0]
-        return sum(padded(m.size) + (m.data - m.start if m.head is None else BLOCK) for m in self._lone.members)
+        return sum(padded_size(m.size) + (m.data - m.start if m.head is None else BLOCK) for m in self._lone.members)
 
     def stored_by_shard(self) -> dict[str, list[int]]:
         """Return URL -> [number of samples, bytes] for each shard that the samples were read from."""

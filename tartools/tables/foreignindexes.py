@@ -38,7 +38,7 @@ from tartools.storage.checks import check_unchanged
 from tartools.storage.scratch import private_directory, remove_tree
 from tartools.storage.url import Url
 from tartools.tables import schema
-from tartools.tar.header import BLOCK, padded
+from tartools.tar.header import BLOCK, padded_size
 from tartools.tar.keys import join_path
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ def _check_wids(row: IndexedSample) -> None:
     """Raise SampleError if wids would read another key, size or number of samples than *row* has."""
     end = row.begin
     for part in row.parts:
-        header, end = part.offset - end, part.offset + padded(part.size)
+        header, end = part.offset - end, part.offset + padded_size(part.size)
         path = row.path(part)
         if len(path) > MAX_WIDS_NAME_BYTES or (header > BLOCK and not path.isascii()):
             raise row.refusal("has a name that wids can't read: it reads 100 bytes of the plain header", part.field)

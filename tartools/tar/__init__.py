@@ -10,7 +10,7 @@ Formats: ustar, GNU and pax (POSIX.1-2017, pax, "ustar Interchange Format" and "
 from __future__ import annotations
 
 from tartools.tar.groups import ARCHIVE_END, ContiguousGroups, Mark, Need, Parsed, ScatteredGroup, Special
-from tartools.tar.header import BLOCK, padded
+from tartools.tar.header import BLOCK, padded_size
 from tartools.tar.keys import join_path, split_path
 from tartools.tar.member import Member, Source, located, read_range
 from tartools.tar.reader import read_members
@@ -45,7 +45,7 @@ __all__ = [
     "join_path",
     "located",
     "new_member",
-    "padded",
+    "padded_size",
     "read_members",
     "read_range",
     "renamed",

@@ -12,7 +12,7 @@ from tartools.tar.header import (
     TYPE_SLICE,
     Records,
     checksum_matches,
-    padded,
+    padded_size,
     parse_records,
     regular_name,
 )
@@ -120,7 +120,7 @@ class FullHeader(NamedTuple):
     @property
     def end(self) -> int:
         """Offset of the end of the member's padding in the buffer."""
-        return self.data if self.special and self.kind in NO_PAYLOAD else self.data + padded(self.size)
+        return self.data if self.special and self.kind in NO_PAYLOAD else self.data + padded_size(self.size)
 
 
 def read_full_header(
@@ -142,7 +142,7 @@ def read_full_header(
         kind, size = _checked(block, at)
         if kind not in EXTENDED_TYPES:
             break
-        end = at + BLOCK + padded(size)
+        end = at + BLOCK + padded_size(size)
         if size > MAX_EXTENDED_HEADER or end - start > 4 * MAX_EXTENDED_HEADER:
             raise TarFormatError(f"extended headers above the limit of {MAX_EXTENDED_HEADER} bytes", offset=at)
         if end > len(view):

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable
 
 from tartools.tar.groups import ContiguousGroups, Parsed, ScatteredGroup, Special
-from tartools.tar.header import padded
+from tartools.tar.header import padded_size
 from tartools.tar.keys import NO_STEM, belongs, split_path, stem_of
 from tartools.tar.member import Member, Source
 
@@ -68,7 +68,7 @@ class Grouper:
         if self.scattered:
             self.scatter(position)
             own = all(head is None for *_, head in self.scattered)  # no header is replaced
-            stored = sum(data - start + padded(size) for _, _, start, data, size, _ in self.scattered)
+            stored = sum(data - start + padded_size(size) for _, _, start, data, size, _ in self.scattered)
             is_contiguous = own and stored == self.last - self.origin
             self.parts.append(ScatteredGroup(self.key, self.scattered, self.origin if is_contiguous else None))
             self.scattered, self.held = [], 0

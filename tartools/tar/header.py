@@ -38,10 +38,10 @@ ADLER_MODULUS = 65521
 HALF_BLOCK = BLOCK // 2
 
 
-def padded(size: int) -> int:
+def padded_size(size: int) -> int:
     """Return *size* rounded up to whole blocks.
 
-    >>> padded(0), padded(1), padded(512)
+    >>> padded_size(0), padded_size(1), padded_size(512)
     (0, 512, 512)
     """
     return (size + BLOCK - 1) & -BLOCK

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tartools.errors import StorageError
 from tartools.storage.streams import SeekableFile, Stream, check_input_file
-from tartools.tar.header import padded
+from tartools.tar.header import padded_size
 
 MIN_VIEW_BYTES = 1 << 12  # bytes; to copy fewer twice is faster than to slice them through a view
 
@@ -61,12 +61,12 @@ class Member(NamedTuple):
     @property
     def end(self) -> int:
         """Offset of the end of the padding in *source*."""
-        return self.data + padded(self.size)
+        return self.data + padded_size(self.size)
 
     @property
     def stored(self) -> int:
         """Bytes that the member takes in an archive: headers, payload, padding."""
-        return (self.data - self.start if self.head is None else len(self.head)) + padded(self.size)
+        return (self.data - self.start if self.head is None else len(self.head)) + padded_size(self.size)
 
     def read(self) -> bytes:
         """Return the whole payload. Raises: StorageError if the file has changed."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tartools.errors import TarFormatError
 from tartools.tar.fullheader import FullHeader, GlobalHeader, NeedMore, read_full_header
-from tartools.tar.header import BLOCK, FAST_HEADER, MAGIC_SLICE, PARSED_SIZES, Records, padded
+from tartools.tar.header import BLOCK, FAST_HEADER, MAGIC_SLICE, PARSED_SIZES, Records, padded_size
 from tartools.tar.keys import split_path
 from tartools.tar.member import Chunk, Member, Source, located, read_range
 from tartools.tar.writer import Writer
@@ -114,7 +114,7 @@ def spilled(members: list[Member], scratch: Callable[[], io.FileIO]) -> list[Mem
             writer = Writer(file)
         begin = writer.size
         writer.add([member])
-        ranges.append(Member(member.path, file, begin, writer.size - padded(member.size), member.size))
+        ranges.append(Member(member.path, file, begin, writer.size - padded_size(member.size), member.size))
     if writer is not None:
         writer.flush()
     return ranges

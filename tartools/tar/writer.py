@@ -28,7 +28,7 @@ from tartools.tar.header import (
     adler32,
     byte_sum,
     format_records,
-    padded,
+    padded_size,
     parse_number,
     parse_records,
 )
@@ -308,7 +308,7 @@ def _records_of(header: bytes) -> Records:
         size = parse_number(header[at:][SIZE_SLICE])
         if header[at:][TYPE_SLICE] in (b"x", b"X"):
             records |= parse_records(header[at + BLOCK : at + BLOCK + size])
-        at += BLOCK + padded(size)
+        at += BLOCK + padded_size(size)
     return records
 
 
@@ -375,7 +375,7 @@ def fits_one_block(path: bytes, size: int) -> bool:
 def _middle(size: int) -> tuple[bytes, bytes, int]:
     """Return (part of a header, from mode to time; padding; bytes of the member) for a payload of *size* bytes."""
     middle = NEW_BLOCK[100:124] + b"%011o\0" % min(size, MAX_OCTAL_SIZE) + NEW_BLOCK[136:148]
-    return middle, PADDING[: -size % BLOCK], BLOCK + padded(size)
+    return middle, PADDING[: -size % BLOCK], BLOCK + padded_size(size)
 
 
 def _tail(low: int) -> bytes:

@@ -62,7 +62,7 @@ class FieldCollation:
             raise
 
 
-def explained(function: Any, names: Sequence[str], argument: str = "collate_fn") -> Any:
+def with_explanation(function: Any, names: Sequence[str], argument: str = "collate_fn") -> Any:
     """Return *function* as a `FieldCollation` if it is torch's or webdataset's default; else unchanged.
 
     None is torch's default. *names*, *argument*: those of `FieldCollation`.

@@ -15,7 +15,7 @@ from tartools.errors import TarToolsError, several, shown
 from tartools.storage.url import Name
 from tartools.tables.table import Table
 from tartools.train import frameworks
-from tartools.train.collation import explained, field_names
+from tartools.train.collation import field_names, with_explanation
 from tartools.train.epochorder import is_schedule
 from tartools.train.fieldchooser import Classes, Decode, Fields, Size
 from tartools.train.sampler import SamplerIteration, StatefulSampler, datasets_in, log
@@ -158,7 +158,7 @@ class Loader(DataLoader[Any]):
         if collate_fn is None and isinstance(data, TableDataset) and data.chooser.raw:
             super().__init__(_TableBatches(data), batch_sampler=sampler, collate_fn=as_it_is, **options)
         else:
-            function = explained(collate_fn, field_names(data))
+            function = with_explanation(collate_fn, field_names(data))
             super().__init__(data, batch_sampler=sampler, collate_fn=function, **options)
         # torch's own would be a SequentialSampler, in whose place Ray and Lightning put a DistributedSampler
         object.__setattr__(self, "sampler", sampler.sampler)

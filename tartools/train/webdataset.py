@@ -19,7 +19,7 @@ from tartools.errors import UsageError
 from tartools.samples.lastdot import is_last_dot
 from tartools.storage.url import Name
 from tartools.train import frameworks, streamstages
-from tartools.train.collation import explained
+from tartools.train.collation import with_explanation
 from tartools.train.cursor import Cursor, cursors_of
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields, Size
 from tartools.train.payloaddecoding import PICKLE_SUFFIXES, decoders, plain, unpacked
@@ -184,7 +184,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         *partial*: the last one may be smaller; else it is left out then.
         """
         names = streamstages.tuple_names(self.pipeline[1:])
-        collate = None if collation_fn is None else explained(collation_fn, names, "collation_fn")
+        collate = None if collation_fn is None else with_explanation(collation_fn, names, "collation_fn")
         return self.compose(BatchStage(batchsize, collate, partial))
 
     def listed(self, batchsize: int, partial: bool = True) -> WebDataset:

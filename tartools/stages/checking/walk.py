@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from tartools.errors import TarFormatError, several
 from tartools.samples.sample import text
 from tartools.stages.checking.codes import SPECIAL_CODES, Trouble
-from tartools.tar import BLOCK, Member, encode_header, padded, split_path
+from tartools.tar import BLOCK, Member, encode_header, padded_size, split_path
 from tartools.tar.foreign import is_cut_header, not_tar_message
 from tartools.tar.fullheader import EXTENDED_TYPES, BadChecksumError, FullHeader, GlobalHeader, NeedMore
 from tartools.tar.header import (
@@ -145,7 +145,7 @@ class Walk:
             yield from self.cut(f"the payload of {header.name!r}")
             self.position = self.size
             return
-        if data + padded(header.size) > self.size:
+        if data + padded_size(header.size) > self.size:
             head = head or self.read(header.data, start)  # so that its padding is written anew
             self.group.members.append(Member(header.path, self.file, start, data, header.size, head))
             yield from self.cut(f"the padding of {header.name!r}")
