@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Any
 
 from tartools.storage.streams import check_input_file
@@ -17,6 +17,7 @@ from tartools.tar.runs import are_plain, sizes_in
 GetBuffer = Callable[[int], memoryview]
 
 SET_SHIFT = 56  # bits; an offset in a set of shards is shifted by the index of the set to put sets in order
+MAX_TEXTS_COMPARED = 8  # distinct texts that are found by comparison; with more of them, sorting all is faster
 
 
 @dataclass
@@ -66,12 +67,16 @@ class Bulk:
         return map(bytes, map(memoryview(self.data).__getitem__, spans))
 
 
-def join_parts(bulk: Bulk, count: int, samples: Any, sets: Any) -> Bulk | None:
-    """Return *bulk*, the parts of samples of a joined table, as the *count* samples that they make.
+JoinParts = Callable[[Bulk], tuple[Bulk, Any] | None]  # `join_parts` of certain rows
 
-    Part n belongs to the sample with the index `samples[n]`, in the set with the index `sets[n]`. Offsets stay in the
-    order of the archive, and are no longer bytes of a file. None if the parts of a sample have several keys, or a field
-    twice.
+
+def join_parts(bulk: Bulk, count: int, samples: Any, sets: Any) -> tuple[Bulk, Any] | None:
+    """Return *bulk*, the located parts of samples of a joined table, as the *count* samples that they make.
+
+    Also returns an array: the index of the part for each field and sample, 0 for an absent field. Part n belongs to the
+    sample with the index `samples[n]`, in the set with the index `sets[n]`. In the result, `places` are the offsets in
+    the file or buffer of the part; `offsets` tell only the order of the fields. None if the parts of a sample have
+    several keys, or a field twice.
     """
     import numpy as np
 
@@ -79,34 +84,28 @@ def join_parts(bulk: Bulk, count: int, samples: Any, sets: Any) -> Bulk | None:
     keys = [bulk.keys[part] for part in first_parts.tolist()]
     if bulk.keys != [keys[sample] for sample in samples.tolist()]:
         return None
-    arrays = [np.full((len(bulk.fields), count), -1), *np.zeros((2, len(bulk.fields), count), np.int64)]
-    offsets, sizes, places = arrays
-    columns: dict[int, list[bytes]] = {}
-    for number in range(len(bulk.fields)):
-        parts = np.flatnonzero(bulk.offsets[number] >= 0)
-        chosen = samples[parts]
-        if (chosen[1:] == chosen[:-1]).any():
-            return None
-        offsets[number, chosen] = bulk.offsets[number, parts] + (sets[parts].astype(np.int64) << SET_SHIFT)
-        sizes[number, chosen] = bulk.sizes[number, parts]
-        places[number, chosen] = bulk.places[number, parts]
-        if bulk.columns is not None and number in bulk.columns:
-            columns[number] = [b""] * count
-            for part, sample in zip(parts.tolist(), chosen.tolist(), strict=True):
-                columns[number][sample] = bulk.columns[number][part]
+    shape = len(bulk.fields), count
+    offsets, sizes, places, indexes = np.full(shape, -1), *np.zeros((3, *shape), np.int64)
+    numbers, parts = np.nonzero(bulk.offsets >= 0)  # the field and the part of each payload, in this order
+    cells = numbers * count + samples[parts]  # flat indexes of field and sample: ascending, as `samples` are
+    if (cells[1:] == cells[:-1]).any():
+        return None
+    places.flat[cells] = bulk.offsets[numbers, parts]
+    offsets.flat[cells] = places.flat[cells] + (sets[parts].astype(np.int64) << SET_SHIFT)
+    sizes.flat[cells] = bulk.sizes[numbers, parts]
+    indexes.flat[cells] = parts
     order = np.argsort(offsets[:, 0], kind="stable").tolist()
     offsets, sizes, places = offsets[order], sizes[order], places[order]
     uniform = bool((offsets >= 0).all() and (offsets[1:] > offsets[:-1]).all())
-    joined = Bulk(keys, [bulk.fields[number] for number in order], offsets, sizes, uniform, places, bulk.data)
-    if bulk.columns is not None:
-        joined.columns = {n: columns[number] for n, number in enumerate(order) if number in columns}
-    return joined
+    fields = [bulk.fields[number] for number in order]
+    return Bulk(keys, fields, offsets, sizes, uniform, places, bulk.data), indexes[order]
 
 
-def bulk_from_buffer(data: Any, sizes: Any) -> Bulk | None:
+def bulk_from_buffer(data: Any, sizes: Any, join: JoinParts | None = None) -> Bulk | None:
     """Return the samples that fill *data*, one after the other; *sizes*: an array of their sizes in bytes.
 
-    None if a header is unusual, or the sizes do not fit: then the full parser has to read them.
+    *join*: makes samples of them, if they are parts of samples of a joined table: see `join_parts`. None if a header is
+    unusual, or the sizes do not fit: then the full parser has to read them.
     """
     import numpy as np
 
@@ -117,17 +116,25 @@ def bulk_from_buffer(data: Any, sizes: Any) -> Bulk | None:
     bulk = locate_payloads(lambda _, at: blocks[at // BLOCK], bounds[:-1], bounds[1:])
     if bulk is not None:
         bulk.data, bulk.places = data, bulk.offsets
+        if join is not None:
+            joined = join(bulk)
+            return None if joined is None else joined[0]
     return bulk
 
 
 def bulk_from_files(
-    files: list[io.FileIO], begins: Any, ends: Any, room_of: GetBuffer | None, fields: Collection[str] | None
+    files: list[io.FileIO],
+    begins: Any,
+    ends: Any,
+    room_of: GetBuffer | None,
+    fields: Collection[str] | None,
+    join: JoinParts | None,
 ) -> Bulk | None:
     """Return the samples in bytes *begins* to *ends* of *files*, one of each: the n-th in the n-th file.
 
     Reads the headers, and the payloads of *fields*, None for all: into the buffer `room_of(size)` if it is given, else
-    into columns. None if a header is unusual: then the full parser has to read them. Raises: StorageError if a file has
-    changed.
+    into columns. *join*: makes samples of them, if they are parts of samples of a joined table: see `join_parts`. None
+    if a header is unusual: then the full parser has to read them. Raises: StorageError if a file has changed.
     """
     import numpy as np
 
@@ -144,18 +151,27 @@ def bulk_from_files(
     bulk = locate_payloads(headers_at, begins, ends)
     if bulk is None:
         return None
-    chosen = [n for n, name in enumerate(bulk.fields) if fields is None or name in fields]
-    bulk.sizes[np.setdiff1d(range(len(bulk.fields)), chosen)] = 0
+    files_of = [descriptors] * len(bulk.fields)  # for each field, the descriptors for the samples
+    starts = np.maximum(bulk.offsets, 0).tolist()
+    if join is not None:
+        joined = join(bulk)
+        if joined is None:
+            return None
+        bulk, indexes = joined
+        files_of, starts = np.array(descriptors)[indexes].tolist(), bulk.places.tolist()
+    is_chosen = [fields is None or name in fields for name in bulk.fields]
+    chosen = list(compress(range(len(is_chosen)), is_chosen))
+    bulk.sizes[~np.array(is_chosen)] = 0
     bulk.places = (np.cumsum(bulk.sizes) - bulk.sizes.ravel()).reshape(bulk.sizes.shape)
-    starts, sizes, total, count = np.maximum(bulk.offsets, 0).tolist(), bulk.sizes.tolist(), int(bulk.sizes.sum()), 0
+    sizes, total, count = bulk.sizes.tolist(), int(bulk.sizes.sum()), 0
     if room_of is None:
-        bulk.columns = {n: _read_payloads(descriptors, sizes[n], starts[n]) for n in chosen}
+        bulk.columns = {n: _read_payloads(files_of[n], sizes[n], starts[n]) for n in chosen}
         count = sum(sum(map(len, column)) for column in bulk.columns.values())
     else:
         bulk.data = room_of(total)
         for n in chosen:
             for descriptor, start, size, at in zip(
-                descriptors, starts[n], sizes[n], bulk.places[n].tolist(), strict=True
+                files_of[n], starts[n], sizes[n], bulk.places[n].tolist(), strict=True
             ):
                 count += os.preadv(descriptor, [bulk.data[at : at + size]], start) if size else 0
     for file in set(files):
@@ -238,13 +254,24 @@ def _sizes_of(headers: Any) -> Any:
 
 
 def _distinct_texts(fields: Any) -> tuple[list[bytes], Any]:
-    """Return the distinct texts of *fields*, an array of padded bytes, and for each row the index of its text.
+    """Return the distinct texts of *fields*, rows of bytes padded with NUL, and for each row the index of its text.
 
-    The indexes are None if there is one text only.
+    Texts are in the order of their first rows, unless there are more than 8. The indexes are None for a single text.
     """
     import numpy as np
 
-    if (fields == fields[0]).all():
-        return [fields[0].tobytes().rstrip(b"\0")], None
-    texts, codes = np.unique(np.ascontiguousarray(fields).view(f"S{fields.shape[1]}").ravel(), return_inverse=True)
-    return texts.tolist(), codes
+    texts: list[bytes] = []
+    codes, remaining = np.zeros(len(fields), np.int64), np.arange(len(fields))
+    while len(remaining):
+        text = fields[remaining[0]]
+        is_same = (fields[remaining] == text).all(axis=1)
+        if not texts and is_same.all():
+            return [text.tobytes().rstrip(b"\0")], None
+        if len(texts) == MAX_TEXTS_COMPARED:
+            padded = np.ascontiguousarray(fields).view(f"S{fields.shape[1]}").ravel()
+            sorted_texts, codes = np.unique(padded, return_inverse=True)
+            return sorted_texts.tolist(), codes
+        codes[remaining[is_same]] = len(texts)
+        texts.append(text.tobytes().rstrip(b"\0"))
+        remaining = remaining[~is_same]
+    return texts, codes

@@ -24,7 +24,7 @@ from tartools.errors import StorageError, TarFormatError
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.storage.scratch import scratch_file
-from tartools.tables.bulk import Bulk, GetBuffer, bulk_from_buffer, bulk_from_files, join_parts
+from tartools.tables.bulk import Bulk, GetBuffer, JoinParts, bulk_from_buffer, bulk_from_files, join_parts
 from tartools.tables.catalog import ShardCatalog
 from tartools.tables.extents import Extents, SampleBytes, merge_parts, runs_of_equal
 from tartools.tables.localshards import LocalShards
@@ -104,12 +104,14 @@ class VerifiedReader:
         """
         if rows.others:
             parts, samples, sets = rows.parts_and_sets()
-            bulk = self._bulk(parts, room_of, fields)
-            return None if bulk is None else join_parts(bulk, len(rows), samples, sets)
-        return self._bulk(rows, room_of, fields)
+            join = partial(join_parts, count=len(rows), samples=samples, sets=sets)
+            return self._bulk(parts, room_of, fields, join)
+        return self._bulk(rows, room_of, fields, None)
 
-    def _bulk(self, rows: Extents, room_of: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
-        """Return the members in the extents of *rows* as a `Bulk`: see `bulk`."""
+    def _bulk(
+        self, rows: Extents, room_of: GetBuffer | None, fields: Collection[str] | None, join: JoinParts | None
+    ) -> Bulk | None:
+        """Return the members in the extents of *rows*, after *join* if they are parts of samples: see `bulk`."""
         import numpy as np
 
         is_remote, sizes = np.array(self.catalog.is_remote)[rows.numbers], rows.ends - rows.begins
@@ -121,10 +123,10 @@ class VerifiedReader:
             and len(set(rows.numbers.tolist())) <= self._local.max_shards
         ):
             files = self._local.files(rows, 0, len(rows))
-            return bulk_from_files(files, rows.begins, rows.ends, room_of, fields)
+            return bulk_from_files(files, rows.begins, rows.ends, room_of, fields, join)
         shards = self._servers() if is_remote.any() else self._local
         data = shards.read_all(rows, None if room_of is None else room_of(int(sizes.sum())))
-        return None if data is None else bulk_from_buffer(data, sizes)
+        return None if data is None else bulk_from_buffer(data, sizes, join)
 
     def _joined_samples(self, rows: Extents) -> Iterator[Batch]:
         """Yield the samples of *rows*, which have parts in several sets of shards, in batches."""
