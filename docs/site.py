@@ -33,7 +33,8 @@ LINK = re.compile(r"(\]\()([^)#:\s]+)(#[^)\s]*)?(\))")
 def on_config(config: Any) -> Any:
     """Set the navigation."""
     pages = [path.stem for path in sorted(ROOT.glob("man/man1/*"))]
-    training = ["pytorch", "frameworks", "fields", "order", "mixtures", "masks", "webdataset", "litdata", "streaming"]
+    training = ["pytorch", "frameworks", "fields", "order", "mixtures", "masks", "sound"]
+    training += ["webdataset", "litdata", "streaming"]
     training += ["joined", "energon", "datasets", "dataflux", "aistore", "cortx", "zip"]
     training += sorted({path.stem for path in ROOT.glob("docs/training/*.md")} - {*training})
     decisions = [path.name for path in sorted(ROOT.glob("docs/adr/*.md")) if path.name != "index.md"]

@@ -19,6 +19,7 @@ _MODULES = {
     "ObjectDataset": "objects",
     "ObjectStream": "objects",
     "Resize": "payloaddecoding",
+    "Sound": "sounddecoding",
     "StatefulSampler": "sampler",
     "StorageReader": "distributed",
     "StorageWriter": "distributed",

@@ -20,6 +20,7 @@ from tartools.samples.sample import DICT_KEY, DICT_URL, Sample, field_name
 from tartools.samples.values import field_list
 from tartools.storage.url import Name, name_of
 from tartools.tar import Member
+from tartools.train.clips import Clip, decode_clip, fields_by_range, split_clips
 from tartools.train.payloaddecoding import AS_FILE, Resize, decoder_of, pictures_of
 from tartools.train.sampleseeds import SampleSeeds, SharedSeeds, call_with_seed, seed_parameter
 from tartools.train.sending import check_sent
@@ -29,7 +30,7 @@ RESERVED_PREFIX = "__"  # names of a dict that begin with it are no fields
 MAX_CLASSES_IN_MESSAGE = 10  # classes in a message
 
 Fields = str | Sequence[str] | None
-Decoder = str | Callable[..., Any]
+Decoder = str | Callable[..., Any] | Clip
 Decode = Decoder | Sequence[Decoder] | Mapping[str, Decoder] | None
 PictureSize = int | tuple[int, int] | Resize | None
 Size = PictureSize | Mapping[str, PictureSize]
@@ -42,7 +43,8 @@ class FieldChooser:
         FieldChooser(("jpg;png", "cls"), "pil", (augment, None))
 
     *fields*: names for a tuple of these; None for a dict of all fields, with `__key__` and `__url__`.
-    *decode*: a decoder, several, or a dict of these by field; None for bytes. Nothing is unpickled by default.
+    *decode*: a decoder, several, or a dict of these by field, also of `Sound`; None for bytes. Nothing is
+    unpickled by default.
     *transform*: a function of the result, or one for each field.
     *resize*: size of pictures. *classes*: names that become numbers.
     *missing*: None for the value None where a sample lacks a field. Else that is an error: "skip" is for datasets,
@@ -74,12 +76,14 @@ class FieldChooser:
                 raise ValueError("transform is a function, or a list of them, one for each of the fields")
         functions = self.transform if isinstance(self.transform, list) else [self.transform]
         self._seed_parameters = [seed_parameter(function) for function in functions]
-        self.seeds: SharedSeeds | SampleSeeds | None = SharedSeeds() if any(self._seed_parameters) else None
-        self.decoder = decoder_of(decode, resize)
+        self.clips, decoders = split_clips(decode)
+        is_random = any(self._seed_parameters) or any(clip.is_random for clip in self.clips.values())
+        self.seeds: SharedSeeds | SampleSeeds | None = SharedSeeds() if is_random else None
+        self.decoder = decoder_of(decoders, resize)
         decoders_by_field = decode.items() if isinstance(decode, Mapping) else ()
         self.files = frozenset(  # a compressed one is decompressed in memory
             field.lower() for field, how in decoders_by_field if how == AS_FILE and without_codec(field)[1] is None
-        )
+        ) | frozenset(fields_by_range(self.clips))
         self.classes = class_numbers(classes)
         self.raw = decode is None and transform is None and not self.classes  # payloads are given as they are
         all_names = (name for choices in self.fields or () for name in choices)
@@ -144,9 +148,13 @@ class FieldChooser:
         """
         if name in self.classes:
             return self._number(sample, name, value)
-        if self.decoder is None or name[:2] == RESERVED_PREFIX or not isinstance(value, bytes):
+        clip = self.clips.get(name)
+        is_payload = isinstance(value, bytes) or (clip is not None and hasattr(value, "read"))  # not of a column
+        if self.decoder is None or name[:2] == RESERVED_PREFIX or not is_payload:
             return value
         try:
+            if clip is not None:
+                return decode_clip(clip, name, value, self._seed_of(sample) if clip.is_random else None)
             return self.decoder.decode1(name, value)
         except Exception as error:
             raise undecodable(sample, name, error) from error
@@ -175,7 +183,7 @@ class FieldChooser:
         if self.transform is None:
             return value
         try:
-            transform = self.transform if self.seeds is None else self._seeded(sample, self.seeds)
+            transform = self.transform if self.seeds is None else self._seeded(sample)
             if not isinstance(transform, list):
                 return transform(value)
             keeps_none, pairs = self.missing is None, zip(transform, value, strict=True)
@@ -191,12 +199,13 @@ class FieldChooser:
             error.add_note(str(_failure(sample, "the transform failed")))
             raise
 
-    def _seeded(self, sample: Mapping[str, Any], seeds: SharedSeeds | SampleSeeds) -> Any:
-        """Return the transform, or the list of them, such that functions that ask for a seed get the seed of *sample*.
+    def _seed_of(self, sample: Mapping[str, Any]) -> int | None:
+        """Return the seed of *sample* in the epoch; None if nothing here asks for seeds."""
+        return None if self.seeds is None else self.seeds.of(str(sample[DICT_URL]), str(sample[DICT_KEY]))
 
-        *seeds*: returns the seed of a sample in the epoch.
-        """
-        seed = seeds.of(str(sample[DICT_URL]), str(sample[DICT_KEY]))
+    def _seeded(self, sample: Mapping[str, Any]) -> Any:
+        """Return the transform, or the list of them, whose functions that ask for a seed get the seed of *sample*."""
+        seed: Any = self._seed_of(sample)
         if not isinstance(self.transform, list):
             return partial(call_with_seed, self.transform, self._seed_parameters[0], seed)
         pairs = zip(self.transform, self._seed_parameters, strict=True)

@@ -1,4 +1,4 @@
-"""Payloads to values: pictures, decoded and resized, and text, numbers, JSON and arrays.
+"""Payloads to values: pictures, decoded and resized, sounds, and text, numbers, JSON and arrays.
 
 Decoders are those of webdataset. What would unpickle is refused, because whoever wrote the shards could run code.
 """
@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from tartools.errors import SampleError
 from tartools.samples import decoding
 from tartools.samples.encoding import without_codec
-from tartools.samples.filetypes import NUMBER_SUFFIXES, PICTURE
+from tartools.samples.filetypes import NUMBER_SUFFIXES, PICTURE, SOUND, suffix_of
 from tartools.samples.payloads import unpack
 from tartools.train.ranks import SharedNumbers
+from tartools.train.sounddecoding import TORCH_SOUNDS, SoundDecoder
 
 PICKLE_SUFFIXES = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
 MAX_VALUE_BYTES_IN_MESSAGE = 50  # bytes of a value in a message
@@ -275,19 +276,18 @@ class PictureDecoder:
 
 
 # kind of payload (`samples.kinds`) -> class of its decoders, each of which has a name of `specs`
-DECODERS = {PICTURE: PictureDecoder}
+DECODERS: dict[str, type[PictureDecoder | SoundDecoder]] = {PICTURE: PictureDecoder, SOUND: SoundDecoder}
 
 
-def named_decoder(name: str, resize: Any = None) -> PictureDecoder:
-    """Return the decoder called *name*, such as "pil".
+def named_decoders(name: str, resize: Any = None) -> list[PictureDecoder | SoundDecoder]:
+    """Return the decoders called *name*, such as "pil", or "torch" for pictures and for sounds; that of pictures first.
 
     *resize*: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field; None: as stored.
     Raises: ValueError for an unknown name, or another size.
     """
     specs = {kind: decoder.specs() for kind, decoder in DECODERS.items()}
-    for kind, decoder in DECODERS.items():
-        if name in specs[kind]:
-            return decoder(name, None, resize)
+    if named := [decoder(name, None, resize) for kind, decoder in DECODERS.items() if name in specs[kind]]:
+        return named
     choices = "; ".join(f"for {kind}s there are {', '.join(names)}" for kind, names in specs.items())
     raise ValueError(f"no decoder is called {name!r}; {choices}")
 
@@ -300,7 +300,7 @@ class FieldDecoder(NamedTuple):
 
     field: str
     function: Callable[[bytes], Any] | None
-    named: PictureDecoder | None
+    named: PictureDecoder | SoundDecoder | None
 
     @classmethod
     def of(cls, field: str, how: Any, resize: Any) -> Any:
@@ -316,7 +316,10 @@ class FieldDecoder(NamedTuple):
             return cls(inner, how, None)
         sizes = resizes_of(resize)
         resize = sizes.get(field.lower()) if isinstance(sizes, dict) else sizes
-        return cls(inner, None, None if how == AS_FILE else named_decoder(how, resize))
+        if how == AS_FILE:
+            return cls(inner, None, None)
+        named = named_decoders(how, resize)
+        return cls(inner, None, named[-1] if suffix_of(inner) in TORCH_SOUNDS else named[0])
 
     def __call__(self, field: str, data: bytes) -> Any:
         """Return *data* of *field* decoded; None if *field* is another one, so that other decoders try."""
@@ -351,11 +354,10 @@ def decoders(decode: Any, resize: Any = None) -> list[Callable[..., Any]]:
             f"not {decode!r}; "
             "decode='basic' decodes text, numbers, JSON and arrays alone"
         )
-    handlers = [
-        named_decoder(decoder, resize) if isinstance(decoder, str) else decoder
-        for decoder in several
-        if decoder != "basic"
-    ]
+    handlers: list[Any] = []
+    for decoder in several:
+        if decoder != "basic":
+            handlers += named_decoders(decoder, resize) if isinstance(decoder, str) else [decoder]
     if resize is not None and not pictures_of(handlers):
         raise ValueError("resize is for pictures: name their decoder too, as decode='torchrgb8'")
     return handlers
@@ -389,7 +391,7 @@ def picture(data: bytes, decode: str = "torchrgb8", resize: Any = None) -> Any:
 @lru_cache
 def _picture_decoder(decode: str, resize: Resize | None) -> PictureDecoder:
     """Return the decoder named *decode* with *resize*; cached, so that each is made once."""
-    return named_decoder(decode, resize)
+    return pictures_of(named_decoders(decode, resize))[0]
 
 
 def unpacked(key: str, data: bytes) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from random import Random
 from typing import Any
@@ -14,6 +14,7 @@ from webdataset import autodecode, filters
 
 from tartools.errors import SampleError
 from tartools.samples.sample import DICT_KEY, DICT_URL
+from tartools.train.clips import Clip, decode_clip
 from tartools.train.cursor import HeldSamples, Position, ShardSlice, ShuffleCursor
 from tartools.train.fieldchooser import RESERVED_PREFIX, FieldChooser, undecodable
 from tartools.train.sampleseeds import CurrentSample, SampleSeeds, seed_parameter
@@ -286,19 +287,40 @@ class UndecodableError(SampleError, autodecode.DecodingError):  # type: ignore[m
 class DecodeStage:
     """A function for webdataset's `map` that decodes all fields of a sample by *decoder*, webdataset's Decoder.
 
+    *clips*: sounds and videos by field, which are decoded here.
     Raises: UndecodableError, with shard, sample and field.
     """
 
-    def __init__(self, decoder: Any) -> None:
-        self._decoder = decoder
+    def __init__(self, decoder: Any, clips: Mapping[str, Clip]) -> None:
+        self._decoder, self._clips = decoder, clips
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Return *sample* with its fields decoded."""
+        return self._decoded(sample, None)
+
+    def _decoded(self, sample: dict[str, Any], seed: int | None) -> dict[str, Any]:
+        """Return *sample* with its fields decoded, parts at random by *seed*."""
+        clips = {field: clip for field, clip in self._clips.items() if isinstance(sample.get(field), bytes)}
         try:
-            return self._decoder(sample)  # type: ignore[no-any-return]
+            decoded = self._decoder({name: value for name, value in sample.items() if name not in clips})
         except autodecode.DecodingError as error:
             failure = undecodable(sample, error.k, error.__cause__)
             raise UndecodableError(failure.message, url=failure.url) from error.__cause__
+        for field, clip in clips.items():
+            try:
+                decoded[field] = decode_clip(clip, field, sample[field], seed)
+            except Exception as error:
+                failure = undecodable(sample, field, error)
+                raise UndecodableError(failure.message, url=failure.url) from error
+        return {name: decoded[name] for name in sample if name in decoded}
+
+
+class SeededDecodeStage(DecodeStage):
+    """A `DecodeStage` with parts at random: it asks for the seed of each sample."""
+
+    def __call__(self, sample: dict[str, Any], seed: int) -> dict[str, Any]:  # type: ignore[override]
+        """Return *sample* with its fields decoded, parts at random by *seed*."""
+        return self._decoded(sample, seed)
 
 
 def asks_for_seed(step: Any) -> bool:

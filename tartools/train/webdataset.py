@@ -8,7 +8,7 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from webdataset import autodecode, filters, shardlists
@@ -19,6 +19,7 @@ from tartools.errors import UsageError
 from tartools.samples.lastdot import is_last_dot
 from tartools.storage.url import Name
 from tartools.train import frameworks, streamstages
+from tartools.train.clips import split_clips
 from tartools.train.collation import with_explanation
 from tartools.train.cursor import Cursor, cursors_of
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields, Size
@@ -203,14 +204,17 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     ) -> WebDataset:
         """Return a copy that decodes fields as webdataset does, but refuses to unpickle, unless one of *args* does it.
 
-        *args*: decoders: names such as "pil", functions, or a dict of them by field. *resize*: size of pictures. *pre*,
-        *post*: decoders that are tried before and after these (by default *pre* decompresses fields such as txt.zst,
-        and *post* is for text, numbers, JSON and arrays). *only*: fields to decode; None: all. *partial*: leave values
-        that are no bytes as they are. *handler*: accepts errors, or raises them.
+        *args*: decoders: names such as "pil", functions, or one dict by field, of them and `Sound`. *resize*:
+        size of pictures. *pre*, *post*: decoders that are tried before and after these (by default *pre* decompresses
+        fields such as txt.zst, and *post* is for text, numbers, JSON and arrays). *only*: fields to decode; None: all.
+        *partial*: leave values that are no bytes as they are. *handler*: accepts errors, or raises them.
         """
         pre = [unpacked] if pre is None else pre
-        decoder = autodecode.Decoder(decoders(args, resize), pre, [plain] if post is None else post, only, partial)
-        return self.map(streamstages.DecodeStage(decoder), handler=handler)  # type: ignore[no-any-return]
+        clips, others = split_clips(args[0] if len(args) == 1 and isinstance(args[0], Mapping) else args)
+        decoder = autodecode.Decoder(decoders(others, resize), pre, [plain] if post is None else post, only, partial)
+        is_random = any(clip.is_random for clip in clips.values())
+        stage = streamstages.SeededDecodeStage if is_random else streamstages.DecodeStage
+        return self.map(stage(decoder, clips), handler=handler)  # type: ignore[no-any-return]
 
     def xdecode(self, *args: Any, **kw: Any) -> WebDataset:
         """Return a copy that decodes fields by patterns as webdataset does, but refuses to unpickle by default."""

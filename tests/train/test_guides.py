@@ -32,6 +32,7 @@ from tests.archives import encoded
 from tests.commands.test_zip import zipped
 from tests.conftest import ROOT, Run, make_tar, start
 from tests.guides import ImageFolder, blocks, program
+from tests.media import make_sound
 from tests.storage.objects import servers
 from tests.storage.objects.faults import FaultServer
 from tests.storage.objects.memory import Bucket
@@ -395,6 +396,24 @@ def test_masks(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(torch.equal(a, b) for one, other in zip(*runs, strict=True) for a, b in zip(one, other, strict=True))
 
 
+def test_sound(shell: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("no", "yes"):
+        Path("recordings", name).mkdir(parents=True)
+        for number in range(1, 5):
+            sound = make_sound(number, "FLAC", (16_000, 22_050)[number % 2], 2)
+            Path("recordings", name, f"{number}.flac").write_bytes(sound)
+    for number, (kind, code) in enumerate(blocks("sound", "sh", "python")):
+        if kind == "sh":
+            assert shell(f"set -eo pipefail\n{code}").status == 0
+        else:
+            names = run_script(f"sound{number}.py", code)
+    assert (names["waveform"].shape, names["rate"]) == ((1, 32_000), 16_000)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["(4, 1, 32000) [16000, 16000, 16000, 16000] torch.int64"] * 2
+    lengths = [length for line in lines[2:] for length in json.loads(f"[{line.replace('] [', '],[')}]")[0]]
+    assert len(lines) == 4 and sorted(lengths) == sorted([22_050, 32_000, 66_150, 64_000] * 2)
+
+
 @exhaustive
 def test_preprocessing(shards: list[str]) -> None:
     code = codes("preprocessing", "python")
@@ -435,6 +454,7 @@ def names(run: Run) -> dict[str, Any]:
         )
     assert run("tarindex", "-f", "score", "train-{000..001}.tar", "-o", "bucket/train.parquet").status == 0
     assert run("tar2zip", "train-000.tar", "-o", "bucket/photos.zip").status == 0
+    Path("speech.tar").write_bytes(make_tar([("a.flac", make_sound(3, "FLAC", 8000)), ("a.txt", b"hello")]))
     data = tartools.train.TableDataset("train-{000..001}.tar", table="train.parquet")
     loader = tartools.train.loader("train.parquet", 64, fields=("jpg;png", "cls"), decode="torchrgb8")
     torch.save(loader.state_dict(), "loader.pt")

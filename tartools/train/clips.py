@@ -1,0 +1,103 @@
+"""Parts of sounds and videos: what `Sound` and `Video` have in common, and how `decode=` names them by field.
+
+They are no functions of bytes. A field with one is read as a file, by ranges where the payload is a range of a shard,
+so that only the part is read; and it needs the seed of its sample if the part is drawn at random.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from typing import IO, Any
+
+from tartools.errors import SampleError
+from tartools.samples.encoding import without_codec
+from tartools.samples.payloads import unpack
+
+CUT_PLACES = ("begin", "middle", "random")
+
+
+class Clip:
+    """The base of `Sound` and `Video`: says which part of a payload is decoded, and how.
+
+    `at`: where the part is: one of `CUT_PLACES`
+    """
+
+    at: str
+
+    def decode(self, file: bytes | IO[bytes], seed: int | None = None) -> Any:
+        """Return the part of *file*, decoded. *seed*: for a part at random; None draws one.
+
+        Raises: SampleError if it can't be decoded.
+        """
+        raise NotImplementedError
+
+    @property
+    def is_random(self) -> bool:
+        """True if the part depends on the seed of the sample."""
+        return self.at == "random"
+
+    @property
+    def reads_part(self) -> bool:
+        """True if less than all of the payload is read."""
+        return True
+
+    def offset(self, spare: int, seed: int | None) -> int:
+        """Return where the part begins, from 0 to *spare*: the number of units that are left out.
+
+        The same *seed* gives the same fraction of *spare*: a sound and a video of one sample are cut at one time.
+        """
+        if self.at == "begin" or spare <= 0:
+            return 0
+        return spare // 2 if self.at == "middle" else int(Random(seed).random() * (spare + 1))
+
+    def check_place(self, places: Sequence[str] = CUT_PLACES) -> None:
+        """Raise ValueError unless `at` is one of *places*."""
+        if self.at not in places:
+            raise ValueError(f"at is {', '.join(map(repr, places[:-1]))} or {places[-1]!r}, not {self.at!r}")
+
+
+def split_clips(decode: Any) -> tuple[dict[str, Clip], Any]:
+    """Return ({field: its `Clip`}, the decoders that remain) of *decode*, an argument `decode=`.
+
+    Names of fields become lower case. Raises: TypeError for a `Clip` that is not in a dict by field.
+    """
+    if isinstance(decode, Mapping):
+        clips = {field.lower(): how for field, how in decode.items() if isinstance(how, Clip)}
+        return clips, {field: how for field, how in decode.items() if not isinstance(how, Clip)}
+    decoders = decode if isinstance(decode, (list, tuple)) else [decode]
+    for clip in decoders:
+        if isinstance(clip, Clip):
+            kind = type(clip).__name__
+            suffix = "mp4" if kind == "Video" else "flac"
+            raise TypeError(f"{kind} is for a field: decode={{{suffix!r}: {kind}(...)}}")
+    return {}, decode
+
+
+def fields_by_range(clips: Mapping[str, Clip]) -> Iterable[str]:
+    """Return the fields of *clips* whose payloads are read in parts, from a file; compressed ones are not."""
+    return (field for field, clip in clips.items() if clip.reads_part and without_codec(field)[1] is None)
+
+
+def decode_clip(clip: Clip, field: str, payload: bytes | IO[bytes], seed: int | None) -> Any:
+    """Return *payload* of *field*, bytes or a file, decoded by *clip* with *seed*; a compressed one is unpacked first.
+
+    Raises: SampleError, ValueError or another exception if it can't be decoded.
+    """
+    if isinstance(payload, bytes) and without_codec(field)[1] is not None:
+        payload = unpack(field, payload)
+    return clip.decode(payload, seed)
+
+
+def as_file(payload: bytes | IO[bytes]) -> tuple[IO[bytes], int]:
+    """Return (a file at its begin, its size in bytes) for *payload*, bytes or a file that can seek.
+
+    Raises: SampleError if it is empty.
+    """
+    file = io.BytesIO(payload) if isinstance(payload, bytes) else payload
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    if not size:
+        raise SampleError("it is empty")
+    return file, size

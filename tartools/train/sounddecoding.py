@@ -1,0 +1,196 @@
+"""Sounds to tensors by soundfile, whole or in part: `decode="torch"`, and `Sound` for a field."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from tartools.errors import SampleError, TarToolsError, how_to_install
+from tartools.samples.filetypes import MAGIC_BYTES, SOUND, SOUNDS, suffix_of, type_of_file
+from tartools.samples.soundfiles import truncation
+from tartools.train.clips import Clip, as_file
+
+if TYPE_CHECKING:
+    import soundfile
+    import torch
+
+TORCH_SOUNDS = SOUNDS - {"m4a"}  # suffixes that decode="torch" decodes; libsndfile does not know the other one
+MAX_SOUND_BYTES = 1 << 30  # bytes of a decoded sound, or part; a small FLAC may have hours of silence
+SOUND_BLOCK_FRAMES = 1 << 16  # frames that are decoded at a time
+MAX_SOUND_FRAMES = 1 << 62  # libsndfile says more if a file does not say how many it has
+_LIBRARY_PREFIX = r"^(Error (opening <.*>|in \w+ file\.|:)[: ]*)+"  # the name of our file object
+
+
+@dataclass(frozen=True)
+class Sound(Clip):
+    """How the sounds of a field are decoded: as (waveform, rate), a float32 tensor [channels, frames] and a number.
+
+        data = tartools.train.TableDataset(
+            "speech.tar", "flac txt", {"flac": tartools.train.Sound(rate=16000, mono=True, seconds=2.0, at="random")}
+        )
+        (waveform, rate), text = data[0]  # [1, 32000], 16000
+
+    *rate*: frames a second, to which sounds of other rates are resampled (by soxr: the extra `tartools[sound]`); None:
+    as stored. *mono*: one channel, the mean of all. *seconds*: only so much is decoded, and read where payloads are
+    read by ranges; a shorter sound comes whole, or with *pad* with zeros behind it. *at*: "begin", "middle" or
+    "random", which depends on seed, epoch and sample alone, as random transforms do. WAV, FLAC, Ogg, Opus and MP3.
+
+    Raises: ValueError for numbers that are not above 0, another *at*, and *pad* without *seconds*.
+    """
+
+    rate: int | None = None
+    mono: bool = False
+    seconds: float | None = None
+    at: str = "begin"
+    pad: bool = False
+
+    def __post_init__(self) -> None:
+        self.check_place()
+        if self.rate is not None and (isinstance(self.rate, bool) or not isinstance(self.rate, int) or self.rate < 1):
+            raise ValueError(f"rate is a whole number of frames a second, not {self.rate!r}")
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
+            raise ValueError(f"seconds is a number above 0, not {self.seconds!r}")
+        if self.pad and self.seconds is None:
+            raise ValueError("pad fills a sound up to seconds: give seconds, too")
+
+    @property
+    def is_random(self) -> bool:
+        """True if the part depends on the seed of the sample."""
+        return self.seconds is not None and super().is_random
+
+    @property
+    def reads_part(self) -> bool:
+        """True if less than all of the payload is read."""
+        return self.seconds is not None
+
+    def decode(self, file: bytes | IO[bytes], seed: int | None = None) -> tuple[torch.Tensor, int]:
+        """Return (waveform, rate) of the sound in *file*, bytes or an open file. *seed*: for `at="random"`; None draws.
+
+        Raises: SampleError if it is no sound that can be decoded, is truncated, or has more than 1 GiB decoded;
+        TarToolsError without soxr, if it has to be resampled.
+        """
+        import torch
+
+        frames, rate = self._frames(*as_file(file), seed)
+        if self.mono and frames.shape[1] > 1:
+            frames = frames.mean(axis=1, keepdims=True)
+        if self.rate is not None and rate != self.rate:
+            frames, rate = resample(frames, rate, self.rate), self.rate
+        if self.seconds is not None:
+            count = self._count(rate)
+            frames = frames[:count]
+            if self.pad and len(frames) < count:
+                frames = np.concatenate([frames, np.zeros((count - len(frames), frames.shape[1]), frames.dtype)])
+        return torch.from_numpy(np.ascontiguousarray(frames.T)), rate
+
+    def _count(self, rate: int) -> int:
+        """Return the number of frames in `seconds` at *rate*, at least 1."""
+        return max(round((self.seconds or 0) * rate), 1)
+
+    def _frames(self, file: IO[bytes], size: int, seed: int | None) -> tuple[np.ndarray[Any, Any], int]:
+        """Return (frames, rate) of the part of *file* of *size* bytes, as stored: an array [frames, channels]."""
+        try:
+            with open_sound(file, size) as opened:
+                begin, count = 0, opened.frames
+                if self.seconds is not None:
+                    spare = 0 if self.rate in (None, opened.samplerate) else 1  # resampling may round down
+                    wanted = self._count(opened.samplerate) + spare
+                    begin, count = self.offset(opened.frames - wanted, seed), min(wanted, opened.frames)
+                return read_frames(opened, begin, count), opened.samplerate
+        except (TarToolsError, MemoryError):
+            raise
+        except Exception as error:  # soundfile and its callbacks have several
+            reason = re.sub(_LIBRARY_PREFIX, "", str(error)) or type(error).__name__
+            raise SampleError(f"the sound can't be decoded: {reason}") from error
+
+
+class SoundDecoder:
+    """Decodes sounds whole, by the suffix of their field: a decoder of webdataset, for `decode="torch"`.
+
+    *spec*: "torch". *suffixes*: of the fields that are sounds; None: those of `TORCH_SOUNDS`. *resize* is for decoders
+    of pictures. Called with a field and its bytes.
+    """
+
+    def __init__(self, spec: str, suffixes: Collection[str] | None = None, resize: Any = None) -> None:
+        self._suffixes = TORCH_SOUNDS if suffixes is None else suffixes
+
+    @staticmethod
+    def specs() -> dict[str, tuple[str, str, str]]:
+        """Return a dict: name of a decoder -> (class, type of values, "") of its sounds."""
+        return {"torch": ("torch", "float", "")}
+
+    def __call__(self, field: str, data: bytes) -> Any:
+        """Return the sound *data* as (waveform, rate); None if the suffix of *field* is not a sound's.
+
+        Raises: SampleError if it can't be decoded.
+        """
+        return Sound().decode(data) if suffix_of(field) in self._suffixes else None
+
+    def decode(self, data: bytes) -> Any:
+        """Return the sound *data* as (waveform, rate). Raises: SampleError if it can't be decoded."""
+        return Sound().decode(data)
+
+
+def open_sound(file: IO[bytes], size: int) -> soundfile.SoundFile:
+    """Open the sound in *file* of *size* bytes by soundfile; close it after use.
+
+    Raises: SampleError unless it begins as WAV, FLAC, Ogg or MP3, since libsndfile reads many formats that are hardly
+    tested, and for a truncated WAV; soundfile's errors for damage.
+    """
+    import soundfile
+
+    head = file.read(MAGIC_BYTES)
+    file.seek(0)
+    file_type = type_of_file(head)
+    if file_type is None or file_type.kind != SOUND or TORCH_SOUNDS.isdisjoint(file_type.suffixes):
+        raise SampleError("it does not begin as a WAV, FLAC, Ogg or MP3 sound")
+    if head[:1] == b"R" and (reason := truncation(file, size)):
+        raise SampleError(reason)
+    return soundfile.SoundFile(file)
+
+
+def read_frames(opened: soundfile.SoundFile, begin: int, count: int) -> np.ndarray[Any, Any]:
+    """Return *count* frames of *opened* from frame *begin* on: float32, [frames, channels].
+
+    Raises: SampleError if there are fewer, as in a truncated file, or for more than 1 GiB.
+    """
+    is_count_known = opened.frames < MAX_SOUND_FRAMES
+    frame_bytes = 4 * opened.channels
+    too_long = SampleError(
+        f"it has more than {MAX_SOUND_BYTES >> 30} GiB decoded: take a part, as by tartools.train.Sound(seconds=10)"
+    )
+    if is_count_known and count * frame_bytes > MAX_SOUND_BYTES:
+        raise too_long
+    if begin:
+        opened.seek(begin)
+    blocks, total = [], 0
+    while total < count:
+        # a header may claim any length: memory is taken for frames that are there
+        block = opened.read(min(count - total, SOUND_BLOCK_FRAMES), dtype="float32", always_2d=True)
+        if not len(block):
+            break
+        blocks.append(block)
+        total += len(block)
+        if total * frame_bytes > MAX_SOUND_BYTES:
+            raise too_long
+    if is_count_known and total < count:
+        raise SampleError(f"it is truncated or damaged: it has {begin + total:,} frames instead of {opened.frames:,}")
+    return np.concatenate(blocks) if blocks else np.zeros((0, opened.channels), np.float32)
+
+
+def resample(frames: np.ndarray[Any, Any], rate: int, new_rate: int) -> np.ndarray[Any, Any]:
+    """Return *frames*, [frames, channels] at *rate*, resampled to *new_rate*. Raises: TarToolsError without soxr."""
+    try:
+        import soxr
+    except ImportError:
+        raise TarToolsError(
+            f"resampling from {rate} to {new_rate} frames a second needs soxr, which is not installed: "
+            f"{how_to_install('soxr')} (or the extra tartools[sound])"
+        ) from None
+    resampled: np.ndarray[Any, Any] = soxr.resample(frames, rate, new_rate)
+    return resampled
