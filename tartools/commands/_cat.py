@@ -173,7 +173,9 @@ def selected(items: Iterator[Any], choice: SampleChoice, field_choice: cli.Field
     account = run.account
     if choice.skip or choice.part:
         items = select.take_slice(items, choice.part or slice(choice.skip, None), account)
-    items = select.by_specs(items, field_choice.fields, field_choice.exclude, account, verbatim=field_choice.verbatim)
+    items = select.select_by_specs(
+        items, field_choice.fields, field_choice.exclude, account, verbatim=field_choice.verbatim
+    )
     if choice.shuffle:
         owned = items if run.own is None else map(run.own, items)
         items = shuffle.shuffle_buffer(owned, choice.shuffle, choice.seed, account)

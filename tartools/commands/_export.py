@@ -63,7 +63,7 @@ def export(
         raise UsageError(f"stdout is a terminal, which cannot show a {form.name} file: use -o FILE, > FILE or a pipe")
     samples = read_samples(urls, account, Reading(source.strictness))
     check()
-    samples = select.by_specs(samples, specs, selection.exclude, account, verbatim=selection.verbatim)
+    samples = select.select_by_specs(samples, specs, selection.exclude, account, verbatim=selection.verbatim)
     if selection.count is not None:
         samples = until_written(samples, selection.count, account)
         account.progress.phase = Phase("", selection.count, lambda: account.samples_out)

@@ -91,7 +91,7 @@ def tar2folder(account: Account, source: cli.Inputs, selection: FolderSelection,
     urls = source.urls()
     check_folder(output.url)
     samples = read_samples(urls, account, Reading(source.strictness))
-    samples = select.by_specs(samples, selection.fields, selection.exclude, account, verbatim=selection.verbatim)
+    samples = select.select_by_specs(samples, selection.fields, selection.exclude, account, verbatim=selection.verbatim)
     if selection.count is not None:
         samples = until_written(samples, selection.count, account)
         account.progress.phase = Phase("", selection.count, lambda: account.samples_out)

@@ -95,7 +95,7 @@ from tartools.shards.reading import Reading, ShardPolicy
 from tartools.shards.workers import DEFAULT_WORKERS
 from tartools.show import checkreport
 from tartools.stages import select
-from tartools.stages.checking.across import compare_fields, note_payloads, note_shards
+from tartools.stages.checking.across import compare_fields, note_shard_sizes, note_size_outliers
 from tartools.stages.checking.checked import Checking, inputs_to_check
 from tartools.stages.checking.codes import CODES, SEVERITIES
 from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
@@ -172,7 +172,7 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
     status is 1 if there are errors or warnings; with --fix it is 0 (omissions, which the account counts, make it 1).
     Raises: UsageError.
     """
-    expect = select.choices_of(options.expect, "--expect")
+    expect = select.parse_choices(options.expect, "--expect")
     ignored = ignored_codes(options)
     check_fix_options(fixed)
     faults: list[StorageError] = []
@@ -194,15 +194,15 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
     max_workers = 1 if last_dot else means.parallel or min(cli.workers(0), DEFAULT_WORKERS)
     checking = Checking(shards, account, options.decode, max_workers)
     sort = partial(external_sort, memory=means.memory, tmpdir=means.tmpdir)
-    doings = actions_of(checking.repeats(sort))
+    doings = actions_of(checking.find_repeats(sort))
     pending = PendingSamples(sort(doings)) if places else None
     for _ in doings:
         pass  # runs the check to its end; with --fix, `pending` has done so
     account.check()
     summary = checking.summary
     words = compare_fields(summary, expect)
-    note_payloads(summary)
-    note_shards(summary, checking.sizes)
+    note_size_outliers(summary)
+    note_shard_sizes(summary, checking.sizes)
     for code in ignored:
         summary.findings.pop(code, None)
     account.samples_in = account.samples_out = summary.samples

@@ -68,7 +68,7 @@ from tartools.shards.delivery import Selection
 from tartools.shards.reading import Reading
 from tartools.stages import select
 from tartools.stages.duplicates import AGAINST_SIDE, INPUT_SIDE
-from tartools.stages.duplicates.comparison import Comparison, DedupSide, find_duplicates, pair_of, write_report
+from tartools.stages.duplicates.comparison import Comparison, DedupSide, find_duplicates, unpack_pair, write_report
 from tartools.stages.externalsort import Spool, external_sort
 from tartools.storage.expand import expand
 from tartools.storage.outputformats import HTML, TSV
@@ -189,7 +189,7 @@ def tardedup(
         workers = min(cli.workers(0), 4)
         write_pairs(pairs, sides, comparison, extra_outputs.page, force=output.force, workers=workers)
     account.progress.phase = Phase("writing", sides[-1].samples, lambda: account.settled)
-    selection = Selection((pair_of(record).position for record in pairs), invert=True)
+    selection = Selection((unpack_pair(record).position for record in pairs), invert=True)
     run.select(selection.flags, selection.flags, reading.only(Need.PLACES, ("__key__",)))
     say_left_out(sides, pairs, account)
 
@@ -221,11 +221,11 @@ def say_left_out(sides: Sequence[DedupSide], pairs: Iterable[bytes], account: Ac
     *pairs*: for each sample left out, bytes that begin with a packed `Pair`. *sides*: the input last, before it the
     data of --against, if any.
     """
-    pair_sides = [pair_of(record).side for record in pairs]
+    pair_sides = [unpack_pair(record).side for record in pairs]
     if pair_sides:
         leaked = f", {pair_sides.count(AGAINST_SIDE):,} of them of samples of --against" if sides[1:] else ""
         account.warn(f"{several(len(pair_sides), 'duplicate')} among {several(sides[-1].samples, 'sample')}{leaked}")
     for side in sides:
-        if side.without:
+        if side.uncompared:
             where = "of --against " if side.number == AGAINST_SIDE else ""
-            account.warn(f"{several(side.without, 'sample')} {where}could not be compared, and were kept")
+            account.warn(f"{several(side.uncompared, 'sample')} {where}could not be compared, and were kept")

@@ -77,8 +77,8 @@ from tartools.stages.comparing import (
     REORDERED,
     REPEATED_COUNTERS,
     DiffSide,
-    changes,
-    reordered,
+    find_changes,
+    find_reordered,
 )
 from tartools.stages.externalsort import Spool, external_sort
 from tartools.storage.expand import expand
@@ -179,8 +179,8 @@ def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, options: Di
     sort = partial(external_sort, memory=means.memory // MEMORY_SHARES, tmpdir=means.tmpdir)
     counts, fields = Counter[str](), Counter[str]()
     pairs = None if options.unordered else Spool(means.memory // MEMORY_SHARES, means.tmpdir)
-    differences = changes(sort(a.contents(account)), sort(b.contents(account)), counts)
-    moved = reordered(pairs, sort) if pairs is not None else ()  # read after the other changes
+    differences = find_changes(sort(a.contents(account)), sort(b.contents(account)), counts)
+    moved = find_reordered(pairs, sort) if pairs is not None else ()  # read after the other changes
     with storage.writing("-") if options.list_keys else nullcontext() as listed:
         for change in chain(differences, moved):
             counts[change.kind] += 1

@@ -70,7 +70,7 @@ from tartools.storage.expand import read_list
 
 def share_of_keys(text: str) -> range:
     """Convert a fraction such as 0.1 or 1/3 to the range of the 64-bit key numbers below it. Raises: ValueError."""
-    return range(shares.bound(text))
+    return range(shares.parse_bound(text))
 
 
 class FilterConditions(cli.Group):
@@ -101,7 +101,7 @@ class FilterConditions(cli.Group):
     seed: cli.Seed = 0
     hash: Annotated[
         range | None,
-        Option("--share LO:HI", "A fraction by key alone, the same in every run: 0:0.9.", parser=shares.span),
+        Option("--share LO:HI", "A fraction by key alone, the same in every run: 0:0.9.", parser=shares.parse_span),
     ] = None
     group: Annotated[
         str | None, Option("--group FIELD", "For --share, --sample: keep samples with one value of FIELD together.")
@@ -120,9 +120,9 @@ def the_filter(conditions: FilterConditions) -> Filter:
         raise UsageError("no condition: give -S, --keys, --fields-present, --sample or --share")
     numbers: list[tuple[Callable[[bytes], int], range]] = []
     if conditions.hash is not None:
-        numbers.append((shares.number_of, conditions.hash))
+        numbers.append((shares.hash_key, conditions.hash))
     if conditions.sample is not None:
-        numbers.append((shares.number_with(conditions.seed), conditions.sample))
+        numbers.append((shares.make_key_hash(conditions.seed), conditions.sample))
     if conditions.group is not None and not numbers:
         raise UsageError("--group needs --share or --sample")
     expression = None
@@ -132,7 +132,7 @@ def the_filter(conditions: FilterConditions) -> Filter:
         expression = Expression(conditions.expression, verbatim=conditions.verbatim)
     elif conditions.missing:
         raise UsageError("--ignore-errors needs -S")
-    words = select.choices_of(conditions.present, "--fields-present")
+    words = select.parse_choices(conditions.present, "--fields-present")
     keys = None
     if conditions.keys == "-":
         raise UsageError("--keys takes the name of a file: stdin is for shards")
@@ -177,5 +177,5 @@ def tarfilter(
     run = DataSet(urls, account, reading, cli.workers(0)).to(
         [output.url, rest], output.force, output.gzip, sums=output.checksums
     )
-    run.select(sample_filter.flags, sample_filter.of_keys if sample_filter.by_key else None)
+    run.select(sample_filter.flags, sample_filter.flags_of_keys if sample_filter.is_by_key else None)
     sample_filter.warn(account)

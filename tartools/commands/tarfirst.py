@@ -178,8 +178,8 @@ def nothing(read: int, expression: "Expression | None", field: Iterable[str], la
     text = f"none of {read} samples matches"
     if expression and expression.unseen:
         text += f"; none had {' '.join(expression.unseen)}, the fields were: {field_list(expression.fields_seen)}"
-    elif expression and expression.hint():
-        text += expression.hint()
+    elif expression and expression.describe_values():
+        text += expression.describe_values()
     elif lacking:
         text += f"; those without {';'.join(field)} had: {field_list(lacking)}"
     return text

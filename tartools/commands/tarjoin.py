@@ -75,7 +75,7 @@ from tartools.samples.columnfields import ChosenColumns
 from tartools.shards.reading import Reading, counted, read_batches
 from tartools.shards.writing import write_batches
 from tartools.stages import select
-from tartools.stages.joining.partners import RowOptions, check_no_rows, read_second, source_of
+from tartools.stages.joining.partners import RowOptions, check_no_rows, make_second, read_second
 from tartools.storage.expand import expand
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table_name
@@ -161,19 +161,21 @@ def tarjoin(
             raise UsageError(
                 "a table lists members as they are, so --prefer does not go with it: -x leaves out fields of B"
             )
-        second = source_of(b, rows, chosen, account, reading)
+        second = make_second(b, rows, chosen, account, reading)
         row_join = RowJoin(chosen.fold, options.left, None, tmpdir)
         partners = join_tables(a, second, row_join, output.destination, account, reading, memory)
-        partners.tell(account, left_out=not options.left)
+        partners.report_unmatched(account, left_out=not options.left)
         return
     partners = read_second(b, rows, chosen, account, reading, memory)
     if adds:
-        from tartools.stages.joining.adding import Adding, join_batches
+        from tartools.stages.joining.adding import FieldAddition, join_batches
 
         b_fields, raw_fold = partners.second, bytes if options.verbatim else bytes.lower
-        how = Adding(b_fields.members, b_fields.single, options.left, options.prefer, raw_fold)
+        how = FieldAddition(b_fields.members, b_fields.single, options.left, options.prefer, raw_fold)
         batches = counted(read_batches(a, account, reading), account)
-        write_batches(partners.checked(join_batches(batches, partners.find, how, account)), output.destination, account)
+        write_batches(
+            partners.check_after(join_batches(batches, partners.find, how, account)), output.destination, account
+        )
     else:
         from tartools.shards.dataset import DataSet
 
@@ -188,7 +190,7 @@ def tarjoin(
 
         run.select(lambda batch: flags(batch.keys), flags)
     if not options.anti:
-        partners.tell(account, left_out=not options.left)
+        partners.report_unmatched(account, left_out=not options.left)
 
 
 def words_of_fields(options: JoinOptions) -> list[select.Word] | None:

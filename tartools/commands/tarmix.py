@@ -53,7 +53,7 @@ from tartools.errors import UsageError, printable
 from tartools.samples.account import Account, Phase
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import Reading
-from tartools.stages.mixing import MixedSource, Mixing, Stop
+from tartools.stages.mixing import MixedSource, Mixture, Stop
 from tartools.storage.expand import expand, with_lists
 from tartools.storage.url import Url
 from tartools.tar.groups import Need
@@ -123,7 +123,7 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wa
     sources: list[MixedSource[Any]] = [
         MixedSource(source, account, needed=needed) for source in run.sources(groups, places, begin)
     ]
-    mixing = Mixing(sources, shares, wanted.stop, wanted.seed, wanted.total, wanted.rekey, account)
+    mixing = Mixture(sources, shares, wanted.stop, wanted.seed, wanted.total, wanted.rekey, account)
     try:
         run.order(rekeyed(mixing, wanted.rekey), mixing.warn_of_repeats)
     finally:
@@ -189,6 +189,6 @@ def rekeyed(mixing: Iterable[tuple[Any, int, int]], template: str | None) -> Ite
         return
     from tartools.stages import select
 
-    make = select.keyer(template, ("source", "round"))
+    make = select.make_rekeyer(template, ("source", "round"))
     for index, (sample, source, repetition) in enumerate(mixing):
         yield make(sample, index=index, source=source, round=repetition)

@@ -108,13 +108,13 @@ def tarshow(
     def read(account: Account, reading: Reading) -> Iterator[Sample]:
         """Return the samples to show; called again, with another *reading*, only to count them."""
         samples = read_samples(urls, account, reading)
-        samples = select.by_specs(
+        samples = select.select_by_specs(
             samples, field_choice.fields, field_choice.exclude, account, verbatim=field_choice.verbatim
         )
         if first is not None and contact.url is None:
             samples = select.take_first(samples, first)
         if contact.drawn is not None and contact.url is None:
-            samples = shuffle.draw(samples, contact.drawn, contact.seed, account)
+            samples = shuffle.draw_samples(samples, contact.drawn, contact.seed, account)
         return samples
 
     def total() -> int | None:

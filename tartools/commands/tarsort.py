@@ -179,8 +179,8 @@ class CommandSorter(NamedTuple):
             return sortsamples.index_blocks(task, order, files)
 
         tasks = gather(self.urls, account, reading, work, max_workers=max_workers, plain=True)
-        records = externalsort.records_of(blocks_of(tasks, files, account))
-        return sortsamples.sorted_batches(records, order, account, files, memory=self.memory, tmpdir=tmpdir)
+        records = externalsort.unpack_blocks(blocks_of(tasks, files, account))
+        return sortsamples.sort_batches(records, order, account, files, memory=self.memory, tmpdir=tmpdir)
 
 
 def blocks_of(tasks: Tasks[Identities], files: SampleFiles, account: Account) -> Generator[bytes, None, None]:

@@ -123,7 +123,7 @@ class Partition(cli.Group):
         Option(
             "--parts PARTS",
             "Split by hash of the key, such as train:0.9,val:0.1 or train:90,val:10.",
-            parser=shares.parsed_parts,
+            parser=shares.parse_parts,
         ),
     ] = None
     stratify: Annotated[
@@ -260,7 +260,7 @@ def part_columns(partition: Partition, max_parts: int | None) -> tuple[Column | 
 
 def report_shares(parts: Sequence[shares.Part], counts: dict[str, int], group: Column, account: Account) -> None:
     """Add lines to the report of *account*: the share of each of *parts*, by *counts*; warn of parts far from it."""
-    messages, uneven = shares.shares_met(parts, counts)
+    messages, uneven = shares.compare_shares(parts, counts)
     account.progress.totals = [*(messages if len(messages) <= MAX_PARTS_REPORTED else ()), *account.progress.totals]
     if uneven:
         account.warn(f"{'; '.join(uneven)}: the samples of one {group.name} stay together")

@@ -76,7 +76,7 @@ from tartools.shards.reading import Reading
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather
 from tartools.show import sections, statreport
 from tartools.show.statreport import facts_of
-from tartools.stages.statistics import FieldKinds, classes_in, columns_of_tables, summarize
+from tartools.stages.statistics import FieldKinds, columns_of_tables, make_class_test, summarize
 from tartools.stages.summary import MAX_REMEMBERED_KEYS, Summary
 from tartools.storage.split import archive_of
 from tartools.tables.schema import is_table
@@ -104,7 +104,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     class_fields = [word for word, column in words.items() if column.choices == (word,)]
     value_columns = [column for word, column in words.items() if column.choices != (word,)]
     measure = partial(decoding.facts, decode=looks.decode)
-    kinds = FieldKinds(classes_in(class_fields), is_picture_field, measure, value_columns)
+    kinds = FieldKinds(make_class_test(class_fields), is_picture_field, measure, value_columns)
     columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, class_fields, kinds, account)
     need = Need.PAYLOADS if value_columns else Need.FIELDS
     reading = Reading(source.strictness, need, columns=columns, alike=True)

@@ -76,7 +76,7 @@ def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Conta
     *summary*: all samples. *torn*: keys that return later in their shard.
     """
     samples, in_most_samples = summary.samples, 2 * field.samples > summary.samples
-    lacking = summary.lacking(name) if field.samples < samples else []
+    lacking = summary.keys_lacking(name) if field.samples < samples else []
     returning_keys = (key for key in lacking or () if key.encode("utf-8", "surrogateescape") in torn)
     facts = {
         "field": name,
@@ -425,7 +425,7 @@ def flaws(summary: Summary) -> Iterator[str]:
     for name in sorted(set[str]().union(*counts)):
         lacking = sum(count for fields, count in counts.items() if name not in fields)
         if lacking and 2 * lacking < summary.samples:
-            yield flaw(f"without {name or '-'}", lacking, summary.lacking(name) or (), summary.samples)
+            yield flaw(f"without {name or '-'}", lacking, summary.keys_lacking(name) or (), summary.samples)
 
 
 def flaw(description: str, count: int, keys: Sequence[str], samples: int) -> str:

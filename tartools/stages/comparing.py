@@ -1,7 +1,7 @@
 """Comparing two data sets: the digest of a data set, and the changes between the sorted records of two.
 
 Keys pair their samples. If a key occurs several times, the first sample with it in A is compared with the first in B,
-and so on. In the digest of a data set the order of the samples does not count. Begin reading at `changes`.
+and so on. In the digest of a data set the order of the samples does not count. Begin reading at `find_changes`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tartools.shards.passes import Pass
 from tartools.shards.reading import Reading, counted
 from tartools.shards.workers import ShardTask, gather, outputs
 from tartools.stages.combinations import digest_columns
-from tartools.stages.externalsort import POSITION_SHIFT, positions_of, records_of, sorted_blocks
+from tartools.stages.externalsort import POSITION_SHIFT, presort_blocks, resolve_positions, unpack_blocks
 from tartools.storage.checks import changed_error
 from tartools.tar.groups import Need
 
@@ -54,11 +54,11 @@ class DiffSide(NamedTuple):
             begin = task.number << POSITION_SHIFT
             positions = count(begin)
             batches = counted(task.batches, account, written=True)
-            yield from sorted_blocks(content_records(batch, positions) for batch in batches)
+            yield from presort_blocks(content_records(batch, positions) for batch in batches)
             task.result = next(positions) - begin
 
         tasks = gather(self.urls, account, self.reading, work, max_workers=self.max_workers)
-        yield from records_of(outputs(tasks, self.counts))
+        yield from unpack_blocks(outputs(tasks, self.counts))
         account.check()
 
 
@@ -89,7 +89,7 @@ def write_selected(run: Pass[Any], counts: Sequence[int], selected: Iterator[byt
     run.snapshot.samples = sum(counts)
     places, keys = tee(selected)
     numbers = (int.from_bytes(record[:POSITION_SIZE], "big") for record in places)
-    selection = Selection(positions_of(numbers, counts))
+    selection = Selection(resolve_positions(numbers, counts))
     selected_keys = (record[POSITION_SIZE:] for record in keys)
 
     def flags(batch_keys: Sequence[bytes]) -> list[bool]:
@@ -181,7 +181,7 @@ def _parse_records(
         yield key, record[end : end + POSITION_SIZE], record[end + POSITION_SIZE :]
 
 
-def changes(records_a: Iterator[bytes], records_b: Iterator[bytes], counts: Counter[str]) -> Iterator[Change]:
+def find_changes(records_a: Iterator[bytes], records_b: Iterator[bytes], counts: Counter[str]) -> Iterator[Change]:
     """Compare the first input (A) and the second input (B) of tardiff; yield a `Change` for each sample, by key.
 
     *records_a*, *records_b*: their content records, sorted. The first sample of a key in A is compared with the first
@@ -212,12 +212,12 @@ def changed_fields(content_a: bytes, content_b: bytes) -> tuple[str, ...]:
 
     -name is only in *content_a*, +name only in *content_b*; other fields have different payloads.
     """
-    a, b = by_field(content_a), by_field(content_b)
+    a, b = digests_by_field(content_a), digests_by_field(content_b)
     unlike = (field for field in sorted({*a, *b}) if a.get(field) != b.get(field))
     return tuple([("" if field in a and field in b else "-" if field in a else "+") + text(field) for field in unlike])
 
 
-def by_field(content: bytes) -> dict[bytes, list[bytes]]:
+def digests_by_field(content: bytes) -> dict[bytes, list[bytes]]:
     """Return field -> digests of its payloads, from the *content* of a record: several if a sample has the field twice.
 
     The content is the part of the record after the position.
@@ -232,7 +232,7 @@ def by_field(content: bytes) -> dict[bytes, list[bytes]]:
     return digests
 
 
-def reordered(pairs: Iterable[bytes], sort: Callable[[Iterable[bytes]], Iterator[bytes]]) -> Iterator[Change]:
+def find_reordered(pairs: Iterable[bytes], sort: Callable[[Iterable[bytes]], Iterator[bytes]]) -> Iterator[Change]:
     """Yield a REORDERED change for each sample with another predecessor in the second input (B) than in the first (A).
 
     *pairs*: records of the samples that both inputs have: position in A and position in B, 8 bytes each, and the key;

@@ -56,7 +56,7 @@ class Imbalance:
         self.counts = [[0] * len(self._totals) for _ in parts]
 
     def largeness(self, group: GroupCounts) -> float:
-        """Return the sum of the fractions of all classes that *group* has."""
+        """Return the sum of the fractions that *group* has of the samples of each class, and of all samples."""
         return sum(count / self._totals[index] for index, count in self._with_size(group))
 
     def change(self, group: GroupCounts, part: int, sign: int = 1) -> float:
@@ -117,7 +117,7 @@ def assign_evenly(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: s
     """
     parts = array("H")
     first: list[GroupCounts] = []
-    for group in _largest_first(groups, imbalance, tmpdir):
+    for group in _sort_by_size(groups, imbalance, tmpdir):
         part = imbalance.best_part(group)
         imbalance.add(group, part)
         parts.extend([0] * (group.number + 1 - len(parts)))
@@ -126,13 +126,16 @@ def assign_evenly(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: s
             first.append(group)
     if len(first) <= MAX_MOVED_GROUPS:
         rounds = 0
-        while rounds < MAX_ROUNDS and (_move(first, parts, imbalance) | _swap(first, parts, imbalance)):
+        while rounds < MAX_ROUNDS and (_move_groups(first, parts, imbalance) | _swap_groups(first, parts, imbalance)):
             rounds += 1
     return parts
 
 
-def _largest_first(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: str | None) -> Iterator[GroupCounts]:
-    """Yield *groups*, the largest first; of equal ones, by hash."""
+def _sort_by_size(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: str | None) -> Iterator[GroupCounts]:
+    """Yield *groups* sorted by their largeness in *imbalance*, the largest first; of equal ones, by hash.
+
+    Holds: 32 MiB of groups, beyond that unnamed files in *tmpdir*.
+    """
 
     def record(group: GroupCounts) -> bytes:
         """Return *group* as a record that sorts as it is to come: a positive float sorts as its bytes."""
@@ -145,7 +148,7 @@ def _largest_first(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: 
         yield GroupCounts(packed[LENGTH_BYTES : 2 * LENGTH_BYTES], number, counts)
 
 
-def _move(groups: Sequence[GroupCounts], parts: array[int], imbalance: Imbalance) -> bool:
+def _move_groups(groups: Sequence[GroupCounts], parts: array[int], imbalance: Imbalance) -> bool:
     """Move each of *groups* to the part that suits it best now; return True if one was moved."""
     moved = False
     for group in groups:
@@ -160,7 +163,7 @@ def _move(groups: Sequence[GroupCounts], parts: array[int], imbalance: Imbalance
     return moved
 
 
-def _swap(groups: Sequence[GroupCounts], parts: array[int], imbalance: Imbalance) -> bool:
+def _swap_groups(groups: Sequence[GroupCounts], parts: array[int], imbalance: Imbalance) -> bool:
     """Swap the parts of two of *groups* wherever that reduces the imbalance; return True if two were swapped."""
     swapped = False
     for group, other_group in combinations(groups, 2):

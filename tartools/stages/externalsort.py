@@ -106,7 +106,7 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
             return
         from heapq import merge
 
-        while len(groups := merge_groups(runs)) > 1:
+        while len(groups := group_runs(runs)) > 1:
             before, after = runs[0].file, scratch_file(tmpdir)
             runs = [write_run(merge(*map(read_run, group)), after) for group in groups]
             before.close()
@@ -116,10 +116,10 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
             runs[0].file.close()
 
 
-def positions_of(numbers: Iterable[int], counts: Sequence[int]) -> Iterator[int]:
+def resolve_positions(numbers: Iterable[int], counts: Sequence[int]) -> Iterator[int]:
     """Yield the position in the whole input for each of *numbers*: task << POSITION_SHIFT, plus position in the task.
 
-    `counts`: number of samples of each task; complete when the first number comes.
+    `counts`: number of samples of each task. It is read when the first number comes, and has to be complete then.
     """
     begins: list[int] = []
     for number in numbers:
@@ -127,7 +127,7 @@ def positions_of(numbers: Iterable[int], counts: Sequence[int]) -> Iterator[int]
         yield begins[number >> POSITION_SHIFT] + (number & ((1 << POSITION_SHIFT) - 1))
 
 
-def merge_groups(runs: list[SortedRun]) -> list[list[SortedRun]]:
+def group_runs(runs: list[SortedRun]) -> list[list[SortedRun]]:
     """Return *runs* in groups of adjacent ones that can be merged at once: up to 64, with up to 32 MiB of blocks.
 
     Each group but the last has two runs or more, even if their blocks are larger.
@@ -163,10 +163,10 @@ def write_run(records: Iterable[bytes], file: io.FileIO) -> SortedRun:
 
 def pack_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
     """Yield *records* in blocks of up to 1,000 records and 256 KiB, each as bytes for `unpack_block`."""
-    return map(marshal.dumps, in_parts(records, RECORDS_IN_BLOCK, BLOCK_BYTES))
+    return map(marshal.dumps, split_records(records, RECORDS_IN_BLOCK, BLOCK_BYTES))
 
 
-def in_parts(records: Iterable[bytes], max_records: int, max_bytes: int) -> Iterator[list[bytes]]:
+def split_records(records: Iterable[bytes], max_records: int, max_bytes: int) -> Iterator[list[bytes]]:
     """Yield *records* in lists of up to *max_records* records and *max_bytes* bytes; a larger record is alone."""
     part: list[bytes] = []
     size = 0
@@ -180,7 +180,7 @@ def in_parts(records: Iterable[bytes], max_records: int, max_bytes: int) -> Iter
         yield part
 
 
-def sorted_blocks(groups: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+def presort_blocks(groups: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
     """Yield all records of *groups* in packed blocks (see `unpack_block`), after sorting 16,000 or more at a time.
 
     Workers call this before the external sort, which is faster on records that are partly sorted. A group is not
@@ -200,7 +200,7 @@ def unpack_block(block: bytes) -> list[bytes]:
     return marshal.loads(block)  # type: ignore[no-any-return]  # noqa: S302
 
 
-def records_of(blocks: Generator[bytes, None, None]) -> Iterator[bytes]:
+def unpack_blocks(blocks: Generator[bytes, None, None]) -> Iterator[bytes]:
     """Yield the records in *blocks*, a generator of blocks of `pack_blocks`, then close it."""
     with closing(blocks):
         for block in blocks:

@@ -34,7 +34,7 @@ SOURCE_ENDED = object()
 class MixedSource(Generic[Item]):
     """One source of a mixture, which can be iterated several times: the items (samples or row numbers) of *source*.
 
-    `account`: counts the items as read. `needed`: True makes a source without items an error. It is to be closed.
+    `account`: counts the items as read. `needed`: True makes a source without items an error. Call `close` at the end.
     Holds: the batches of *source*.
     """
 
@@ -85,7 +85,7 @@ class MixedSource(Generic[Item]):
         Row numbers and tables are always counted. With *read_all*, so are plain local shards, of which only headers are
         read; compressed shards, servers and commands never are, because they would be read to their end.
         """
-        if not self._is_indexed and not all(is_table(url) or (read_all and is_plain(url)) for url in self._urls):
+        if not self._is_indexed and not all(is_table(url) or (read_all and is_plain_file(url)) for url in self._urls):
             return None
         remaining = self._waiting + sum(map(len, self._batches))
         self._account.samples_in += remaining
@@ -97,14 +97,14 @@ class MixedSource(Generic[Item]):
             pass
 
 
-def is_plain(url: Url) -> bool:
+def is_plain_file(url: Url) -> bool:
     """True if *url* is a regular local file that is not compressed."""
     from tartools.shards.workers import is_compressed_file
 
     return storage.plain_size(url) is not None and not is_compressed_file(url)
 
 
-class Mixing(Generic[Item]):
+class Mixture(Generic[Item]):
     """The items of *sources*, mixed at random in the proportions *shares*, whole numbers above 0; iterated once.
 
     `stop`: what happens when a source ends: "first" ends the mixture, "all" goes on without the source until all have
@@ -138,37 +138,37 @@ class Mixing(Generic[Item]):
         self._total = total
         self._rekey = rekey or ""
         self._account = account
-        self.taken = [0] * len(sources)
+        self.item_counts = [0] * len(sources)
         self.rounds = [0] * len(sources)
-        self.ended: list[int] = []
+        self.ended_sources: list[int] = []
         self._first_keys: set[bytes] = set()  # the first keys that are written
         self._repeated_key: bytes | None = None  # one of these that comes again
 
     def __iter__(self) -> Iterator[tuple[Item, int, int]]:
         """Yield (item, number of the source, round), at most *total* of them; then report the samples left out."""
-        yield from islice(self.mixed(), self._total)
+        yield from islice(self.draw_items(), self._total)
         self._report()
 
-    def mixed(self) -> Iterator[tuple[Item, int, int]]:
+    def draw_items(self) -> Iterator[tuple[Item, int, int]]:
         """Yield (item, number of the source, round) until *stop* ends the mixture, without the limit *total*."""
-        counts, rounds = self.taken, self.rounds
+        counts, rounds = self.item_counts, self.rounds
         going = [iter(source) for source in self._sources]
         live = list(range(len(going)))
         bounds = upper_bounds(self._shares)
         try:
-            for number in numbers(self._seed):
+            for number in spread_numbers(self._seed):
                 if not live:
                     return
                 source_number = live[bisect_right(bounds, number)]
                 item = next(going[source_number], SOURCE_ENDED)
                 if item is SOURCE_ENDED:
-                    if source_number not in self.ended:
-                        self.ended.append(source_number)
+                    if source_number not in self.ended_sources:
+                        self.ended_sources.append(source_number)
                     if self._stop == "all":
                         live.remove(source_number)
                         bounds = upper_bounds([self._shares[index] for index in live])
                         continue
-                    if self._stop == "first" or len(self.ended) == len(going):
+                    if self._stop == "first" or len(self.ended_sources) == len(going):
                         return
                     self.rounds[source_number] += 1
                     going[source_number] = iter(self._sources[source_number])
@@ -204,11 +204,11 @@ class Mixing(Generic[Item]):
 
     def _report(self) -> None:
         total, account = self._total, self._account
-        count = sum(self.taken)
+        count = sum(self.item_counts)
         full = total is not None and count == total
         descriptions: list[str] = []
         for number, source in enumerate(self._sources):
-            if self.rounds[number] or number in self.ended or (self._stop != "first" and not full):
+            if self.rounds[number] or number in self.ended_sources or (self._stop != "first" and not full):
                 continue
             remaining = source.count_remaining(not full)
             account.left_out += remaining or 0
@@ -218,8 +218,8 @@ class Mixing(Generic[Item]):
                 descriptions.append(f"{remaining} of {source.name}")
         why = f"{count} samples are written, as --count says"
         if not full:
-            last = self.ended[-1]
-            why = f"{self._sources[last].name} ended after {self.taken[last]} samples"
+            last = self.ended_sources[-1]
+            why = f"{self._sources[last].name} ended after {self.item_counts[last]} samples"
             if total is not None:
                 why += f", so {count} samples are written, not {total}"
         if descriptions or (total is not None and not full):
@@ -243,9 +243,9 @@ class Mixing(Generic[Item]):
             )
 
 
-def numbers(seed: int) -> Iterator[int]:
+def spread_numbers(seed: int) -> Iterator[int]:
     """Yield random numbers below 2**64 without end, from *seed*; each 8 are spread evenly over that range."""
-    random = scrambled(seed)
+    random = random_numbers(seed)
     begin = next(random)
     while True:
         block = [(begin + place * HASH_RANGE) // NUMBERS_IN_BLOCK for place in range(NUMBERS_IN_BLOCK)]
@@ -256,8 +256,8 @@ def numbers(seed: int) -> Iterator[int]:
         begin = (begin + GOLDEN_STEP) % HASH_RANGE
 
 
-def scrambled(seed: int) -> Iterator[int]:
-    """Yield random numbers below 2**64 without end, from *seed*: SplitMix64, which is the same everywhere."""
+def random_numbers(seed: int) -> Iterator[int]:
+    """Yield random numbers below 2**64 without end, from *seed*, by SplitMix64: the same on all machines."""
     state = seed
     while True:
         state = (state + GOLDEN_STEP) % HASH_RANGE

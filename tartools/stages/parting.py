@@ -29,7 +29,7 @@ from tartools.shards.series import other_samples
 from tartools.shards.writing import Batches
 from tartools.stages import shares
 from tartools.stages.evengroups import GroupCounts, Imbalance, assign_evenly
-from tartools.stages.externalsort import LENGTH_BYTES, POSITION_SHIFT, Spool, external_sort, pack_blocks, records_of
+from tartools.stages.externalsort import LENGTH_BYTES, POSITION_SHIFT, Spool, external_sort, pack_blocks, unpack_blocks
 
 if TYPE_CHECKING:
     from tartools.shards.workers import ShardTask
@@ -62,14 +62,14 @@ def label_samples(
     counts: Counter[str] | None = None
     labelled_batches: Iterator[tuple[Batches, Sequence[str]]]
     if parts and column is not None:
-        counts, labelled_batches = stratified(run, parts, column, group)
+        counts, labelled_batches = stratify(run, parts, column, group)
     elif column is not None or group is not None:
-        label = by_value(column, check) if column is not None else by_group(parts, group)
-        counts = _counts(run, parts, label) if spread else None
+        label = make_value_labeller(column, check) if column is not None else make_group_labeller(parts, group)
+        counts = _count_parts(run, parts, label) if spread else None
         labelled_batches = run.evaluate(label)
     elif parts:
-        of_keys = by_key(parts)
-        counts = _counts(run, parts, lambda batch: of_keys(batch.keys), of_keys) if spread else None
+        of_keys = make_key_labeller(parts)
+        counts = _count_parts(run, parts, lambda batch: of_keys(batch.keys), of_keys) if spread else None
         labelled_batches = run.evaluate(lambda batch: of_keys(batch.keys), of_keys)
     else:
         counts = Counter({"": run.count()}) if spread else None
@@ -82,7 +82,7 @@ def label_samples(
     return labelled_batches
 
 
-def _counts(
+def _count_parts(
     run: Pass[Any],
     parts: Sequence[shares.Part],
     label: Callable[[Batch], Sequence[str]],
@@ -98,14 +98,14 @@ def _counts(
     return total
 
 
-def by_key(parts: Sequence[shares.Part]) -> Callable[[Sequence[bytes]], list[str]]:
-    """Return a function from keys to the names of their parts: of *parts*, chosen by the hash of the key alone."""
-    names, number_of = [part.name for part in parts], shares.number_of
+def make_key_labeller(parts: Sequence[shares.Part]) -> Callable[[Sequence[bytes]], list[str]]:
+    """Return a function from keys to the names of their parts, each chosen from *parts* by the hash of the key."""
+    names, number_of = [part.name for part in parts], shares.hash_key
     ends = shares.upper_bounds([part.weight for part in parts])
     return lambda keys: [names[bisect_right(ends, number_of(key))] for key in keys]
 
 
-def by_value(column: Column, check: Callable[[str], None]) -> Callable[[Batch], list[str]]:
+def make_value_labeller(column: Column, check: Callable[[str], None]) -> Callable[[Batch], list[str]]:
     """Return a function from a batch to the parts of its samples, which are their values of *column*.
 
     `check(value)`: raises ValueError if it can't be a name. The function raises SampleError, naming the sample, for
@@ -132,34 +132,34 @@ def by_value(column: Column, check: Callable[[str], None]) -> Callable[[Batch], 
     return label
 
 
-def by_group(parts: Sequence[shares.Part], group: Column | None) -> Callable[[Batch], list[str]]:
-    """Return a function from a batch to the names of its samples' parts: chosen by the hash of the value of *group*.
+def make_group_labeller(parts: Sequence[shares.Part], group: Column | None) -> Callable[[Batch], list[str]]:
+    """Return a function from a batch to the names of the samples' parts, chosen by the hash of the value of *group*.
 
     The function raises SampleError for a sample without a value.
     """
     assert group is not None
-    of_values = by_key(parts)
+    of_values = make_key_labeller(parts)
     return lambda batch: of_values(list(map(shares.bytes_of_value, shares.values_of(batch, group))))
 
 
-def entries(batch: Batch, column: Column) -> Iterator[bytes]:
+def sort_entries(batch: Batch, column: Column) -> Iterator[bytes]:
     """Yield a sort entry (bytes) for each sample of *batch*: value of *column*, hash of the key in 8 bytes, key.
 
     Entries compare by value, then hash, then key.
     """
     for value, key in zip(shares.values_of(batch, column), batch.keys, strict=True):
-        number = shares.number_of(key).to_bytes(LENGTH_BYTES, "big")
+        number = shares.hash_key(key).to_bytes(LENGTH_BYTES, "big")
         yield text_bytes(shares.bytes_of_value(value)) + number + text_bytes(key)
 
 
-def entries_of_groups(batch: Batch, group: Column, column: Column) -> Iterator[bytes]:
+def group_entries(batch: Batch, group: Column, column: Column) -> Iterator[bytes]:
     """Yield a sort entry (bytes) for each sample of *batch*: value of *group*, value of *column*, key."""
     values = zip(shares.values_of(batch, group), shares.values_of(batch, column), batch.keys, strict=True)
     for group_value, value, key in values:
         yield b"".join(map(text_bytes, (shares.bytes_of_value(group_value), shares.bytes_of_value(value), key)))
 
 
-def stratified(
+def stratify(
     run: Pass[Any], parts: Sequence[shares.Part], column: Column, group: Column | None
 ) -> tuple[Counter[str], Iterator[tuple[Batches, Sequence[str]]]]:
     """Return (samples by part, batches with part names): each of *parts* gets its share of the samples of each value.
@@ -173,9 +173,9 @@ def stratified(
 
     tmpdir = run.reading.tmpdir
     if group is None:
-        entries_of: Callable[[Batch], Iterator[bytes]] = partial(entries, column=column)
+        entries_of: Callable[[Batch], Iterator[bytes]] = partial(sort_entries, column=column)
     else:
-        entries_of = partial(entries_of_groups, group=group, column=column)
+        entries_of = partial(group_entries, group=group, column=column)
 
     def work(task: ShardTask[None]) -> Iterator[bytes]:
         of_task = chain.from_iterable(map(entries_of, task.batches))
@@ -183,7 +183,7 @@ def stratified(
         return pack_blocks(entry + position.to_bytes(LENGTH_BYTES, "big") for position, entry in numbered)
 
     counts = Counter({part.name: 0 for part in parts})
-    by_entry = external_sort(records_of(outputs(run.counted_gather(work))), PARTING_MEMORY, tmpdir)
+    by_entry = external_sort(unpack_blocks(outputs(run.counted_gather(work))), PARTING_MEMORY, tmpdir)
     if group is None:
         assigned = assign_parts(by_entry, parts, counts, tmpdir)
     else:
@@ -216,7 +216,7 @@ def assign_parts(
 ) -> Iterator[bytes]:
     """Assign a part to each of *records*; yield records of position, fingerprint of the entry, and index of the part.
 
-    *records*: entries of `entries`, each with its position behind it, sorted. The three numbers have 8 bytes each. The
+    *records*: from `sort_entries`, each with its position behind it, sorted. The three numbers have 8 bytes each. The
     samples of one value get parts in order, by the weights of *parts*. Adds the number of samples of each part to
     *counts*. Holds: 32 MiB of records.
     """
@@ -240,10 +240,11 @@ def assign_groups(
     run: Pass[Any],
     names: tuple[str, str],
 ) -> Iterator[bytes]:
-    """Assign *records*, entries of `entries_of_groups` with the position behind, sorted, to parts, whole groups each.
+    """Assign a part to each group of *records*; yield records of position, fingerprint of the entry, index of the part.
 
-    Yields records as `assign_parts` does, and adds the samples of each part to *counts*. The progress of *run* gets
-    lines that say how even the parts are; *names*: of the columns of groups and values.
+    *records*: from `group_entries`, each with its position behind it, sorted. The three numbers have 8 bytes each. Adds
+    the samples of each part to *counts*. The progress of *run* gets lines that say how even the parts are; *names*: of
+    the columns of groups and values.
     Holds: 64 MiB of records, two bytes a group, and a number for each value and part.
     Raises: SampleError for the 100,001st distinct value.
     """
@@ -265,7 +266,7 @@ def assign_groups(
         totals += [0] * (len(classes) - len(totals))
         for index, count in samples.items():
             totals[index] += count
-        hash_of_value = shares.number_of(text_of_key(value)).to_bytes(LENGTH_BYTES, "big")
+        hash_of_value = shares.hash_key(text_of_key(value)).to_bytes(LENGTH_BYTES, "big")
         groups.add(marshal.dumps((hash_of_value, number, tuple(sorted(samples.items())))))
         size += 1
     imbalance = Imbalance(parts, totals)

@@ -101,7 +101,7 @@ class SampleFiles:
     def store(self, sample: Sample) -> Location:
         """Return the location of *sample*; its bytes are copied to the scratch file unless they are in a plain file."""
         shard = self._number(sample.shard)
-        file, start, end = extent(sample.members)
+        file, start, end = find_extent(sample.members)
         if isinstance(file, io.FileIO) and not file.writable():  # scratch files are writable
             self._register(shard, file)
             return Location(start, end, shard)
@@ -111,7 +111,7 @@ class SampleFiles:
         """Return (open file, shard URL) for samples of shard number *shard*: the scratch file if *in_scratch*."""
         return self._flushed_scratch() if in_scratch else self._file(shard), self._urls[shard]
 
-    def gather(
+    def gather_samples(
         self,
         keys: Sequence[bytes],
         begins: Sequence[int],
@@ -163,7 +163,7 @@ class SampleFiles:
         return list(self._identities.items())
 
     @property
-    def copied(self) -> int:
+    def copied_bytes(self) -> int:
         """Bytes copied to the scratch file so far."""
         return self._copies.size if self._copies is not None else 0
 
@@ -229,7 +229,7 @@ class SampleFiles:
             self._open.file(shard, lambda: file)
 
 
-def extent(members: tuple[Member, ...]) -> tuple[Source | None, int, int]:
+def find_extent(members: tuple[Member, ...]) -> tuple[Source | None, int, int]:
     """Return (source, begin, end): the bytes of one source that *members* fill, in order, with their headers.
 
     (None, 0, 0) if they are in several sources, not adjacent, or need new headers.

@@ -46,7 +46,7 @@ def parse_words(specs: Sequence[str] | None) -> list[Word]:
     return words
 
 
-def choices_of(specs: Sequence[str] | None, option: str) -> list[tuple[str, ...]]:
+def parse_choices(specs: Sequence[str] | None, option: str) -> list[tuple[str, ...]]:
     """Return the alternative fields of each word in *specs*: ['jpg;png cls'] gives [(jpg, png), (cls,)]; [] for None.
 
     *option*: its name, for the message. Raises: UsageError for a word like new=old, since this option renames no field,
@@ -83,7 +83,7 @@ def take_slice(samples: Iterable[Item], chosen: slice, account: Account) -> Iter
             return
 
 
-def fields(
+def select_fields(
     samples: Iterable[Sample],
     words: Sequence[Word],
     dropped: Sequence[str],
@@ -160,7 +160,7 @@ def _choose_fields(
     return [(at, new) for at, name in enumerate(folded) for new in targets.get(name, ())]
 
 
-def by_specs(
+def select_by_specs(
     samples: Iterator[Sample],
     specs: Sequence[str] | None,
     excluded: Sequence[str] | None,
@@ -168,15 +168,16 @@ def by_specs(
     *,
     verbatim: bool = False,
 ) -> Iterator[Sample]:
-    """Return *samples* with only the fields that *specs* select, without the *excluded* fields: see `fields`.
+    """Return *samples* with only the fields that *specs* select, without *excluded* ones; members keep their order.
 
-    Both are texts of words separated by blanks; without any, *samples* is returned as it is. Case is ignored unless
-    *verbatim*. Raises: UsageError for a bad word.
+    Both are texts of words (`a`, `a;b`, `new=a`) separated by blanks; without any, *samples* is returned as it is. Case
+    is ignored unless *verbatim*. Samples without a member left are counted as left out in *account*. Raises: UsageError
+    for a bad word; SampleError, later, for a word that no sample has a field for, or two members of one name.
     """
     if not (specs or excluded):
         return samples
     words, dropped = parse_words(specs), " ".join(excluded or ()).split()
-    return fields(samples, words, dropped, account, verbatim=verbatim)
+    return select_fields(samples, words, dropped, account, verbatim=verbatim)
 
 
 def rekey(samples: Iterable[Sample], template: str, *, verbatim: bool = False) -> Iterator[Sample]:
@@ -185,12 +186,12 @@ def rekey(samples: Iterable[Sample], template: str, *, verbatim: bool = False) -
     Names of fields compare without case unless *verbatim*. Raises: UsageError for a bad template; SampleError for a
     field that is missing or no text, and for a new key that would not read back.
     """
-    make = keyer(template, verbatim=verbatim)
+    make = make_rekeyer(template, verbatim=verbatim)
     for index, sample in enumerate(samples):
         yield make(sample, index=index)
 
 
-def keyer(template: str, more_numbers: Sequence[str] = (), *, verbatim: bool = False) -> Callable[..., Sample]:
+def make_rekeyer(template: str, more_numbers: Sequence[str] = (), *, verbatim: bool = False) -> Callable[..., Sample]:
     """Return a function that gives a sample a new key, made from *template*.
 
     The template has {key}, {shard}, {index} and names of text fields, compared without case unless *verbatim*. The

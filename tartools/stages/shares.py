@@ -22,16 +22,16 @@ MAX_UNEVEN_PART = 5  # a part of whole groups may differ from its share by one o
 SHARE_TOLERANCE = 1000  # shares may differ from 1 in sum by one of these parts of it
 
 
-def number_of(key: bytes) -> int:
+def hash_key(key: bytes) -> int:
     """Return the hash of *key* as a number below 2**64: BLAKE2b of 8 bytes, big-endian.
 
-    >>> number_of(b"a") / HASH_RANGE
+    >>> hash_key(b"a") / HASH_RANGE
     0.25379361057584854
     """
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
 
 
-def number_with(seed: int) -> Callable[[bytes], int]:
+def make_key_hash(seed: int) -> Callable[[bytes], int]:
     """Return a function that returns the hash of a key as a number below 2**64, another one for each *seed*."""
     secret = blake2b(b"%d" % seed).digest()
     return lambda key: int.from_bytes(blake2b(key, digest_size=8, key=secret).digest(), "big")
@@ -80,12 +80,12 @@ def bytes_of_value(value: str) -> bytes:
     return value.encode("utf-8", "surrogatepass")
 
 
-def ratio(text: str, maximum: int = 1) -> tuple[int, int]:
+def parse_ratio(text: str, maximum: int = 1) -> tuple[int, int]:
     """Return the number that *text* is, such as 0.9 or 1/3, as (numerator, denominator), not reduced.
 
     Raises: ValueError if it is no number from 0 to *maximum*.
 
-    >>> ratio("0.25"), ratio("1/3")
+    >>> parse_ratio("0.25"), parse_ratio("1/3")
     ((25, 100), (1, 3))
     """
     over, slash, under = text.partition("/")
@@ -99,30 +99,30 @@ def ratio(text: str, maximum: int = 1) -> tuple[int, int]:
     return numerator, denominator
 
 
-def bound(text: str) -> int:
+def parse_bound(text: str) -> int:
     """Return the lowest hash number (below or at 2**64) whose fraction of 2**64 is at least *text*, such as 0.9 or 1/3.
 
     Raises: ValueError if *text* is no number from 0 to 1.
 
-    >>> bound("0.5") == bound("1/2") == HASH_RANGE // 2
+    >>> parse_bound("0.5") == parse_bound("1/2") == HASH_RANGE // 2
     True
     """
-    numerator, denominator = ratio(text)
+    numerator, denominator = parse_ratio(text)
     return -(-numerator * HASH_RANGE // denominator)
 
 
-def span(text: str) -> range:
+def parse_span(text: str) -> range:
     """Return the range of hash numbers for the range of fractions *text*, `LO:HI`, LO included; 0 and 1 by default.
 
     Raises: ValueError if it is none, or empty.
 
-    >>> span("0:0.5") == range(0, 1 << 63)
+    >>> parse_span("0:0.5") == range(0, 1 << 63)
     True
     """
     low, colon, high = text.partition(":")
     if not colon:
         raise ValueError(f"not a range: {text!r}; write LO:HI, two numbers from 0 to 1, such as 0:0.9")
-    numbers = range(bound(low or "0"), bound(high or "1"))
+    numbers = range(parse_bound(low or "0"), parse_bound(high or "1"))
     if not numbers:
         raise ValueError(f"no key is in the range {text!r}: write the lower number first")
     return numbers
@@ -135,17 +135,17 @@ class Part(NamedTuple):
     weight: int
 
 
-def parsed_parts(text: str) -> tuple[Part, ...]:
+def parse_parts(text: str) -> tuple[Part, ...]:
     """Return the parts in *text*, such as `train:0.9,val:0.1` or, in percent, `train:90,val:10`.
 
     The last one gets the remainder, because digits of shares such as 0.333 end somewhere. Raises: ValueError for
     another form, a share of 0, a name twice, or shares whose sum is not 1 (or 100).
 
-    >>> parsed_parts("train:0.9,val:0.1")
+    >>> parse_parts("train:0.9,val:0.1")
     (Part(name='train', weight=9), Part(name='val', weight=1))
-    >>> [part.weight for part in parsed_parts("a:0.333,b:0.333,c:0.333")]
+    >>> [part.weight for part in parse_parts("a:0.333,b:0.333,c:0.333")]
     [333, 333, 334]
-    >>> parsed_parts("train:90,val:10") == parsed_parts("train:0.9,val:0.1")
+    >>> parse_parts("train:90,val:10") == parse_parts("train:0.9,val:0.1")
     True
     """
     names, ratios = [], []
@@ -156,7 +156,7 @@ def parsed_parts(text: str) -> tuple[Part, ...]:
                 f"not a part and its share: {word!r}; write NAME:SHARE,NAME:SHARE, as in train:0.9,val:0.1"
             )
         names.append(name)
-        ratios.append(ratio(share, maximum=100))
+        ratios.append(parse_ratio(share, maximum=100))
         if not ratios[-1][0]:
             raise ValueError(f"the part {name!r} has the share 0; leave it out")
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -189,7 +189,7 @@ def apportion(count: int, parts: Sequence[Part]) -> list[int]:
 
     Parts with the largest remainders are rounded up, of equal remainders the first.
 
-    >>> apportion(5, parsed_parts("a:0.5,b:0.25,c:0.25")), apportion(1, parsed_parts("a:0.1,b:0.9"))
+    >>> apportion(5, parse_parts("a:0.5,b:0.25,c:0.25")), apportion(1, parse_parts("a:0.1,b:0.9"))
     ([3, 1, 1], [0, 1])
     """
     total = sum(part.weight for part in parts)
@@ -209,13 +209,13 @@ def share_text(part: int, total: int) -> str:
     return f"{100 * part / (total or 1):.1f}".removesuffix(".0") + "%"
 
 
-def shares_met(parts: Sequence[Part], counts: Mapping[str, int]) -> tuple[list[str], list[str]]:
+def compare_shares(parts: Sequence[Part], counts: Mapping[str, int]) -> tuple[list[str], list[str]]:
     """Compare *counts*, the samples of each part by name, with the shares of *parts*.
 
     Return two lists of messages: one for each part, and one for each that has over a fifth more or fewer samples than
     its share.
 
-    >>> shares_met(parsed_parts("a:0.75,b:0.25"), {"a": 9, "b": 1})[1]
+    >>> compare_shares(parse_parts("a:0.75,b:0.25"), {"a": 9, "b": 1})[1]
     ['b: 10% of the samples, its share is 25%']
     """
     total, weights = sum(counts.values()), sum(part.weight for part in parts)

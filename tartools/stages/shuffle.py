@@ -61,7 +61,7 @@ def interleave(shards: Iterable[Iterator[Item]], max_open: int) -> Iterator[Item
             turn += 1
 
 
-def draw(samples: Iterable[Sample], count: int, seed: int, account: Account) -> Iterator[Sample]:
+def draw_samples(samples: Iterable[Sample], count: int, seed: int, account: Account) -> Iterator[Sample]:
     """Yield *count* of *samples*, drawn at random by *seed* without repetition; all if there are fewer.
 
     Counts the samples that are not drawn as left out. Order: that of the input. Holds: *count* samples, owned; the

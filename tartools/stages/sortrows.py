@@ -18,7 +18,7 @@ from tartools.samples.sortkeys import Order
 from tartools.samples.values import INDEX_NAME, PSEUDO_FIELDS, as_text
 from tartools.shards.passes import Pass, UnsortableRowsError
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, outputs
-from tartools.stages.externalsort import POSITION_SHIFT, external_sort, pack_blocks, positions_of, records_of
+from tartools.stages.externalsort import POSITION_SHIFT, external_sort, pack_blocks, resolve_positions, unpack_blocks
 from tartools.stages.sortrecords import RowRecord, choose_equal_values, join_equal_keys, unpack_rows
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema
@@ -35,7 +35,7 @@ KEYS_IN_BATCH = 1 << 16  # sort keys that are made or read at once
 KEYS_SORTED_AT_ONCE = 1 << 20  # sort keys that are sorted at once
 
 
-def sorted_rows(
+def sort_rows(
     records: Iterable[bytes], order: Order, account: Account, memory: int, tmpdir: str | None
 ) -> Iterator[int]:
     """Yield the row numbers of the packed `RowRecord`s *records*, sorted by *order*. The sort is stable.
@@ -50,7 +50,7 @@ def sorted_rows(
         yield (parts[0] if len(parts) == 1 else _choose_row(parts, order, account)).row
 
 
-def shuffled_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]:
+def shuffle_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]:
     """Yield the numbers 0 to *count* - 1 in random order, by the seed of *order*, as samples are shuffled.
 
     Holds: some 40 MB; the sort keys are in an unnamed file in *tmpdir*.
@@ -113,7 +113,7 @@ def records_from_columns(inputs: RowInputs, order: Order, account: Account) -> I
                 )
             keys = [(key or "").encode() for key in rows.column(schema.KEY_COLUMN).to_pylist()]
         shards = [inputs.catalog.urls[number] for number in rows.column(schema.SHARD_COLUMN).to_pylist()]
-        fields = kinds_of(rows, kinds) if order.by_key else repeat(UNKNOWN_FIELDS)
+        fields = number_field_sets(rows, kinds) if order.by_key else repeat(UNKNOWN_FIELDS)
         numbers = range(row, row + len(rows))
         if encode_key is not None:
             sort_keys = map(encode_key, keys, numbers, shards)
@@ -142,7 +142,7 @@ def texts_of_rows(rows: Any, name: str, first: int, shards: Sequence[str]) -> It
     return (None if value is None else as_text(value) for value in schema.plain_values(rows.column(name)))
 
 
-def kinds_of(rows: Any, numbers_by_fields: dict[bytes, int]) -> Iterable[int]:
+def number_field_sets(rows: Any, numbers_by_fields: dict[bytes, int]) -> Iterable[int]:
     """Return for each of *rows*, a record batch, a number that stands for its set of fields; 0 for no fields.
 
     `numbers_by_fields`: the numbers given so far; new ones are added. UNKNOWN_FIELDS for all rows if the table does not
@@ -171,8 +171,8 @@ def kinds_of(rows: Any, numbers_by_fields: dict[bytes, int]) -> Iterable[int]:
 def records_from_samples(run: Pass[int], order: Order, counts: list[int]) -> Iterator[bytes]:
     """Read all samples of *run*; yield a packed `RowRecord` for each, in the order of its rows.
 
-    Row numbers are task number << POSITION_SHIFT plus the number in the task: see `positions_of`. `counts`: gets the
-    number of rows of each task.
+    Row numbers are task number << POSITION_SHIFT plus the number in the task; `resolve_positions` makes positions of
+    them. `counts`: gets the number of rows of each task.
     """
     encode = sortkeys.encoder(order)
 
@@ -188,7 +188,7 @@ def records_from_samples(run: Pass[int], order: Order, counts: list[int]) -> Ite
 
     silent_account = Account(lambda _: None)  # warnings about the shards were printed when they were indexed
     tasks = run.gather(work, silent_account, max_workers=1 if order.by_position else DEFAULT_WORKERS)
-    return records_of(outputs(tasks, counts))
+    return unpack_blocks(outputs(tasks, counts))
 
 
 def positions_by_columns(
@@ -203,9 +203,9 @@ def positions_by_columns(
         return None
     if order.kind == "shuffle":
         account.samples_in += inputs.rows
-        return shuffled_rows(inputs.rows, order, tmpdir)
+        return shuffle_rows(inputs.rows, order, tmpdir)
     records = records_from_columns(inputs, order, account)
-    return sorted_rows(records, order, account, min(memory, MAX_ROW_MEMORY), tmpdir)
+    return sort_rows(records, order, account, min(memory, MAX_ROW_MEMORY), tmpdir)
 
 
 def positions_by_samples(run: Pass[int], inputs: RowInputs, order: Order, memory: int) -> Iterator[int]:
@@ -218,8 +218,8 @@ def positions_by_samples(run: Pass[int], inputs: RowInputs, order: Order, memory
     records = records_from_samples(run, order, counts)
     account = run.account
     account.samples_in += inputs.rows
-    rows = sorted_rows(records, order, account, min(memory, MAX_ROW_MEMORY), run.reading.tmpdir)
-    return positions_of(rows, counts)
+    rows = sort_rows(records, order, account, min(memory, MAX_ROW_MEMORY), run.reading.tmpdir)
+    return resolve_positions(rows, counts)
 
 
 def _choose_row(parts: list[RowRecord], order: Order, account: Account) -> RowRecord:

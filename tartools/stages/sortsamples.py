@@ -38,7 +38,7 @@ MAX_FILES_OF_BATCH = OPEN_FILES // 2  # files that one batch is read from, so th
 MAX_GATHERED_BYTES = 1 << 16
 
 
-def sorted_batches(
+def sort_batches(
     index: Iterable[bytes],
     order: Order,
     account: Account,
@@ -85,7 +85,7 @@ def gather_batches(
             small, size, turns, last_shard = [], 0, 0, -1
         if is_single:
             one = len(parts) == 1
-            yield Batch.of(files.sample(key, record.location) if one else join(parts, order, account, files))
+            yield Batch.of(files.sample(key, record.location) if one else join_sample(parts, order, account, files))
             continue
         if shard != last_shard or in_scratch != last_in_scratch:
             turns += 1
@@ -99,7 +99,7 @@ def gather_batches(
 def read_batch(records: Sequence[SampleRecord], files: SampleFiles) -> Batch:
     """Read the samples of *records* from *files* into memory; return them as one batch, in the order of *records*."""
     _, keys, begins, ends, shards, in_scratch, _ = zip(*records, strict=True)
-    return files.gather(keys, begins, ends, shards, in_scratch)
+    return files.gather_samples(keys, begins, ends, shards, in_scratch)
 
 
 def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, position: int = 0) -> Iterator[bytes]:
@@ -135,14 +135,14 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
 def index_blocks(task: ShardTask[samplefiles.Identities], order: Order, files: SampleFiles) -> Iterator[bytes]:
     """Yield packed `SampleRecord`s of the samples of *task* in blocks (`pack_blocks`), and set its result.
 
-    Of records with equal sort keys, those of earlier tasks sort first. Result: identities of the files that hold the
-    samples.
+    Of records with equal sort keys, those of earlier tasks sort first. Result: (shard number, version) of each plain
+    file that holds samples.
     Raises: SampleError if a value is missing or not of its kind, or, sorted by key, if a sample has a field twice and
     `order.unique` is None; RestartError if a worker had to copy a sample, since the scratch file would end with it.
     """
-    copied = files.copied
+    copied = files.copied_bytes
     yield from pack_blocks(index_records(task.batches, order, files, task.number << POSITION_SHIFT))
-    if task.in_worker and files.copied > copied:
+    if task.in_worker and files.copied_bytes > copied:
         raise RestartError
     task.result = files.identities
 
@@ -159,7 +159,7 @@ def record_of_sample(sample: Sample, sort_key: bytes, order: Order, files: Sampl
     return SampleRecord(sort_key, sample.raw_key, *files.store(sample), not sample.grouped)
 
 
-def join(parts: list[SampleRecord], order: Order, account: Account, files: SampleFiles) -> Sample:
+def join_sample(parts: list[SampleRecord], order: Order, account: Account, files: SampleFiles) -> Sample:
     """Return the sample joined from the records *parts*, all of one key; its members keep the order of the input.
 
     `files`: has the bytes of the parts. `account`: counts parts as joined, or left out if none of their members is

@@ -44,7 +44,7 @@ class FieldKinds(NamedTuple):
     columns: Sequence[Column] = ()
 
 
-def classes_in(class_fields: Sequence[str]) -> Callable[[str], bool]:
+def make_class_test(class_fields: Sequence[str]) -> Callable[[str], bool]:
     """Return a predicate of field names: True for *class_fields* in any case, and for cls and cls.*."""
     folded = {"cls", *map(str.lower, class_fields)}
     return lambda name: name.lower() in folded or name.lower().startswith("cls.")
@@ -78,13 +78,13 @@ def count_batch(batch: Batch, kinds: FieldKinds, listed: int, fields: int = 0) -
 def count_values(batch: Batch, column: Column) -> FieldSummary:
     """Return the counts of the values of *column* in *batch*, from the table if it has them, else from the samples.
 
-    Raises: SampleError, as `texts_of_column`.
+    Raises: SampleError, naming the sample, for a field that occurs twice, is not UTF-8, or not JSON as *column* needs.
     """
     values = texts_of_column(batch, column)
     present = [value for value in values if value is not None]
     short = [value for value in present if len(value.encode("utf-8", "surrogatepass")) <= MAX_CLASS_BYTES]
     lacking = text(batch.keys[values.index(None)]) if None in values else None
-    classes = summary.bounded(dict(Counter(short)))
+    classes = summary.bound_counts(dict(Counter(short)))
     return FieldSummary(samples=len(present), lacking=lacking, classes=classes, long=len(present) - len(short))
 
 
@@ -134,14 +134,14 @@ def count_pictures(combinations: Sequence[Combination], name: str, kinds: FieldK
 
 
 def count_field(column: FieldColumn, kinds: FieldKinds) -> FieldSummary:
-    """Return the counts of the field *column*: members, sizes, and values if *kinds* says that it has classes.
+    """Return the counts of the field *column*: members, sizes, and values if *kinds* counts them as classes.
 
     Pictures are not counted here.
     """
     field_summary = FieldSummary(len(column), sizes=Distribution.of(column.sizes))
     classes = column.value_counts(MAX_CLASS_BYTES) if kinds.classes(column.name) else None
     if classes is not None:
-        field_summary.classes = summary.bounded(classes)
+        field_summary.classes = summary.bound_counts(classes)
         field_summary.long = sum(size > MAX_CLASS_BYTES for size in column.sizes)
     return field_summary
 

@@ -114,7 +114,7 @@ class PictureCounts:
         broken = [(key, facts[-1]) for key, facts in pictures if facts[-1] is not None]
         return cls(
             dict(Counter(form for _, _, form, *_ in sound)),
-            bounded(dict(Counter(f"{width}x{height}" for width, height, *_ in sound))),
+            bound_counts(dict(Counter(f"{width}x{height}" for width, height, *_ in sound))),
             Distribution.of(width for width, *_ in sound),
             Distribution.of(height for _, height, *_ in sound),
             Tally(len(broken), [key for key, _ in broken]),
@@ -166,11 +166,11 @@ class FieldSummary:
         if later.small:
             self.small = sorted(self.small + later.small)[:MAX_EXTREMES]
         if later.large:
-            self.large = sorted(self.large + later.large, key=largest)[:MAX_EXTREMES]
+            self.large = sorted(self.large + later.large, key=extreme_sort_key)[:MAX_EXTREMES]
 
 
-def largest(extreme: tuple[int, Any]) -> tuple[int, Any]:
-    """Return a sort key of *extreme*, (size, place): the largest size comes first, of equal sizes the first place."""
+def extreme_sort_key(extreme: tuple[int, Any]) -> tuple[int, Any]:
+    """Return a sort key of *extreme*, (size, place): the largest size sorts first, of equal sizes the first place."""
     return -extreme[0], extreme[1]
 
 
@@ -206,7 +206,7 @@ class Summary:
         self.findings: dict[str, Tally] = {}
         self.undecoded: set[str] = set()  # fields with payloads that were to be decoded, and are too large
 
-    def lists(self, code: str) -> bool:
+    def keeps_place(self, code: str) -> bool:
         """True if the place of one more finding with *code* would be kept, so that a description of it is of use."""
         return code not in self.findings or len(self.findings[code].first) < self.listed
 
@@ -271,7 +271,7 @@ class Summary:
         self.first = later.first if self.first is None else self.first
         self.samples += later.samples
 
-    def lacking(self, name: str) -> list[str] | None:
+    def keys_lacking(self, name: str) -> list[str] | None:
         """Return the keys of the first samples, up to `listed`, without the field *name*; None if not all are known.
 
         Places in combinations must be (number, key).
@@ -282,7 +282,7 @@ class Summary:
         return [key for _, key in islice(merge(*(tally.first for tally in without)), self.listed)]
 
 
-def bounded(counts: Counts) -> Counts:
+def bound_counts(counts: Counts) -> Counts:
     """Return *counts*; None, which stands for too many values, if it has over 1,000."""
     return None if counts is None or len(counts) > MAX_DISTINCT_VALUES else counts
 
@@ -298,4 +298,4 @@ def sum_of_counts(counts: Counts, later_counts: Counts) -> Counts:
         return later_counts
     for value, count in later_counts.items():
         counts[value] = counts.get(value, 0) + count
-    return bounded(counts)
+    return bound_counts(counts)

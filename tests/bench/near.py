@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tartools.stages.duplicates.near import COLOUR_BYTES, PictureHashes, bits_set, first_near
+from tartools.stages.duplicates.near import COLOUR_BYTES, PictureHashes, count_bits, find_first_near
 
 FAR, FLIPS = 6, 5
 BLOCK = 1 << 22  # pairs compared at once
@@ -41,7 +41,7 @@ def all_pairs(hashes: Any) -> Any:
     step = max(1, BLOCK // len(hashes))
     for first in range(0, len(hashes), step):
         some = hashes[first : first + step]
-        near = bits_set(some[:, None] ^ hashes[None]) <= FAR
+        near = count_bits(some[:, None] ^ hashes[None]) <= FAR
         near &= np.arange(len(hashes))[None] < np.arange(first, first + len(some))[:, None]
         at = near.argmax(axis=1)
         found[first : first + step] = np.where(near[np.arange(len(some)), at], at, -1)
@@ -55,7 +55,7 @@ def main() -> None:
     found = (
         all_pairs(hashes)
         if way == "pairs"
-        else first_near(PictureHashes(hashes, colours, np.zeros(len(hashes), np.float32)), 0, FAR)
+        else find_first_near(PictureHashes(hashes, colours, np.zeros(len(hashes), np.float32)), 0, FAR)
     )
     copies = len(of)
     assert (found[:-copies] < 0).all()

@@ -164,7 +164,7 @@ def test_many_groups_are_even(count: int, seed: int) -> None:
         groups.append(GroupCounts(draw.randbytes(8), number, counts))
         for index, samples in counts:
             totals[index] += samples
-    parts = shares.parsed_parts("a:0.8,b:0.1,c:0.1")
+    parts = shares.parse_parts("a:0.8,b:0.1,c:0.1")
 
     def imbalance(part_of: list[int]) -> tuple[float, float]:
         counts = Counter({(part, index): 0 for part in range(3) for index in range(6)})
@@ -212,7 +212,7 @@ def test_the_report_says_how_even_the_parts_are(inside: Inside, tmp_path: Path) 
 def test_a_part_without_any_group_is_told(more: list[str], inside: Inside, tmp_path: Path) -> None:
     (tmp_path / "i.tar").write_bytes(make_tar([("a.who", b"x"), ("b.who", b"x"), ("c.who", b"x")]))
     done = inside("tarsplit", "--parts", "a:0.5,b:0.5", "--group", "who", *more, "i.tar", "-o", "{part}.tar")
-    part, other = ("a", "b") if more or shares.number_of(b"x") < shares.bound("0.5") else ("b", "a")
+    part, other = ("a", "b") if more or shares.hash_key(b"x") < shares.parse_bound("0.5") else ("b", "a")
     assert (done.status, done.stdout) == (0, f"{part}.tar\n".encode())
     uneven = {part: "100%", other: "0%"}
     said = "; ".join(f"{name}: {uneven[name]} of the samples, its share is 50%" for name in "ab")
@@ -266,7 +266,7 @@ def test_verbatim_values_keep_their_newline(inside: Inside, tmp_path: Path) -> N
     (tmp_path / "a.tar").write_bytes(make_tar(members))
     assert inside("tarindex", "-f", "WHO", "a.tar", "-o", "t.parquet").status == 0
     line = ["tarfilter", "--share", "0:0.5", "--group"]
-    wanted = [name[:3] for name, data in members if shares.number_of(data) < shares.bound("0.5")]
+    wanted = [name[:3] for name, data in members if shares.hash_key(data) < shares.parse_bound("0.5")]
     for url in ("a.tar", "t.parquet"):
         assert keys_in(inside(*line, "WHO", "--verbatim", url).output()) == wanted
         assert "has no who" in inside(*line, "who", "--verbatim", url).failure()

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tartools.stages import shares
-from tartools.stages.parting import by_key
+from tartools.stages.parting import make_key_labeller
 from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, keys_in, make_samples, make_tar
 from tests.properties.test_model import Members
@@ -121,7 +121,7 @@ def test_recorded_sets(run: Run) -> None:
     assert run("tarsplit", "--parts", "train:0.9,val:0.1", "-o", "{part}.tar", stdin=archive).status == 0
     assert run("tarcat", "val.tar").stdout and keys_in(run("tarcat", "val.tar").stdout) == RECORDED["first"].split()
     keys = [b"%06d" % number for number in range(300_000)]
-    parts = by_key(shares.parsed_parts("train:0.9,val:0.1"))(keys)
+    parts = make_key_labeller(shares.parse_parts("train:0.9,val:0.1"))(keys)
     val = [key for key, part in zip(keys, parts, strict=True) if part == "val"]
     assert hashlib.sha256(b"\n".join(val)).hexdigest() == RECORDED["digest"]
     assert abs(len(val) - 30_000) <= 3 * (300_000 * 0.1 * 0.9) ** 0.5

@@ -14,7 +14,7 @@ SQUARE = np.zeros(60_000, np.float32)  # log(width / height)
 
 
 def one_by_one(hashes: Any, colours: Any, shapes: Any, fixed: int, distance: int) -> list[int]:
-    """Return what `first_near` should: each picture is compared with all that are kept before it."""
+    """Return what `find_first_near` should: each picture is compared with all that are kept before it."""
     found: list[int] = []
     kept: list[int] = []
     words = [int(each) for each in hashes]
@@ -63,7 +63,7 @@ def test_as_one_by_one(distance: int, fixed: int, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(near, name, value)
     hashes, colours = pictures(distance + fixed, 600)
     shapes = np.random.default_rng(distance).choice(np.array([0.0, 0.09, 0.4], np.float32), 600, p=[0.8, 0.1, 0.1])
-    found = near.first_near(near.PictureHashes(hashes, colours, shapes), fixed, distance)
+    found = near.find_first_near(near.PictureHashes(hashes, colours, shapes), fixed, distance)
     assert found.tolist() == one_by_one(hashes, colours, shapes, fixed, distance)
     assert (found >= 0).any() or fixed == 600
 
@@ -76,7 +76,7 @@ def test_how_far_apart_colours_may_be(apart: list[int], alike: bool) -> None:
     """Each, and in the mean."""
     colours = np.full((2, near.COLOUR_BYTES), 100, np.uint8)
     colours[1, : len(apart)] += np.array(apart, np.uint8)
-    found = near.first_near(near.PictureHashes(np.zeros(2, np.uint64), colours, SQUARE[:2]), 0, 6)
+    found = near.find_first_near(near.PictureHashes(np.zeros(2, np.uint64), colours, SQUARE[:2]), 0, 6)
     assert found.tolist() == [-1, 0 if alike else -1]
 
 
@@ -95,11 +95,11 @@ def test_many_blank_pictures_are_one() -> None:
     many = np.concatenate([np.zeros(blank, np.uint64), hashes])
     white = np.concatenate([np.full((blank, near.COLOUR_BYTES), 255, np.uint8), colours])
     tracemalloc.start()
-    found = near.first_near(near.PictureHashes(many, white, SQUARE[: len(many)]), 0, 6)
+    found = near.find_first_near(near.PictureHashes(many, white, SQUARE[: len(many)]), 0, 6)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found[:blank].tolist() == [-1] + [0] * (blank - 1)
-    alone = near.first_near(
+    alone = near.find_first_near(
         near.PictureHashes(many[blank - 1 :], white[blank - 1 :], SQUARE[: len(many) - blank + 1]), 0, 6
     )
     assert [each + blank - 1 if each > 0 else each for each in alone.tolist()[1:]] == found.tolist()[blank:]
@@ -109,4 +109,4 @@ def test_many_blank_pictures_are_one() -> None:
 def test_numpy_1_has_no_function_that_counts_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(np, "bitwise_count", raising=False)
     numbers = np.array([[0, 1], [3 << 40, (1 << 64) - 1]], np.uint64)
-    assert near.bits_set(numbers).tolist() == [[0, 1], [2, 64]]
+    assert near.count_bits(numbers).tolist() == [[0, 1], [2, 64]]

@@ -17,24 +17,24 @@ from tartools.errors import StorageError
 from tartools.samples.account import Account
 from tartools.shards.passes import ItemSource
 from tartools.stages import externalsort, shares
-from tartools.stages.externalsort import BLOCK_BYTES, SortedRun, external_sort, merge_groups, pack_blocks, unpack_block
-from tartools.stages.mixing import MixedSource, Mixing, Stop
+from tartools.stages.externalsort import BLOCK_BYTES, SortedRun, external_sort, group_runs, pack_blocks, unpack_block
+from tartools.stages.mixing import MixedSource, Mixture, Stop
 from tartools.stages.shuffle import shuffle_buffer
 
 COUNT = 100_000
 SHARES = [[7, 3], [1, 1], [999, 1], [1, 1, 1], [6, 3, 1], [1] * 50]
 
 
-def mixing(sources: Sequence[Any], shares: Sequence[int], stop: Stop, seed: int) -> Mixing[Any]:
+def mixing(sources: Sequence[Any], shares: Sequence[int], stop: Stop, seed: int) -> Mixture[Any]:
     """Return the mixture of *sources*."""
-    return Mixing(sources, shares, stop, seed, None, None, Account())
+    return Mixture(sources, shares, stop, seed, None, None, Account())
 
 
-def mixed(
+def draw_items(
     sources: Sequence[Iterable[Any]], shares: Sequence[int], stop: Stop = "first", seed: int = 0
 ) -> Iterator[Any]:
     """Yield the items of *sources* as they are mixed."""
-    return (item for item, _, _ in mixing(sources, shares, stop, seed).mixed())
+    return (item for item, _, _ in mixing(sources, shares, stop, seed).draw_items())
 
 
 @pytest.mark.parametrize("shares", SHARES, ids=lambda shares: f"{shares[:3]}")
@@ -43,7 +43,7 @@ def test_shares_hold_in_every_stretch(shares: list[int]) -> None:
     parts = [share / sum(shares) for share in shares]
     ahead, most, least = ([0.0] * len(shares) for _ in range(3))
     last = [0] * len(shares)  # place behind which `ahead` is known
-    found = itertools.islice(mixed([itertools.repeat(n) for n in range(len(shares))], shares, seed=3), COUNT)
+    found = itertools.islice(draw_items([itertools.repeat(n) for n in range(len(shares))], shares, seed=3), COUNT)
     for place, source in enumerate(found, 1):
         ahead[source] -= (place - 1 - last[source]) * parts[source]
         least[source] = min(least[source], ahead[source] - parts[source])
@@ -55,7 +55,7 @@ def test_shares_hold_in_every_stretch(shares: list[int]) -> None:
 
 @pytest.mark.parametrize("step", [1, 2, 8, 13, 89])
 def test_who_takes_every_nth_sample_gets_the_shares(step: int) -> None:
-    found = itertools.islice(mixed([itertools.repeat(0), itertools.repeat(1)], [7, 3], seed=1), COUNT)
+    found = itertools.islice(draw_items([itertools.repeat(0), itertools.repeat(1)], [7, 3], seed=1), COUNT)
     mine = list(found)[::step]
     count = sum(mine)
     assert abs(count - 0.3 * len(mine)) < 3 * (len(mine) * 0.3 * 0.7) ** 0.5 + 1
@@ -66,7 +66,7 @@ def test_who_takes_every_nth_sample_gets_the_shares(step: int) -> None:
 @pytest.mark.parametrize("place", [0, 1, 5, 8, 40])
 def test_the_chance_of_a_source_is_its_share_at_every_place(place: int) -> None:
     counts = Counter(
-        next(itertools.islice(mixed([itertools.repeat(n) for n in range(3)], [5, 3, 2], seed=seed), place, None))
+        next(itertools.islice(draw_items([itertools.repeat(n) for n in range(3)], [5, 3, 2], seed=seed), place, None))
         for seed in range(4000)
     )
     for source, share in enumerate((0.5, 0.3, 0.2)):
@@ -75,13 +75,15 @@ def test_the_chance_of_a_source_is_its_share_at_every_place(place: int) -> None:
 
 def test_ends() -> None:
     sources = [[("a", n) for n in range(7)], [("b", n) for n in range(3)]]
-    assert Counter(item[0] for item in mixed(sources, [1, 1], stop="all")) == {"a": 7, "b": 3}
+    assert Counter(item[0] for item in draw_items(sources, [1, 1], stop="all")) == {"a": 7, "b": 3}
     mixture = mixing(sources, [1, 1], "longest", 0)
-    for item, number, again in mixture.mixed():
-        assert item == ("ab"[number], (mixture.taken[number] - 1) % (7, 3)[number])
-        assert again == (mixture.taken[number] - 1) // (7, 3)[number] == mixture.rounds[number]
-    assert (mixture.taken[0], mixture.ended) == (7, [1, 0])
-    assert list(mixed([[]], [1])) == list(mixed([], [])) == list(mixed([[], []], [1, 2], stop="all")) == []
+    for item, number, again in mixture.draw_items():
+        assert item == ("ab"[number], (mixture.item_counts[number] - 1) % (7, 3)[number])
+        assert again == (mixture.item_counts[number] - 1) // (7, 3)[number] == mixture.rounds[number]
+    assert (mixture.item_counts[0], mixture.ended_sources) == (7, [1, 0])
+    assert (
+        list(draw_items([[]], [1])) == list(draw_items([], [])) == list(draw_items([[], []], [1, 2], stop="all")) == []
+    )
     found = iter([["ab", "c"], ["a"]])  # batches of each time
     other = MixedSource(ItemSource(["s3://b/a.tar"], lambda: iter(next(found)), False), Account(), needed=True)
     assert [*other] == ["a", "b", "c"]
@@ -91,7 +93,9 @@ def test_ends() -> None:
 
 def test_shares_are_exact() -> None:
     sources, large = [itertools.repeat(0), itertools.repeat(1)], [10**36, 2 * 10**36]  # as tarmix has them
-    assert list(itertools.islice(mixed(sources, large), 500)) == list(itertools.islice(mixed(sources, [1, 2]), 500))
+    assert list(itertools.islice(draw_items(sources, large), 500)) == list(
+        itertools.islice(draw_items(sources, [1, 2]), 500)
+    )
     assert shares.upper_bounds([1] * 3)[-1] == shares.HASH_RANGE
 
 
@@ -117,7 +121,7 @@ def test_large_records_are_merged_a_few_at_a_time(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(externalsort, "MERGE_BYTES", 10_000)
     sizes = [3000] * 7 + [90_000] * 3
     with io.FileIO(os.devnull) as file:
-        groups = merge_groups([SortedRun(file, n, n + 1, largest) for n, largest in enumerate(sizes)])
+        groups = group_runs([SortedRun(file, n, n + 1, largest) for n, largest in enumerate(sizes)])
     assert [[run.largest for run in group] for group in groups] == [
         [3000] * 3,
         [3000] * 3,

@@ -27,7 +27,7 @@ from tartools.show.html.cards import Overview, broken_pictures, grouped_samples
 from tartools.show.html.tile import BROKEN_FACET, IS_FACET, PageTile, make_tile, safe
 from tartools.stages import select, shuffle
 from tartools.stages.duplicates import AGAINST_SIDE, INPUT_SIDE
-from tartools.stages.duplicates.comparison import Comparison, DedupSide, Pair, pair_of
+from tartools.stages.duplicates.comparison import Comparison, DedupSide, Pair, unpack_pair
 from tartools.stages.externalsort import Spool
 from tartools.storage.pool import Threads, windowed
 from tartools.storage.streams import Sink
@@ -80,7 +80,7 @@ def write_page(
             samples = tallied(samples, overview)
         else:
             account.progress.phase = Phase("reading")
-            samples = shuffle.draw(checked(samples, overview, workers), choice.drawn, choice.seed, account)
+            samples = shuffle.draw_samples(checked(samples, overview, workers), choice.drawn, choice.seed, account)
         makers: Threads[tuple[Sample, bool], PageTile] = Threads(workers, lambda item: make_tile(*item, side, faces))
         tiles: list[PageTile] = []
         with closing(windowed(flag_sounds(samples), makers, max(MAX_SAMPLES_AHEAD, workers), busy=2 * workers)) as made:
@@ -221,7 +221,9 @@ def write_pairs(
     that were compared. *force*: replace an existing page. *workers*: threads that decode pictures. Holds: 400 samples.
     """
     total = sum(1 for _ in pairs)
-    chosen = sorted(nlargest(MAX_PAIRS_ON_PAGE, map(pair_of, pairs), key=lambda pair: (pair.distance, -pair.position)))
+    chosen = sorted(
+        nlargest(MAX_PAIRS_ON_PAGE, map(unpack_pair, pairs), key=lambda pair: (pair.distance, -pair.position))
+    )
     samples: dict[tuple[int, int], Sample] = {}
     for side in sides:
         needed = {pair.kept_position for pair in chosen if pair.side == side.number}

@@ -41,23 +41,24 @@ OTHER_FORM_MARK = END_OF_KEY + UNICODE_FORM_PREFIX  # in records of keys that ar
 
 
 def names_of_fields(combination: str) -> list[str]:
-    """Return the names of the fields in *combination*, which "/" joins, in small letters: case makes no difference.
+    """Return the lower-case names of the fields in *combination*, which joins them with "/".
 
-    DOUBTFUL_PREFIX before them is dropped.
+    A DOUBTFUL_PREFIX before them is dropped.
     """
     return combination.removeprefix(DOUBTFUL_PREFIX).lower().split("/")
 
 
 def combination_number(combination: str) -> bytes:
-    """Return eight bytes, a digest, that stand for *combination*, names of fields joined by "/", in a key record."""
+    """Return the digest (8 bytes) that stands for *combination*, names of fields joined by "/", in a key record."""
     return blake2b(combination.encode("utf-8", "surrogateescape"), digest_size=8).digest()
 
 
 def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number: bytes) -> list[bytes]:
-    """Return key records, as bytes that sort by key and place: one for each of *keys*, of samples with the same fields.
+    """Return the key records of samples with the same fields: bytes that sort by key, then by place.
 
-    A key that is not in Unicode form NFC has a second record, which sorts behind the records of its NFC form.
-    `shard`: number of the input. `begins`: the byte at which each sample begins. `number`: combination number of all.
+    One for each of *keys*; a key that is not in Unicode form NFC has a second one, which sorts behind those of its NFC
+    form. `shard`: number of the input. `begins`: the byte at which each sample begins. `number`: `combination_number`
+    of their fields.
     """
     tails = map(RECORD_TAIL.pack, repeat(shard), begins, repeat(number))
     records = [text_bytes(key) + tail for key, tail in zip(keys, tails, strict=False)]
@@ -73,8 +74,9 @@ def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number
 def group_repeated_keys(records: Iterable[bytes], combinations: dict[bytes, str]) -> Iterator[list[Keyed]]:
     """Yield lists of samples, (input, byte, key, fields), that share a key; in each, they are in input order.
 
-    `records`: key records, sorted. Keys that are equal but for their Unicode form come as a list, too, after the first
-    sample of the first form. `combinations`: fields by combination number, complete once the first record comes.
+    `records`: key records, sorted. Samples whose keys differ only in Unicode form give a list, too: first a sample with
+    the key in form NFC (or else in the first other form), then those with one other form. `combinations`: fields by
+    `combination_number`, complete once the first record comes.
     Holds: 100,000 samples with one key; further lists of that key begin with its first sample again.
     """
     size = RECORD_TAIL.size
@@ -136,7 +138,7 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) 
     listed_places: set[tuple[int, int]] = set()
     for group in groups:  # with the first one, all have been read
         if group[0][2] != group[-1][2]:
-            note_other_forms(group, summary, where)
+            note_unicode_forms(group, summary, where)
             continue
         listed_places = listed_places or {
             (place.shard, place.byte) for tally in summary.combinations.values() for place in tally.first
@@ -145,7 +147,9 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) 
         parts = [group[0]]
         for (code, is_own_sample), sample in zip(verdicts, group[1:], strict=True):
             shard, byte, key, _ = sample
-            detail = f"also {describe_place(where(*group[0][:2]), where(shard, byte))}" if summary.lists(code) else ""
+            detail = (
+                f"also {describe_place(where(*group[0][:2]), where(shard, byte))}" if summary.keeps_place(code) else ""
+            )
             summary.note(code, Place(shard, byte, text(key), detail))
             if not is_own_sample:
                 parts.append(sample)
@@ -164,7 +168,7 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) 
         yield group, verdicts
 
 
-def note_other_forms(group: Sequence[Keyed], summary: Summary, where: Where) -> None:
+def note_unicode_forms(group: Sequence[Keyed], summary: Summary, where: Where) -> None:
     """Add a finding to *summary* for each but the first of *group*: its key is the first one's in another Unicode form.
 
     `where(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*.
@@ -255,9 +259,10 @@ def alternative_fields(counts: Mapping[frozenset[str], int]) -> list[list[str]]:
 
 
 def missing_words(fields: Sequence[str], words: Words) -> list[str]:
-    """Return the *words*, tuples of alternatives without any of *fields*, each joined by ";".
+    """Return the required *words* that a sample with *fields* does not meet, each as text.
 
-    *fields* are in small letters. seg.png is not png.
+    A word is a tuple of alternative fields, of which the sample must have one; the text joins them with ";". *fields*:
+    names in small letters, compared whole: seg.png is not png.
     """
     return [";".join(word) for word in words if not any(name.lower() in fields for name in word)]
 
@@ -267,11 +272,12 @@ def is_among(field: str, words: Words) -> bool:
     return any(field == name.lower() for word in words for name in word)
 
 
-def numbered_fields(fields: Iterable[str], words: Words) -> str:
-    """Return two of *fields* that differ in a number, as one text, if several samples seem to be read as one; else "".
+def find_numbered_fields(fields: Iterable[str], words: Words) -> str:
+    """Return two of *fields* that differ only in numbers, "01.txt 02.txt", if samples seem to be read as one; else "".
 
     Names of files are cut at the first dot: 22.01.txt and 22.02.txt are one sample, with the fields 01.txt and 02.txt.
-    Then no field is without a dot, unlike in a sample of 0.jpg, 1.jpg and json. Fields among *words* are intended.
+    "" if a field has no dot, as in a sample of 0.jpg, 1.jpg and json, and if both fields are among the expected
+    *words*.
     """
     first: dict[str, str] = {}
     pair = ""
@@ -301,7 +307,7 @@ def compare_fields(summary: Summary, expect: Words) -> Words:
         unexpected = [field for field in fields if not is_among(field, usual)]
         findings = [("missing-field", field) for field in missing_words(fields, words)]
         findings += [("dotted-name" if "." in field else "unexpected-field", field) for field in unexpected]
-        if pair := numbered_fields(fields, expect):
+        if pair := find_numbered_fields(fields, expect):
             findings.append(("several-samples", pair))
         for code, field in findings:
             places = tally.first[:count]
@@ -313,7 +319,7 @@ def compare_fields(summary: Summary, expect: Words) -> Words:
     return words
 
 
-def note_payloads(summary: Summary) -> None:
+def note_size_outliers(summary: Summary) -> None:
     """Add a finding to *summary* for each payload that is far larger or smaller than most of its field, and not empty.
 
     Far larger: over 64 KiB, and over 100 times the 95th percentile of the sizes. Far smaller: below 1/100 of the 5th
@@ -341,7 +347,7 @@ def note_payloads(summary: Summary) -> None:
                 summary.note("size-outlier", place._replace(what=f"{field}: {in_units(size)}"), count)
 
 
-def note_shards(summary: Summary, shards: Sequence[tuple[int, int]]) -> None:
+def note_shard_sizes(summary: Summary, shards: Sequence[tuple[int, int]]) -> None:
     """Add a finding to *summary* for each shard that is over 10 times larger or smaller than the median.
 
     `shards`: (number, bytes) of each; fewer than 4 are not compared. The last may be small: it has the remaining

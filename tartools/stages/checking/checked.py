@@ -29,7 +29,7 @@ from tartools.stages.checking.samples import (
     rows_of_samples,
 )
 from tartools.stages.checking.walk import MemberGroup, Walk
-from tartools.stages.externalsort import Spool, records_of, sorted_blocks, unpack_block
+from tartools.stages.externalsort import Spool, presort_blocks, unpack_block, unpack_blocks
 from tartools.stages.summary import Summary
 from tartools.storage.checks import probe
 from tartools.storage.local import identity
@@ -50,10 +50,12 @@ HELD_RECORD_BYTES = 16 << 20  # bytes of records of a shard that are held in mem
 class InputsToCheck:
     """The inputs of a check, by number: index in *urls*, which are shards and tables.
 
-    `reading`: how they are read. `tables`: inputs whose places are row numbers, not bytes. `missing`: the finding for
-    each input that can't be opened. `copies`: of inputs that can be read only once. `walked`: inputs that are not
-    sound, which are read header by header. `incomplete`: the finding for the first part of each archive that was split
-    and lacks a part.
+    `reading`: how they are read.
+    `tables`: readers of the inputs that are tables, whose places are row numbers, not bytes.
+    `missing`: the finding for each input that can't be opened.
+    `copies`: copies of inputs that can be read only once.
+    `unsound`: shards that are more or less than samples and one end; `Walk` reads these, header by header.
+    `incomplete`: the finding for the first part of each archive that was split and lacks a part.
     """
 
     urls: Sequence[str]
@@ -61,7 +63,7 @@ class InputsToCheck:
     tables: dict[int, TableRows] = field(default_factory=dict)
     missing: dict[int, Trouble] = field(default_factory=dict)
     copies: dict[int, Copy] = field(default_factory=dict)
-    walked: set[int] = field(default_factory=set)  # those that are not sound
+    unsound: set[int] = field(default_factory=set)  # those that are not sound
     incomplete: dict[int, Trouble] = field(default_factory=dict)
 
     @property
@@ -71,13 +73,13 @@ class InputsToCheck:
         return len(self.urls) - len(self.tables) + len(listed.union(*(table.shards for table in self.tables.values())))
 
     @cached_property
-    def _named(self) -> frozenset[str]:
+    def _named_inputs(self) -> frozenset[str]:
         return frozenset(map(identity, self.urls))
 
     def add_table(self, number: int) -> None:
         """Record that input *number* is a table, so that its places are row numbers."""
-        self.walked.discard(number)
-        self.tables[number] = TableRows(self.urls[number], number, self._named, self.reading.tmpdir)
+        self.unsound.discard(number)
+        self.tables[number] = TableRows(self.urls[number], number, self._named_inputs, self.reading.tmpdir)
 
     def shard_place(self, number: int, byte: int) -> tuple[str, int]:
         """Translate a place in input *number* to (shard URL, byte).
@@ -109,7 +111,7 @@ class InputsToCheck:
             yield self.missing[number]
         elif number in self.tables:
             yield from self.tables[number].read()
-        elif number in self.walked:
+        elif number in self.unsound:
             advice = split_part_advice(self.urls[number])
             if advice:  # its damage is where it was cut
                 yield Trouble("split-part", -1, "", advice)
@@ -137,9 +139,10 @@ class InputsToCheck:
                 quiet.check()
 
     def compare_checksums(self, number: int) -> Iterator[Trouble]:
-        """Yield findings about the checksum of shard *number*, or of its parts; it has been read to its end.
+        """Yield findings about the checksum of shard *number*, or of its parts, once it has been read to its end.
 
-        An unsound shard is read once more. Raises: StorageError.
+        None without a list of checksums, and for tables. An unsound shard is read once more for it. Raises:
+        StorageError.
         """
         sums = self.reading.sums
         if sums is None or number in self.tables or number in self.missing:
@@ -149,7 +152,7 @@ class InputsToCheck:
             if sums.checksum_of(url) is None:
                 yield Trouble("no-checksum", -1, "", f"{name}not in {shown(sums.url)}")
                 continue
-            if number in self.walked:
+            if number in self.unsound:
                 copy = self.copies.get(number)
                 with closing(copy.open() if copy else storage.open_read(url)) as stream:
                     sums.compare_all(url, stream)
@@ -193,7 +196,7 @@ def inputs_to_check(urls: Sequence[str], reading: Reading, faults: Iterable[Stor
         except StorageError as error:
             if not storage.is_missing(error):
                 raise
-            inputs.missing[number] = missing_shard(error.message if error.url == url else str(error))
+            inputs.missing[number] = missing_shard_trouble(error.message if error.url == url else str(error))
     storage.check_inputs([url for number, url in enumerate(urls) if number not in inputs.missing])
     for fault in faults:
         first = next(number for number, url in enumerate(urls) if url.startswith(fault.url))
@@ -209,7 +212,7 @@ def separate_item(item: Trouble | MemberGroup) -> Trouble | MemberGroup | None:
     return item if isinstance(item, Trouble) or item.doubtful or item.lost else None
 
 
-def missing_shard(why: str) -> Trouble:
+def missing_shard_trouble(why: str) -> Trouble:
     """Return the finding that a shard is missing; *why*: its description."""
     return Trouble("missing-shard", -1, "", why)
 
@@ -256,8 +259,8 @@ class Checking:
         parent    holds these; after the last part, adds them if all parts are sound, else notes the shard for `walk`
         parent    walks the shards noted so, then reads the tables
 
-    After `repeats`, *summary* has all findings. Holds: the findings in the shards that are being read, and 16 MiB of
-    the records of their keys; more are in an unnamed file.
+    After `find_repeats`, *summary* has all findings. Holds: the findings in the shards that are being read, and 16 MiB
+    of the records of their keys; more are in an unnamed file.
     """
 
     def __init__(self, shards: InputsToCheck, account: Account, decode: bool, max_workers: int) -> None:
@@ -269,7 +272,7 @@ class Checking:
         self._sizes: dict[int, int] = {}
         self._numbers = {url: number for number, url in enumerate(shards.urls)}
 
-    def repeats(self, sort: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Iterator[Repeated]:
+    def find_repeats(self, sort: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Iterator[Repeated]:
         """Read all samples; yield groups of samples that share a key, each with the verdicts on its samples.
 
         Verdicts: (code of the finding, 0 for a part of the first sample or 1 for another sample) for each but the
@@ -294,12 +297,12 @@ class Checking:
         urls, tables, missing = self.shards.urls, self.shards.tables, self.shards.missing
         shards = [number for number in range(len(urls)) if number not in tables and number not in missing]
         yield from self._read_shards(shards)
-        for number in sorted(self.shards.walked):
+        for number in sorted(self.shards.unsound):
             if (
                 storage.is_far(urls[number]) and probe(urls[number]).first == PARQUET_MAGIC
             ):  # a table that has another name
                 self.shards.add_table(number)
-        for number in [*sorted(self.shards.walked), *tables, *sorted(missing)]:
+        for number in [*sorted(self.shards.unsound), *tables, *sorted(missing)]:
             if len(missing) == len(urls):
                 raise StorageError(missing[number].what, url=urls[number])
             yield from self._read_again(number)
@@ -314,15 +317,17 @@ class Checking:
     def _read_shards(self, numbers: Sequence[int]) -> Iterator[bytes]:
         """Read the shards among the inputs *numbers*; yield the key records of sound ones, and add their findings.
 
-        Shards that are not sound are noted in `walked` of the inputs, those that are not there in `missing`.
+        Shards that are not sound are noted in `unsound` of the inputs, those that are not there in `missing`.
         """
         policy = self.shards.reading.policy._replace(samples_only=True)
         reading = self.shards.reading._replace(policy=policy)
         urls = [self.shards.urls[number] for number in numbers]
         if repeatable := [url for url in urls if storage.is_repeatable(url)]:
-            yield from records_of(
-                self._held_blocks(
-                    gather(repeatable, self.account, reading, self._work, max_workers=self.max_workers, remote=True)
+            yield from unpack_blocks(
+                self._join_parts(
+                    gather(
+                        repeatable, self.account, reading, self._check_task, max_workers=self.max_workers, remote=True
+                    )
                 )
             )
         for number, url in zip(numbers, urls, strict=True):
@@ -341,7 +346,7 @@ class Checking:
     def _spool(self) -> Spool:
         return Spool(HELD_RECORD_BYTES, self.shards.reading.tmpdir)
 
-    def _work(self, task: ShardTask[list[CheckedShard]]) -> Iterator[bytes]:
+    def _check_task(self, task: ShardTask[list[CheckedShard]]) -> Iterator[bytes]:
         """Check the shards of *task*; yield blocks of key records of sound ones. Result: a `CheckedShard` for each."""
         task.result = []
         for part, batches in task.shards:
@@ -360,12 +365,12 @@ class Checking:
         """
         shard = CheckedShard(number, empty_summary())
         try:
-            for block in sorted_blocks(self._check_batches(batches, shard)):
+            for block in presort_blocks(self._check_batches(batches, shard)):
                 blocks.add(block)
             for trouble in self.shards.compare_checksums(number) if shard.is_sound else ():
                 shard.summary.note(trouble.code, Place(number, trouble.byte, "", trouble.what))
         except NotFoundError as error:
-            shard.is_sound, shard.missing = False, missing_shard(error.message)
+            shard.is_sound, shard.missing = False, missing_shard_trouble(error.message)
             self.account.shards_done += 1
         except TarFormatError:
             if is_cut:
@@ -383,8 +388,8 @@ class Checking:
             else:
                 yield check_samples(rows, shard.summary, self.decode)
 
-    def _held_blocks(self, tasks: Tasks[list[CheckedShard]]) -> Generator[bytes, None, None]:
-        """Yield the blocks of key records of the sound shards in *tasks*; add the findings about these shards.
+    def _join_parts(self, tasks: Tasks[list[CheckedShard]]) -> Generator[bytes, None, None]:
+        """Yield the key records of the sound shards in *tasks*, in blocks; add the findings about them to `summary`.
 
         Records of a large shard are held until its last part. Only a task that is one part of a large shard ends inside
         a shard. The tasks that follow read its other parts.
@@ -408,11 +413,11 @@ class Checking:
                     summary, is_sound, held = empty_summary(), True, self._spool()
 
     def _end_shard(self, shard: CheckedShard) -> None:
-        """Add the findings in *shard*, which is complete, if it is sound; else note it as missing, or for `walk`."""
+        """Add the findings in *shard*, which is complete, if it is sound; else note it as missing or unsound."""
         if shard.missing is not None:
             self.shards.missing[shard.number] = shard.missing
         elif not shard.is_sound:
-            self.shards.walked.add(shard.number)
+            self.shards.unsound.add(shard.number)
         else:
             self._add(shard.number, shard.summary)
 
@@ -431,7 +436,7 @@ class Checking:
                 yield from check_samples(item, summary, self.decode)
             elif item.code:
                 summary.note(item.code, Place(number, item.byte, item.key, item.what))
-        if number in self.shards.walked:
+        if number in self.shards.unsound:
             for trouble in self.shards.compare_checksums(number):
                 summary.note(trouble.code, Place(number, trouble.byte, "", trouble.what))
             self._add(number, summary)

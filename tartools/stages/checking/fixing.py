@@ -49,9 +49,9 @@ def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:
 
 
 class PendingSamples:
-    """A cursor over *actions*, sorted ACTION records of samples that share a key; `at` is called with ascending places.
+    """Reads *actions*, sorted ACTION records of samples that share a key, beside the samples that they are about.
 
-    A place is (input number, byte).
+    Call `action_at` with ascending places. A place is (input number, byte).
     """
 
     def __init__(self, actions: Iterable[bytes]) -> None:
@@ -63,7 +63,7 @@ class PendingSamples:
         """The place, (input number, byte), of the next sample with an action; None at the end."""
         return None if self._next is None else self._next[:2]
 
-    def at(self, place: tuple[int, int]) -> tuple[int, tuple[int, int]] | None:
+    def action_at(self, place: tuple[int, int]) -> tuple[int, tuple[int, int]] | None:
         """Return (action, place of the first sample with its key) for the sample at *place*; None without an action.
 
         The action is WAITS (for its parts), JOINS_NEXT (a part; others follow), JOINS_LAST (the last part) or
@@ -77,7 +77,7 @@ class PendingSamples:
 
 
 def first_members(sample: Sample) -> Sample:
-    """Return *sample* with only the first member of each field; names that differ in case are different fields."""
+    """Return *sample* with only the first member of each field; names in different case are different fields."""
     by_field: dict[str, Member] = {}
     for member in sample.members:
         by_field.setdefault(field_name(member), member)
@@ -104,9 +104,9 @@ def destinations(output: str, force: bool, shards: InputsToCheck, sums: OutputSu
 
 @dataclass
 class Fix:
-    """Writes the samples of *shards* that can be saved to *places*, in order; reports all other samples to *account*.
+    """Writes the samples of *shards* that can be saved to *sinks*, in order; reports all other samples to *account*.
 
-    `places`: one sink for all inputs, or one for each. `pending`: samples that share a key. `words`: fields that each
+    `sinks`: one sink for all inputs, or one for each. `pending`: samples that share a key. `words`: fields that each
     sample has to have. `unique`: keep the first sample of a key, and the first member of a field that a sample has
     twice.
     `ignored`: codes of findings that don't matter. `decode`: decode payloads. `files`: hold the parts of samples whose
@@ -114,7 +114,7 @@ class Fix:
     """
 
     shards: InputsToCheck
-    places: Sequence[Destination]
+    sinks: Sequence[Destination]
     pending: PendingSamples
     words: Words
     unique: bool
@@ -131,12 +131,12 @@ class Fix:
         """
         count = len(self.shards.urls)
         listed = [url for table in self.shards.tables.values() for url in table.urls]
-        for place in self.places:
+        for place in self.sinks:
             storage.check_output(place.url, True, listed, single=False)
-        if len(self.places) == 1:
-            self._write_to(self.places[0], range(count))
+        if len(self.sinks) == 1:
+            self._write_to(self.sinks[0], range(count))
         else:
-            for number, place in enumerate(self.places):
+            for number, place in enumerate(self.sinks):
                 if number in self.shards.missing:
                     self._omit(number, self.shards.missing[number])
                 else:
@@ -169,7 +169,7 @@ class Fix:
                 if sound:
                     self._write_sample(sample, writer)
                 else:
-                    self._take(sample, (number, byte), rows_or_trouble, writer)
+                    self._save_or_report(sample, (number, byte), rows_or_trouble, writer)
 
     def _omit(self, number: int, trouble: Trouble) -> None:
         """Report *trouble*, a finding about input *number*; count table rows that it makes unreadable as dropped."""
@@ -186,7 +186,7 @@ class Fix:
             self.account.omit(f"{where}: {description}")
 
     def _is_sound(self, rows: Rows) -> bool:
-        """True if all samples *rows* can be written as they are; if False, each has to be checked alone."""
+        """True if all samples of *rows* can be written as they are; if False, each has to be checked alone."""
         if rows.doubtful or rows.lost:
             return False
         if self.pending.place is not None and self.pending.place <= (rows.shard, rows.begins[-1]):
@@ -195,19 +195,19 @@ class Fix:
         for _ in check_samples(rows, summary, self.decode):
             pass
         return all(is_harmless(code) or code in self.ignored for code in summary.findings) and not any(
-            combination and self._lacks(names_of_fields(combination)) for combination in summary.combinations
+            combination and self._missing_fields(names_of_fields(combination)) for combination in summary.combinations
         )
 
-    def _lacks(self, fields: Sequence[str]) -> list[str]:
+    def _missing_fields(self, fields: Sequence[str]) -> list[str]:
         return [] if "missing-field" in self.ignored else missing_words(fields, self.words)
 
-    def _take(self, sample: Sample, place: tuple[int, int], rows: Rows, writer: SampleWriter) -> None:
+    def _save_or_report(self, sample: Sample, place: tuple[int, int], rows: Rows, writer: SampleWriter) -> None:
         """Write *sample* of *rows*, at *place* (input number, byte), to *writer* if it can be saved; else report it.
 
         A part of a sample is held until the last part comes, then they are joined.
         """
         account, why = self.account, ""
-        action, first = self.pending.at(place) or (None, place)
+        action, first = self.pending.action_at(place) or (None, place)
         if action == REPEATS_KEY:
             if self.unique:
                 account.left_out += 1
@@ -226,30 +226,32 @@ class Fix:
             )
         if self.unique:
             sample = first_members(sample)
-        if why := why or self._why_not(sample, rows):
+        if why := why or self._reason_to_drop(sample, rows):
             account.dropped += 1
-            account.omit(f"{self._at(place)}: sample {sample.key!r} is not written: {printable(why)}")
+            account.omit(f"{self._describe_place(place)}: sample {sample.key!r} is not written: {printable(why)}")
             return
         if rows.doubtful:
             fields = printable(" ".join(sample.fields))
-            account.warn(f"{self._at(place)}: sample {sample.key!r} lies next to damage; written with {fields}")
+            account.warn(
+                f"{self._describe_place(place)}: sample {sample.key!r} lies next to damage; written with {fields}"
+            )
         self._write_sample(sample, writer)
 
     def _write_sample(self, sample: Sample, writer: SampleWriter) -> None:
         writer.write(sample)
         self.account.samples_out += 1
 
-    def _why_not(self, sample: Sample, rows: Rows) -> str:
+    def _reason_to_drop(self, sample: Sample, rows: Rows) -> str:
         """Return the reason why *sample* of *rows* can't be saved; "" if it can."""
         if rows.doubtful and not self.words:
             return "it lies next to damage, and no fields are known that it should have (--expect)"
         if rows.lost:
             return f"{rows.lost[0]!r} is cut"
-        if sample.grouped and (lacks := self._lacks([name.lower() for name in sample.fields])):
+        if sample.grouped and (lacks := self._missing_fields([name.lower() for name in sample.fields])):
             return f"it lacks {' '.join(lacks)}"
         findings = [finding for finding in reasons_to_drop(sample, self.decode) if finding[0] not in self.ignored]
         return "; ".join(f"{code}{f' ({detail})' if detail else ''}" for code, detail in findings)
 
-    def _at(self, place: tuple[int, int]) -> str:
+    def _describe_place(self, place: tuple[int, int]) -> str:
         shard, byte = self.shards.shard_place(*place)
         return f"{shown(shard)}: at byte {byte}"

@@ -25,7 +25,7 @@ from tartools.samples.sample import Sample, text
 from tartools.samples.unicodeforms import nfc
 from tartools.stages.checking.across import DOUBTFUL_PREFIX, combination_number, key_records
 from tartools.stages.checking.codes import Place, is_harmless
-from tartools.stages.summary import MAX_EXTREMES, Distribution, FieldSummary, Summary, largest
+from tartools.stages.summary import MAX_EXTREMES, Distribution, FieldSummary, Summary, extreme_sort_key
 from tartools.tar import Member
 
 MAX_FINDING_PLACES = 1000  # places of a finding that are remembered
@@ -148,7 +148,7 @@ def check_payloads(column: FieldColumn, place: PlaceOf, summary: Summary, decode
     are decoded.
     """
     field, sizes = column.name, column.sizes
-    summary.add_field(field, sizes_of(field, sizes, place, summary))
+    summary.add_field(field, summarize_sizes(field, sizes, place, summary))
     if not min(sizes):
         for number, size in enumerate(sizes):
             if not size:
@@ -188,7 +188,7 @@ def type_findings(suffix: str, heads: Sequence[bytes], sizes: Sequence[int]) -> 
     *number*: index of the payload in *heads*. `sizes`: bytes of the payloads. If readers take the field for a number, a
     payload that is not empty and no whole number gives a finding, too.
     """
-    for number in suspicious(suffix, heads):
+    for number in find_suspicious(suffix, heads):
         if reason := type_mismatch(suffix, heads[number]):
             yield number, "suffix-lies", reason
     if suffix not in NUMBER_SUFFIXES:
@@ -204,8 +204,11 @@ def type_findings(suffix: str, heads: Sequence[bytes], sizes: Sequence[int]) -> 
                 yield number, "not-a-number", reasons[head_and_size]
 
 
-def suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
-    """Return the indexes of the *heads* that `type_mismatch` has to look at for *suffix*: usually none."""
+def find_suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
+    """Return the indexes of *heads* that may not fit *suffix*, for `type_mismatch` to check: usually none, else all.
+
+    *heads*: first bytes of payloads.
+    """
     if suffix in TEXTS:
         if MAGIC_STARTS.isdisjoint({head[:2] for head in heads}):
             return ()
@@ -214,7 +217,7 @@ def suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
     return range(len(heads))
 
 
-def sizes_of(field: str, sizes: Sequence[int], place: PlaceOf, summary: Summary) -> FieldSummary:
+def summarize_sizes(field: str, sizes: Sequence[int], place: PlaceOf, summary: Summary) -> FieldSummary:
     """Return a summary of the payload *sizes* of *field*, with the places of the smallest and largest of them.
 
     Only those that are more extreme than the 20 in *summary* are listed. `place(number, detail)`: their places.
@@ -230,7 +233,7 @@ def sizes_of(field: str, sizes: Sequence[int], place: PlaceOf, summary: Summary)
     below_low = sorted(((n, i) for i, n in enumerate(sizes) if n < low) if (distribution.minimum or 0) < low else ())
     large = [(-n, place(i, field)) for n, i in above_high[:MAX_EXTREMES]]
     small = [(n, place(i, field)) for n, i in below_low[:MAX_EXTREMES]]
-    return FieldSummary(sizes=distribution, small=small, large=sorted(large, key=largest))
+    return FieldSummary(sizes=distribution, small=small, large=sorted(large, key=extreme_sort_key))
 
 
 def reasons_to_drop(sample: Sample, decode: bool) -> list[tuple[str, str]]:

@@ -34,10 +34,10 @@ PAX_RECORD = re.compile(rb"\d+ [\w.]+=")  # the begin of the payload of a pax he
 
 
 class MemberGroup:
-    """Adjacent members of one key in a shard that is read header by header.
+    """Adjacent members of one *key* in a shard that is read header by header.
 
-    `byte`: where the first begins. `doubtful`: True if damage is beside them or among them. `members`: the whole ones.
-    `lost`: names of members that are cut.
+    `byte`: offset of the first header. `doubtful`: True if damage is beside or among them. `members`: those that are
+    whole. `lost`: names of members whose payload is truncated.
     """
 
     def __init__(self, key: bytes, byte: int, doubtful: bool) -> None:
@@ -52,10 +52,13 @@ class Walk:
     """Reads the tar archive *file* header by header; iterating once yields its member groups, and findings, in order.
 
     `lax`: the archive needs no end. `complete`: False if decompression failed in the middle, so that a missing end is
-    no finding. Holds: the members of one group. Raises: StorageError if the file can't be read.
+        no finding.
+    `position`: the offset of the next header.
+    `after_end`: True behind an end of archive.
+    `group`: the group to which the next member may belong; None if there is none.
+    `last_key`: key of the group that ended last.
 
-    `position`: the byte that is read next. `ended`: True behind an end of archive. `group`: the open one. `last`: key
-    of the last group.
+    Holds: the members of one group. Raises: StorageError if the file can't be read.
     """
 
     def __init__(self, file: io.FileIO, lax: bool = False, complete: bool = True) -> None:
@@ -65,10 +68,10 @@ class Walk:
         self.size = os.fstat(file.fileno()).st_size
         self.position = 0
         self.governing: Records = {}
-        self.ended = False
+        self.after_end = False
         self.group: MemberGroup | None = None
         self.after_damage = False  # damage was just passed
-        self.last = b""  # the key of the last group
+        self.last_key = b""  # the key of the last group
 
     def read(self, count: int, position: int) -> bytes:
         """Return *count* bytes of the file from byte *position* on, fewer at its end."""
@@ -78,54 +81,54 @@ class Walk:
         """Yield groups of members, and a `Trouble` for each damage, in order. May be called once."""
         while self.position < self.size:
             block = self.read(BLOCK, self.position)
-            if not block.strip(b"\0") and (len(block) == BLOCK or self.ended):
+            if not block.strip(b"\0") and (len(block) == BLOCK or self.after_end):
                 yield from self.close_group()
-                self.ended, self.governing = True, {}
-                self.position = self.after_zeros()
+                self.after_end, self.governing = True, {}
+                self.position = self.end_of_zeros()
                 continue
             if not block.strip(b"\0"):
                 break  # an end that is cut
             try:
                 header = header_at(self.read, self.position, self.size, HEADER_READ_BYTES, self.governing)
             except TarFormatError as error:
-                yield from self.damaged(error)
+                yield from self.skip_damage(error)
                 continue
             if isinstance(header, GlobalHeader):
                 self.governing = header.governing
                 self.position += header.end
             elif isinstance(header, NeedMore):
                 if self.position == 0 and self.size < BLOCK and self.complete and not is_cut_header(block):
-                    yield self.trouble("not-tar", not_tar_message(block))
+                    yield self.make_trouble("not-tar", not_tar_message(block))
                     return
-                yield from self.cut(header.what)
+                yield from self.end_truncated(header.what)
                 return
             else:
-                yield from self.member(header)
-        yield from self.end()
+                yield from self.add_member(header)
+        yield from self.end_file()
 
-    def end(self) -> Iterator[Trouble | MemberGroup]:
+    def end_file(self) -> Iterator[Trouble | MemberGroup]:
         """Yield the findings about the end of the file, then the open group: doubtful if the end is missing."""
-        if not self.ended and self.position <= self.size:
+        if not self.after_end and self.position <= self.size:
             if self.size == 0 and self.complete:
-                yield self.trouble("empty-shard", "")
+                yield self.make_trouble("empty-shard", "")
             elif self.complete and not self.lax and not self.after_damage:
-                yield self.trouble("no-end", "")
+                yield self.make_trouble("no-end", "")
             if self.group is not None and not self.lax:
                 self.group.doubtful = True
         yield from self.close_group()
 
-    def member(self, header: FullHeader) -> Iterator[Trouble | MemberGroup]:
-        """Add the member of *header* to its group, or yield findings about it; yield the group before, if it ends."""
+    def add_member(self, header: FullHeader) -> Iterator[Trouble | MemberGroup]:
+        """Add the member of *header* to its group; yield the group that it ends, and findings about the member."""
         start = self.position
-        if self.ended:
-            yield self.trouble("archive-after-end", "")
-        self.ended, self.governing = False, header.governing
+        if self.after_end:
+            yield self.make_trouble("archive-after-end", "")
+        self.after_end, self.governing = False, header.governing
         special = header.special
         if special is not None:
             if not special.silent:
-                yield self.trouble(SPECIAL_CODES[special.kind], f"{special.name}: {special.kind}")
+                yield self.make_trouble(SPECIAL_CODES[special.kind], f"{special.name}: {special.kind}")
             if start + header.end > self.size:
-                yield from self.cut(special.name)
+                yield from self.end_truncated(special.name)
             self.position = min(start + header.end, self.size)
             return
         key, field = split_path(header.path)
@@ -137,38 +140,38 @@ class Walk:
         head = header.head
         block = (head or self.read(BLOCK, data - BLOCK))[-BLOCK:]
         if has_foreign_prefix(block) and header.path == regular_name(block):
-            yield self.trouble("foreign-prefix", header.name)
+            yield self.make_trouble("foreign-prefix", header.name)
             member = Member(header.path, self.file, start, data, header.size, head)
             head = encode_header(header.path, header.size, member)
         if data + header.size > self.size:
             self.group.lost.append(header.name)
-            yield from self.cut(f"the payload of {header.name!r}")
+            yield from self.end_truncated(f"the payload of {header.name!r}")
             self.position = self.size
             return
         if data + padded_size(header.size) > self.size:
             head = head or self.read(header.data, start)  # so that its padding is written anew
             self.group.members.append(Member(header.path, self.file, start, data, header.size, head))
-            yield from self.cut(f"the padding of {header.name!r}")
+            yield from self.end_truncated(f"the padding of {header.name!r}")
             self.position = self.size
             return
         self.group.members.append(Member(header.path, self.file, start, data, header.size, head))
         self.position = start + header.end
 
-    def cut(self, part: str) -> Iterator[Trouble | MemberGroup]:
+    def end_truncated(self, part: str) -> Iterator[Trouble | MemberGroup]:
         """Yield the finding that the file ends inside *part*, in words, then the open group; end the walk.
 
         Behind an end of archive, the finding is that bytes were passed over; there is none if not `complete`.
         """
-        if self.ended:
-            yield self.trouble("garbage-after-end", several(self.size - self.position, "byte") + " passed over")
+        if self.after_end:
+            yield self.make_trouble("garbage-after-end", several(self.size - self.position, "byte") + " passed over")
         elif self.complete:
-            yield self.trouble("cut-shard", f"inside {part}")
+            yield self.make_trouble("cut-shard", f"inside {part}")
         if self.group is not None:
             self.group.doubtful = True
         yield from self.close_group()
-        self.after_damage, self.ended, self.position = True, True, self.size
+        self.after_damage, self.after_end, self.position = True, True, self.size
 
-    def damaged(self, error: TarFormatError) -> Iterator[Trouble | MemberGroup]:
+    def skip_damage(self, error: TarFormatError) -> Iterator[Trouble | MemberGroup]:
         """Yield the finding for *error*, of the header at `position`, and move to the next header, or to the end.
 
         The open group becomes doubtful.
@@ -176,24 +179,24 @@ class Walk:
         next_offset = self.next_header()
         block = self.read(BLOCK, self.position)
         if isinstance(error, BadChecksumError):
-            code = "garbage-after-end" if self.ended else "bad-header"
+            code = "garbage-after-end" if self.after_end else "bad-header"
             if self.position == 0 and next_offset is None:
                 code = "not-tar"
         else:
             code = "bad-size" if error.message.startswith("the size in the header") else "bad-extended"
         skipped_bytes = (self.size if next_offset is None else next_offset) - self.position
         detail = not_tar_message(block) if code == "not-tar" else several(skipped_bytes, "byte") + " passed over"
-        yield self.trouble(code, detail)
+        yield self.make_trouble(code, detail)
         if self.group is not None:
             self.group.doubtful = True
-        if self.ended:
+        if self.after_end:
             yield from self.close_group()
-        self.after_damage = not self.ended
+        self.after_damage = not self.after_end
         if next_offset is None:
             yield from self.close_group()
-            self.ended = True
-        elif self.ended:
-            self.ended = False
+            self.after_end = True
+        elif self.after_end:
+            self.after_end = False
         self.position = self.size if next_offset is None else next_offset
 
     def next_header(self) -> int | None:
@@ -202,17 +205,17 @@ class Walk:
         If the damage is in an extended header, the member that it belongs to is passed over: its name is not known.
         """
         block = self.read(BLOCK + 64, self.position)
-        offset = self.search(self.position + 1)
+        offset = self.search_header(self.position + 1)
         unnamed = (
             block[TYPE_SLICE] in EXTENDED_TYPES or PAX_RECORD.match(block[BLOCK:]) or block.startswith(b"././@LongLink")
         )
         if offset is not None and unnamed and block[TYPE_SLICE]:
             kind = self.read(BLOCK, offset)[TYPE_SLICE]
             if kind not in EXTENDED_TYPES:
-                offset = self.search(offset + 1)
+                offset = self.search_header(offset + 1)
         return offset
 
-    def search(self, start: int) -> int | None:
+    def search_header(self, start: int) -> int | None:
         """Return the offset of the first ustar header from byte *start* on with a right checksum; None if none is."""
         size = HEADER_READ_BYTES  # usually the next header is near
         while start < self.size:
@@ -233,8 +236,8 @@ class Walk:
             start += len(data) - 2 * BLOCK
         return None
 
-    def after_zeros(self) -> int:
-        """Return the offset at which the zero blocks that begin at `position` end; at most the end of the file."""
+    def end_of_zeros(self) -> int:
+        """Return the offset behind the zero blocks that begin at `position`; at most the end of the file."""
         position = self.position
         while position < self.size:
             data = self.read(MAX_SEARCH_BYTES, position)
@@ -247,11 +250,11 @@ class Walk:
     def close_group(self) -> Iterator[MemberGroup]:
         """Yield the open group, if there is one; no group is open then."""
         if self.group is not None:
-            self.last = self.group.key
+            self.last_key = self.group.key
             yield self.group
             self.group = None
 
-    def trouble(self, code: str, detail: str) -> Trouble:
+    def make_trouble(self, code: str, detail: str) -> Trouble:
         """Return a finding with *code* and description *detail* at `position`, with the key of the last group."""
-        key = self.group.key if self.group is not None else self.last
+        key = self.group.key if self.group is not None else self.last_key
         return Trouble(code, self.position, text(key), detail)

@@ -25,7 +25,7 @@ from tartools.shards.reading import counted
 from tartools.shards.workers import ShardTask, outputs
 from tartools.stages.combinations import digest_columns
 from tartools.stages.duplicates import AGAINST_SIDE, INPUT_SIDE
-from tartools.stages.externalsort import Spool, pack_blocks, records_of
+from tartools.stages.externalsort import Spool, pack_blocks, unpack_blocks
 from tartools.tar import Member
 
 VALUE_DIGEST_BYTES, POSITION_BYTES = 16, 8  # bytes
@@ -82,7 +82,7 @@ class Comparison(NamedTuple):
         digests = (
             [combine_digests(payload_digests(m, VALUE_DIGEST_BYTES)) if m else b"" for m in members]
             if self.by
-            else whole_digests(batch)
+            else digest_samples(batch)
         )
         sizes = (sample.size.to_bytes(POSITION_BYTES, "big") for sample in batch)
         return [digest and digest + size for digest, size in zip(digests, sizes, strict=True)]
@@ -181,24 +181,24 @@ class Comparison(NamedTuple):
 class DedupSide:
     """One side of the comparison: the samples of *run*, which are compared once and read again.
 
-    `number`: INPUT_SIDE, whose samples may be left out, or AGAINST_SIDE, which is only compared with.
+    `number`: INPUT_SIDE, whose samples may be left out, or AGAINST_SIDE, whose samples are only compared with those.
     `names`: a `Spool`, set by the caller, that gets shard and key of each sample; None: they are not needed.
-    `samples`: number of samples. `without`: of these, without content to compare.
+    `samples`: number of samples. `uncompared`: number of samples without content to compare.
     """
 
     def __init__(self, number: int, run: Pass[Any]) -> None:
         self.number = number
         self.run = run
         self.names: Spool | None = None
-        self.samples = self.without = 0
+        self.samples = self.uncompared = 0
 
     def contents(self, comparison: Comparison, account: Account) -> Iterator[bytes]:
         """Yield the packed content of each sample that *comparison* compares; b"" without one. Takes the snapshot.
 
         A content is a digest and the sample's size, or hash, colours and sides of a picture: see `Comparison.contents`.
-        Adds shards and keys to `names`, if set; counts `samples` and `without`. `account`: shows the progress, and gets
-        the number of omissions in samples that are only compared with; the samples of the input are reported when they
-        are read again.
+        Adds shards and keys to `names`, if set; counts `samples` and `uncompared`. `account`: shows the progress, and
+        gets the number of omissions in samples that are only compared with; the samples of the input are reported when
+        they are read again.
         """
         side_account = self.run.account if self.number == AGAINST_SIDE else Account(lambda _: None)
         self.run.snapshot.take()
@@ -206,12 +206,12 @@ class DedupSide:
         with_names = self.names is not None
 
         def work(task: ShardTask[None]) -> Iterator[bytes]:
-            return pack_blocks(_records(task.batches, comparison, side_account, with_names))
+            return pack_blocks(_content_records(task.batches, comparison, side_account, with_names))
 
-        for record in records_of(outputs(self.run.gather(work, side_account, max_workers=self.run.max_workers))):
+        for record in unpack_blocks(outputs(self.run.gather(work, side_account, max_workers=self.run.max_workers))):
             end = 1 + record[0]
             self.samples += 1
-            self.without += end == 1
+            self.uncompared += end == 1
             if self.names is not None:
                 self.names.add(record[end:])
             yield record[1:end]
@@ -221,19 +221,21 @@ class DedupSide:
             account.omissions += side_account.omissions
 
 
-def _records(batches: Iterator[Batch], comparison: Comparison, account: Account, with_names: bool) -> Iterator[bytes]:
+def _content_records(
+    batches: Iterator[Batch], comparison: Comparison, account: Account, with_names: bool
+) -> Iterator[bytes]:
     """Yield a record for each sample of *batches*: length of its content in one byte, then the content.
 
-    With *with_names*, shard and key follow. The content is that of `comparison.contents`; *account* counts the samples
-    as read and written.
+    With *with_names*, shard and key follow. *comparison* gives the content, b"" for a sample without one. *account*
+    counts the samples as read and written.
     """
     for batch in counted(batches, account, written=True):
-        names = _names(batch) if with_names else repeat(b"")
+        names = _pack_names(batch) if with_names else repeat(b"")
         for content, name in zip(comparison.contents(batch), names, strict=False):
             yield bytes([len(content)]) + content + name
 
 
-def _names(batch: Batch) -> Iterator[bytes]:
+def _pack_names(batch: Batch) -> Iterator[bytes]:
     """Yield shard, a NUL byte and key of each sample of *batch*, as bytes."""
     shards = batch.shards
     rows = zip(repeat(shards[0]) if len(shards) == 1 else shards, batch.keys, strict=False)
@@ -250,8 +252,10 @@ def find_duplicates(
     sorts any number of records. `account`: shows the progress, and gets the omissions in the sides only compared with.
     """
     if comparison.near is None:
-        side_records = (records(side.contents(comparison, account), side.number, comparison.largest) for side in sides)
-        yield from sort(repeats(sort(chain.from_iterable(side_records))))
+        side_records = (
+            sortable_records(side.contents(comparison, account), side.number, comparison.largest) for side in sides
+        )
+        yield from sort(find_equal(sort(chain.from_iterable(side_records))))
         return
     from tartools.stages.duplicates.near import near_pairs
 
@@ -259,8 +263,11 @@ def find_duplicates(
     yield from starmap(PAIR_RECORD.pack, near_pairs(pictures, comparison.distance, comparison.largest))
 
 
-def whole_digests(batch: Batch) -> list[bytes]:
-    """Return a digest (16 bytes) of names and payloads of the fields, in any order, of each sample of *batch*."""
+def digest_samples(batch: Batch) -> list[bytes]:
+    """Return a digest (16 bytes) of each sample of *batch*: of names and payloads of its fields, in any order.
+
+    The key is not part of it.
+    """
     digests = [b""] * len(batch)
     for same in batch.combinations():
         fields, columns = digest_columns(same, VALUE_DIGEST_BYTES)
@@ -275,8 +282,8 @@ def combine_digests(digests: Sequence[bytes]) -> bytes:
     return digests[0] if len(digests) == 1 else blake2b(b"".join(digests), digest_size=VALUE_DIGEST_BYTES).digest()
 
 
-def records(contents: Iterable[bytes], side: int, largest: bool) -> Iterator[bytes]:
-    """Yield a record for each sample of *side* that sorts by digest, then by preference, which is kept.
+def sortable_records(contents: Iterable[bytes], side: int, largest: bool) -> Iterator[bytes]:
+    """Yield a record for each sample of *side* that sorts by digest, and of equal digests, the sample to keep first.
 
     Samples only compared with are preferred, then, with *largest*, larger ones, then earlier ones. `contents`: for each
     sample digest and size, packed; there is no record for b"", which equals no other.
@@ -290,10 +297,10 @@ def records(contents: Iterable[bytes], side: int, largest: bool) -> Iterator[byt
             yield content[:VALUE_DIGEST_BYTES] + bytes([side]) + rank + position.to_bytes(POSITION_BYTES, "big")
 
 
-def repeats(sorted_records: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a packed `Pair` for each sample of the input whose digest an earlier one of *sorted_records* has.
+def find_equal(sorted_records: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a packed `Pair` for each sample of the input with the digest of an earlier record; the distance is 0.
 
-    The first record of a digest is the kept sample; the distance is 0.
+    *sorted_records*: from `sortable_records`, sorted. The first record of a digest is the kept sample.
     """
     last, side, kept_position = b"", AGAINST_SIDE, 0
     for record in sorted_records:
@@ -320,7 +327,7 @@ class Pair(NamedTuple):
     distance: int
 
 
-def pair_of(record: bytes) -> Pair:
+def unpack_pair(record: bytes) -> Pair:
     """Return the `Pair` at the begin of *record*; other bytes may follow it."""
     return Pair(*PAIR_RECORD.unpack_from(record))
 
@@ -335,14 +342,14 @@ def name_pairs(
     """
     # names are spools that can only be read in order: so pairs are sorted by the kept sample, to take its name in one
     # pass, then by the sample that is left out
-    by_kept = sort(KEPT_PREFIX.pack(*pair_of(record)[1:3]) + record for record in pairs)
+    by_kept = sort(KEPT_PREFIX.pack(*unpack_pair(record)[1:3]) + record for record in pairs)
     places = enumerate(names[INPUT_SIDE])
-    for record in sort(_with_kept(by_kept, names)):
-        pair = pair_of(record)
+    for record in sort(_add_kept_names(by_kept, names)):
+        pair = unpack_pair(record)
         yield pair, next(name for at, name in places if at == pair.position), record[PAIR_RECORD.size :]
 
 
-def _with_kept(by_kept: Iterable[bytes], names: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
+def _add_kept_names(by_kept: Iterable[bytes], names: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
     """Yield packed pairs, each with the name of the kept sample behind it, in the order of *by_kept*.
 
     `by_kept`: packed pairs with a KEPT_PREFIX (side and position of the kept sample), sorted. *names*: for each side

@@ -6,9 +6,9 @@ and blue, by `MAX_COLOUR_DISTANCE` at most and by `MAX_MEAN_DISTANCE` on average
 preference, and one is left out if it is near a kept one.
 
 A hash is cut into four bands of 16 bits. If two hashes differ in 6 bits, one of the first three bands differs in 1 bit
-at most, or the fourth is the same (see `radius`): so pictures are grouped by each band, and one is only compared with
-those groups whose band is that near to its own. In a large group, such as that of blank pictures, only with those whose
-colours have about the same sum.
+at most, or the fourth is the same (see `band_radius`): so pictures are grouped by each band, and one is only compared
+with those groups whose band is that near to its own. In a large group, such as that of blank pictures, only with those
+whose colours have about the same sum.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ def near_pairs(
     fixed = len(order) - len(mine)
     shapes = np.log(packed["width"][order] / packed["height"][order]).astype(np.float32)
     pictures = PictureHashes(packed["hash"][order], packed["colours"][order], shapes)
-    near_kept = first_near(pictures, fixed, distance)
+    near_kept = find_first_near(pictures, fixed, distance)
     dropped = np.flatnonzero(near_kept >= 0)
     dropped = dropped[np.argsort(order[dropped])]
-    distances = bits_set(pictures.hashes[dropped] ^ pictures.hashes[near_kept[dropped]])
+    distances = count_bits(pictures.hashes[dropped] ^ pictures.hashes[near_kept[dropped]])
     for position, kept_row, differing_bits in zip(
         order[dropped].tolist(), order[near_kept[dropped]].tolist(), distances.tolist(), strict=True
     ):
@@ -110,7 +110,7 @@ def near_pairs(
         yield position - begin, side, kept_row - begins[side], differing_bits
 
 
-def bits_set(numbers: Any) -> Any:
+def count_bits(numbers: Any) -> Any:
     """Return the number of bits that are set in each of *numbers*, an array of uint64 of any shape."""
     if hasattr(np, "bitwise_count"):
         return np.bitwise_count(numbers)
@@ -118,37 +118,36 @@ def bits_set(numbers: Any) -> Any:
     return eights[numbers[..., None].view(np.uint8)].sum(axis=-1, dtype=np.uint8)
 
 
-def first_near(pictures: PictureHashes, fixed: int, distance: int) -> Any:
-    """Return an array with the index of the first kept picture that is near, for each picture; -1 if none is.
+def find_first_near(pictures: PictureHashes, fixed: int, distance: int) -> Any:
+    """Return an array with the index of the first kept picture that is near, for each picture; -1: it is kept itself.
 
-    *pictures* are in order of preference. One with -1 is kept itself. The first *fixed* are kept in any case, and not
-    compared with each other. `distance`: bits in which hashes may differ.
-
+    *pictures* are in order of preference. The first *fixed* are kept in any case, and not compared with each other.
+    `distance`: bits in which hashes may differ.
     Holds: some 80 bytes per picture, and 100 MB. Time: grows with the pairs of kept pictures that have a band alike;
     equal pictures count once.
     """
     # Equal pictures are compared once: only the first of each kind is (`distinct`). First the fixed ones drop others,
-    # then `thin` chooses among what is left. Last, a repeat follows its first picture: it is dropped for that one, or
-    # for the one that dropped it; but a repeat of a fixed picture for the first fixed one that is near.
-    same = first_same(pictures)
+    # then `drop_near` chooses among the others. Last, a repeat follows its first picture: it is dropped for that one,
+    # or for the one that dropped it; but a repeat of a fixed picture for the first fixed one that is near.
+    same = find_first_equal(pictures)
     numbers = np.arange(len(same))
     near_kept = np.full(len(same), -1)
     near_kept[fixed:] = np.where(same == numbers, -1, same)[fixed:]
     distinct = numbers[same == numbers]
     fixed_distinct = distinct[distinct < fixed]
     other_distinct = distinct[distinct >= fixed]
-    near_fixed = first_near_kept(pictures, other_distinct, fixed_distinct, distance)
+    near_fixed = find_near_kept(pictures, other_distinct, fixed_distinct, distance)
     near_kept[other_distinct] = near_fixed
-    thin(pictures, other_distinct[near_fixed < 0], distance, near_kept)
+    drop_near(pictures, other_distinct[near_fixed < 0], distance, near_kept)
     repeats = fixed + np.flatnonzero(same[fixed:] != numbers[fixed:])
     first = same[repeats]
     near_kept[repeats] = np.where(near_kept[first] < 0, first, near_kept[first])
     fixed_twins = repeats[first < fixed]  # of a fixed picture, before which another fixed one may be near
-    near_kept[fixed_twins] = first_near_kept(pictures, same[fixed_twins], fixed_distinct, distance)
+    near_kept[fixed_twins] = find_near_kept(pictures, same[fixed_twins], fixed_distinct, distance)
     return near_kept
 
 
-def first_same(pictures: PictureHashes) -> Any:
+def find_first_equal(pictures: PictureHashes) -> Any:
     """Return an array with the index of the first picture that has the same hash, colours and shape, for each picture.
 
     In most cases that is the picture itself.
@@ -160,39 +159,41 @@ def first_same(pictures: PictureHashes) -> Any:
     return first[group_of]
 
 
-def thin(pictures: PictureHashes, numbers: Any, distance: int, near_kept: Any) -> Any:
-    """Return an array of the *numbers*, which are in order of preference, of the pictures to keep.
+def drop_near(pictures: PictureHashes, numbers: Any, distance: int, near_kept: Any) -> Any:
+    """Drop the pictures among *numbers* that are near an earlier kept one; return an array of those that are kept.
 
-    Sets `near_kept[number]` of each other picture to the number of the first kept one that is near. *distance*: bits in
-    which hashes of near pictures may differ. Compares all pairs of up to 2,000 pictures; more are taken in 8 parts, one
-    after the other.
+    *numbers* are in order of preference. Sets `near_kept[number]` of each dropped picture to the number of the first
+    kept one that is near. *distance*: bits in which hashes of near pictures may differ. Compares all pairs of up to
+    2,000 pictures; more are taken in 8 parts, one after the other.
     """
     if len(numbers) <= MAX_LEAF_PICTURES:
-        for preferred, second in all_pairs(pictures, numbers, distance):
+        for preferred, second in compare_all_pairs(pictures, numbers, distance):
             if near_kept[preferred] < 0 and near_kept[second] < 0:
                 near_kept[second] = preferred
         return numbers[near_kept[numbers] < 0]
     kept_numbers = numbers[:0]
     for part in np.array_split(numbers, GROUP_PARTS):
-        near_kept[part] = first_near_kept(pictures, part, kept_numbers, distance)
-        kept_numbers = np.concatenate([kept_numbers, thin(pictures, part[near_kept[part] < 0], distance, near_kept)])
+        near_kept[part] = find_near_kept(pictures, part, kept_numbers, distance)
+        kept_numbers = np.concatenate(
+            [kept_numbers, drop_near(pictures, part[near_kept[part] < 0], distance, near_kept)]
+        )
     return kept_numbers
 
 
-def all_pairs(pictures: PictureHashes, numbers: Any, distance: int) -> Iterator[tuple[int, int]]:
+def compare_all_pairs(pictures: PictureHashes, numbers: Any, distance: int) -> Iterator[tuple[int, int]]:
     """Yield (first, second) for each two of *numbers* whose pictures are near: hashes, colours and shapes.
 
     *distance*: bits in which their hashes may differ. Order: that of *numbers*, by the first of the pair.
     """
     hashes = pictures.hashes[numbers]
     for first in range(0, len(numbers), PICTURES_IN_BLOCK):
-        is_near = bits_set(hashes[first : first + PICTURES_IN_BLOCK, None] ^ hashes[None, first:]) <= distance
+        is_near = count_bits(hashes[first : first + PICTURES_IN_BLOCK, None] ^ hashes[None, first:]) <= distance
         first_rows, second_rows = (first + side for side in np.nonzero(np.triu(is_near, 1)))
         similar = pictures.are_similar(numbers[first_rows], numbers[second_rows])
         yield from zip(numbers[first_rows[similar]].tolist(), numbers[second_rows[similar]].tolist(), strict=True)
 
 
-def first_near_kept(pictures: PictureHashes, numbers: Any, kept_numbers: Any, distance: int) -> Any:
+def find_near_kept(pictures: PictureHashes, numbers: Any, kept_numbers: Any, distance: int) -> Any:
     """Return an array: for each picture of *numbers* the least of *kept_numbers* that is near, not the closest; or -1.
 
     *kept_numbers* ascend. *distance*: bits in which hashes may differ.
@@ -201,7 +202,7 @@ def first_near_kept(pictures: PictureHashes, numbers: Any, kept_numbers: Any, di
     if len(numbers) and len(kept_numbers):
         for indexes, candidates in candidate_pairs(pictures, numbers, kept_numbers, distance):
             differences = pictures.hashes[numbers[indexes]] ^ pictures.hashes[candidates]
-            close = np.flatnonzero(bits_set(differences) <= distance)
+            close = np.flatnonzero(count_bits(differences) <= distance)
             close = close[pictures.are_similar(numbers[indexes[close]], candidates[close])]
             np.minimum.at(first_indexes, indexes[close], candidates[close])
     return np.where(first_indexes == len(pictures.hashes), -1, first_indexes)
@@ -217,13 +218,13 @@ def candidate_pairs(
     """
     my_sums, sums = pictures.sums(numbers), pictures.sums(kept_numbers)
     for band in range(HASH_BANDS):
-        counts = range(radius(distance, band) + 1)
+        counts = range(band_radius(distance, band) + 1)
         masks = [
             sum(1 << bit for bit in chosen) for count in counts for chosen in combinations(range(BITS_IN_BAND), count)
         ]
         # kept pictures sorted by the bits of this band, then by the sum of their colours: those with the bits b are
         # items bounds[b] to bounds[b + 1], and in a large group a range of sums is found by bisection
-        mine, theirs = in_band(pictures.hashes[numbers], band), in_band(pictures.hashes[kept_numbers], band)
+        mine, theirs = bits_of_band(pictures.hashes[numbers], band), bits_of_band(pictures.hashes[kept_numbers], band)
         order = np.lexsort((sums, theirs))
         keys = theirs[order] * MAX_COLOUR_SUM + sums[order]
         bounds = np.zeros((1 << BITS_IN_BAND) + 1, np.int64)
@@ -248,21 +249,21 @@ def candidate_pairs(
                 yield np.repeat(places[block], lengths), grouped[np.repeat(begins[block], lengths) + steps]
 
 
-def radius(distance: int, band: int) -> int:
-    """Return the number of bits by which hashes at *distance* may differ in *band*, 0 to 3; -1 if it is not searched.
+def band_radius(distance: int, band: int) -> int:
+    """Return in how many bits hashes at *distance* may differ within *band*, 0 to 3; -1 if that band is not searched.
 
     If all bands differed in more bits, the hashes would differ in more than *distance*.
 
-    >>> [radius(6, band) for band in range(4)], [radius(0, band) for band in range(4)]
+    >>> [band_radius(6, band) for band in range(4)], [band_radius(0, band) for band in range(4)]
     ([1, 1, 1, 0], [0, -1, -1, -1])
     """
     return (distance + HASH_BANDS - band) // HASH_BANDS - 1
 
 
-def in_band(hashes: Any, band: int) -> Any:
-    """Return an array: of each of *hashes* every fourth bit, from bit *band* on, 16 bits as int64.
+def bits_of_band(hashes: Any, band: int) -> Any:
+    """Return the 16 bits of each of *hashes* in *band*, as int64: every fourth bit, from bit *band* on.
 
-    Neighbours are often alike.
+    So each band has bits of all parts of a picture: neighbouring bits are often alike.
     """
     every = np.unpackbits(np.ascontiguousarray(hashes)[:, None].view(np.uint8), axis=1)
     return np.packbits(every[:, band::HASH_BANDS], axis=1).view(np.uint16)[:, 0].astype(np.int64)

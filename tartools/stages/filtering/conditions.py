@@ -58,12 +58,12 @@ class Filter:
         self._fields_seen: dict[str, None] = {}
 
     @property
-    def by_key(self) -> bool:
-        """True if all conditions are on keys, so that `of_keys` answers them."""
+    def is_by_key(self) -> bool:
+        """True if all conditions are on keys, so that `flags_of_keys` can be called."""
         return not self._words and self._expression is None and self._group is None
 
     @property
-    def asks(self) -> list[Ask] | None:
+    def questions(self) -> list[Ask] | None:
         """The questions of the conditions about a sample, besides its key: (function, field), such as ("size", "jpg").
 
         None if an expression computes names of fields.
@@ -71,15 +71,17 @@ class Filter:
         questions: list[Ask] = [("has", name) for choices in self._words for name in choices]
         if self._expression is None:
             return questions
-        return None if self._expression.asks is None else questions + self._expression.asks
+        return None if self._expression.questions is None else questions + self._expression.questions
 
     @property
     def need(self) -> Need:
         """The least that the reader has to provide of each sample: its place, its fields, or its payloads."""
-        if self.by_key:
+        if self.is_by_key:
             return Need.PLACES
         asks_payloads = (
-            self._group is not None or self.asks is None or any(how not in ("has", "size") for how, _ in self.asks)
+            self._group is not None
+            or self.questions is None
+            or any(how not in ("has", "size") for how, _ in self.questions)
         )
         return Need.PAYLOADS if asks_payloads else Need.FIELDS
 
@@ -90,7 +92,7 @@ class Filter:
         """
         verbatim = self._verbatim
         names = ["__key__", *(column_names([self._group]) if self._group is not None and not verbatim else ())]
-        for how, name in self.asks or ():
+        for how, name in self.questions or ():
             if how in PICTURE_SIDES:
                 names.append(f"{name}.{how}")
             elif name in PSEUDO_FIELDS or (how in ("has", "field") and not verbatim):
@@ -103,21 +105,21 @@ class Filter:
         Raises: SampleError, naming the sample, if the expression fails on it, or if it has no value of the group.
         """
         flags = self._key_flags(batch.keys if self._keys is not None or self._numbers else (), len(batch))
-        if not self.by_key:
+        if not self.is_by_key:
             first = self._index
             columns = batch.columns
             answers = {} if columns is None else self._answers(columns, first)
             # `reads` return the sample when it is needed. If columns have all answers, one is read only for a message;
             # otherwise samples are read as the batch is iterated, many at a time.
             reads: Iterator[Callable[[], Sample]] = (partial(_identity, sample) for sample in batch)
-            if columns is not None and self.asks is not None and answers.keys() >= set(self.asks):
+            if columns is not None and self.questions is not None and answers.keys() >= set(self.questions):
                 reads = (partial(batch.__getitem__, number) for number in range(len(batch)))
             for number, (read, flag) in enumerate(zip(reads, flags, strict=True)):
                 if flag:
                     row_answers = {ask: column[number] for ask, column in answers.items()} if answers else {}
                     flags[number] = all(self._has_one(choices, read, row_answers) for choices in self._words) and (
                         self._expression is None
-                        or self._expression.value(read, first + number, row_answers, lenient=self._lenient)
+                        or self._expression.evaluate(read, first + number, row_answers, lenient=self._lenient)
                     )
             if self._group is not None and any(flags):
                 self._clear_flags_of_groups(batch, flags, self._group)
@@ -130,7 +132,7 @@ class Filter:
         for number, value in zip(chosen, map(shares.bytes_of_value, values), strict=True):
             flags[number] = all(number_of(value) in span for number_of, span in self._numbers)
 
-    def of_keys(self, keys: Sequence[bytes]) -> list[bool]:
+    def flags_of_keys(self, keys: Sequence[bytes]) -> list[bool]:
         """Return a flag for each of *keys*, the keys of the next samples of the input: True if the filter chooses it.
 
         Only for a filter whose conditions are all on keys.
@@ -138,7 +140,7 @@ class Filter:
         return self._invert_and_count(self._key_flags(keys, len(keys)))
 
     def _answers(self, columns: SampleColumns, first: int) -> dict[Ask, Sequence[Any]]:
-        columns_by_ask = {ask: answers_of(columns, ask) for ask in self.asks or ()}
+        columns_by_ask = {ask: read_answers(columns, ask) for ask in self.questions or ()}
         if ("field", INDEX_NAME) in columns_by_ask:
             columns_by_ask["field", INDEX_NAME] = range(first, first + len(columns))
         return {ask: answers for ask, answers in columns_by_ask.items() if answers is not None}
@@ -180,12 +182,14 @@ class Filter:
         fields = {";".join(choices) for choices in self._absent_words}
         fields_seen = dict(self._fields_seen)
         if self._expression is not None and self._lenient:
-            fields |= {name for name in self._expression.unseen if ("has", name) not in (self._expression.asks or ())}
+            fields |= {
+                name for name in self._expression.unseen if ("has", name) not in (self._expression.questions or ())
+            }
             fields_seen |= self._expression.fields_seen
         if fields and fields_seen:
             messages.append(f"no sample had {' '.join(sorted(fields))}; the fields were: {field_list(fields_seen)}")
         if self._index and not self._chosen:
-            values = self._expression.hint() if self._expression is not None else ""
+            values = self._expression.describe_values() if self._expression is not None else ""
             account.warn_empty("; ".join([f"no samples selected (of {self._index:,})", *messages]) + values)
         else:
             for text in messages:
@@ -196,7 +200,7 @@ def _identity(sample: Sample) -> Sample:
     return sample
 
 
-def answers_of(columns: SampleColumns, ask: Ask) -> Sequence[Any] | None:
+def read_answers(columns: SampleColumns, ask: Ask) -> Sequence[Any] | None:
     """Return the answers to *ask* from *columns* of a table, one a row; None for all if no column has them.
 
     `ask`: (function, field). An answer is None where the sample lacks the field. The value of a field is text; values

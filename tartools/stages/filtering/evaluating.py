@@ -97,8 +97,11 @@ class Evaluator:
         if self._steps_left < 0:
             raise LimitError(f"it takes more than {MAX_STEPS:,} steps")
 
-    def read(self, value: Any) -> int:
-        """Count the steps to read *value* with all items inside; return about how many characters it takes as text."""
+    def measure(self, value: Any) -> int:
+        """Count the steps to read *value* with all items inside; return about how many characters it takes as text.
+
+        Raises: LimitError if that exceeds the steps of the evaluation.
+        """
         if isinstance(value, (str, bytes)):
             self.spend(len(value) // CHARS_READ_PER_STEP)
             return len(value)
@@ -135,7 +138,7 @@ class Evaluator:
                 error.message += f" (for a name with a dot write field({ast.unparse(node)!r}))"
             raise
         if not isinstance(value, dict):
-            raise TypeError(f".{node.attr} is for what has names inside, and this is {_kind(value)}")
+            raise TypeError(f".{node.attr} is for what has names inside, and this is {_type_words(value)}")
         return value[node.attr]
 
     def _all(self, nodes: Iterable[ast.expr | None]) -> Iterator[Any]:
@@ -147,18 +150,21 @@ class Evaluator:
             _check_bits(kind, lhs, rhs)
         elif not (isinstance(lhs, Number) and isinstance(rhs, Number)):
             if kind is ast.Add and type(lhs) is type(rhs) and isinstance(lhs, (str, bytes, list, tuple)):
-                self._make(lhs, len(lhs) + len(rhs))
+                self._count_output(lhs, len(lhs) + len(rhs))
             elif kind is ast.Mult and isinstance(lhs, (str, bytes, list, tuple)) and isinstance(rhs, int):
-                self._make(lhs, len(lhs) * rhs)
+                self._count_output(lhs, len(lhs) * rhs)
             elif kind is ast.Mult and isinstance(rhs, (str, bytes, list, tuple)) and isinstance(lhs, int):
-                self._make(rhs, len(rhs) * lhs)
+                self._count_output(rhs, len(rhs) * lhs)
             else:
-                text, kinds = ast.unparse(node), f"{_kind(lhs)} and {_kind(rhs)}"
+                text, kinds = ast.unparse(node), f"{_type_words(lhs)} and {_type_words(rhs)}"
                 raise TypeError(f"{text!r} needs numbers, and these are {kinds}{OPERATOR_HINTS.get(kind, '')}")
         return OPERATORS[kind](lhs, rhs)
 
-    def _make(self, like: Any, size: int) -> None:
-        """Count the steps to make a text or list, of the type of *like*, with *size* characters or items."""
+    def _count_output(self, like: Any, size: int) -> None:
+        """Count the steps to make a text or list of *size* characters or items, of the type of *like*.
+
+        Raises: LimitError if that exceeds the steps of the evaluation.
+        """
         self.spend(max(size, 0) // (CHARS_MADE_PER_STEP if isinstance(like, (str, bytes)) else ITEMS_PER_STEP))
 
     def _condition(self, node: ast.BoolOp) -> Any:
@@ -173,13 +179,13 @@ class Evaluator:
         lhs, value = self._eval(node.left), True
         for kind, part in zip(map(type, node.ops), node.comparators, strict=True):
             rhs = self._eval(part)
-            self.read(lhs)
+            self.measure(lhs)
             if not (isinstance(rhs, dict) and kind in (ast.In, ast.NotIn)):
-                self.read(rhs)
+                self.measure(rhs)
             try:
                 value = OPERATORS[kind](lhs, rhs)
             except TypeError:
-                comparison = f"{ast.unparse(node)!r} compares {_kind(lhs)} with {_kind(rhs)}"
+                comparison = f"{ast.unparse(node)!r} compares {_type_words(lhs)} with {_type_words(rhs)}"
                 raise TypeError(f"{comparison}; int() and float() make numbers of texts") from None
             if not value:
                 break
@@ -189,8 +195,8 @@ class Evaluator:
     def _subscript(self, node: ast.Subscript) -> Any:
         value, key = self._eval(node.value), self._eval(node.slice)
         if isinstance(key, slice) and isinstance(value, (str, bytes, list, tuple)):
-            self._make(value, len(range(*key.indices(len(value)))))
-        self.read(key)
+            self._count_output(value, len(range(*key.indices(len(value)))))
+        self.measure(key)
         return value[key]
 
     def _loop(self, node: ast.ListComp | ast.GeneratorExp) -> list[Any]:
@@ -222,22 +228,22 @@ class Evaluator:
         assert isinstance(node.func, ast.Attribute)
         value, name = self._eval(node.func.value), node.func.attr
         if name not in ALLOWED_METHODS.get(type(value), ()):
-            raise TypeError(f".{name}() is not for {_kind(value)}")
+            raise TypeError(f".{name}() is not for {_type_words(value)}")
         for argument in (*arguments, *keywords.values()):
-            self.read(argument)
+            self.measure(argument)
         if isinstance(value, dict):
-            self._make([], 0 if name == "get" else len(value))
+            self._count_output([], 0 if name == "get" else len(value))
             result = getattr(value, name)(*arguments, **keywords)
             return result if name == "get" else list(result)
-        self.read(value)
+        self.measure(value)
         if name == "replace" and len(arguments) > 1:
-            self._make(value, len(value) + value.count(arguments[0]) * len(arguments[1]))
+            self._count_output(value, len(value) + value.count(arguments[0]) * len(arguments[1]))
         elif "strip" in name and arguments:
-            self._make(
+            self._count_output(
                 value, len(value) * (1 + len(arguments[0] or "") // CHARS_MADE_PER_STEP)
             )  # each is looked for in the other
         else:
-            self._make([] if name == "split" else value, len(value))
+            self._count_output([] if name == "split" else value, len(value))
         return getattr(value, name)(*arguments, **keywords)
 
     def _int(self, value: Any, *base: Any, **keywords: Any) -> int:
@@ -248,11 +254,11 @@ class Evaluator:
 
     def _str(self, value: Any) -> str:
         if isinstance(value, (bytes, list, tuple, dict)):
-            self._make("", 10 * self.read(value))  # an escape has 10 characters at most
+            self._count_output("", 10 * self.measure(value))  # an escape has 10 characters at most
         return str(value)
 
     def _choose(self, function: Callable[..., Any], *values: Any, **keywords: Any) -> Any:
-        self.read(values)
+        self.measure(values)
         return function(*values, **keywords)
 
     def _round(self, value: Any, digits: Any = None) -> Any:
@@ -268,7 +274,7 @@ class Evaluator:
         """
         if not isinstance(pattern, str) or not isinstance(text, str):
             raise TypeError("match() takes a pattern and a text")
-        compiled = self.compiled(pattern)
+        compiled = self.compile_pattern(pattern)
         self.spend(len(text) // CHARS_READ_PER_STEP)
         if len(text) * (1 + pattern.count("(")) > MAX_MATCH_CHARS:
             raise LimitError(f"a text of {several(len(text), 'character')} is too long for {pattern[:60]!r}")
@@ -283,14 +289,14 @@ class Evaluator:
             self._matching += time.process_time() - begin
         raise LimitError(f"{pattern[:60]!r} takes over {MATCH_SECONDS:g} s: avoid repeats in repeats")
 
-    def compiled(self, pattern: str) -> Any:
+    def compile_pattern(self, pattern: str) -> Any:
         """Return the regular expression *pattern* compiled, a `regex.Pattern`; counts the steps for a new one.
 
         Raises: UsageError if it is no regular expression, or exceeds a limit of its size; LimitError for too many
         steps.
         """
         if pattern not in self._patterns:
-            size = check_size(pattern)
+            size = check_pattern_size(pattern)
             self.spend(200 + 5 * len(pattern) + size // 10)
             import regex  # re has no limit of time
 
@@ -331,11 +337,11 @@ def _unpack(names: list[Any], value: Any) -> dict[str, Any]:
     Raises: ValueError if their numbers differ.
     """
     if not isinstance(value, (str, list, tuple)) or len(value) != len(names):
-        raise ValueError(f"a loop has {several(len(names), 'name')} for {_kind(value)}")
+        raise ValueError(f"a loop has {several(len(names), 'name')} for {_type_words(value)}")
     return {name.id: item for name, item in zip(names, value, strict=True)}
 
 
-def _kind(value: Any) -> str:
+def _type_words(value: Any) -> str:
     """Return words for the type of *value*, such as "a list", for a message."""
     names = {str: "text", dict: "a JSON object", list: "a list", tuple: "a list", type(None): "nothing"}
     return names.get(type(value)) or ("a number" if isinstance(value, Number) else type(value).__name__)
@@ -357,12 +363,12 @@ REFUSED_NODES = (
 )
 
 
-def check_size(pattern: str) -> int:
+def check_pattern_size(pattern: str) -> int:
     """Return an upper bound of the length of the regular expression *pattern* with its repeats written out.
 
     Raises: UsageError if that is over 100,000, or if a feature of it takes time or memory without a limit.
 
-    >>> check_size("n0[12]"), check_size("[0-9a-f]{8}-[0-9a-f]{4}")
+    >>> check_pattern_size("n0[12]"), check_pattern_size("[0-9a-f]{8}-[0-9a-f]{4}")
     (6, 35)
     """
     size = len(pattern)

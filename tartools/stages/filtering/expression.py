@@ -46,7 +46,7 @@ class ExcessError(SampleError):
 
 
 class Expression:
-    """An expression that selects samples: `matches` or `value` evaluate it.
+    """An expression that selects samples: `matches` or `evaluate` give its truth.
 
     A name is the text of that field; `key` is the key. `field('meta.json')` is a field whose name is not a Python name,
     `field('meta.json:size.0')` a value inside JSON, `has('txt')` whether the sample has a field, `size('jpg')` the
@@ -55,7 +55,7 @@ class Expression:
 
     `verbatim`: case matters in names of fields. `described(member)`: returns the facts of a picture, width and height
     first and its fault last; by default `decoding.facts`.
-    `asks`: questions about a sample, as (function, name); None if names are computed. `unseen`: fields that the
+    `questions`: questions about a sample, as (function, name); None if names are computed. `unseen`: fields that the
     expression used and no sample had. `fields_seen`: fields that samples had instead.
 
     Raises: UsageError on construction if the text is not an expression, or uses what expressions may not.
@@ -69,13 +69,13 @@ class Expression:
         self._describe = described or _describe
         self._evaluator = Evaluator(self._value, functions)
         self._node = parse_expression(text, self._evaluator.functions)
-        self.asks = _asks(self._node)
+        self.questions = _find_questions(self._node)
         self._answers: Mapping[Ask, Any] = {}
         self._read: Callable[[], Sample] = lambda: Sample(b"")
         self._index = 0
         self._columns: dict[str, Column] = {}
         for pattern in _patterns(self._node):
-            self._evaluator.compiled(pattern)
+            self._evaluator.compile_pattern(pattern)
         self.unseen: dict[str, None] = {}
         self.fields_seen: dict[str, None] = {}
         self._names_present: set[str] = set()
@@ -94,7 +94,7 @@ class Expression:
         except _AbsentError:
             return False
 
-    def value(
+    def evaluate(
         self, read: Callable[[], Sample], index: int, answers: Mapping[Ask, Any], *, lenient: bool = False
     ) -> bool:
         """True if the expression is true for the sample that `read()` returns, number *index* of the input.
@@ -138,7 +138,7 @@ class Expression:
             if lenient:
                 return False
             why = str(error.args[-1] if isinstance(error, OverflowError) else error)[:200] or type(error).__name__
-            advice = _path_in_json(self._node) if isinstance(error, (TypeError, AttributeError)) else ""
+            advice = _json_path_advice(self._node) if isinstance(error, (TypeError, AttributeError)) else ""
             sample = read()
             raise failure_of(sample, f": {self._text[:200]}: {why}{advice}") from error
         if is_true:
@@ -153,13 +153,20 @@ class Expression:
                 return f" (for a name with a dot write field({ast.unparse(part)!r}))"
         return ""
 
-    def hint(self) -> str:
-        """Return the end of a message: values of fields, if they are few and short; "" once a sample has matched."""
+    def describe_values(self) -> str:
+        """Return the end of a message, such as "; values of cls: '1', '2'", if they are few and short.
+
+        "" once a sample has matched. Values are those that were looked up so far.
+        """
         several = {name: values for name, values in (self._values or {}).items() if values}
         return "".join(f"; values of {name}: {', '.join(map(repr, values))}" for name, values in several.items())
 
     def lookup(self, name: str) -> tuple[Any] | None:
-        """Return (value,) of the column *name* ("cls", "json:a.b") of the current sample; None if it has none."""
+        """Return (value,) of the column *name* ("cls", "json:a.b") of the current sample; None if it has no value.
+
+        Raises: LimitError if reading it exceeds the steps of the evaluation; SampleError for a value that can't be
+        read.
+        """
         if ("field", name) in self._answers:
             value = self._answers["field", name]
             result = None if value is None else (value,)
@@ -190,7 +197,7 @@ class Expression:
 
         Not if names are computed: there may be many.
         """
-        if name not in self._names_present and self.asks is not None:
+        if name not in self._names_present and self.questions is not None:
             if is_present:
                 self._names_present.add(name)
                 self.unseen.pop(name, None)
@@ -199,12 +206,12 @@ class Expression:
                 self.fields_seen.update(dict.fromkeys(self._read().fields))
 
     def _record_value(self, values: dict[str, dict[Any, None] | None], name: str, value: Any) -> None:
-        """Add *value* to the distinct values of *name* in *values*, for `hint`; None for too many or too long ones."""
+        """Add *value* to the distinct values of *name* in *values*, for messages; set None for too many or too long."""
         distinct = values.setdefault(name, {})
         if distinct is None or (isinstance(value, (str, int, float)) and value in distinct):
             return
         short = isinstance(value, (int, float)) or (isinstance(value, str) and len(value) <= MAX_VALUE_CHARS)
-        if short and len(distinct) < MAX_VALUES_IN_MESSAGE and self.asks is not None:
+        if short and len(distinct) < MAX_VALUES_IN_MESSAGE and self.questions is not None:
             distinct[value] = None
         else:
             values[name] = None
@@ -268,9 +275,9 @@ def _check_name(name: object) -> str:
     return name
 
 
-def _asks(node: ast.expr) -> list[Ask] | None:
+def _find_questions(node: ast.expr) -> list[Ask] | None:
     """Return the questions of *node* about a sample, as (function, field), each once; None if a name is computed."""
-    called = calls(node)
+    called = called_functions(node)
     names = (
         {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         - {name for name, _ in called}
@@ -286,7 +293,7 @@ def _asks(node: ast.expr) -> list[Ask] | None:
 
 
 def _patterns(node: ast.expr) -> list[str]:
-    first = [arguments[0] for name, arguments in calls(node) if name == "match" and arguments]
+    first = [arguments[0] for name, arguments in called_functions(node) if name == "match" and arguments]
     return [part.value for part in first if isinstance(part, ast.Constant) and isinstance(part.value, str)]
 
 
@@ -336,11 +343,11 @@ def parse_expression(text: str, functions: Iterable[str]) -> ast.expr:
         raise UsageError(f"not an expression: it is nested over {MAX_NESTING} levels deep") from None
     except (SyntaxError, ValueError) as error:
         why = error.msg if isinstance(error, SyntaxError) else error
-        hint = _hint(text)
+        hint = _advise(text)
         raise UsageError(f"not an expression: {text!r}: {hint or why}") from None
     if len(body) != 1 or not isinstance(body[0], ast.Expr):
         is_comparison = len(body) == 1 and isinstance(body[0], ast.Assign)
-        hint = "to compare, write ==" if is_comparison else _hint(text)
+        hint = "to compare, write ==" if is_comparison else _advise(text)
         raise UsageError(f"not an expression: {text!r}{f' ({hint})' if hint else ''}")
     node = body[0].value
     level: list[ast.AST] = [node]
@@ -359,7 +366,7 @@ def parse_expression(text: str, functions: Iterable[str]) -> ast.expr:
     return node
 
 
-def calls(node: ast.expr) -> list[tuple[str, list[ast.expr]]]:
+def called_functions(node: ast.expr) -> list[tuple[str, list[ast.expr]]]:
     """Return (name, arguments) of each function that the expression *node* calls; methods are left out."""
     call_nodes = (part for part in ast.walk(node) if isinstance(part, ast.Call))
     return [(call.func.id, call.args) for call in call_nodes if isinstance(call.func, ast.Name)]
@@ -370,7 +377,7 @@ def loop_names(node: ast.expr) -> set[str]:
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
 
 
-def _hint(text: str) -> str:
+def _advise(text: str) -> str:
     """Return advice about the likely mistake in *text*, which is no expression; "" if none is found.
 
     Mistakes: operators of other languages, `contains`, a field written with a dot or colon, a word reserved in Python.
@@ -384,29 +391,29 @@ def _hint(text: str) -> str:
     if match := re.search(r"\b([A-Za-z]\w*)\s+contains\b", plain):
         return f"to look for a part of a text write 'part' in {match[1]}"
     if match := re.search(r"\b([A-Za-z]\w*)[.:]([A-Za-z][\w.]*)", plain):
-        return inside_json(match[1], match[2])
+        return json_advice(match[1], match[2])
     if match := next((word for word in re.finditer(r"\b[a-z]+\b", plain) if word[0] in RESERVED_WORDS), None):
         return f"{match[0]} has a meaning in Python: as the name of a field write field('{match[0]}')"
     return ""
 
 
-def inside_json(field: str, path: str) -> str:
-    """Return advice how to write the value at *path* inside the JSON of *field*.
+def json_advice(field: str, path: str) -> str:
+    """Return advice how to write, in an expression, the value at *path* inside the JSON of *field*.
 
-    >>> inside_json("json", "class")
+    >>> json_advice("json", "class")
     "a value inside JSON is field('json:class')"
     """
     return f"a value inside JSON is field('{field}:{path}')"
 
 
-def _path_in_json(node: ast.expr) -> str:
+def _json_path_advice(node: ast.expr) -> str:
     """Return advice for the first part of *node* such as json['class'] or json.width; "" if there is none."""
     for part in ast.walk(node):
         if not isinstance(part, ast.Subscript | ast.Attribute) or not isinstance(part.value, ast.Name):
             continue
         name = part.attr if isinstance(part, ast.Attribute) else getattr(part.slice, "value", None)
         if isinstance(name, str):
-            return f" ({inside_json(part.value.id, name)})"
+            return f" ({json_advice(part.value.id, name)})"
     return ""
 
 

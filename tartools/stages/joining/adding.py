@@ -23,7 +23,7 @@ MAX_ADDED_BYTES, SAMPLES_IN_LOOKUP = 16 << 20, 128
 NO_ADDITION = (b"", b"", b"", b"", 0)  # pieces and size of what is new in a sample to which nothing is added
 
 
-class Adding(NamedTuple):
+class FieldAddition(NamedTuple):
     """Options of `join_batches`: how fields of B, the second input of tarjoin, are added to samples of A, the first.
 
     `members(key, value)`: returns the members to add to the sample *key*, given the value that B has for it.
@@ -40,7 +40,7 @@ class Adding(NamedTuple):
     fold: Callable[[bytes], bytes]
 
 
-def join_batches(batches: Iterable[Batch], find: Find, how: Adding, account: Account) -> Iterator[Batch]:
+def join_batches(batches: Iterable[Batch], find: Find, how: FieldAddition, account: Account) -> Iterator[Batch]:
     """Yield the samples of *batches*, in order, with the fields added that *find* has for their keys.
 
     `find(keys)`: returns a value for each key, in the form that `how.members` takes; None for a key without a partner.
@@ -91,7 +91,7 @@ def _find_values(find: Find, keys: Sequence[bytes]) -> list[Any]:
     return values
 
 
-def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: Adding) -> Batch | None:
+def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: FieldAddition) -> Batch | None:
     """Return *batch* with one new field in its samples, put together in memory at once; None if that can't be done.
 
     `values`: the payloads, None for a sample without a partner; `lost`: number of samples without a partner, which are
@@ -127,7 +127,7 @@ def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: Adding) -
     return Batch.in_buffer(data, keys, starts, batch.shard)
 
 
-def add_members(sample: Sample, new: Sequence[Member], how: Adding) -> Sample:
+def add_members(sample: Sample, new: Sequence[Member], how: FieldAddition) -> Sample:
     """Return *sample* with the members *new* appended; of a field that *sample* and *new* have, only one is kept.
 
     `how.prefer` chooses: "a" keeps the member of *sample*; "b" puts the new member in its place.

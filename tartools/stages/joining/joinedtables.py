@@ -22,7 +22,7 @@ from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading
 from tartools.shards.shardrows import Indexing, row_inputs_by_source, table_destination
 from tartools.shards.writing import Destination, write_batches
-from tartools.stages.joining.partnerindex import Pairs, partners_of
+from tartools.stages.joining.partnerindex import Pairs, index_partners
 from tartools.stages.joining.partners import PartnerFinder, SecondRows, SecondShards
 from tartools.tables import schema
 from tartools.tables.described import padded_sizes
@@ -73,15 +73,15 @@ def join_tables(
     """
     indexing = Indexing(reading, 1)
     if isinstance(second, SecondShards):
-        how = how._replace(is_chosen=chosen_members(second.chosen))
+        how = how._replace(is_chosen=make_member_test(second.chosen))
         rows_of_a, rows_of_b = row_inputs_by_source([a, second.urls], account, indexing)
         if lost := " ".join(second.chosen.lost(fields := schema.fields_of(rows_of_b.schema))):
             raise SampleError(f"no sample of B has {lost}{blanks(lost)}; the fields: {field_list(fields)}")
-        partners = partners_of(keys_with_numbers(rows_of_b), memory, how.tmpdir)
+        partners = index_partners(keys_with_numbers(rows_of_b), memory, how.tmpdir)
     else:
         (rows_of_a,) = row_inputs_by_source([a], account, indexing)
         parts: list[TextValues | ParquetValues] = []
-        partners = partners_of(_keys_of_values(second, parts, how.tmpdir), memory, how.tmpdir)
+        partners = index_partners(_keys_of_values(second, parts, how.tmpdir), memory, how.tmpdir)
         rows_of_b = RowInputs(parts, rows_of_a.catalog)
     joined = JoinedRows(rows_of_a, rows_of_b, how)
     finder = PartnerFinder(partners, second)
@@ -91,7 +91,7 @@ def join_tables(
     return finder
 
 
-def chosen_members(chosen: ChosenColumns) -> IsChosen | None:
+def make_member_test(chosen: ChosenColumns) -> IsChosen | None:
     """Return a function: True for a field of B that is *chosen*; None if all are.
 
     Raises: UsageError for new names and for choices, which a table, which lists members as they are, can't keep.
@@ -121,13 +121,13 @@ def _keys_of_values(second: SecondRows, parts: list[TextValues | ParquetValues],
             key_batches = part.keys()
         else:
             parts.append(spool := TextValues(tmpdir))
-            key_batches = _spooled(second, url, form, spool)
+            key_batches = _spool_rows(second, url, form, spool)
         for keys in key_batches:
-            yield keys, _packed_numbers(first, len(keys))
+            yield keys, _pack_numbers(first, len(keys))
             first += len(keys)
 
 
-def _spooled(second: SecondRows, url: str, form: str, spool: TextValues) -> Iterator[Sequence[bytes]]:
+def _spool_rows(second: SecondRows, url: str, form: str, spool: TextValues) -> Iterator[Sequence[bytes]]:
     """Yield the keys of the rows of text in *url*, once their values are in *spool*."""
     for keys, packed in second.read(url, form):
         try:
@@ -137,7 +137,7 @@ def _spooled(second: SecondRows, url: str, form: str, spool: TextValues) -> Iter
         yield keys
 
 
-def _packed_numbers(first: int, count: int) -> list[bytes]:
+def _pack_numbers(first: int, count: int) -> list[bytes]:
     """Return *count* packed row numbers from *first* on."""
     return [number.to_bytes(ROW_NUMBER_BYTES, "big") for number in range(first, first + count)]
 
@@ -148,12 +148,12 @@ def keys_with_numbers(rows: RowInputs) -> Pairs:
     Raises: SampleError for a row without key.
     """
     first = 0
-    for keys in _keys(rows, "B"):
-        yield keys, _packed_numbers(first, len(keys))
+    for keys in _read_keys(rows, "B"):
+        yield keys, _pack_numbers(first, len(keys))
         first += len(keys)
 
 
-def _keys(rows: RowInputs, side: str) -> Iterator[list[bytes]]:
+def _read_keys(rows: RowInputs, side: str) -> Iterator[list[bytes]]:
     """Yield the keys of *rows*, the rows of *side*, A or B. Raises: SampleError for a row without a key."""
     first = 0
     for batch in rows.batches([schema.KEY_COLUMN]):
@@ -164,9 +164,9 @@ def _keys(rows: RowInputs, side: str) -> Iterator[list[bytes]]:
 
 
 class JoinedRows:
-    """The rows of *a*, joined with the rows of *b* that have the same keys; a `TableContent`.
+    """The rows of *a*, joined with the rows of *b* that have the same keys, for writing them as a table.
 
-    `schema`: the unified schema of the joined rows. `catalog`: the shards of both.
+    `schema`: the unified schema of the joined rows. `catalog`: the shards of both. Iterate `batches` once.
     Raises: UsageError if both have one column of values; SampleError if B does not list the members to choose from.
     """
 
@@ -176,14 +176,14 @@ class JoinedRows:
         self._b_sets = schema.sets_in(b.schema.names) if schema.SHARD_COLUMN in b.schema.names else range(0)
         b_schema = b.schema if how.is_chosen is None else self._chosen_schema(how.is_chosen)
         first_set = len(schema.sets_in(a.schema.names)) + 1
-        self._names = self._new_names(b_schema, first_set)  # of columns of B, as they are called in the result
+        self._names = self._rename_columns(b_schema, first_set)  # of columns of B, as they are called in the result
         self._check_columns(a.schema.names)
         columns = [*a.schema, *(b_schema.field(name).with_name(new) for name, new in self._names.items())]
         columns.sort(key=lambda column: not column.name.startswith("__"))  # stable: values come last
         self.schema = schema.arrow().schema(columns)
         self._shared = self._shared_fields()
 
-    def _new_names(self, b_schema: Any, first_set: int) -> dict[str, str]:
+    def _rename_columns(self, b_schema: Any, first_set: int) -> dict[str, str]:
         """Return the names in the result of the columns of *b_schema*; its first set of shards gets *first_set*."""
         numbers = [number for number in self._b_sets if schema.in_set(schema.SHARD_COLUMN, number) in b_schema.names]
         renamed = {
@@ -251,7 +251,7 @@ class JoinedRows:
             np.fromiter(
                 (-1 if value is None else int.from_bytes(value, "big") for value in find(keys)), np.int64, len(keys)
             )
-            for keys in _keys(self._a, "A")
+            for keys in _read_keys(self._a, "A")
         ]
         partners = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
         columns = list(self._names)
@@ -275,7 +275,7 @@ class JoinedRows:
 
         pa = schema.arrow()
         if partners is not None and self._how.is_chosen is not None:
-            partners = self._narrow(partners)
+            partners = self._narrow_rows(partners)
         if not self._how.keep_unmatched and not has_partner.all():
             rows, has_partner = rows.take(pa.array(np.flatnonzero(has_partner))), np.ones(int(has_partner.sum()), bool)
         columns = {name: rows.column(name) for name in rows.schema.names}
@@ -287,7 +287,7 @@ class JoinedRows:
         self._check_fields(joined)
         return joined
 
-    def _narrow(self, rows: Any) -> Any:
+    def _narrow_rows(self, rows: Any) -> Any:
         """Return *rows* of B with the extents of the chosen members alone, which are adjacent in the archive.
 
         Raises: SampleError if they are not, or if a row does not tell where all its members are.

@@ -16,7 +16,7 @@ from itertools import chain, count, islice
 from typing import Any
 
 from tartools.errors import SampleError
-from tartools.stages.externalsort import external_sort, in_parts, unpack_block
+from tartools.stages.externalsort import external_sort, split_records, unpack_block
 from tartools.storage.scratch import scratch_file
 from tartools.tar import read_range
 
@@ -32,7 +32,7 @@ SAMPLE_OVERHEAD_BYTES = (
 )
 
 
-def partners_of(batches: Pairs, memory: int, tmpdir: str | None) -> PartnersInMemory | PartnersOnDisk:
+def index_partners(batches: Pairs, memory: int, tmpdir: str | None) -> PartnersInMemory | PartnersOnDisk:
     """Read the second input (B); return an index of it: in memory if it fits into *memory* bytes, else in *tmpdir*.
 
     `batches`: (keys, values) of adjacent samples. Raises: SampleError if a key is there twice; the errors of *batches*.
@@ -58,7 +58,10 @@ def partners_of(batches: Pairs, memory: int, tmpdir: str | None) -> PartnersInMe
 
 
 class PartnersInMemory:
-    """An index in memory of B, the second input of tarjoin: *numbers* by key, of *values*. *example*: a key."""
+    """An index by key, in memory, of the values of B, the second input of tarjoin.
+
+    *numbers*: key -> index in *values*. `example`: one of the keys; None if B is empty.
+    """
 
     def __init__(self, numbers: dict[bytes, int], values: Sequence[bytes]) -> None:
         self.example = next(iter(numbers), None)
@@ -67,7 +70,7 @@ class PartnersInMemory:
         self._marks = bytearray(len(values))
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """Return for each of *keys* its value in the second input, or None; mark the keys as looked up for `left`."""
+        """Return the value in B, or None, for each of *keys*; mark these keys as used, for `unused_count`."""
         numbers = list(map(self._numbers.get, keys))
         marks, values = self._marks, self._values
         for number in numbers:
@@ -76,12 +79,12 @@ class PartnersInMemory:
         return [None if number is None else values[number] for number in numbers]
 
     def has(self, key: bytes) -> bool:
-        """True if the second input (B) has a sample with *key*. Unlike `find`, does not mark it as looked up."""
+        """True if B, the second input, has a sample with *key*. Unlike `find`, does not mark it as used."""
         return key in self._numbers
 
     @property
-    def left(self) -> int:
-        """Number of samples of the second input (B) whose keys `find` has not looked up so far."""
+    def unused_count(self) -> int:
+        """Number of samples of B, the second input, whose keys `find` has not been asked for."""
         return self._marks.count(0)
 
 
@@ -102,7 +105,11 @@ def _first_repeated_key_error(before: list[bytes], keys: Sequence[bytes]) -> Sam
 
 
 class PartnersOnDisk:
-    """An index on disk of B, the second input of tarjoin: *pairs* (key, value), sorted, in blocks of a file."""
+    """An index by key, on disk, of the values of B, the second input of tarjoin: sorted records in blocks of a file.
+
+    *pairs*: (key, value), in any order. *memory*: bytes for sorting and for the first keys of the blocks. `example`:
+    the least key; None if B is empty. Raises: SampleError if a key is there twice.
+    """
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]], memory: int, tmpdir: str | None) -> None:
         self._count = 0
@@ -116,16 +123,16 @@ class PartnersOnDisk:
         self.example = self._firsts[0] if self._firsts else None
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """Return for each of *keys* its value in the second input, or None; mark the keys as looked up for `left`."""
+        """Return the value in B, or None, for each of *keys*; mark these keys as used, for `unused_count`."""
         return [self._value(key) for key in keys]
 
     def has(self, key: bytes) -> bool:
-        """True if the second input (B) has a sample with *key*. Unlike `find`, does not mark it as looked up."""
+        """True if B, the second input, has a sample with *key*. Unlike `find`, does not mark it as used."""
         return self._record(key) is not None
 
     @property
-    def left(self) -> int:
-        """Number of samples of the second input (B) whose keys `find` has not looked up so far."""
+    def unused_count(self) -> int:
+        """Number of samples of B, the second input, whose keys `find` has not been asked for."""
         return self._count - int.from_bytes(self._marks, "little").bit_count()
 
     def _records(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
@@ -140,7 +147,7 @@ class PartnersOnDisk:
             max(MIN_BLOCK_RECORDS, self._count * BLOCK_PLACE_BYTES * 4 // self._memory), MAX_BLOCK_RECORDS
         )
         last: tuple[bytes, int] | None = None
-        for block in in_parts(chain(first, records), max_records, MAX_BLOCK_BYTES):
+        for block in split_records(chain(first, records), max_records, MAX_BLOCK_BYTES):
             for record in block:
                 key = record[: record.index(b"\0")]
                 number = int.from_bytes(record[len(key) + 1 : len(key) + 1 + SAMPLE_NUMBER_BYTES], "big")
@@ -153,7 +160,7 @@ class PartnersOnDisk:
             self._places.append(self._places[-1] + len(data))
 
     def _value(self, key: bytes) -> bytes | None:
-        """Return the value of *key* in the second input, or None; mark the key as looked up for `left`."""
+        """Return the value of *key* in B, or None; mark the key as used, for `unused_count`."""
         record = self._record(key)
         if record is None:
             return None

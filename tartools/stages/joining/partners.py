@@ -20,7 +20,7 @@ from tartools.samples.sample import failure_of
 from tartools.samples.unicodeforms import other_forms
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, ShardStream, closing_upstream, read_batches
-from tartools.stages.joining.partnerindex import Pairs, PartnersInMemory, PartnersOnDisk, partners_of
+from tartools.stages.joining.partnerindex import Pairs, PartnersInMemory, PartnersOnDisk, index_partners
 from tartools.stages.samplefiles import Location, SampleFiles
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
@@ -52,8 +52,8 @@ class PartnerFinder:
     def __init__(self, partners: PartnersInMemory | PartnersOnDisk, second: SecondRows | SecondShards) -> None:
         self.second = second
         self._partners = partners
-        self._asked = 0
-        self._lost = 0
+        self._key_count = 0
+        self._unmatched_count = 0
         self._example = b""  # first key of A
         self._looked_up = 0  # keys of A that were looked up in other Unicode forms
         self._other_form: tuple[bytes, bytes] | None = None  # the first such key, and that in B
@@ -61,13 +61,13 @@ class PartnerFinder:
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
         """Return the value in the second input, or None, for each of *keys*: of the next samples of the first."""
         values = self._partners.find(keys)
-        if not self._asked and keys:
+        if not self._key_count and keys:
             self._example = keys[0]
-        self._asked += len(keys)
+        self._key_count += len(keys)
         lost = values.count(None)
         if lost and self._other_form is None and self._looked_up < MAX_KEYS_REMEMBERED:
             self._find_other_form([key for key, value in zip(keys, values, strict=True) if value is None])
-        self._lost += lost
+        self._unmatched_count += lost
         return values
 
     def _find_other_form(self, lost: Iterable[bytes]) -> None:
@@ -80,8 +80,8 @@ class PartnerFinder:
                         self._other_form = key, form
                         return
 
-    def checked(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield *batches*, joined samples; then check the second input (B), so that a failure comes before the commit.
+    def check_after(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield *batches*, the joined samples; after the last, check the second input, B, before the commit.
 
         Raises: SampleError if B lacks a chosen field in all joined samples; StorageError if a file of B has changed.
         """
@@ -89,30 +89,34 @@ class PartnerFinder:
             yield from batches
         self.second.check()
 
-    def tell(self, account: Account, left_out: bool) -> None:
+    def report_unmatched(self, account: Account, left_out: bool) -> None:
         """Warn in *account*, after the join, of samples of the first (A) and second input (B) without a partner.
 
         Those of A only if they were *left_out* of the output. Warns, too, if B has a key of A in another Unicode form.
         If no sample of A had a partner, that is an omission if they were *left_out*, else a warning.
         """
-        lost, unmatched = self._lost if left_out else 0, self._partners.left
+        lost, unmatched = self._unmatched_count if left_out else 0, self._partners.unused_count
         parts = []
         if lost:
             parts.append(f"{several(lost, 'sample')} of A had no partner in B (left out)")
         if unmatched:
             parts.append(f"{several(unmatched, 'sample')} of B had {'none' if lost else 'no partner'} in A")
         if parts:
-            (account.warn_empty if lost and lost == self._asked else account.warn)(", ".join(parts))
+            (account.warn_empty if lost and lost == self._key_count else account.warn)(", ".join(parts))
         if self._other_form is not None:
             ours, theirs = (ascii(key.decode()) for key in self._other_form)
             account.warn(
                 f"the key {ours} of A is {theirs} in B: they look the same, but one is in another Unicode form (macOS "
                 "has NFD, others NFC), so they don't match"
             )
-        if self._asked and self._lost == self._asked and (left_out or self._partners.example is not None):
-            (account.omit if left_out else account.warn)(self._nothing_common())
+        if (
+            self._key_count
+            and self._unmatched_count == self._key_count
+            and (left_out or self._partners.example is not None)
+        ):
+            (account.omit if left_out else account.warn)(self._no_match_message())
 
-    def _nothing_common(self) -> str:
+    def _no_match_message(self) -> str:
         """Return the message for the case that no key of the first input (A) is in the second (B)."""
         example = self._partners.example
         if example is None:
@@ -140,8 +144,8 @@ def read_second(
     own = Account(account.say, account.quiet)
     account.progress.phase = Phase("reading B", account=own)
     own.progress.expected = storage.check_inputs(urls)
-    source = source_of(urls, rows, chosen, own, reading)
-    partners = partners_of(source.batches(), memory, reading.tmpdir)
+    source = make_second(urls, rows, chosen, own, reading)
+    partners = index_partners(source.batches(), memory, reading.tmpdir)
     own.settle()
     account.omissions += own.omissions
     account.progress.phase = Phase("writing")
@@ -151,24 +155,24 @@ def read_second(
 def check_no_rows(urls: Sequence[str]) -> None:
     """Raise UsageError if one of *urls*, tarjoin's first input, is named as a file of rows (.tsv, .csv, .jsonl)."""
     for url in urls:
-        if form := form_by_name(url):
+        if form := row_format_of(url):
             raise UsageError(f"A is shards or tables of samples, and this is {form} by its name: tarjoin A B", url=url)
 
 
-def form_by_name(url: str) -> str | None:
+def row_format_of(url: str) -> str | None:
     """Return the format of rows that the name *url* shows: tsv, csv or jsonl; None for any other name, or a command."""
     name = Url(url).name.lower() if Url(url).scheme != "pipe" else ""
     return ROW_FORMATS.get(split_packed(name)[0].rpartition(".")[2])
 
 
-def source_of(
+def make_second(
     urls: Sequence[str], rows: RowOptions, chosen: ChosenColumns, account: Account, reading: Reading
 ) -> SecondRows | SecondShards:
     """Return a reader of the second input, *urls*: `SecondShards` of shards and tables of samples, or `SecondRows`.
 
     *rows*: for files of rows. *chosen*: columns or fields to add. Raises: UsageError for both, or *rows* for shards.
     """
-    forms = [rows.form or form_by_name(url) or ("parquet" if is_table(url) else "tar") for url in urls]
+    forms = [rows.form or row_format_of(url) or ("parquet" if is_table(url) else "tar") for url in urls]
     for number, url in enumerate(urls if rows.key is None and not rows.form else ()):
         if forms[number] == "parquet" and lists_samples(url, chosen):
             forms[number] = "tar"
@@ -199,7 +203,11 @@ def lists_samples(url: str, chosen: ChosenColumns) -> bool:
 
 
 class SecondRows:
-    """Reads the second input as files of rows, each with its form ("tsv" ...); *account* counts the bytes read."""
+    """Reads the second input (B) as files of rows.
+
+    *urls*, *forms*: the files, and the format of each: "tsv", "csv", "jsonl" or "parquet". *rows*: where their keys
+    are. *chosen*: the columns that become fields. *account*: counts bytes and files.
+    """
 
     def __init__(
         self, urls: Sequence[str], forms: Sequence[str], rows: RowOptions, chosen: ChosenColumns, account: Account
@@ -246,11 +254,14 @@ class SecondRows:
         return [tar.new_member(join_path(key, field), payload) for field, payload in fields]
 
     def check(self) -> None:
-        """Do nothing: all rows have been read to their end."""
+        """Do nothing, for the interface of `SecondShards`: rows are checked when they are read."""
 
 
 class SecondShards:
-    """Reads the second input as shards and tables; copies samples that are not in plain local files to one file."""
+    """Reads the second input (B) as shards and tables of samples, *urls*; *chosen*: the fields to add.
+
+    Samples that are not in plain local files are copied to one scratch file. *account*: counts samples and bytes read.
+    """
 
     def __init__(self, urls: Sequence[str], chosen: ChosenColumns, account: Account, reading: Reading) -> None:
         self.urls = urls
@@ -294,7 +305,7 @@ class SecondShards:
         return [Location(start, end, shard).pack() for start, end in pairwise(bounds)]
 
     def single(self) -> bytes | None:
-        """Return None: the values of `batches` are locations, not payloads."""
+        """Return None: values are locations of samples, not payloads of one field."""
         return None
 
     def members(self, key: bytes, location: bytes) -> list[Member]:
