@@ -1,6 +1,7 @@
 """What mkdocs calls: the pages of the site that are made of other files, so that nothing is written twice.
 
-The README is the first page. Man pages become HTML by mandoc. ARCHITECTURE.md, CONTRIBUTING.md, CHANGELOG.md and the
+The README is the first page. The navigation is by task. Man pages become HTML by mandoc. llms.txt and llms-full.txt
+have the pages for machines. ARCHITECTURE.md, CONTRIBUTING.md, CHANGELOG.md and the
 example come from where they are. The pages of the Python names are lists of them, for mkdocstrings.
 """
 
@@ -17,6 +18,7 @@ from mkdocs.structure.files import File, Files
 
 from tartools import commands
 from tartools.cli.manual import options
+from tartools.cli.plainpage import plain_text
 
 ROOT = Path(__file__).parent.parent
 TAKEN = {  # page of the site: file of the project
@@ -30,30 +32,64 @@ DECODERS = "What `decode` may name is listed in [Training with PyTorch](../train
 LINK = re.compile(r"(\]\()([^)#:\s]+)(#[^)\s]*)?(\))")
 
 
+SECTIONS = {  # of the navigation, by task: pages below docs; one that does not exist is left out
+    "Begin": ("install", "man/tartools", "cookbook", "pipelines", "questions"),
+    "Look": ("look", "browse"),
+    "Make": ("make", "known-sets", "converting"),
+    "Check": ("check", "damaged"),
+    "Choose": ("choose",),
+    "Order and cut": ("order",),
+    "Process": ("process", "progress"),
+    "Move": ("move", "endpoints", "huggingface", "servers", "trust"),
+    "Train": ("train", "hangs", "example", "training/"),  # and all other pages of docs/training
+    "Scale": ("scale", "many-shards", "memory"),
+    "Python": ("python", "python/tartools", "python/train"),
+    "Inside": ("architecture", "contributing", "changelog", "benchmarks", "peers"),
+}
+TRAINING_ORDER = (
+    *("pytorch", "frameworks", "fields", "order", "mixtures", "masks", "text", "sound", "video", "preprocessing"),
+    *("webdataset", "litdata", "streaming", "joined", "energon", "datasets", "dataflux", "aistore", "cortx", "zip"),
+)
+TITLES = {"man/tartools": "First hour, URLs, damage", "example": "An example"}
+TITLES |= dict.fromkeys(("look", "make", "check", "process", "move", "train", "scale", "python"), "Overview")
+UNSEARCHED = ("adr/", "changelog.md")  # pages that say much about everything
+MACHINE_INTRODUCTION = """\
+# tartools
+
+> Unix commands and a Python library for machine-learning data sets kept as tar shards (WebDataset format).
+
+`llms-full.txt` has the text of all of these pages.
+"""
+
+
 def on_config(config: Any) -> Any:
     """Set the navigation."""
-    pages = [path.stem for path in sorted(ROOT.glob("man/man1/*"))]
-    training = ["pytorch", "frameworks", "fields", "order", "mixtures", "masks", "sound"]
-    training += ["webdataset", "litdata", "streaming"]
-    training += ["joined", "energon", "datasets", "dataflux", "aistore", "cortx", "zip"]
-    training += sorted({path.stem for path in ROOT.glob("docs/training/*.md")} - {*training})
-    decisions = [path.name for path in sorted(ROOT.glob("docs/adr/*.md")) if path.name != "index.md"]
-    config["nav"] = [
-        {"tartools": "index.md"},
-        {"First hour, URLs, damage": "man/tartools.md"},
-        {"Cookbook": "cookbook.md"},
-        {"Questions": "questions.md"},
-        {"Hugging Face": "huggingface.md"},
-        {"Training": [{"An example": "example.md"}, *(f"training/{name}.md" for name in training)]},
-        {"Commands": [*({name: f"man/{name}.md"} for name in pages), {"All options": "options.md"}]},
-        {"Python": [{"tartools": "python/tartools.md"}, {"tartools.train": "python/train.md"}]},
-        {"Files that name inputs": "trust.md"},
-        {"Servers": "servers.md"},
-        {"Benchmarks": "benchmarks.md"},
-        {"Inside": ["architecture.md", "contributing.md", "changelog.md"]},
-        {"Decisions": ["adr/index.md", *(f"adr/{name}" for name in decisions)]},
+    machine_pages.clear()
+    sections: list[Any] = [{"tartools": "index.md"}]
+    for title, names in SECTIONS.items():
+        pages = [page for name in names for page in section_pages(name)]
+        sections.append({title: [{TITLES[page]: f"{page}.md"} if page in TITLES else f"{page}.md" for page in pages]})
+    grouped = [
+        {task.capitalize(): [{name: f"man/{name}.md"} for name in group if name not in commands.BUILTINS]}
+        for task, group in commands.COMMANDS_BY_TASK.items()
+        if {*group} - {*commands.BUILTINS}
     ]
+    sections.insert(-2, {"Commands": [*grouped, {"All options": "options.md"}]})
+    named = {name for names in SECTIONS.values() for name in names}
+    if others := sorted({path.stem for path in ROOT.glob("docs/*.md")} - named):
+        sections.insert(-3, {"More": [f"{name}.md" for name in others]})
+    config["nav"] = sections
     return config
+
+
+def section_pages(name: str) -> list[str]:
+    """Return the pages that *name* of SECTIONS stands for, without suffix: one, none, or all of docs/training."""
+    if name != "training/":
+        is_made = f"{name}.md" in TAKEN or name.startswith(("man/", "python/"))
+        return [name] if is_made or (ROOT / f"docs/{name}.md").exists() else []
+    there = {path.stem for path in ROOT.glob("docs/training/*.md")}
+    ordered = [page for page in TRAINING_ORDER if page in there]
+    return [f"training/{page}" for page in (*ordered, *sorted(there - {*ordered}))]
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -72,17 +108,52 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Turn links to files of the project into links to their pages."""
     here = page.file.src_uri
-    if here.startswith("adr/") or here == "changelog.md":
-        page.meta["search"] = {"exclude": True}  # they say much about everything
+    if here.startswith(UNSEARCHED):
+        page.meta["search"] = {"exclude": True}
+    elif not here.startswith("python/") and here != "options.md":
+        machine_pages.append((here, machine_text(here, markdown)))
     source = TAKEN.get(here, f"docs/{here}")
     pages = {source: page for page, source in TAKEN.items()}
 
     def moved(found: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), found[2]))
         target = "adr/index.md" if path == "docs/adr" else pages.get(path, path.removeprefix("docs/"))
+        target = re.sub(r"^man/man\d/(\w+)\.\d$", r"man/\1.md", target)
         return f"{found[1]}{posixpath.relpath(target, posixpath.dirname(here) or '.')}{found[3] or ''}{found[4]}"
 
     return LINK.sub(moved, markdown)
+
+
+machine_pages: list[tuple[str, str]] = []  # of the build: path of the page, its text
+
+
+def machine_text(page: str, markdown: str) -> str:
+    """Return the text of *page* for llms-full.txt: its Markdown, or plain text for a man page."""
+    if not page.startswith("man/"):
+        return re.sub(r" ?<!--.*?-->", "", markdown, flags=re.DOTALL).strip() + "\n"
+    (source,) = ROOT.glob(f"man/man*/{Path(page).stem}.?")
+    return f"# {source.stem}({source.suffix[1:]})\n\n{plain_text(source.read_text(), 100)}"
+
+
+def on_post_build(config: Any) -> None:
+    """Write llms.txt, the list of pages with their first sentences, and llms-full.txt, their text."""
+    folder = Path(config["site_dir"])
+    lines = []
+    for page, text in machine_pages:
+        title = text.partition("\n")[0].lstrip("# ")
+        lines.append(f"- [{title}]({page.removesuffix('.md')}.html): {first_sentence(text)}")
+    (folder / "llms.txt").write_text(MACHINE_INTRODUCTION + "\n## Pages\n\n" + "\n".join(lines) + "\n")
+    (folder / "llms-full.txt").write_text("\n\n".join(text for _, text in machine_pages))
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a page, without links; of a man page its summary."""
+    if summary := re.search(r"^NAME\n {4}\S+ - (.*)$", text, re.MULTILINE):
+        return summary[1]
+    paragraphs = re.split(r"\n\n+", re.sub(r"^(#|!\[|Install:).*$", "", text, flags=re.MULTILINE))
+    plain = next((p for p in paragraphs if re.match(r"[A-Z*`\[]", p.strip())), "")
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(plain.split()))
+    return re.split(r"(?<=[.:?]) ", plain)[0].rstrip(":")
 
 
 def literal(text: str) -> str:

@@ -30,8 +30,11 @@ from tests.properties.test_model import Members
 from tests.tiers import exhaustive
 
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```sh\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL)
-PIPELINES, SETUP = BLOCKS[:-2], BLOCKS[-2:]
+PYTHON_PAGE, INSTALL_PAGE = ((ROOT / f"docs/{name}.md").read_text() for name in ("python", "install"))
+SETUP, PIPELINES = (
+    re.findall(r"^```sh\n(.*?)\n```$", text, re.MULTILINE | re.DOTALL)
+    for text in (README, (ROOT / "docs/pipelines.md").read_text())
+)
 SAID = {"table_is_shown": "tarshow: without jpg: 1 of 3 samples: c\n"}  # on stderr
 
 
@@ -62,7 +65,7 @@ def digits() -> Members:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Lay out the files that the README's pipelines name."""
+    """Lay out the files that the ten pipelines name."""
     for name in ("raw/train/n01", "raw/train/n02", "files"):
         (tmp_path / name).mkdir(parents=True)
     for n in range(6):
@@ -168,7 +171,7 @@ def test_a_pipeline_runs_as_printed(line: str, check: Callable[[Path, bytes], No
 
 def test_the_python_runs_as_printed(run: Run, data: Path) -> None:
     assert run("tarindex", "-f", "cls", *(f"train-{n:06d}.tar" for n in range(4)), "-o", "train.parquet").status == 0
-    program = "\n".join(re.findall(r"^```python\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL))
+    program = "\n".join(re.findall(r"^```python\n(.*?)\n```$", PYTHON_PAGE, re.MULTILINE | re.DOTALL))
     out = python(program, folder=data).output()
     *lines, batch = out.decode().splitlines()
     assert [line.split()[0] for line in lines] == [f"{n:06d}" for n in range(20)]
@@ -183,7 +186,7 @@ def test_the_python_runs_as_printed(run: Run, data: Path) -> None:
 
 
 def test_the_endless_stream_ends(data: Path, shell: Run) -> None:
-    (line,) = re.findall(r"`(while cat a\.tar.*?)`", README)
+    (line,) = re.findall(r"`(while cat a\.tar.*?)`", INSTALL_PAGE)
     (data / "a.tar").write_bytes(make_tar(photos(0, 4)))
     shell(line).output()
     assert members_of((data / "small.tar").read_bytes()) == [m for n in (0, 0, 0) for m in photos(n, 4)][:30]
@@ -236,7 +239,7 @@ def test_the_libraries_are_those_of_the_project() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = {re.split(r"[\[<>=;]", line)[0] for line in project["dependencies"]}
-    table = README.partition("## What it is built on")[2]
+    table = INSTALL_PAGE.partition("## What it is built on")[2]
     assert {row.split()[0].lower() for row in re.findall(r"^\| (\S.*?) \|", table, re.MULTILINE)} - {
         "library"
     } == needed
@@ -297,6 +300,48 @@ class Page(HTMLParser):
                 self.anchors.add(value or "")
 
 
+SEARCHED = {  # what people type into the search of the site -> a page that has it
+    "minio": "endpoints.html",
+    "endpoint": "endpoints.html",
+    "progress bar": "progress.html",
+    "truncated": "damaged.html",
+    "ignore": "damaged.html",
+    "hang": "hangs.html",
+    "fewer shards": "hangs.html",
+    "memory": "memory.html",
+    "patient": "cookbook.html",
+    "group": "order.html",
+    "audio": "questions.html",
+    "token": "training/mixtures.html",
+}
+
+
+def find_in_site(index: Path, words: str) -> set[str]:
+    """Return the pages that have a section with all *words*, by the index that the site's search uses."""
+    entries = json.loads(index.read_text())["docs"]
+    texts = [(entry["location"], f"{entry['title']} {entry['text']}".lower()) for entry in entries]
+    return {place.partition("#")[0] for place, text in texts if all(word in text for word in words.split())}
+
+
+def pages_in_navigation(text: str) -> set[str]:
+    """Return the titles in the navigation of a page of the site."""
+    titles = re.findall(r'<span class="md-ellipsis">\s*(.*?)\s*</span>', text, re.DOTALL)
+    assert "Look" in titles
+    return {html.unescape(title) for title in titles}
+
+
+def check_for_machines(site: Path) -> None:
+    """Check llms.txt, whose links lead to pages with a sentence each, and llms-full.txt, which has their text."""
+    listed = re.findall(r"^- \[([^\]]+)\]\(([^)]+)\): (.+)$", (site / "llms.txt").read_text(), re.MULTILINE)
+    places = {place for _, place, _ in listed}
+    assert all((site / place).is_file() for place in places) and len(places) == len(listed) > 60
+    assert {"look.html", "hangs.html", "man/tarsort.html", "training/pytorch.html"} <= places
+    assert not [place for place in places if place.startswith(("adr/", "changelog"))]
+    full = (site / "llms-full.txt").read_text()
+    assert "# tarsort(1)\n\nNAME\n    tarsort - Sort the samples" in full
+    assert (ROOT / "docs/look.md").read_text().splitlines()[3] in full and "<!--" not in full
+
+
 @exhaustive
 @pytest.mark.skipif(not shutil.which("mandoc"), reason="mandoc is not installed")
 def test_the_site_builds_and_its_links_lead_somewhere(tmp_path: Path) -> None:
@@ -327,6 +372,12 @@ def test_the_site_builds_and_its_links_lead_somewhere(tmp_path: Path) -> None:
     assert re.findall(r'<h2 id="tartools.train.([^"]*)"', text)[0] == "loading.loader"
     assert re.search(r"TableDataset</span><span class=\"p\">\(<.*\n", text)  # its signature, on several lines
     assert {urlsplit(link).netloc for page in pages.values() for link in page.loaded} == {""}  # nothing from elsewhere
+    index = tmp_path / "site/search/search_index.json"
+    assert {words for words, place in SEARCHED.items() if place not in find_in_site(index, words)} == set()
+    last = [path.name for path in pages if "md-footer__link--next" not in path.read_text() and "adr" not in path.parts]
+    assert sorted(last) == ["404.html", "peers.html"]  # all others lead to the next page
+    assert "Decisions" not in pages_in_navigation((tmp_path / "site/look.html").read_text())
+    check_for_machines(tmp_path / "site")
 
 
 def test_every_extra_that_is_named_is_there() -> None:

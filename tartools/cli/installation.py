@@ -31,7 +31,7 @@ def install_sentence(extras: str, published: bool) -> str:
     else:
         sentence = (
             f"{place}`pipx install {needed}` (or `uv tool install {needed}`) for the commands, "
-            f"`pip install {needed}` into an environment in which you import tartools."
+            f"`pip install {needed}` into the environment in which you train."
         )
     return f"Install: {sentence}"
 

@@ -96,7 +96,7 @@ def test_the_tasks_of_the_readme_are_done_by_their_lines(shell: Run, tmp_path: P
     done = shell(f"{tasks['scale out'].replace('tarjob ', 'tarjob -v ')}")
     assert done.stderr.startswith("tarjob: 10 items: 1 done, 9 already done, 0 failed, ")
     assert len(before) == 9 and all(path.stat().st_mtime_ns == time for path, time in before.items())
-    program = f"import tartools\nprint(sum(len(batch) {tasks['train']}))"
+    program = f"import tartools.train\nprint(sum(len(labels) {tasks['train']}))"
     assert python(program, folder=tmp_path) == (0, b"54\n", "")
 
 

@@ -1,4 +1,4 @@
-"""The README's remote pipelines run as they are printed.
+"""The remote pipelines of docs/move.md and docs/scale.md run as they are printed.
 
 The buckets are those that are named there, on our servers. Only `https://host/` is replaced, by the URL of a server
 that is there. `run-ocr` is a script of ours that writes what an OCR program would.
@@ -24,7 +24,7 @@ from tests.storage.objects.servers import Proxy
 from tests.storage.objects.sites import GsSite, MemorySite, S3Site, Site, environment
 from tests.tiers import exhaustive
 
-SECTION = (ROOT / "README.md").read_text().partition("## Remote pipelines")[2].partition("\n## ")[0]
+SECTION = (ROOT / "docs/move.md").read_text().partition("## Remote pipelines")[2].partition("\n## ")[0]
 (BLOCK,) = re.findall(r"^```bash\n(.*?)\n```$", SECTION, re.MULTILINE | re.DOTALL)
 LISTING, OCR, SHUFFLING, JOINING, SHOWING = BLOCK.splitlines()
 RUN_OCR = """\
@@ -46,7 +46,7 @@ def photos(start: int, count: int) -> Members:
 
 
 class World(NamedTuple):
-    """The stores of the README, and what commands need to find them."""
+    """The stores of the pages, and what commands need to find them."""
 
     gs: Site
     s3: Site
@@ -58,7 +58,7 @@ class World(NamedTuple):
 
 @pytest.fixture
 def world(gs_server: str, s3_server: str, ais_server: Proxy, plain_server: tuple[str, Path], tmp_path: Path) -> World:
-    """Return the stores of the README; the bucket `bucket` of S3 is empty."""
+    """Return the stores of the pages; the bucket `bucket` of S3 is empty."""
     ais_server.buckets["cache"] = Bucket()
     env = {"PATH": f"{tmp_path}:{clean_environment()['PATH']}"}
     for scheme, url in (("gs", gs_server), ("s3", s3_server), ("ais", ais_server.base)):
@@ -121,7 +121,7 @@ CHOSEN = [f"{n:03d}" for n in range(100) if n % 10 < 8]
 def test_the_large_shuffle_runs_as_printed(duckdb_command: dict[str, str], shell: Run, tmp_path: Path) -> None:
     """Its bucket is on a server of its own; run again, the last line does nothing."""
     section = (
-        (ROOT / "README.md").read_text().partition("## A shuffle larger than one machine")[2].partition("\n## ")[0]
+        (ROOT / "docs/scale.md").read_text().partition("## A shuffle larger than one machine")[2].partition("\n## ")[0]
     )
     (block,) = re.findall(r"^```bash\n(.*?)\n```$", section, re.MULTILINE | re.DOTALL)
     with servers.process(tmp_path / "s3", "s3") as url:
@@ -163,9 +163,22 @@ def test_the_large_shuffle_of_the_manual_runs_as_printed(
 
 
 def test_the_credentials_that_are_named_are_those_that_count() -> None:
-    """The README's variables are those of the manual, which tests of credentials go by."""
+    """The page's variables are those of the manual, which tests of credentials go by."""
     manual = (ROOT / "man/man7/tartools.7").read_text()
-    text = (ROOT / "README.md").read_text().partition("## Remote pipelines")[2].partition("```bash")[0]
+    text = (ROOT / "docs/move.md").read_text().partition("## Remote pipelines")[2].partition("```bash")[0]
     names = re.findall(r"`([A-Z_]{5,})`", text)
     assert names == ["AWS_PROFILE", "GOOGLE_APPLICATION_CREDENTIALS", "AIS_ENDPOINT", "HF_TOKEN"]
     assert [name in manual for name in names] == [True] * 4
+
+
+def test_another_endpoint_is_one_variable(shell: Run, tmp_path: Path) -> None:
+    """The lines of docs/endpoints.md, with the endpoint of a server of ours, which is not Amazon's."""
+    (block,) = re.findall(r"^```bash\n(.*?)\n```$", (ROOT / "docs/endpoints.md").read_text(), re.MULTILINE | re.DOTALL)
+    with servers.process(tmp_path / "s3", "s3") as url:
+        env = environment("s3", url)
+        site = S3Site(url, "bucket")
+        site.put("train-000000.tar", make_tar(photos(0, 3)))
+        lines = block.replace("https://minio.example:9000", url)
+        out = shell(f"set -eu\n{lines}", env={name: value for name, value in env.items() if "ENDPOINT" not in name})
+        assert (out.status, out.stdout) == (0, b"s3://bucket/train-000000.tar\n"), out.stderr
+        assert keys_in(shell("tarcat s3://bucket/small.tar", env=env).stdout) == ["000000", "000001", "000002"]
