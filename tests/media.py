@@ -14,7 +14,9 @@ def make_sound(seconds: float, form: str = "WAV", rate: int = 16000, channels: i
     """Return a sine of 440 Hz as a file of *form*: WAV, FLAC, OGG or MP3."""
     wave = 0.3 * np.sin(2 * np.pi * 440 / rate * np.arange(round(seconds * rate)))
     file = io.BytesIO()
-    soundfile.write(file, np.stack([wave] * channels, 1), rate, format=form)
+    with soundfile.SoundFile(file, "w", rate, channels, format=form) as sound:
+        for begin in range(0, len(wave), rate):  # libsndfile's stack overflows if it writes minutes of Ogg at once
+            sound.write(np.stack([wave[begin : begin + rate]] * channels, 1))
     return file.getvalue()
 
 

@@ -5,8 +5,10 @@ the others to another archive, in the same pass; otherwise they are left out. --
 
 -S takes an expression in Python's syntax. A name is the text of that field; field('meta.json') is a field whose name
 has a dot, field('meta.json:width') a value inside JSON; has('txt') is true if the field exists. size('jpg') is the size
-of a payload in bytes, width('jpg') and height('jpg') come from the header of a picture, and match('^n0[12]', key) is
-true if the regular expression matches anywhere in the text. key, __shard__, __index__ and __size__ are available, as
+of a payload in bytes. width('jpg') and height('jpg') come from the header of a picture or a video, seconds('flac') from
+that of a sound or a video, rate('flac') (in Hz) from that of a sound, fps('mp4') from that of a video; videos need the
+extra tartools[video]. 'jpg;webp' is the first of these fields that the sample has. match('^n0[12]', key) is true if the
+regular expression matches anywhere in the text. key, __shard__, __index__ and __size__ are available, as
 are int, float, str, len, abs, min, max and round. If the expression fails on a sample, because a field is
 missing or int() gets a word, that is an error; with --ignore-errors it is false for such samples.
 
@@ -31,8 +33,8 @@ side. A sample without a value is an error.
 
 OUTPUT and --rest appear once both are complete. If one ends in .parquet, it is a table, which lists the samples and
 moves none (see TABLES in tartools(7)). If inputs are tables, values in -S come from the column of the same name (cls,
-json:width, jpg.width), if there is one, otherwise from the shards. Names that are not fields of samples, such as score,
-have the type of the column.
+json:width, or jpg.width and flac.seconds, which tarindex --facts makes), if there is one, otherwise from the shards.
+Names that are not fields of samples, such as score, have the type of the column.
 
 Examples:
   Split a data set, for training and validation:
@@ -40,6 +42,8 @@ Examples:
   The same, with all samples of a patient on one side:
     tarfilter --share 0:0.9 --group json:patient all.tar -o train.tar \
       --rest val.tar
+  Select sounds of 2 to 20 seconds:
+    tarfilter -S "2 <= seconds('flac;wav;mp3') <= 20" speech.tar -o fit.tar
   Select large pictures of one class:
     tarfilter -S "int(cls) == 180 and width('jpg') >= 256" 'train-*.tar' \
       -o chosen.tar

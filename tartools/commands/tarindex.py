@@ -19,6 +19,15 @@ reason if it can't be read, otherwise null). Only the header of a picture is rea
 are not decoded. If simplejpeg is installed, it decodes JPEGs: it is strict, and finds damage that Pillow does not
 notice, but it also refuses a few valid but unusual ones.
 
+--facts adds the columns of --pictures, and FIELD.upright_width and FIELD.upright_height: the size of a picture once it
+is turned as its EXIF data say; FIELD.width is always that of the stored pixels. For each sound field (wav, flac, ogg,
+opus, mp3, m4a) it adds FIELD.seconds, FIELD.rate, FIELD.channels, FIELD.format and FIELD.broken; for each video field
+(mp4, m4v, mov, mkv, webm, avi) FIELD.seconds, FIELD.width, FIELD.height, FIELD.fps (frames per second, the mean),
+FIELD.codec and FIELD.broken. Only headers are read, or all frame headers of an MP3 that does not say its length;
+with --decode, pictures, WAV, FLAC and Ogg are decoded. Facts of a payload that can't be read are null. Videos and m4a
+need PyAV, the extra tartools[video]. FFmpeg reads their bytes alone: playlists, and what else names files or servers,
+are no videos here.
+
 --hash adds FIELD.blake2b: the 16-byte BLAKE2b digest of the payload (b2sum -l 128). --dhash adds FIELD.dhash, 64 bits
 that are similar for pictures that look alike: Pillow converts the picture to grey (mode L) and resizes it to 9 x 8
 pixels (Lanczos); then, row by row from the top left, a bit is 1 if a pixel is darker than its right neighbour. The
@@ -59,6 +68,10 @@ Examples:
     tarindex --pictures --decode 'train-*.tar' -o train.parquet
     duckdb -c "SELECT __key__, \"jpg.broken\" FROM 'train.parquet'
                WHERE \"jpg.width\" < 200 OR \"jpg.broken\" IS NOT NULL"
+  Find sounds of more than 30 seconds, and add up the hours of all:
+    tarindex --facts 'speech-*.tar' -o speech.parquet
+    tarfilter -S "seconds('flac') > 30" speech.parquet -o long.parquet
+    duckdb -c "SELECT sum(\"flac.seconds\") / 3600 FROM 'speech.parquet'"
   Leave out duplicate pictures, byte for byte:
     tarindex --hash jpg 'train-*.tar' -o train.parquet
     duckdb -c "COPY (SELECT DISTINCT ON (\"jpg.blake2b\") *
@@ -122,7 +135,7 @@ class ColumnOptions(cli.Group):
 
     Attributes:
       fields: columns of values (-f).
-      pictures, decode: columns about pictures, from headers or decoded.
+      measured, pictures, decode: columns of facts, about all payloads or about pictures, from headers or decoded.
       hashed: fields to add digests of (--hash).
       likened: fields to add picture hashes of (--dhash).
     """
@@ -130,8 +143,9 @@ class ColumnOptions(cli.Group):
     fields: Annotated[
         list[str] | None, Option("-f --fields SPEC", "Columns of values, in quotes: 'cls json:score'.")
     ] = None
-    pictures: Annotated[bool, Option("--pictures", "Columns of size, format and mode of pictures.")] = False
-    decode: Annotated[bool, Option("--decode", "Decode all pictures, to find broken ones.")] = False
+    measured: Annotated[bool, Option("--facts", "Columns of facts about pictures, sounds and videos.")] = False
+    pictures: Annotated[bool, Option("--pictures", "Columns of size, format and mode of pictures alone.")] = False
+    decode: Annotated[bool, Option("--decode", "Decode pictures (and sounds), to find broken ones.")] = False
     hashed: Annotated[list[str] | None, Option("--hash FIELD", "A column of digests, to find equal payloads.")] = None
     likened: Annotated[
         list[str] | None, Option("--dhash FIELD", "Columns of hashes and colours, to find similar pictures.")
@@ -140,12 +154,15 @@ class ColumnOptions(cli.Group):
     @property
     def named(self) -> bool:
         """True if any of these options is given."""
-        return bool(self.fields or self.pictures or self.decode or self.hashed or self.likened)
+        return bool(self.fields or self.measured or self.pictures or self.decode or self.hashed or self.likened)
 
     def wanted(self) -> facts.TableFacts:
         """Return the facts about samples that these options store in columns. Raises: UsageError."""
         table_facts = facts.parse_facts(self.fields or (), self.hashed or (), self.likened or ())
-        return table_facts._replace(pictures=self.pictures or self.decode, decoded=self.decode)
+        if self.measured and self.pictures:
+            raise UsageError("--facts has the columns of --pictures, and more: give one of them")
+        measured = "all" if self.measured else facts.PICTURE_COLUMNS_ONLY if self.pictures or self.decode else ""
+        return table_facts._replace(measured=measured, decoded=self.decode)
 
 
 @cli.command(__doc__)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tartools.errors import SampleError, TarToolsError, how_to_install, printable
 from tartools.samples.filetypes import BY_SUFFIX, suffix_of
+from tartools.samples.orientation import orientation_of, turn
 from tartools.samples.pictureformats import PICTURE_FORMATS, open_picture
 from tartools.tar import Member
 
@@ -52,12 +53,13 @@ PILLOW_MESSAGES = {  # beginnings of Pillow's messages -> what they mean
 
 
 class PictureHeader(NamedTuple):
-    """The header of a picture: its *form* ("JPEG"), its size in pixels, and its *mode* in Pillow."""
+    """The header of a picture: *form* ("JPEG"), stored size in pixels, *mode* in Pillow, and *orientation* (1 to 8)."""
 
     form: str
     width: int
     height: int
     mode: str
+    orientation: int = 1
 
 
 class PictureState(NamedTuple):
@@ -80,8 +82,10 @@ def picture_header(member: Member) -> PictureHeader:
         return header_of(opened)
 
 
-def described(member: Member, decode: bool = False, strict: bool = False) -> PictureState:
-    """Return the state of the picture *member*.
+def described(
+    member: Member, decode: bool = False, strict: bool = False, with_orientation: bool = False
+) -> PictureState:
+    """Return the state of the picture *member*; its orientation is 1 unless *with_orientation*.
 
     With *decode*, all of it is decoded, unless it would have more than 89,478,485 pixels in memory. If also *strict*, a
     JPEG must be decoded by Pillow and by simplejpeg: if simplejpeg alone refuses it, the reason begins with
@@ -95,7 +99,7 @@ def described(member: Member, decode: bool = False, strict: bool = False) -> Pic
     header, fits = None, False
     try:
         with _opened(member, pixels=decode) as opened:
-            header = header_of(opened)
+            header = header_of(opened, with_orientation)
             fits = decode and reduced(opened, 1)
             if fits:
                 refused = refusal_of_jpeg(member.read()) if strict and opened.format == "JPEG" else None
@@ -219,9 +223,10 @@ def _opened(member: Member, pixels: bool = True) -> Iterator[Image]:
             yield picture
 
 
-def header_of(opened: Image) -> PictureHeader:
-    """Return the header of an *opened* picture: format, size and mode."""
-    return PictureHeader(str(opened.format), opened.width, opened.height, opened.mode)
+def header_of(opened: Image, with_orientation: bool = False) -> PictureHeader:
+    """Return the header of an *opened* picture: format, size and mode; *with_orientation*, that too, else 1."""
+    orientation = orientation_of(opened) if with_orientation else 1
+    return PictureHeader(str(opened.format), opened.width, opened.height, opened.mode, orientation)
 
 
 def reduced(opened: Image, side: int) -> bool:
@@ -233,18 +238,6 @@ def reduced(opened: Image, side: int) -> bool:
     pixels = math.prod(opened.size)
     opened.draft(None, (side, side))
     return (pixels if "progressive" in opened.info else math.prod(opened.size)) <= MAX_PIXELS
-
-
-def turn(picture: Image) -> None:
-    """Rotate *picture*, in place, as its EXIF data say, if they can be read."""
-    from PIL import ImageOps
-
-    try:
-        ImageOps.exif_transpose(picture, in_place=True)
-    except MemoryError:
-        raise
-    except Exception:  # noqa: S110  # cameras write all kinds of metadata; the pixels are fine
-        pass
 
 
 def in_colour(picture: Image) -> Image:

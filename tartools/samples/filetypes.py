@@ -7,6 +7,15 @@ from tartools.tar.compression import CODECS
 
 MAGIC_BYTES = 16  # bytes of a payload that `type_of_file` looks at
 
+# facts of payloads that expressions have functions for, and their types: `seconds('flac')`
+FACT_FUNCTIONS: dict[str, type[int] | type[float]] = {
+    "width": int,
+    "height": int,
+    "seconds": float,
+    "rate": int,
+    "fps": float,
+}
+
 PICTURE, SOUND, VIDEO, ARRAY, OTHER = "picture", "sound", "video", "array", "other"
 
 # as webdataset and Hugging Face's datasets decode them

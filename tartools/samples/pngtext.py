@@ -92,6 +92,27 @@ def _unpacked_size(compressed: bytes) -> int:
     return size + bool(unpacker.unconsumed_tail)
 
 
+def find_late_exif(file: IO[bytes]) -> bytes | None:
+    """Return the EXIF data of the PNG *file* (chunk eXIf), also behind the pixels, without these; None if it has none.
+
+    Leaves *file* where it is. Holds: these data, up to 1 MiB.
+    """
+    position, begin = file.tell(), len(PNG_SIGNATURE)
+    try:
+        file.seek(begin)
+        while len(head := file.read(_PNG_CHUNK.size)) == _PNG_CHUNK.size:
+            length, kind = _PNG_CHUNK.unpack(head)
+            if kind == b"eXIf":
+                return file.read(length) if length <= MAX_CHUNK_BYTES else None
+            if kind == b"IEND":
+                break
+            begin += _PNG_CHUNK.size + length + _CRC_BYTES
+            file.seek(begin)
+        return None
+    finally:
+        file.seek(position)
+
+
 def without_large_text(file: IO[bytes], with_pixels: bool = True) -> IO[bytes]:
     """Return *file*, or if it is a PNG that Pillow refuses for its text, a copy in memory without its text chunks.
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from av.container import InputContainer
+    from av.stream import Stream
 
 # name of a type in `filetypes` -> FFmpeg's demuxer
 DEMUXERS = {
@@ -27,6 +28,7 @@ DEMUXERS = {
     "a Flash video": "flv",
     "an MPEG video": "mpeg",
 }
+MICROSECONDS = 1_000_000  # of a second: the unit of FFmpeg's lengths of files
 MAX_FRAME_PIXELS = 89_478_485  # of a frame that FFmpeg's decoders accept; as of pictures
 # decoders without which the size of a frame is not known; all others are off while only a header is read
 HEADER_DECODERS = "mpeg4,msmpeg4v1,msmpeg4v2,msmpeg4,h261,h263,cavs,flv,vp6,vp6f,vp6a"
@@ -45,9 +47,8 @@ def open_video(file: IO[bytes], size: int, *, decode: bool = False) -> InputCont
     except ImportError as error:
         if not isinstance(error, ModuleNotFoundError):
             raise TarToolsError(f"PyAV can't be loaded: {error}") from None
-        raise TarToolsError(
-            f"videos need PyAV, which is not installed: {how_to_install('av')} (or the extra tartools[video])"
-        ) from None
+        how = f"{how_to_install('av')} (or the extra tartools[video])"
+        raise TarToolsError(f"videos and MPEG-4 sounds need PyAV, which is not installed: {how}") from None
     file_type = type_of_file(file.read(MAGIC_BYTES))
     file.seek(0)
     if file_type is None or file_type.kind not in (VIDEO, SOUND) or file_type.what not in DEMUXERS:
@@ -59,6 +60,13 @@ def open_video(file: IO[bytes], size: int, *, decode: bool = False) -> InputCont
     if not decode:
         options["codec_whitelist"] = HEADER_DECODERS
     return av.open(file, "r", format=demuxer, options=options, io_open=_refuse_file, metadata_errors="replace")
+
+
+def stream_seconds(opened: InputContainer, stream: Stream) -> float | None:
+    """Return the length of a *stream* of *opened* in seconds, else that of the whole file; None if it says neither."""
+    if stream.duration is not None and stream.time_base is not None:
+        return float(stream.duration * stream.time_base)
+    return None if opened.duration is None else opened.duration / MICROSECONDS
 
 
 def _refuse_file(url: str, flags: int, options: Mapping[str, str]) -> IO[bytes]:

@@ -222,8 +222,9 @@ def index_shards(
 def lacking_column(table: TablePart, facts: TableFacts) -> str | None:
     """Return the name of the first column for *facts* that *table* lacks; None if it has all of them."""
     columns = [name for name, _ in facts.known]
-    if facts.pictures:
-        columns += [name for field in schema.fields_of(table.schema) for name, _ in fact_columns(field)[:1]]
+    if facts.measured:
+        fields = schema.fields_of(table.schema)
+        columns += [name for field in fields for name, _ in fact_columns(field, facts.measured)]
     return next((name for name in columns if name not in table.schema.names), None)
 
 

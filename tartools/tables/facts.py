@@ -1,4 +1,4 @@
-"""Facts about samples for columns of a table: values of fields, facts about pictures, digests and picture hashes."""
+"""Facts about samples for columns of a table: values of fields, facts about payloads, digests and picture hashes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import NamedTuple
 from tartools.errors import UsageError
 from tartools.samples import decoding
 from tartools.samples.batch import Batch
-from tartools.samples.kinds import kind_of_field
+from tartools.samples.kinds import measured_kind
+from tartools.samples.kinds.pictures import PICTURE_KIND, STORED_PICTURE_FACTS
 from tartools.samples.sample import Sample, field_name
 from tartools.samples.values import Column, lookup, no_sample_has, parse_column, payload_digests
 from tartools.tables import schema
 from tartools.tables.rows import Fact
+from tartools.tar import Member
 
 NUMBER_PATTERN = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 ROW_COLUMNS = (
@@ -27,6 +29,7 @@ ROW_COLUMNS = (
     schema.MEMBERS_COLUMN,
 )
 HASH_BYTES = 16  # bytes
+PICTURE_COLUMNS_ONLY = "pictures"  # of `TableFacts.measured`
 MAX_INTEGER_CHARS = 20  # characters of a whole number of 64 bits, at most
 
 
@@ -35,19 +38,20 @@ class TableFacts(NamedTuple):
 
     `columns`: values of fields. `hashed`: fields of whose payloads a digest is made.
     `likened`: fields of pictures, for a picture hash, colours, width and height.
-    `pictures`: True for size, format and mode of all pictures. `decoded`: True to decode these, so that broken ones are
-    found; otherwise only their headers are checked.
+    `measured`: "all" for facts of all pictures, sounds and videos; "pictures" for size, format and mode of pictures; ""
+    for none. `decoded`: True to decode pictures and sounds, so that broken ones are found; otherwise only headers are
+    checked.
     """
 
     columns: Sequence[Column]
     hashed: Sequence[str] = ()
     likened: Sequence[str] = ()
-    pictures: bool = False
+    measured: str = ""
     decoded: bool = False
 
     @property
     def known(self) -> list[Fact]:
-        """The (name, type) of all columns except `pictures`, whose columns are unknown before samples are read.
+        """The (name, type) of all columns except `measured`, whose columns are unknown before samples are read.
 
         A type is a name of `schema`, such as "digest" or "int64"; "" if the values decide it.
         """
@@ -60,7 +64,7 @@ class TableFacts(NamedTuple):
     @property
     def any(self) -> bool:
         """True if at least one fact was asked for."""
-        return bool(self.known or self.pictures)
+        return bool(self.known or self.measured)
 
     def of(self, batch: Batch) -> Iterable[Mapping[Fact, object]]:
         """Return the facts of each sample of *batch*: (name, type) of a column -> value, None if the sample lacks it.
@@ -86,14 +90,12 @@ class TableFacts(NamedTuple):
             member = sample.member(field)
             likeness = (member and decoding.likeness_or_none(member)) or (None,) * 4
             facts.update(zip(_likeness_facts(field), likeness, strict=True))
-        if self.pictures:
+        if self.measured:
             names = [field_name(member) for member in sample.members]
             for name, member in zip(names, sample.members, strict=True):
-                kind = kind_of_field(name)
-                if (
-                    kind is not None and kind.measure is not None and names.count(name) == 1
-                ):  # no facts of a field twice
-                    facts.update(zip(fact_columns(name), kind.measure(member, self.decoded), strict=True))
+                fact_names = fact_columns(name, self.measured)
+                if fact_names and names.count(name) == 1:  # no facts of a field twice
+                    facts.update(zip(fact_names, _measure(name, member, self.decoded), strict=False))
         return facts
 
     def check_seen(self, fields: Iterable[str]) -> None:
@@ -113,7 +115,7 @@ class TableFacts(NamedTuple):
 def parse_facts(specs: Iterable[str], hashed: Iterable[str] = (), likened: Iterable[str] = ()) -> TableFacts:
     """Return the facts of options: *specs* have words for columns, *hashed* and *likened* names of fields.
 
-    Each is a text of words with blanks between. `pictures` and `decoded` of the result are False.
+    Each is a text of words with blanks between. `measured` and `decoded` of the result are not set.
     Raises: UsageError for a word that is no column, and if two columns would have one name.
     """
     facts = TableFacts([parse_column(word) for word in _words(specs)], list(_words(hashed)), list(_words(likened)))
@@ -136,10 +138,25 @@ def _likeness_facts(field: str) -> list[Fact]:
 
 
 @lru_cache(1000)
-def fact_columns(name: str) -> list[Fact]:
-    """Return (column, type) of the columns of facts about payloads of the field *name*; [] if its kind has none."""
-    kind, name = kind_of_field(name), name.encode("utf-8", "replace").decode()
-    return [] if kind is None else [(f"{name}.{fact}", type_name) for fact, type_name in kind.facts]
+def fact_columns(name: str, measured: str) -> list[Fact]:
+    """Return (column, type) of the columns of facts about payloads of the field *name*; [] if its kind has none.
+
+    *measured*: as of `TableFacts`.
+    """
+    kind = measured_kind(name)
+    if kind is None or (measured == PICTURE_COLUMNS_ONLY and kind is not PICTURE_KIND):
+        return []
+    name = name.encode("utf-8", "replace").decode()
+    count = STORED_PICTURE_FACTS if measured == PICTURE_COLUMNS_ONLY else len(kind.facts)
+    return [(f"{name}.{fact}", type_name) for fact, type_name in kind.facts[:count]]
+
+
+def _measure(name: str, member: Member, decode: bool) -> Sequence[object]:
+    """Return the facts of *member*, of the field *name*, of the kind that has facts. Raises: TarToolsError."""
+    kind = measured_kind(name)
+    assert kind is not None
+    assert kind.measure is not None
+    return kind.measure(member, decode)
 
 
 def value_of(text: object) -> object:

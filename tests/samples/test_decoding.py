@@ -82,8 +82,8 @@ def test_pngs_with_text_that_pillow_refuses_are_decoded(name: str) -> None:
     payload = LARGE_TEXT[name]
     assert not opens_with_pillow(payload)
     png = member("png", payload)
-    assert decoding.described(png, decode=True) == ((("PNG", 40, 30, "RGB")), None, True)
-    assert decoding.picture_header(png) == ("PNG", 40, 30, "RGB")
+    assert decoding.described(png, decode=True) == (("PNG", 40, 30, "RGB", 1), None, True)
+    assert decoding.picture_header(png) == ("PNG", 40, 30, "RGB", 1)
     assert decoding.decoded(png, 40, 30).tobytes() == PIXELS.tobytes()
     assert decoding.likeness(png) == decoding.likeness(member("png", PNG))
     assert decoding.decoded_picture(payload, "RGB").tobytes() == PIXELS.tobytes()
@@ -179,7 +179,7 @@ def test_our_limit_is_the_same_before_and_after_a_header_was_read() -> None:
             decoding.decoded_picture(payload, "RGB")
         with pytest.raises(decoding.TooLargeError):
             decoding.decoded(member("png", payload), 64, 64)
-        assert decoding.described(member("png", payload), decode=True) == (("PNG", 20_000, 10_000, "1"), None, False)
+        assert decoding.described(member("png", payload), decode=True) == (("PNG", 20_000, 10_000, "1", 1), None, False)
         assert decoding.picture_header(member("png", payload))[:3] == ("PNG", 20_000, 10_000)
     assert Image.MAX_IMAGE_PIXELS == decoding.MAX_PIXELS == 89_478_485
     assert PngImagePlugin.MAX_TEXT_CHUNK == pngtext.MAX_CHUNK_BYTES

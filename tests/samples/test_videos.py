@@ -213,4 +213,7 @@ def test_without_pyav_the_message_says_how_to_install_it(tmp_path: Path) -> None
     program = "import sys; sys.modules['av'] = None\n" + OPEN
     done = python(program, stdin=b"a.mp4", folder=tmp_path)
     assert done.status == 1
-    assert "videos need PyAV, which is not installed: " in done.stderr and "av (or the extra" in done.stderr
+    assert (
+        "videos and MPEG-4 sounds need PyAV, which is not installed: " in done.stderr
+        and "av (or the extra" in done.stderr
+    )

@@ -1,7 +1,8 @@
-"""Kinds of payloads: who describes, checks and measures a picture, a sound, an array, JSON, text and numbers.
+"""Kinds of payloads: who describes, checks and measures a picture, a sound, a video, an array, JSON, text and numbers.
 
 `PAYLOAD_KINDS` is the table that commands look up: tarshow describes a payload by the first kind that recognizes it;
-tarcheck --decode decodes one by the suffix of its field; tarindex --pictures asks for facts. To add a kind, write a
+tarcheck --decode decodes one by the suffix of its field; tarindex --facts, tarstat --hours and the functions of
+expressions (`seconds('flac')`) ask for facts. To add a kind, write a
 module with a `PayloadKind` (`arrays` is the shortest one), and put that into the table.
 
 Nothing is executed or unpickled. Libraries are imported by the functions that need them.
@@ -14,26 +15,56 @@ from collections.abc import Iterator
 from tartools.errors import TarToolsError, printable
 from tartools.samples.decoding import MAX_ERROR_CHARS
 from tartools.samples.encoding import without_codec
-from tartools.samples.filetypes import MAGIC_BYTES, SOUND, is_picture, suffix_of
+from tartools.samples.filetypes import MAGIC_BYTES, SOUND, is_picture, suffix_of, type_of_file
 from tartools.samples.kinds.arrays import ARRAY_KIND
 from tartools.samples.kinds.documents import JSON_KIND, JSON_LIMIT
 from tartools.samples.kinds.kind import BROKEN, HEAD_BYTES, MAX_TEXT_COLUMNS, Description, Finding, PayloadKind
 from tartools.samples.kinds.pictures import PICTURE_KIND
 from tartools.samples.kinds.sounds import SOUND_KIND, is_sound
 from tartools.samples.kinds.texts import NUMBER_KIND, TEXT_KIND, describe_text, guess_type
+from tartools.samples.kinds.videofacts import VIDEO_KIND
 from tartools.samples.payloads import unpacked_member
 from tartools.samples.sample import field_name
 from tartools.tar import Member
 
 # The order in which they are asked whether they recognize a payload: an array in a field jpg is described as an array,
 # and a sound there as a broken picture.
-PAYLOAD_KINDS = (ARRAY_KIND, PICTURE_KIND, SOUND_KIND, JSON_KIND, NUMBER_KIND, TEXT_KIND)
+PAYLOAD_KINDS = (ARRAY_KIND, PICTURE_KIND, SOUND_KIND, VIDEO_KIND, JSON_KIND, NUMBER_KIND, TEXT_KIND)
 KIND_BY_SUFFIX = {suffix: kind for kind in PAYLOAD_KINDS for suffix in kind.checks}
+MEASURED_BY_SUFFIX = {
+    suffix: kind for kind in PAYLOAD_KINDS if kind.facts for suffix in (*kind.checks, *kind.further_suffixes)
+}
 
 
 def kind_of_field(field: str) -> PayloadKind | None:
     """Return the kind of the payloads of *field*, by its suffix; None if no kind has this suffix."""
     return KIND_BY_SUFFIX.get(suffix_of(field))
+
+
+def measured_kind(field: str) -> PayloadKind | None:
+    """Return the kind that has facts about payloads of *field*, by its suffix; None if no kind has."""
+    return MEASURED_BY_SUFFIX.get(suffix_of(field))
+
+
+def fact_of(name: str, member: Member) -> object:
+    """Return the fact called *name*, such as "seconds", of *member*, by its field, else by its first bytes.
+
+    Raises: ValueError if its kind has no such fact, or if it is damaged; TarToolsError if it can't be read.
+    """
+    kind = measured_kind(field_name(member))
+    if kind is None or name not in dict(kind.facts):
+        file_type = type_of_file(_suffix_and_magic(member)[1])
+        kinds = [candidate for candidate in PAYLOAD_KINDS if name in dict(candidate.facts)]
+        kind = next((k for k in kinds if file_type is not None and k.name == file_type.kind), None)
+        if kind is None and PICTURE_KIND in kinds:
+            kind = PICTURE_KIND  # of a format that Pillow may know
+    if kind is None or kind.measure is None:
+        owners = " or a ".join(candidate.name for candidate in PAYLOAD_KINDS if name in dict(candidate.facts))
+        raise ValueError(f"it is not a {owners}")
+    facts = dict(zip(dict(kind.facts), kind.measure(member, False), strict=True))
+    if facts[name] is None:
+        raise ValueError(str(facts["broken"] or f"its header has no {name}"))
+    return facts[name]
 
 
 def describe(member: Member, *, decode: bool = False) -> Description:

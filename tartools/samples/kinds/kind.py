@@ -1,6 +1,6 @@
 """The record of a kind of payload, and the values that its functions return."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tartools.tar import Member
@@ -38,8 +38,10 @@ class PayloadKind(NamedTuple):
     *decode*: a picture is decoded, to find out whether it is broken.
     `checks`: by suffix, the function that decodes a whole member to find damage. No two kinds have one suffix.
     `is_media`: True if an empty one is counted as broken, and one inside compressed data is neither drawn nor played.
-    `facts`: names and types of the table columns for a field with such a suffix.
+    `facts`: names and types of the table columns for a field with such a suffix. That called "broken"
+    has the reason if a payload can't be read, else None.
     `measure(member, decode)`: returns the values of `facts`; only the header of the member is read, unless *decode*.
+    `further_suffixes`: of fields that it measures, besides those of `checks`.
     """
 
     name: str
@@ -50,3 +52,4 @@ class PayloadKind(NamedTuple):
     is_media: bool = False
     facts: Sequence[tuple[str, str]] = ()
     measure: Callable[[Member, bool], Sequence[object]] | None = None
+    further_suffixes: Collection[str] = ()

@@ -10,15 +10,19 @@ from collections.abc import Iterator
 from tartools.samples import decoding
 from tartools.samples.filetypes import PICTURE, PICTURES, is_picture
 from tartools.samples.kinds.kind import BROKEN, Description, Finding, PayloadKind
+from tartools.samples.orientation import upright_size
 from tartools.samples.pngtext import find_large_text
 from tartools.tar import Member
 
+STORED_PICTURE_FACTS = 5  # of the facts below, that come first; the others are the sides as EXIF turns the picture
 PICTURE_FACTS = (
     ("width", "int64"),
     ("height", "int64"),
     ("format", "string"),
     ("mode", "string"),
     ("broken", "string"),
+    ("upright_width", "int64"),
+    ("upright_height", "int64"),
 )
 
 
@@ -31,6 +35,15 @@ def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
     if header is None or why is not None:
         return Description(f"a broken picture: {why}", kind=BROKEN)
     return Description(f"{header.form} {header.width}x{header.height} {header.mode}", kind=PICTURE)
+
+
+def measure_picture(member: Member, decode: bool) -> tuple[object, ...]:
+    """Return the values of `PICTURE_FACTS` of the picture *member*; its pixels are decoded only with *decode*."""
+    header, broken, _ = decoding.described(member, decode, strict=True, with_orientation=True)
+    if header is None:
+        return None, None, None, None, broken, None, None
+    form, width, height, mode, orientation = header
+    return width, height, form, mode, broken, *upright_size(width, height, orientation)
 
 
 def check_picture(member: Member) -> Iterator[Finding]:
@@ -64,5 +77,5 @@ PICTURE_KIND = PayloadKind(
     checks=dict.fromkeys(PICTURES, check_picture),
     is_media=True,
     facts=PICTURE_FACTS,
-    measure=decoding.facts,
+    measure=measure_picture,
 )

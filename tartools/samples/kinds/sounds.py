@@ -1,15 +1,17 @@
-"""Sounds: described by length, format and waveform, decoded by libsndfile."""
+"""Sounds: described by length, format and waveform, decoded by libsndfile; columns of length, rate and channels."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from tartools.errors import TarToolsError, printable
-from tartools.samples.filetypes import MAGIC_BYTES, SOUND, SOUNDS, suffix_of, type_of_file
+from tartools.samples.filetypes import BRANDS, MAGIC_BYTES, SOUND, SOUNDS, suffix_of, type_of_file
 from tartools.samples.kinds.kind import BROKEN, MAX_TEXT_COLUMNS, Description, PayloadKind
+from tartools.samples.mp3frames import measure_mp3, skip_id3_tags
 from tartools.samples.sample import field_name
+from tartools.samples.videos import open_video, stream_seconds
 from tartools.tar import Member
 
 if TYPE_CHECKING:
@@ -20,6 +22,14 @@ DECODABLE_SOUNDS = SOUNDS - {"m4a", "mp3"}
 TERMINAL_WAVEFORM_COLUMNS = 48  # of a waveform in a terminal
 FRAMES_PER_COLUMN = 8192  # frames of a column that are read, so that an hour takes no longer than a minute
 SOUND_FRAMES_IN_READ = 1 << 16  # frames of a sound that are decoded at a time
+SOUND_FACTS = (
+    ("seconds", "float64"),
+    ("rate", "int64"),
+    ("channels", "int64"),
+    ("format", "string"),
+    ("broken", "string"),
+)
+MAX_FRAMES = 1 << 62  # libsndfile's number of frames of a file that does not say how long it is
 BARS = "▁▂▃▄▅▆▇█"
 
 # subtype of libsndfile -> description
@@ -52,15 +62,78 @@ def describe_sound(member: Member, _head: bytes, _decode: bool) -> Description:
     except (TarToolsError, MemoryError):
         raise
     except Exception as error:  # the library does not document all its exceptions
-        why = re.sub(
-            r"^(Error (opening <.*>|in \w+ file\.|:)[: ]*)+", "", str(error)
-        )  # without the name of our file object
+        why = sound_fault(error)
         suffix = suffix_of(field_name(member))
         name = f"{printable(suffix.upper())[:MAX_TEXT_COLUMNS]} " if suffix in DECODABLE_SOUNDS else "sound "
-        return Description(f"{name}that cannot be read: {printable(why)[:MAX_TEXT_COLUMNS]}", kind=BROKEN)
+        return Description(f"{name}that cannot be read: {why}", kind=BROKEN)
     if column_peaks and not any(column_peaks):
         what += ", silent"
     return Description(what, [line(column_peaks)] if any(column_peaks) else (), kind=SOUND)
+
+
+def sound_fault(error: Exception) -> str:
+    """Return the message of the *error* of a library for a bad sound, on one line, without the name of our file."""
+    why = re.sub(r"^(Error (opening <.*>|in \w+ file\.|:)[: ]*)+", "", str(error))
+    return printable(why)[:MAX_TEXT_COLUMNS]
+
+
+def measure_sound(member: Member, decode: bool) -> tuple[object, ...]:
+    """Return the values of `SOUND_FACTS` of the sound *member*: those of its header, and why it is broken, or None.
+
+    With *decode*, WAV, FLAC and Ogg are decoded to find out whether they are whole. Raises: TarToolsError if the
+    payload can't be read, and for MPEG-4 without PyAV.
+    """
+    facts: tuple[object, ...] = (None,) * (len(SOUND_FACTS) - 1)
+    try:
+        with member.open() as file:
+            head = file.read(MAGIC_BYTES)
+            file.seek(0)
+            facts = _sound_facts(file, head, member.size)
+        if decode and _begins(head):
+            check_sound(member)
+    except (TarToolsError, MemoryError):
+        raise
+    except Exception as error:  # each library has its own
+        return *facts, (sound_fault(error) or "its header is damaged") if member.size else "it is empty"
+    return *facts, None
+
+
+def _sound_facts(file: IO[bytes], head: bytes, size: int) -> tuple[float, int, int, str]:
+    """Return (seconds, rate, channels, format) of the sound *file* of *size* bytes, which begins with *head*.
+
+    Raises: ValueError if it is no sound, or does not say how long it is; what the libraries raise for damage.
+    """
+    file_type = type_of_file(head)
+    suffixes = () if file_type is None or file_type.kind != SOUND else file_type.suffixes
+    if "mp3" in suffixes:
+        skip_id3_tags(file)
+        is_flac = file.read(4) == b"fLaC"
+        file.seek(0)
+        if not is_flac:
+            samples, rate, channels = measure_mp3(file)
+            return samples / rate, rate, channels, "MP3"
+    if "m4a" in suffixes or (file_type is not None and file_type.what == BRANDS[b""].what):
+        return _mpeg4_sound_facts(file, size)
+    if not suffixes:
+        raise ValueError("its first bytes do not match any sound format")
+    import soundfile
+
+    with soundfile.SoundFile(file) as opened:
+        if opened.frames >= MAX_FRAMES:
+            raise ValueError("its header does not say how long it is")
+        return opened.frames / opened.samplerate, opened.samplerate, opened.channels, str(opened.format)
+
+
+def _mpeg4_sound_facts(file: IO[bytes], size: int) -> tuple[float, int, int, str]:
+    """Return (seconds, rate, channels, format) of the MPEG-4 sound in *file*. Raises: as `open_video`."""
+    with open_video(file, size) as opened:
+        stream = next(iter(opened.streams.audio), None)
+        if stream is None:
+            raise ValueError("it has no sound")
+        seconds = stream_seconds(opened, stream)
+        if seconds is None:
+            raise ValueError("its header does not say how long it is")
+        return seconds, stream.rate, stream.channels, "MPEG-4"
 
 
 def check_sound(member: Member) -> None:
@@ -136,4 +209,7 @@ SOUND_KIND = PayloadKind(
     describe=describe_sound,
     checks=dict.fromkeys(DECODABLE_SOUNDS, check_sound),
     is_media=True,
+    facts=SOUND_FACTS,
+    measure=measure_sound,
+    further_suffixes=SOUNDS - DECODABLE_SOUNDS,
 )

@@ -221,7 +221,8 @@ CODES = {
     "table-row": Code(ERROR, "a row does not match its shard", TABLE_ADVICE),
     "missing-shard": Code(ERROR, "the shard does not exist, or can't be opened", "restore it, or leave it out"),
 }
-for _kind in PAYLOAD_KINDS:  # a kind that has no row of its own above gets one
+# a kind of payloads that are decoded, and that has no row of its own above, gets one
+for _kind in filter(lambda kind: kind.checks, PAYLOAD_KINDS):
     CODES.setdefault(_kind.code, Code(ERROR, f"the {_kind.name} can't be decoded", REPLACE_ADVICE))
 
 

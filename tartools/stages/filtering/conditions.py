@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch, SampleColumns
+from tartools.samples.filetypes import FACT_FUNCTIONS
 from tartools.samples.sample import Sample
 from tartools.samples.values import INDEX_NAME, PSEUDO_FIELDS, Column, as_text, field_list
 from tartools.stages import shares
@@ -16,8 +17,6 @@ from tartools.tar.groups import Need
 
 if TYPE_CHECKING:
     from tartools.stages.filtering.expression import Ask, Expression
-
-PICTURE_SIDES = ("width", "height")
 
 
 class Filter:
@@ -93,7 +92,7 @@ class Filter:
         verbatim = self._verbatim
         names = ["__key__", *(column_names([self._group]) if self._group is not None and not verbatim else ())]
         for how, name in self.questions or ():
-            if how in PICTURE_SIDES:
+            if how in FACT_FUNCTIONS:
                 names.append(f"{name}.{how}")
             elif name in PSEUDO_FIELDS or (how in ("has", "field") and not verbatim):
                 names.append(name)
@@ -216,7 +215,7 @@ def read_answers(columns: SampleColumns, ask: Ask) -> Sequence[Any] | None:
         if ":" in name or name in PSEUDO_FIELDS or columns.lacks(name):
             return values
         return [value if value is None or isinstance(value, str) else as_text(value) for value in values]
-    if how in PICTURE_SIDES:
+    if how in FACT_FUNCTIONS:
         return columns.values(f"{name}.{how}") if _member_columns(columns, name) is not None else None
     if columns.lacks(name):
         return [None] * len(columns)

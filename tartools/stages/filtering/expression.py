@@ -14,6 +14,7 @@ from typing import Any
 
 from tartools.errors import SampleError, TarToolsError, UsageError, option
 from tartools.samples.encoding import without_codec
+from tartools.samples.filetypes import FACT_FUNCTIONS
 from tartools.samples.payloads import unpacked_member
 from tartools.samples.sample import Sample, failure_of, field_name
 from tartools.samples.values import PSEUDO_FIELDS, Column, field_list, lookup, parse_column
@@ -26,7 +27,7 @@ from tartools.stages.filtering.evaluating import (
 )
 from tartools.tar import Member
 
-HEADER_STEPS = 1000  # steps to look at the header of a picture
+HEADER_STEPS = 1000  # steps to look at the header of a picture, a sound or a video
 MAX_CACHED_NAMES = 1000  # names of fields that are kept, and characters of each
 MAX_VALUES_IN_MESSAGE = (
     12  # values of a field that are told where nothing matches, of at most MAX_VALUE_CHARS characters
@@ -34,7 +35,7 @@ MAX_VALUES_IN_MESSAGE = (
 MAX_VALUE_CHARS = 40
 
 Ask = tuple[str, str]  # what an expression asks of a sample: one of FIELD_FUNCTIONS, and the name it is given
-Describe = Callable[[Member], tuple[Any, ...]]  # width and height of a picture, ..., and last what is wrong with it
+Measure = Callable[[str, Member], Any]  # name of a fact, such as "seconds", and payload -> the fact
 
 
 class _AbsentError(Exception):
@@ -50,23 +51,24 @@ class Expression:
 
     A name is the text of that field; `key` is the key. `field('meta.json')` is a field whose name is not a Python name,
     `field('meta.json:size.0')` a value inside JSON, `has('txt')` whether the sample has a field, `size('jpg')` the
-    bytes of its payload, `width('jpg')` and `height('jpg')` what its header says, `match('^n0', cls)` whether a regular
-    expression matches anywhere in a text. The other functions are int, float, str, len, abs, min, max, round.
+    bytes of its payload, `width('jpg')`, `height('jpg')`, `seconds('flac')`, `rate('flac')` and `fps('mp4')` what its
+    header says, `match('^n0', cls)` whether a regular expression matches anywhere in a text. The other functions are
+    int, float, str, len, abs, min, max, round. `'jpg;webp'` is the first of these fields that the sample has.
 
-    `verbatim`: case matters in names of fields. `described(member)`: returns the facts of a picture, width and height
-    first and its fault last; by default `decoding.facts`.
+    `verbatim`: case matters in names of fields. `measure(name, member)`: returns a fact of a payload, or raises
+    ValueError; by default `kinds.fact_of`.
     `questions`: questions about a sample, as (function, name); None if names are computed. `unseen`: fields that the
     expression used and no sample had. `fields_seen`: fields that samples had instead.
 
     Raises: UsageError on construction if the text is not an expression, or uses what expressions may not.
     """
 
-    def __init__(self, text: str, *, verbatim: bool = False, described: Describe | None = None) -> None:
+    def __init__(self, text: str, *, verbatim: bool = False, measure: Measure | None = None) -> None:
         functions: dict[str, Callable[..., Any]] = {"field": self._field, "has": self._has, "size": self._size}
-        functions |= {"width": partial(self._side, "width", 0), "height": partial(self._side, "height", 1)}
+        functions |= {name: partial(self._fact, name) for name in FACT_FUNCTIONS}
         self._text = text
         self._verbatim = verbatim
-        self._describe = described or _describe
+        self._measure = measure or _measure
         self._evaluator = Evaluator(self._value, functions)
         self._node = parse_expression(text, self._evaluator.functions)
         self.questions = _find_questions(self._node)
@@ -254,19 +256,19 @@ class Expression:
             raise _AbsentError(name)
         return int(size)
 
-    def _side(self, side: str, number: int, name: str) -> int:
-        answer = self._answers.get((side, _check_name(name)))
+    def _fact(self, function: str, name: str) -> int | float:
+        answer = self._answers.get((function, _check_name(name)))
         if answer is not None:
-            return int(answer)
+            return FACT_FUNCTIONS[function](answer)
         member = self._member(name)
         self._evaluator.spend(HEADER_STEPS)
         if without_codec(field_name(member))[1] is not None:
             self._evaluator.spend(member.size // CHARS_MADE_PER_STEP)
             member = unpacked_member(member)
-        facts = self._describe(member)
-        if facts[number] is None:
-            raise ValueError(f"{side}({name!r}): {facts[-1] or 'no picture'}")
-        return int(facts[number])
+        try:
+            return FACT_FUNCTIONS[function](self._measure(function, member))
+        except ValueError as error:
+            raise ValueError(f"{function}({name!r}): {error}") from None
 
 
 def _check_name(name: object) -> str:
@@ -297,17 +299,17 @@ def _patterns(node: ast.expr) -> list[str]:
     return [part.value for part in first if isinstance(part, ast.Constant) and isinstance(part.value, str)]
 
 
-def _describe(member: Member) -> tuple[Any, ...]:
-    from tartools.samples import decoding
+def _measure(name: str, member: Member) -> Any:
+    from tartools.samples.kinds import fact_of
 
-    return decoding.facts(member)
+    return fact_of(name, member)
 
 
 # ---- what may stand in one ----
 
 
 MAX_NESTING = 100  # parts inside each other
-FIELD_FUNCTIONS = ("field", "has", "size", "width", "height")  # functions that take the name of a field
+FIELD_FUNCTIONS = ("field", "has", "size", *FACT_FUNCTIONS)  # functions that take the name of a field
 ALLOWED_NODES = (
     *(ast.Constant, ast.Name, ast.Attribute, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call),
     *(ast.Subscript, ast.Slice, ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp),
