@@ -58,7 +58,7 @@ MACHINE_INTRODUCTION = """\
 
 > Unix commands and a Python library for machine-learning data sets kept as tar shards (WebDataset format).
 
-`llms-full.txt` has the text of all of these pages.
+`llms-full.txt` has the text of all of these pages. `tartools skill` prints one page for an assistant.
 """
 
 

@@ -1,8 +1,8 @@
 """`tartools` names the commands by task, `tartools --help` says what they do, `tartools NAME ...` runs one.
 
 It runs as its script does, and so does `python -m tartools NAME`. This is the way to a command that another program of
-its name hides, or where scripts are not in PATH. `demo`, `cache`, `man` and `completion` have no scripts: `tartools
-demo`.
+its name hides, or where scripts are not in PATH. Those of `BUILTINS`, such as `demo`, have no
+scripts: `tartools demo`.
 """
 
 from __future__ import annotations

@@ -36,4 +36,5 @@ complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarstat -d
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a cache -d 'List the cached remote objects, or remove them.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a demo -d 'Make a small data set and run the commands on it, line by line.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a man -d 'Show the man page of a command, or tartools(7), however they were installed.'
+complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a skill -d 'Print one page for an assistant: the data model, the commands, ten recipes.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a completion -d 'Print the lines that enable tab completion in bash, zsh or fish.'

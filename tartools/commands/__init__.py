@@ -27,9 +27,9 @@ COMMANDS_BY_TASK = {  # task -> commands
     "convert": ("tar2tsv", "tar2jsonl", "tar2parquet", "tar2tfrecord", "tar2zip", "tar2folder"),
     "train": ("tarbench",),
     "cache remote data": ("cache",),
-    "get started": ("demo", "man", "completion"),
+    "get started": ("demo", "man", "skill", "completion"),
 }
-BUILTINS = ("cache", "demo", "man", "completion")  # commands without a script of their own: `tartools demo`
+BUILTINS = ("cache", "demo", "man", "skill", "completion")  # commands without a script of their own: `tartools demo`
 
 
 def names() -> list[str]:
