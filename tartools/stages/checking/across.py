@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import groupby, islice, repeat
 from operator import itemgetter
-from statistics import median_low
 from struct import Struct
 
 from tartools.errors import in_units, shown
@@ -355,7 +354,7 @@ def note_shard_sizes(summary: Summary, shards: Sequence[tuple[int, int]]) -> Non
     """
     if len(shards) < MIN_SHARDS_COMPARED:
         return
-    median = median_low(size for _, size in shards)
+    median = sorted(size for _, size in shards)[(len(shards) - 1) // 2]  # the lower one of two
     for number, size in shards:
         small = size * SHARD_SIZE_RATIO < median and number != shards[-1][0] and size
         if small or size > median * SHARD_SIZE_RATIO:
