@@ -24,6 +24,7 @@ _MODULES = {
     "StorageReader": "distributed",
     "StorageWriter": "distributed",
     "TableDataset": "tabledataset",
+    "Video": "videodecoding",
     "WebDataset": "webdataset",
     "ZipDataset": "zips",
     "checkpoint": "",

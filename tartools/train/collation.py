@@ -16,7 +16,7 @@ from torch.utils.data import ConcatDataset, Subset, default_collate
 from webdataset import filters
 
 from tartools.errors import SampleError
-from tartools.samples.filetypes import PICTURES, SOUNDS, suffix_of
+from tartools.samples.filetypes import PICTURES, SOUNDS, VIDEOS, suffix_of
 from tartools.train.sampler import datasets_in
 
 DEFAULT_FUNCTIONS = (default_collate, filters.default_collation_fn)  # whose errors are explained
@@ -149,6 +149,8 @@ def _advice(field: str, shapes: Sequence[tuple[int, ...]], argument: str) -> str
         if len(dimensions) > 1:
             return "write decode='torchrgb8', so that all pictures have three colours"
         return "write resize=(224, 224), or resize=tartools.train.Resize(256, crop=224)"
+    if suffixes & VIDEOS:
+        return f"write decode={{{field!r}: tartools.train.Video(frames=8, size=224)}}"
     if suffixes & SOUNDS:
         part = f"decode={{{field!r}: tartools.train.Sound(mono=True, rate=16000, seconds=2, pad=True)}}"
         if len({shape[:-1] for shape in shapes}) > 1:

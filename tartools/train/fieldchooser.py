@@ -43,7 +43,7 @@ class FieldChooser:
         FieldChooser(("jpg;png", "cls"), "pil", (augment, None))
 
     *fields*: names for a tuple of these; None for a dict of all fields, with `__key__` and `__url__`.
-    *decode*: a decoder, several, or a dict of these by field, also of `Sound`; None for bytes. Nothing is
+    *decode*: a decoder, several, or a dict of these by field, also of `Sound` and `Video`; None for bytes. Nothing is
     unpickled by default.
     *transform*: a function of the result, or one for each field.
     *resize*: size of pictures. *classes*: names that become numbers.

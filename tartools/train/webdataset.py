@@ -204,7 +204,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     ) -> WebDataset:
         """Return a copy that decodes fields as webdataset does, but refuses to unpickle, unless one of *args* does it.
 
-        *args*: decoders: names such as "pil", functions, or one dict by field, of them and `Sound`. *resize*:
+        *args*: decoders: names such as "pil", functions, or one dict by field, of them, `Sound` and `Video`. *resize*:
         size of pictures. *pre*, *post*: decoders that are tried before and after these (by default *pre* decompresses
         fields such as txt.zst, and *post* is for text, numbers, JSON and arrays). *only*: fields to decode; None: all.
         *partial*: leave values that are no bytes as they are. *handler*: accepts errors, or raises them.

@@ -32,7 +32,7 @@ from tests.archives import encoded
 from tests.commands.test_zip import zipped
 from tests.conftest import ROOT, Run, make_tar, start
 from tests.guides import ImageFolder, blocks, program
-from tests.media import make_sound
+from tests.media import make_sound, make_video
 from tests.storage.objects import servers
 from tests.storage.objects.faults import FaultServer
 from tests.storage.objects.memory import Bucket
@@ -414,6 +414,21 @@ def test_sound(shell: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == 4 and sorted(lengths) == sorted([22_050, 32_000, 66_150, 64_000] * 2)
 
 
+def test_video(shell: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("left", "right"):
+        Path("videos", name).mkdir(parents=True)
+        for number in range(1, 5):
+            size = (64, 48) if number % 2 else (48, 64)
+            Path("videos", name, f"{number}.mp4").write_bytes(make_video(5 * number, size=size))
+    for number, (kind, code) in enumerate(blocks("video", "sh", "python")):
+        if kind == "sh":
+            assert shell(f"set -eo pipefail\n{code}").status == 0
+        else:
+            names = run_script(f"video{number}.py", code)
+    assert names["clip"].shape == (4, 3, 48, 64)
+    assert capsys.readouterr().out.splitlines() == ["(4, 8, 3, 32, 32) torch.uint8 torch.int64"] * 2
+
+
 @exhaustive
 def test_preprocessing(shards: list[str]) -> None:
     code = codes("preprocessing", "python")
@@ -454,6 +469,7 @@ def names(run: Run) -> dict[str, Any]:
         )
     assert run("tarindex", "-f", "score", "train-{000..001}.tar", "-o", "bucket/train.parquet").status == 0
     assert run("tar2zip", "train-000.tar", "-o", "bucket/photos.zip").status == 0
+    Path("films.tar").write_bytes(make_tar([("a.mp4", make_video(30)), ("a.cls", b"1")]))
     Path("speech.tar").write_bytes(make_tar([("a.flac", make_sound(3, "FLAC", 8000)), ("a.txt", b"hello")]))
     data = tartools.train.TableDataset("train-{000..001}.tar", table="train.parquet")
     loader = tartools.train.loader("train.parquet", 64, fields=("jpg;png", "cls"), decode="torchrgb8")
