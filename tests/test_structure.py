@@ -433,6 +433,7 @@ MEANINGS = {
     "--exclude": "fields to drop",
     "--fields": "fields or columns to take",
     "--files-from": "read more names from FILE",
+    "--for": "the tool that shall read what is written or checked",
     "--format": "format of the input that is no tar",
     "--group": "all samples of one value of a field go the same way",
     "--html": "write a page for a browser",
@@ -463,7 +464,11 @@ def test_a_long_option_has_one_meaning_and_one_form() -> None:
             if name.startswith("--"):
                 forms.setdefault(name, set()).add((option.metavar == "", option.choices))
                 helps.setdefault(name, set()).add(option.help)
-    assert {name for name, found in forms.items() if len(found) > 1} <= {"--format", "--sums"}  # of their own files
+    assert {name for name, found in forms.items() if len(found) > 1} <= {
+        "--for",
+        "--format",
+        "--sums",
+    }  # of their own files
     assert {name for name, found in helps.items() if len(found) > 1} == {*MEANINGS}
 
 

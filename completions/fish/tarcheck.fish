@@ -16,6 +16,7 @@ complete -c tarcheck -l decode -d 'Decode pictures, JSON, arrays, sounds and tex
 complete -c tarcheck -l ignore -x -d 'Kinds of findings that don\'t matter: \'suffix-lies upper-case\'.'
 complete -c tarcheck -l check-sums -r -F -d 'Compare each SHARD with its checksum in FILE, as sha256sum or --sums writes it.'
 complete -c tarcheck -l dots -x -a 'first last' -d 'Which dot of the name of a file ends the key. Default: first.'
+complete -c tarcheck -l for -x -a 'hf webdataset' -d 'Check also for a reader: hf (datasets and its card) or webdataset.'
 complete -c tarcheck -l json -d 'Print one JSON object.'
 complete -c tarcheck -l fix -d 'Write the intact samples to OUTPUT.'
 complete -c tarcheck -s o -l output -r -F -d 'File or URL for --fix; with %06d or {shard:06d}, one for each shard.'

@@ -31,6 +31,13 @@ it is strict, and finds damage that Pillow does not notice, but it also refuses 
 A payload is an outlier if it is more than 100 times the 95th percentile, or less than a hundredth of the 5th; a shard,
 if it is 10 times larger or smaller than the median. The last shard may be small.
 
+--for hf also reads the shards as Hugging Face's datasets does, whose module the hub's viewer runs: names of shards and
+their splits, fields and types in the first five samples of the first shard (by name, of the last split), fields and
+types of all other samples, payloads that it decodes (text, numbers, JSON, arrays). The SHARDs are those of the whole
+data set, in the folders that they have on the hub. The report ends with YAML between two lines ---: the head of a
+README.md that names the splits (configs) and columns (features), with which datasets infers nothing. --for webdataset
+reads the shards as webdataset does, and decode(). Rows of a table are checked as one shard, in their order.
+
 --check-sums compares the stored bytes of shards with a list of checksums: of --sums, sha256sum, md5sum or tarls --sums.
 A shard is found in the list by its path or URL, else by its base name, so that a copy elsewhere is found as well.
 Shards that are only in the list are named on stderr.
@@ -56,6 +63,7 @@ their data are intact, but some readers refuse them. Inputs are read twice.
   expected           the fields that each sample should have; a;b is either
   undecoded          all fields with payloads that were only recognized by
                      their first bytes
+  card               the YAML of --for hf
   findings           objects, the most severe first: code, weight, count,
                      means, todo, places: the first 1,000 (shard, byte, key,
                      what); byte is null for rows of tables
@@ -67,6 +75,8 @@ Examples:
     tarcheck -q train.tar > findings.txt || exit 1
   Check that each sample has a picture and a label, and decode them:
     tarcheck --expect 'jpg;png cls' --decode 'train-*.tar'
+  Check all shards of a data set for Hugging Face, and begin its card:
+    tarcheck --for hf 'train-*.tar' | sed -n '/^---$/,$p' > README.md
   Check a download, also against the hub's checksums:
     tarls --sums hf://datasets/org/set/ > sums.txt
     tarcheck --check-sums sums.txt 'set/*.tar'
@@ -84,7 +94,7 @@ Examples:
 import textwrap
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tartools import cli
 from tartools.cli import Option
@@ -96,14 +106,16 @@ from tartools.shards.workers import DEFAULT_WORKERS
 from tartools.show import checkreport
 from tartools.stages import select
 from tartools.stages.checking.across import compare_fields, note_shard_sizes, note_size_outliers
-from tartools.stages.checking.checked import Checking, inputs_to_check
+from tartools.stages.checking.checked import Checking, InputsToCheck, inputs_to_check
 from tartools.stages.checking.codes import CODES, SEVERITIES
 from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
 from tartools.stages.externalsort import external_sort
 from tartools.stages.samplefiles import SampleFiles
+from tartools.stages.summary import Summary
 from tartools.tar.groups import Need
 
 if TYPE_CHECKING:
+    from tartools.stages.checking.readers import ReaderRules
     from tartools.storage.checksums import ListedSums
 
 MAX_NAMES_WARNED = 10  # names of unread shards in a warning
@@ -132,6 +144,7 @@ class CheckOptions(cli.Group):
       decode: decode payloads, not only look at their first bytes.
       ignore: codes of findings to leave out, separated by blanks.
       dots: "last": keys end at the last dot of names; else at the first.
+      reader: the library that shall read the shards, "hf" (datasets) or "webdataset"; None for none.
       json: print one JSON object.
       check_sums: list of checksums that the shards should have.
     """
@@ -147,6 +160,10 @@ class CheckOptions(cli.Group):
     ] = None
     check_sums: cli.CheckSums = None
     dots: cli.Dots = None
+    reader: Annotated[
+        Literal["hf", "webdataset"] | None,
+        Option("--for READER", "Check also for a reader: hf (datasets and its card) or webdataset."),
+    ] = None
     json: Annotated[bool, Option("--json", "Print one JSON object.")] = False
 
 
@@ -183,6 +200,7 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
 
         sums = ListedSums(options.check_sums)
     policy = ShardPolicy(ignore_repeated_keys=True)
+    reader = reader_of(options, fixed)
     last_dot = options.dots == "last"
     reading = Reading(source.strictness, Need.FIELDS, means.tmpdir, policy=policy, sums=sums, last_dot=last_dot)
     shards = inputs_to_check(urls, reading, faults)
@@ -192,7 +210,7 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
     places = destinations(fixed.output, fixed.force, shards, fixed.checksums) if fixed.output else None
     # workers compare keys where a large shard is cut, and these are the keys up to the first dot
     max_workers = 1 if last_dot else means.parallel or min(cli.workers(0), DEFAULT_WORKERS)
-    checking = Checking(shards, account, options.decode, max_workers)
+    checking = Checking(shards, account, options.decode, max_workers, reader)
     sort = partial(external_sort, memory=means.memory, tmpdir=means.tmpdir)
     doings = actions_of(checking.find_repeats(sort))
     pending = PendingSamples(sort(doings)) if places else None
@@ -203,11 +221,12 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
     words = compare_fields(summary, expect)
     note_size_outliers(summary)
     note_shard_sizes(summary, checking.sizes)
+    card = check_for_reader(summary, shards, reader) if reader else None
     for code in ignored:
         summary.findings.pop(code, None)
     account.samples_in = account.samples_out = summary.samples
     warn_of_unread(sums, urls, account)
-    facts = checkreport.check_facts(summary, shards.count, shards.shard_place, words, options.decode)
+    facts = checkreport.check_facts(summary, shards.count, shards.shard_place, words, options.decode, card)
     print_facts(facts, options.json, checkreport)
     if options.decode:
         from tartools.samples.decoding import simplejpeg_hint
@@ -229,6 +248,26 @@ def ignored_codes(options: CheckOptions) -> frozenset[str]:
         message = f"{code!r} is not one (tarcheck --help)"
         raise UsageError(f"--ignore takes codes of findings, such as suffix-lies; {message}")
     return ignored
+
+
+def reader_of(options: CheckOptions, fixed: FixOptions) -> "ReaderRules | None":
+    """Return the reader of --for; None without it. Raises: UsageError if another option changes the samples."""
+    if options.reader is None:
+        return None
+    if fixed.fix or options.dots == "last":
+        raise UsageError("--for is about shards as they are: run it on the output of --fix, or of tarcat --dots last")
+    from tartools.stages.checking.readers import READERS
+
+    return READERS[options.reader]
+
+
+def check_for_reader(summary: Summary, shards: InputsToCheck, reader: "ReaderRules") -> str | None:
+    """Add findings to *summary* about all *shards*, as *reader* reads them; return the dataset card, if it has one."""
+    from tartools.show.datasetcard import card_text
+    from tartools.stages.checking.datasetrules import note_codecs, note_dataset
+
+    note_codecs(summary, shards, reader)
+    return card_text(note_dataset(summary, shards)) if reader.typed else None
 
 
 def check_fix_options(fixed: FixOptions) -> None:

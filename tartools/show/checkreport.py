@@ -5,7 +5,7 @@ Lines and parts take the facts in the form of `tarcheck --json`. Names from arch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tartools.errors import printable, redacted, several, shown
@@ -22,12 +22,15 @@ LARGE_PICTURES = {"large-picture", "huge-picture"}  # found by --decode only
 WEIGHT_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 
 
-def check_facts(summary: Summary, shards: int, where: Where, words: Words, decoded: bool) -> dict[str, Any]:
+def check_facts(
+    summary: Summary, shards: int, where: Where, words: Words, decoded: bool, card: str | None = None
+) -> dict[str, Any]:
     """Return the facts of --json: the findings of *summary* in a number of *shards*, errors first.
 
     Keys: shards, samples; errors and the like, the number of findings of each severity; expected, undecoded (fields);
     findings. *where*: translates the place of a finding to (shard, byte). *words*: fields that each sample should have,
     each a tuple of alternatives. *decoded*: True if payloads were decoded, not only their first bytes read.
+    *card*: YAML of a dataset card, the value of the key card; no such key if it is None.
     """
     counts = dict.fromkeys(SEVERITIES, 0)
     for code, tally in summary.findings.items():
@@ -41,6 +44,7 @@ def check_facts(summary: Summary, shards: int, where: Where, words: Words, decod
         "expected": [";".join(word) for word in words],
         "undecoded": undecoded_fields(summary, decoded),
         "findings": [finding(code, summary.findings[code], where) for code in codes],
+        **({} if card is None else {"card": card}),
     }
 
 
@@ -83,7 +87,7 @@ def finding(code: str, tally: Tally, where: Where) -> dict[str, Any]:
 def plain_lines(facts: Facts) -> Iterator[str]:
     """Yield the *facts*, one per line: counts, expected fields, then each kind of finding.
 
-    Of a kind: its count, the remedy, and up to 20 places.
+    Of a kind: its count, the remedy, and up to 20 places. At the end the lines of the dataset card, if there is one.
     """
     for count_name in ("shards", "samples", "errors", "warnings", "notes"):
         yield f"{count_name}: {facts[count_name]}"
@@ -96,6 +100,7 @@ def plain_lines(facts: Facts) -> Iterator[str]:
         yield f"{start} todo: {finding_facts['todo']}"
         for place in finding_facts["places"][:MAX_PLACES_LISTED]:
             yield f"{start} in: {place_in_words(place)}"
+    yield from facts.get("card", "").splitlines()
 
 
 def place_in_words(place: Facts) -> str:
@@ -119,15 +124,23 @@ def parts(facts: Facts) -> Iterator[Part]:
         if not large and any(map(is_decoded, facts["undecoded"])):
             names += "; --decode decodes pictures, JSON, arrays, sounds and text"
         yield f"not decoded: {names}", ""
-    if not facts["findings"]:
+    yield from finding_parts(facts["findings"])
+    if "card" in facts:
+        yield "", ""
+        yield from ((line, "") for line in facts["card"].splitlines())
+
+
+def finding_parts(findings: Sequence[Facts]) -> Iterator[Part]:
+    """Yield a table of *findings*, then each kind with its meaning, first places and remedy."""
+    if not findings:
         yield "nothing found", ""
         return
     rows = [
         (finding_facts["code"], finding_facts["weight"], f"{finding_facts['count']:,}", finding_facts["means"])
-        for finding_facts in facts["findings"]
+        for finding_facts in findings
     ]
     yield Section("", ("<Findings", "<weight", ">count", "<what it means"), rows)
-    for finding_facts in facts["findings"]:
+    for finding_facts in findings:
         places = finding_facts["places"][:PLACES_SHOWN]
         yield "", ""
         yield f"{finding_facts['code']}: {finding_facts['means']}", WEIGHT_STYLES[finding_facts["weight"]]

@@ -8,10 +8,11 @@ DDSketch (Masson et al., PVLDB 12(12), 2019) the buckets do not depend on the da
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 MAX_DISTINCT_VALUES = 1000  # distinct fields, combinations of fields, classes or sizes of pictures; more are not listed
@@ -22,6 +23,7 @@ MAX_EXTREMES = (
     20  # largest and smallest payloads of a field that are remembered; samples of rare combinations of fields
 )
 BUCKET_BITS = 8  # binary digits that the numbers of a bucket share
+MAX_FIRST_SAMPLES = 5  # samples of a shard by which readers know its fields
 
 # value -> count, in order of appearance; None if there are more than MAX_DISTINCT_VALUES values
 Counts = dict[str, int] | None
@@ -182,7 +184,8 @@ class Summary:
     `fields`: name -> counts. `values`: name of a column -> counts of its values: `samples`, `lacking`, `classes` and
     `long`. `combinations`: fields of a sample in the order of the archive, joined by "/" -> number of
     such samples, and the first of them. `findings`: code -> number, and the first places. `undecoded`: fields with
-    payloads too large to decode.
+    payloads too large to decode. `types`: field -> type of its values -> number of samples, and the first of them;
+    the type None stands for more than 1,000 types. `first_samples`: number of an input -> its first five samples.
     `listed`: up to so many places or samples are kept of each finding and combination, but 20 of a combination once
     there are more than *usual* combinations.
     `many_fields`, `many_combinations`: True if there are over 1,000; the others are not counted separately.
@@ -205,6 +208,8 @@ class Summary:
         self.many_combinations = False
         self.findings: dict[str, Tally] = {}
         self.undecoded: set[str] = set()  # fields with payloads that were to be decoded, and are too large
+        self.types: dict[str, dict[Hashable, Tally]] = {}
+        self.first_samples: dict[int, list[Any]] = {}
 
     def keeps_place(self, code: str) -> bool:
         """True if the place of one more finding with *code* would be kept, so that a description of it is of use."""
@@ -238,6 +243,22 @@ class Summary:
         else:
             self.many_fields = True
 
+    def add_type(self, name: str, kind: Hashable, count: int, first: Sequence[Any]) -> None:
+        """Add *count* samples whose field *name* has values of type *kind*; *first*: places of the first of them.
+
+        Up to 20 places are kept. From the 1,001st type of a field on, types count as None.
+        """
+        types = self.types.setdefault(name, {})
+        if kind not in types and len(types) >= MAX_DISTINCT_VALUES:
+            kind = None
+        types.setdefault(kind, Tally()).add(count, first, MAX_EXTREMES)
+
+    def add_first_samples(self, number: int, samples: Sequence[Any]) -> None:
+        """Add *samples*, tuples that begin with their place, of input *number*; the first five of it are kept."""
+        self.first_samples[number] = sorted([*self.first_samples.get(number, ()), *samples], key=itemgetter(0))[
+            :MAX_FIRST_SAMPLES
+        ]
+
     def add(self, later: Summary, shift: int = 0) -> None:
         """Add the summary of *later* samples, which must not be used any more.
 
@@ -266,10 +287,19 @@ class Summary:
             else:
                 self.values[name] = later_values
         self.undecoded |= later.undecoded
+        self._add_types(later)
         self.many_fields |= later.many_fields
         self.many_combinations |= later.many_combinations
         self.first = later.first if self.first is None else self.first
         self.samples += later.samples
+
+    def _add_types(self, later: Summary) -> None:
+        """Add the types of values, and the first samples of inputs, in *later*."""
+        for name, types in later.types.items():
+            for kind, tally in types.items():
+                self.add_type(name, kind, tally.count, tally.first)
+        for number, first in later.first_samples.items():
+            self.add_first_samples(number, first)
 
     def keys_lacking(self, name: str) -> list[str] | None:
         """Return the keys of the first samples, up to `listed`, without the field *name*; None if not all are known.

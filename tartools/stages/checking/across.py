@@ -302,20 +302,25 @@ def compare_fields(summary: Summary, expect: Words) -> Words:
     for combination, tally in list(summary.combinations.items()):
         if not combination or combination.startswith(DOUBTFUL_PREFIX) or tally.count <= 0:
             continue
-        fields, count = names_of_fields(combination), tally.count
+        fields = names_of_fields(combination)
         unexpected = [field for field in fields if not is_among(field, usual)]
         findings = [("missing-field", field) for field in missing_words(fields, words)]
         findings += [("dotted-name" if "." in field else "unexpected-field", field) for field in unexpected]
         if pair := find_numbered_fields(fields, expect):
             findings.append(("several-samples", pair))
         for code, field in findings:
-            places = tally.first[:count]
-            for number, place in enumerate(places):
-                sample_count = count - len(places) + 1 if number == len(places) - 1 else 1
-                summary.note(code, place._replace(what=field), sample_count)
-            if not places:
-                summary.note(code, Place(0, 0, "", field), count)
+            note_tally(summary, code, tally, field)
     return words
+
+
+def note_tally(summary: Summary, code: str, tally: Tally, detail: str) -> None:
+    """Add a finding with *code* and *detail* to *summary* for each sample of *tally*, at the places that it knows."""
+    places = tally.first[: tally.count]
+    for number, place in enumerate(places):
+        sample_count = tally.count - len(places) + 1 if number == len(places) - 1 else 1
+        summary.note(code, place._replace(what=detail), sample_count)
+    if not places:
+        summary.note(code, Place(0, 0, "", detail), tally.count)
 
 
 def note_size_outliers(summary: Summary) -> None:

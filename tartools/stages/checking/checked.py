@@ -40,6 +40,7 @@ from tartools.storage.url import parts_of
 from tartools.tables.schema import PARQUET_MAGIC, is_table
 
 if TYPE_CHECKING:
+    from tartools.stages.checking.readers import ReaderRules
     from tartools.storage.checksums import ListedSums
 
 SAMPLES_IN_LOOK = 256  # samples behind damage that are looked at together
@@ -251,6 +252,8 @@ class CheckedShard:
 class Checking:
     """Checks all samples of *shards*, in up to *max_workers* workers; with *decode*, payloads are decoded.
 
+    *reader*: the library as which they are read, too, for findings and types of values; None for none.
+
     The reader, in workers, checks what is sound: just samples and one end. Of any other shard nothing counts that the
     reader has found; `walk` reads it again, in this process, once all others have been read. So findings and keys of a
     shard are held until its end:
@@ -263,8 +266,16 @@ class Checking:
     of the records of their keys; more are in an unnamed file.
     """
 
-    def __init__(self, shards: InputsToCheck, account: Account, decode: bool, max_workers: int) -> None:
+    def __init__(
+        self,
+        shards: InputsToCheck,
+        account: Account,
+        decode: bool,
+        max_workers: int,
+        reader: ReaderRules | None = None,
+    ) -> None:
         self.shards = shards
+        self.reader = reader
         self.account = account
         self.decode = decode
         self.max_workers = max_workers
@@ -386,7 +397,15 @@ class Checking:
             if rows is None:
                 shard.is_sound = False
             else:
-                yield check_samples(rows, shard.summary, self.decode)
+                yield self._check_rows(rows, shard.summary)
+
+    def _check_rows(self, rows: Rows, summary: Summary) -> Iterator[bytes]:
+        """Add findings about *rows* to *summary*; yield their key records. Raises: StorageError."""
+        yield from check_samples(rows, summary, self.decode)
+        if self.reader is not None:
+            from tartools.stages.checking.readers import check_as_reader
+
+            check_as_reader(rows, summary, self.reader)
 
     def _join_parts(self, tasks: Tasks[list[CheckedShard]]) -> Generator[bytes, None, None]:
         """Yield the key records of the sound shards in *tasks*, in blocks; add the findings about them to `summary`.
@@ -433,7 +452,7 @@ class Checking:
         summary = empty_summary()
         for item in self.shards.read(number):
             if isinstance(item, Rows):
-                yield from check_samples(item, summary, self.decode)
+                yield from self._check_rows(item, summary)
             elif item.code:
                 summary.note(item.code, Place(number, item.byte, item.key, item.what))
         if number in self.shards.unsound:

@@ -57,6 +57,7 @@ DOTS_ADVICE = "--fix --dots last, or tarcat --dots last, cuts names at the last 
 UNICODE_ADVICE = "give all names one form before the archive is made: convmv -f utf8 -t utf8 --nfc -r --notest FOLDER"
 SORT_ADVICE = "tarsort brings the members of a key together"
 TABLE_ADVICE = "tarindex --update makes the table again"
+CARD_ADVICE = "copy the features below to README.md of the data set, or give all samples the same fields and types"
 REPLACE_ADVICE = "replace the sample, or leave it out with --fix"
 
 CODES = {
@@ -215,6 +216,40 @@ CODES = {
     "broken-array": Code(ERROR, "the array can't be decoded", REPLACE_ADVICE),
     "broken-sound": Code(ERROR, "the sound can't be decoded", REPLACE_ADVICE),
     "broken-text": Code(ERROR, "the text is not UTF-8", REPLACE_ADVICE),
+    # --for
+    "reader-stops": Code(ERROR, "the reader of --for can't decode the field, and stops", REPLACE_ADVICE),
+    "reader-skips": Code(WARNING, "the reader of --for skips the member because of its name", RENAME_ADVICE),
+    "reader-codec": Code(
+        WARNING,
+        "the reader of --for can't decompress the shard: zst (before Python 3.14) or lz4",
+        "tarcat x.tar.zst -o x.tar; gz, bz2 and xz are read, too",
+    ),
+    "hf-first-samples": Code(
+        ERROR,
+        "datasets takes the fields from the first five samples, and refuses these: they differ, or there are none",
+        CARD_ADVICE,
+    ),
+    "hf-first-types": Code(
+        ERROR,
+        "datasets takes the types from the first five samples, and refuses these: values don't have one type",
+        CARD_ADVICE,
+    ),
+    "hf-late-field": Code(WARNING, "datasets drops the field: the first five samples don't have it", CARD_ADVICE),
+    "hf-late-type": Code(
+        ERROR,
+        "the values have another type than in the first five samples: datasets stops, or changes them",
+        CARD_ADVICE,
+    ),
+    "hf-name": Code(
+        ERROR,
+        "datasets does not load the shard in a folder, because of its name",
+        "name it train-000000.tar; --for hf is about all shards of the data set, with their names on the hub",
+    ),
+    "hf-split": Code(
+        ERROR,
+        "in a folder, datasets reads the shard in no split, or twice, or not as a split, because of its name",
+        "name all shards train-*.tar, validation-*.tar, test-*.tar, or copy the configs below to the card",
+    ),
     # tables
     "table-damaged": Code(ERROR, "the table can't be read", TABLE_ADVICE),
     "table-stale": Code(ERROR, "a shard has changed since the table was made", TABLE_ADVICE),

@@ -366,7 +366,7 @@ def test_urls_that_name_no_file(url: str, hub: Hub, run: Run, tmp_path: Path) ->
 def test_the_guide_does_what_it_says(hub: Hub, tmp_path: Path) -> None:
     """On a hub that has such a data set, with fewer samples."""
     text = (ROOT / "docs/huggingface.md").read_text()
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```(sh|python)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     picture = io.BytesIO()
     Image.new("RGB", (8, 8), "red").save(picture, "JPEG")
     for number in range(16):
