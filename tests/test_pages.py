@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -173,24 +174,18 @@ def write_arrow() -> None:
 
 
 def write_hdf5() -> None:
-    import h5py
-
-    with h5py.File("data.h5", "w") as file:
+    with import_module("h5py").File("data.h5", "w") as file:
         file["images"], file["labels"] = numpy.zeros((2, 3, 4)), numpy.array([3, 4])
 
 
 def write_lmdb() -> None:
-    import lmdb
-
-    with lmdb.open("data.lmdb") as database, database.begin(write=True) as transaction:
+    with import_module("lmdb").open("data.lmdb") as database, database.begin(write=True) as transaction:
         for key in (b"a.1", b"b"):
             transaction.put(key, picture(1))
 
 
 def write_mds() -> None:
-    from streaming import MDSWriter
-
-    with MDSWriter(out="mds-folder", columns={"image": "jpeg", "label": "int"}) as writer:
+    with import_module("streaming").MDSWriter(out="mds-folder", columns={"image": "jpeg", "label": "int"}) as writer:
         for label in (3, 4):
             writer.write({"image": Image.open(io.BytesIO(picture(1))), "label": label})
 
@@ -200,11 +195,12 @@ def row_of(number: int) -> dict[str, object]:
 
 
 def write_litdata() -> None:
-    from litdata import optimize
+    import_module("litdata").optimize(
+        fn=row_of, inputs=[0, 1], output_dir="litdata-folder", num_workers=1, chunk_bytes="1MB"
+    )
 
-    optimize(fn=row_of, inputs=[0, 1], output_dir="litdata-folder", num_workers=1, chunk_bytes="1MB")
 
-
+# those that no extra installs are imported by name: what tests import is in pyproject.toml
 WRITERS = {  # name of the shards -> the package, and what writes its files
     "arrow": ("datasets", write_arrow),
     "hdf5": ("h5py", write_hdf5),

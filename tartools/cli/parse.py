@@ -11,6 +11,13 @@ from typing import Any
 
 from tartools.cli.declare import REQUIRED, Declared
 
+# a letter of head, sort, make or grep, which people type here -> the options with that meaning, the best one first
+LETTERS_ELSEWHERE = {
+    "-e": ("--select",),
+    "-j": ("--parallel",),
+    "-k": ("--sort-key",),
+    "-n": ("--count", "--sort-type"),
+}
 MIN_SIMILARITY = 0.7  # of 1: equal names
 # values of environment variables
 TRUE_WORDS, FALSE_WORDS = {"1", "on", "t", "true", "y", "yes"}, {"", "0", "f", "false", "n", "no", "off"}
@@ -124,8 +131,9 @@ def _find_option(options_by_name: Mapping[str, Declared], name: str, word: str =
     if name in options_by_name:
         return options_by_name[name]
     possible = near(name, [spelling for spelling, option in options_by_name.items() if spelling in option.names])
-    if name == "-n" and "--count" in options_by_name:  # head and tail call it so
-        possible = [_spelling(options_by_name["--count"])]
+    elsewhere = next((option for option in LETTERS_ELSEWHERE.get(name, ()) if option in options_by_name), None)
+    if elsewhere:
+        possible = [_spelling(options_by_name[elsewhere])]
     what = f"No such option: {name}" + (f" (Possible options: {', '.join(possible)})" if possible else "")
     raise UnknownOptionError(what, word)
 

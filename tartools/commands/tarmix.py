@@ -14,7 +14,7 @@ all continues without that source, until all have ended: then every sample is wr
 longer in proportion. longest restarts that source, until every source has ended once: every sample is written at least
 once. Sources that may be repeated are read again, so they can't be stdin or commands.
 
-The number of samples that first and --count leave out is printed on stderr: those of tables and, with first, of
+The number of samples that first and -c leave out is printed on stderr: those of tables and, with first, of
 uncompressed local shards, whose headers are read to the end for that. The rest of other shards is not read, and so
 neither counted nor checked.
 
@@ -31,7 +31,7 @@ Examples:
   Mix two data sets, seven samples of one for three of the other:
     tarmix 0.7 'web-*.tar' 0.3 books.tar -o mixed.tar
   Check the shares of the first thousand samples, by the field cls:
-    tarmix --count 1000 0.7 'web-*.tar' 0.3 books.tar | tarstat
+    tarmix -c 1000 0.7 'web-*.tar' 0.3 books.tar | tarstat
   Mix tables of shuffled data sets, and repeat the smaller ones:
     tarmix --stop longest 6 web.parquet 3 books.parquet 1 code.parquet \
       -o epoch.parquet
@@ -80,7 +80,7 @@ class MixingOptions(cli.Group):
     stop: Annotated[
         Stop, Option("--stop", "When a source ends: stop (first), continue without it (all), or repeat it (longest).")
     ] = "first"
-    total: Annotated[int | None, Option("--count N", "Stop after N samples.", minimum=0, aliases="--total")] = None
+    total: Annotated[int | None, Option("-c --count N", "Stop after N samples.", minimum=0, aliases="--total")] = None
     seed: cli.Seed = 0
     rekey: Annotated[
         str | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Annotated, Any
 
 import pytest
@@ -13,9 +14,10 @@ from typer.core import TyperCommand
 
 from tartools.cli import Command, declare
 from tartools.cli.declare import REQUIRED, Declared
-from tartools.cli.parse import parse
+from tartools.cli.parse import LETTERS_ELSEWHERE, parse
+from tartools.cli.plainpage import plain_text
 from tartools.commands import load, names
-from tests.conftest import python
+from tests.conftest import ROOT, python
 from tests.tiers import in_both
 
 COMMANDS = {name: load(name) for name in names()}
@@ -247,3 +249,45 @@ import tartools.commands.{name}
 sys.exit(str(compiled) if compiled else 0)
 """
     python(program).output()
+
+
+@pytest.mark.parametrize(
+    ("name", "letter", "option"),
+    [
+        ("tarshow", "-n", "-c --count"),
+        ("tarproc", "-n", "--count"),
+        ("tarsort", "-n", "-S --sort-type"),
+        ("tarsort", "-k", "-s --sort-key"),
+        ("tarindex", "-j", "-p --parallel"),
+        ("tarfilter", "-e", "-S --select"),
+    ],
+)
+def test_a_letter_of_another_program_leads_to_the_option_here(name: str, letter: str, option: str) -> None:
+    with pytest.raises(ValueError, match=rf"^No such option: {letter} \(Possible options: {option}\)$"):
+        parse([letter, "5"], load(name).parameters.values())
+
+
+def test_a_letter_without_a_counterpart_leads_nowhere() -> None:
+    with pytest.raises(ValueError, match=r"^No such option: -k$"):
+        parse(["-k", "5"], load("tarcat").parameters.values())
+
+
+def test_letters_that_are_explained_are_not_taken() -> None:
+    """Each letter of the table helps in some command that lacks it, and its options exist."""
+    every = {name: {spelled for o in load(name).parameters.values() for spelled in o.names} for name in names()}
+    for letter, options in LETTERS_ELSEWHERE.items():
+        for option in options:
+            assert any(option in spelled and letter not in spelled for spelled in every.values()), (letter, option)
+
+
+def test_the_manual_says_how_many_workers_commands_have() -> None:
+    section = plain_text((ROOT / "man/man7/tartools.7").read_text(), 1000).partition("\nPARALLEL WORK\n")[2]
+    section = section.partition("\n\n")[0]
+    said = {"per core": "tarindex tardedup tarjob", "up to 4": "tarcheck tardiff tarstat", "4": "tarpcat"}
+    assert all(re.search(r"\W+(and )?".join(words.split()), section) for words in said.values())
+    for name in names():
+        for option in load(name).parameters.values():
+            if "--parallel" in option.names:
+                several = any(name in words.split() for words in said.values())
+                default = str(option.option.default or option.default)
+                assert several == (default not in ("1", "one after the other")), (name, default)
