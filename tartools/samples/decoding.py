@@ -1,8 +1,8 @@
 """Decode pictures: any format and mode to RGB, rotated as EXIF says, and no larger than they are shown.
 
 Also read just the header of a picture, find out whether one is broken, and say in words why it is. A picture is broken
-if Pillow can't decode all of it; of an animation, its first frame. Whatever shows or counts pictures asks here. What
-trains with them asks for `decoded_picture` and `array`, which don't rotate.
+if Pillow can't decode all of it; of an animation, its first frame. Whatever shows or counts pictures asks here;
+training asks `pixels`.
 
 A payload is what somebody made: it may be a file of another format than its suffix says, or a small one of very many
 pixels.
@@ -10,19 +10,18 @@ pixels.
 
 from __future__ import annotations
 
-import io
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from tartools.errors import SampleError, TarToolsError, how_to_install, printable
+from tartools.errors import TarToolsError, how_to_install, printable
 from tartools.samples.filetypes import BY_SUFFIX, suffix_of
 from tartools.samples.orientation import orientation_of, turn
-from tartools.samples.pictureformats import PICTURE_FORMATS, open_picture
+from tartools.samples.pictureformats import open_picture
 from tartools.tar import Member
 
 if TYPE_CHECKING:
@@ -31,19 +30,12 @@ if TYPE_CHECKING:
 DEEP_GREY_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of more than 8 bits, all grey
 NO_AVERAGE = ("1", "P", "PA", *DEEP_GREY_MODES)  # modes whose values cannot be averaged to resize a picture
 JPEG_MAGIC = b"\xff\xd8\xff"
-BITS_PER_SAMPLE = 258  # a tag of TIFF
 BACKGROUND_GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
 STRICT_REFUSAL = "strict decoders refuse it: "
 MAX_ERROR_CHARS = 100  # characters of an error message
 MAX_PIXELS = 89_478_485  # of a picture that is decoded: 256 MiB of RGB; above it Pillow warns by default
 MAX_PILLOW_PIXELS = 2 * MAX_PIXELS  # of a picture that Pillow opens by default
 JPEGS = frozenset(BY_SUFFIX["jpg"].suffixes)
-BAND_PIXELS = 1 << 20  # pixels that are converted at once
-# colours of a JPEG, and Pillow's mode that is wanted, between which both libraries convert alike
-SAME = {
-    *(("YCbCr", "RGB"), ("YCbCr", "RGBA"), ("RGB", "RGB"), ("RGB", "RGBA")),
-    *(("Gray", "L"), ("Gray", "RGB"), ("Gray", "RGBA")),
-}
 PILLOW_MESSAGES = {  # beginnings of Pillow's messages -> what they mean
     "image file is truncated": "truncated: the data end before the picture is complete",
     "Truncated File Read": "truncated: the data end before the picture is complete",
@@ -267,11 +259,6 @@ def reason(error: Exception) -> str:
     ]
 
 
-# ---- pictures as they are: to train with them ----
-
-Refused = Callable[[], object] | None
-
-
 class TooLargeError(Exception):
     """A picture that has too many pixels to be decoded; it may be sound."""
 
@@ -297,197 +284,3 @@ def refusal_of_jpeg(data: bytes) -> str | None:
     except ValueError as error:
         return str(error)
     return ""
-
-
-def decoded_picture(data: bytes, mode: str, refused: Refused = None) -> Image:
-    """Return the picture *data* in Pillow's *mode*: "L", "RGB" or "RGBA". Holds: the decoded picture, twice.
-
-    A JPEG is decoded by simplejpeg, if that is installed, to the same bytes as by Pillow, in a third of the time; what
-    it refuses goes to Pillow, and `refused()` is called, so that the caller can count such pictures.
-
-    Raises: SampleError if it is in none of `PICTURE_FORMATS`, has more than `PIL.Image.MAX_IMAGE_PIXELS` pixels, or
-    more than 8 bits of grey; what Pillow raises for damage.
-    """
-    from PIL import Image
-
-    with _checked(data) as opened:
-        require_8_bits(opened)
-        decoded = _by_simplejpeg(data, mode, None, refused)
-        if decoded is None:
-            return opened.convert(mode)
-        picture = Image.fromarray(decoded)
-        picture.info = opened.info.copy()
-        return picture
-
-
-def array(
-    data: bytes,
-    mode: str,
-    *,
-    first: bool = False,
-    floats: bool = False,
-    least: Callable[[int, int], tuple[int, int]] | None = None,
-    refused: Refused = None,
-) -> Any:
-    """Return the picture *data* in Pillow's *mode* as an array: height, width, and channels unless that is "L".
-
-    If *first*, channels are first. If *floats*, values are from 0 to 1, in 32 bits, also those of 16 bits of grey; else
-    bytes. With *least*, a JPEG may be decoded at a half, a quarter or an eighth; `least(height, width)` returns the
-    least height and width. `refused()` is called if simplejpeg refuses a JPEG, which Pillow decodes then.
-    Holds: the decoded picture, and the array. Raises: SampleError for another format, too many pixels, or, without
-    *floats*, 16 bits of grey; what Pillow raises for damage.
-    """
-    decoded = _by_simplejpeg(data, mode, least, refused)
-    if decoded is None:
-        with _checked(data) as opened:
-            opened.load()
-            if floats and is_16_bit_grey(opened):
-                return _fractions(opened, mode, first)
-            require_8_bits(opened)
-            return _arranged(opened, opened.size, mode, first, floats)
-    if not first and not floats:
-        return decoded
-    return _arranged(decoded, decoded.shape[1::-1], mode, first, floats)
-
-
-def stored_picture(data: bytes) -> Image:
-    """Return the picture *data* in the mode that it is stored in: with a palette its indexes, with 16 bits all of them.
-
-    A PNG of 2 or 4 bits of grey has its values, which Pillow spreads over 8 bits.
-    Raises: SampleError if it is of another format, too large, or has colours of 16 bits, of which Pillow drops the
-    lower 8; what Pillow raises for damage.
-    """
-    with _checked(data) as opened:
-        bits, colour_type = data[24:26] if opened.format == "PNG" else (8, 0)
-        samples = opened.tag_v2.get(BITS_PER_SAMPLE, ()) if hasattr(opened, "tag_v2") else ()
-        if (bits == 16 and colour_type != 0) or (len(samples) > 1 and max(samples) > 8):
-            raise SampleError(
-                "this picture has colours of 16 bits, and Pillow decodes 8 of them: give a function of your own for "
-                "'raw', such as one that calls cv2.imdecode(..., cv2.IMREAD_UNCHANGED)"
-            )
-        opened.load()
-        if colour_type == 0 and bits in (2, 4):
-            step = 255 // ((1 << bits) - 1)
-            return opened.point([value // step for value in range(256)])
-        return opened.copy()
-
-
-def is_16_bit_grey(picture: Image) -> bool:
-    """True if *picture* has 16 bits of grey; Pillow before 11.3 opens such a PNG with 32 bits."""
-    return picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in ("PNG", "PPM"))
-
-
-def has_16_bit_grey(data: bytes) -> bool:
-    """True if the picture *data* has 16 bits of grey. Raises: SampleError if it has no header of a picture."""
-    if data.startswith(JPEG_MAGIC):
-        return False
-    with _checked(data) as opened:
-        return is_16_bit_grey(opened)
-
-
-def require_8_bits(picture: Image) -> None:
-    """Raise SampleError if *picture* has more than 8 bits of grey, which Pillow would clip."""
-    if picture.mode in DEEP_GREY_MODES:
-        bits, floats = (16, ", and 'l' or 'torchl' gives them from 0 to 1") if is_16_bit_grey(picture) else (32, "")
-        raise SampleError(
-            f"this picture has {bits} bits a pixel, and this decoder 8: 'raw' or 'torchraw' gives its values{floats}"
-        )
-
-
-def _fractions(picture: Image, mode: str, first: bool) -> Any:
-    """Return *picture*, of 16 bits of grey, as float32 array from 0 to 1 in *mode*; with *first*, channels first."""
-    import numpy as np
-
-    plane = np.asarray(picture).astype(np.float32) / np.float32(65535)
-    if mode == "L":
-        return plane
-    planes = [plane] * 3 + [np.ones_like(plane)] * (mode == "RGBA")
-    return np.stack(planes, 0 if first else -1)
-
-
-def _arranged(image: Any, size: tuple[int, int], mode: str, first: bool, floats: bool) -> Any:
-    """Return *image* (Pillow's, or an array) of *size* (width, height) as a new array: height, width, channels.
-
-    *mode* "L" has no channels; with *first*, they are first. *floats*: float32 from 0 to 1; else uint8.
-    """
-    import numpy as np
-
-    width, height = size
-    channels = () if mode == "L" else (len(mode),)
-    shape = (*channels, height, width) if first else (height, width, *channels)
-    result = np.empty(shape, np.float32 if floats else np.uint8)
-    rows = np.moveaxis(result, 0, -1) if first and channels else result
-    # in bands, so that no second copy of a large picture is held while it is converted
-    step = max(BAND_PIXELS // width, 1)
-    for top in range(0, height, step):
-        if isinstance(image, np.ndarray):
-            values = image[top : top + step]
-        else:
-            band = image if step >= height else image.crop((0, top, width, min(top + step, height)))
-            values = np.asarray(band.convert(mode))
-        if floats:
-            np.divide(values, np.float32(255), out=rows[top : top + step], dtype=np.float32)
-        else:
-            rows[top : top + step] = values
-    return result
-
-
-def _by_simplejpeg(
-    data: bytes, mode: str, min_size: Callable[[int, int], tuple[int, int]] | None, refused: Refused
-) -> Any:
-    """Return the JPEG *data* in *mode* as an array; None if it is no JPEG, or if Pillow has to decode it.
-
-    Pillow does if its pixels would differ: grey of colours, CMYK. `min_size(height, width)`: the least size to decode
-    at; None: full. `refused()`: called if simplejpeg refuses it. Raises: SampleError for too many pixels.
-    """
-    if not data.startswith(JPEG_MAGIC):
-        return None
-    try:
-        import simplejpeg
-    except ImportError:
-        return None
-    try:
-        height, width, kind, _ = simplejpeg.decode_jpeg_header(data)
-        if (kind, mode) not in SAME:
-            return None
-        _check_size(height * width)
-        scale: dict[str, int] = {}
-        if min_size is not None:
-            low, wide = min_size(height, width)
-            scale = {"min_height": low, "min_width": wide, "min_factor": 2}
-        pixels = simplejpeg.decode_jpeg(data, "GRAY" if mode == "L" else mode, **scale)
-        return pixels[..., 0] if mode == "L" else pixels
-    except ValueError:
-        if refused is not None:
-            refused()
-        return None
-
-
-def _check_size(pixels: int) -> None:
-    """Raise SampleError if a picture has more *pixels* than PIL.Image.MAX_IMAGE_PIXELS."""
-    from PIL import Image
-
-    max_pixels = Image.MAX_IMAGE_PIXELS
-    if max_pixels is not None and pixels > max_pixels:
-        message = f"this picture has {pixels:,} pixels, and {max_pixels:,} are allowed"
-        raise SampleError(f"{message} (PIL.Image.MAX_IMAGE_PIXELS sets that)")
-
-
-@contextmanager
-def _checked(data: bytes) -> Iterator[Image]:
-    """Open the picture *data*, whose pixels are not decoded yet, for the body of `with`.
-
-    Raises: SampleError for another format or too many pixels; what Pillow raises for damage.
-    """
-    from PIL import UnidentifiedImageError
-
-    try:
-        opened = open_picture(io.BytesIO(data))
-    except UnidentifiedImageError:
-        raise SampleError(
-            f"this is not a picture that is decoded here ({', '.join(PICTURE_FORMATS)}); for another format, "
-            'or for other data, give a function of your own: decode=[handle_extension("jpg", function)]'
-        ) from None
-    with opened:
-        _check_size(math.prod(opened.size))
-        yield opened

@@ -46,7 +46,7 @@ class FieldChooser:
     *decode*: a decoder, several, or a dict of these by field, also of `Sound` and `Video`; None for bytes. Nothing is
     unpickled by default.
     *transform*: a function of the result, or one for each field.
-    *resize*: size of pictures. *classes*: names that become numbers.
+    *resize*: size of pictures. *exif*: True turns these as their EXIF data say. *classes*: names that become numbers.
     *missing*: None for the value None where a sample lacks a field. Else that is an error: "skip" is for datasets,
     which leave out such samples before they come here. All of them: docs/training/fields.md.
 
@@ -63,6 +63,7 @@ class FieldChooser:
         classes: Classes = None,
         *,
         missing: str | None = "error",
+        exif: bool = False,
     ) -> None:
         if missing not in ("error", "skip", None):
             raise ValueError(f"missing is 'error', 'skip' or None, not {missing!r}")
@@ -79,7 +80,7 @@ class FieldChooser:
         self.clips, decoders = split_clips(decode)
         is_random = any(self._seed_parameters) or any(clip.is_random for clip in self.clips.values())
         self.seeds: SharedSeeds | SampleSeeds | None = SharedSeeds() if is_random else None
-        self.decoder = decoder_of(decoders, resize)
+        self.decoder = decoder_of(decoders, resize, exif)
         decoders_by_field = decode.items() if isinstance(decode, Mapping) else ()
         self.files = frozenset(  # a compressed one is decompressed in memory
             field.lower() for field, how in decoders_by_field if how == AS_FILE and without_codec(field)[1] is None

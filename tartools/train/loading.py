@@ -42,6 +42,7 @@ def loader(
     resize: Size = None,
     classes: Classes = None,
     missing: str | None = "error",
+    exif: bool = False,
     shuffle: bool | str = True,
     seed: int = 0,
     block: int | str = "4MB",
@@ -68,9 +69,10 @@ def loader(
     *table*: URL at which the table of shards is kept. *cache*: "FOLDER:SIZE", for what is read of remote shards.
     *fields*: names of fields, for tuples; None: dicts. *columns*: columns of the table that are fields, too. *decode*:
     name of a decoder, or a function, or a dict of these by field. *transform*: a function of the result, or one for
-    each field. *resize*: size of pictures. *classes*: names that become numbers. *missing*: "error", "skip", or None as
-    the value. *shuffle*: True, False, or "blocks" of about *block* bytes; *seed*, *weights*, *length*, *replacement*,
-    *per_batch*, *bucket*, *max_cost*, *drop_last*, *rank*, *world_size*: the order, as of `StatefulSampler`.
+    each field. *resize*: size of pictures; *exif*: True turns them as their EXIF data say. *classes*: names that become
+    numbers. *missing*: "error", "skip", or None as the value. *shuffle*: True, False, or "blocks" of about *block*
+    bytes; *seed*, *weights*, *length*, *replacement*, *per_batch*, *bucket*, *max_cost*, *drop_last*, *rank*,
+    *world_size*: the order, as of `StatefulSampler`.
     *collate_fn* and *options*: those of DataLoader. Without *decode*, *transform*, *classes* and *collate_fn*, payloads
     are bytes and a batch is a `TableBatch`. More on all arguments: docs/training/fields.md; a whole program:
     docs/training/pytorch.md.
@@ -78,6 +80,7 @@ def loader(
     Raises: ValueError if there are no samples, and for arguments that don't fit; what TableDataset raises.
     """
     arguments = {"fields": fields, "decode": decode, "transform": transform, "resize": resize, "classes": classes}
+    arguments |= {"exif": exif or None}
     arguments |= {"table": table, "cache": cache, "columns": columns}
     check_loader_options(batch_size, options)
     mixing: dict[str, Any] = {"length": length, "replacement": replacement, "per_batch": per_batch}

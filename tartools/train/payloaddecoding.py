@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tartools.errors import SampleError
-from tartools.samples import decoding
+from tartools.samples import pixels
 from tartools.samples.encoding import without_codec
 from tartools.samples.filetypes import NUMBER_SUFFIXES, PICTURE, SOUND, suffix_of
 from tartools.samples.payloads import unpack
@@ -140,7 +140,9 @@ class PictureDecoder:
 
     *suffixes*: of the fields that are pictures; None: webdataset's list. *resize*: pixels of the shorter side, (height,
     width), or a `Resize`; or a dict of these by field; None: as stored. Called with a field and its bytes, as a decoder
-    of webdataset is. Raises: KeyError for another name.
+    of webdataset is. `upright`: True to turn pictures as their EXIF data say, before they are resized; default False.
+
+    Raises: KeyError for another name.
     """
 
     @staticmethod
@@ -161,6 +163,7 @@ class PictureDecoder:
         self._floats, self._mode = kind == "float", mode.upper()
         self._suffixes = frozenset(IMAGE_EXTENSIONS if suffixes is None else suffixes)
         self._resize = resizes_of(resize)
+        self.upright = False
         self._refused = SharedNumbers(WORKERS_COUNTED_APART)  # one of them for each worker, by its process
 
     @property
@@ -194,9 +197,11 @@ class PictureDecoder:
         if resize is not None:
             return self._resized(data, resize)
         if self._array_kind == "pil":
-            return decoding.decoded_picture(data, self._mode, self._refuse)
+            return pixels.decoded_picture(data, self._mode, self._refuse, self.upright)
         is_torch = self._array_kind == "torch"
-        array = decoding.array(data, self._mode, first=is_torch, floats=self._floats, refused=self._refuse)
+        array = pixels.array(
+            data, self._mode, first=is_torch, floats=self._floats, refused=self._refuse, upright=self.upright
+        )
         if not is_torch:
             return array
         import torch
@@ -210,7 +215,7 @@ class PictureDecoder:
         """
         import numpy as np
 
-        picture = decoding.stored_picture(data)
+        picture = pixels.stored_picture(data, self.upright)
         if self._array_kind == "pil" and resize is None:
             return picture
         values = np.array(picture, np.uint8 if picture.mode == "1" else None)
@@ -257,11 +262,11 @@ class PictureDecoder:
         import numpy as np
         import torch
 
-        if self._floats and decoding.has_16_bit_grey(data):
-            fractions = torch.from_numpy(decoding.array(data, self._mode, floats=True))
+        if self._floats and pixels.has_16_bit_grey(data):
+            fractions = torch.from_numpy(pixels.array(data, self._mode, floats=True, upright=self.upright))
             return resize.resized(fractions).clamp_(0, 1).numpy()  # bicubic overshoots
         if self._mode == "RGBA" and not resize.nearest:  # Pillow weighs colours by how opaque they are
-            picture = decoding.decoded_picture(data, self._mode, self._refuse)
+            picture = pixels.decoded_picture(data, self._mode, self._refuse, self.upright)
             high, wide = resize.wanted(picture.height, picture.width)
             return resize.resized(torch.from_numpy(np.array(picture.resize((wide, high))))).numpy()
         full_size: list[tuple[int, int]] = []
@@ -271,7 +276,9 @@ class PictureDecoder:
             full_size[:] = [resize.wanted(height, width)]
             return MIN_SCALED_RATIO * full_size[0][0], MIN_SCALED_RATIO * full_size[0][1]
 
-        array = decoding.array(data, self._mode, least=least if resize.scaled else None, refused=self._refuse)
+        array = pixels.array(
+            data, self._mode, least=least if resize.scaled else None, refused=self._refuse, upright=self.upright
+        )
         return resize.resized(torch.from_numpy(array), *full_size).numpy()
 
 
@@ -336,12 +343,13 @@ def pictures_of(decoders: Iterable[Any]) -> list[PictureDecoder]:
     return [decoder for decoder in candidates if isinstance(decoder, PictureDecoder)]
 
 
-def decoders(decode: Any, resize: Any = None) -> list[Callable[..., Any]]:
+def decoders(decode: Any, resize: Any = None, exif: bool = False) -> list[Callable[..., Any]]:
     """Return the decoders for *decode*, each a function of a field and its bytes; "basic" adds none.
 
     *decode*: the name of a decoder, a function, several of these, or a dict of them by field. *resize*: size of
+    pictures. *exif*: pictures are turned as their EXIF data say.
+    Raises: TypeError for anything else; ValueError for an unknown name, and for *resize* or *exif* without a decoder of
     pictures.
-    Raises: TypeError for anything else; ValueError for an unknown name, and for *resize* without a decoder of pictures.
     """
     if isinstance(decode, Mapping):
         decode = [FieldDecoder.of(field, how, resize) for field, how in decode.items()]
@@ -360,38 +368,44 @@ def decoders(decode: Any, resize: Any = None) -> list[Callable[..., Any]]:
             handlers += named_decoders(decoder, resize) if isinstance(decoder, str) else [decoder]
     if resize is not None and not pictures_of(handlers):
         raise ValueError("resize is for pictures: name their decoder too, as decode='torchrgb8'")
+    if exif and not pictures_of(handlers):
+        raise ValueError("exif is for pictures: name their decoder too, as decode='torchrgb8'")
+    for decoder in pictures_of(handlers) if exif else ():
+        decoder.upright = True
     return handlers
 
 
-def decoder_of(decode: Any, resize: Any = None) -> Any:
-    """Return webdataset's Decoder with the decoders *decode*; None if both arguments are None.
+def decoder_of(decode: Any, resize: Any = None, exif: bool = False) -> Any:
+    """Return webdataset's Decoder with the decoders *decode*; None if no argument is given.
 
     It decompresses fields such as txt.zst first, unpickles nothing of itself, and decodes text, numbers, JSON and
     arrays, too. *decode*: the name of a decoder, a function, several of these, or a dict of them by field. *resize*:
-    size of pictures.
-    Raises: TypeError for anything else; ValueError for an unknown name, and for *resize* without a decoder of pictures.
+    size of pictures. *exif*: pictures are turned as their EXIF data say.
+    Raises: TypeError for anything else; ValueError for an unknown name, and for *resize* or *exif* without a decoder of
+    pictures.
     """
     from webdataset.autodecode import Decoder
 
-    if decode is None and resize is None:
+    if decode is None and resize is None and not exif:
         return None
-    return Decoder(decoders(() if decode is None else decode, resize), pre=[unpacked], post=[plain])
+    return Decoder(decoders(() if decode is None else decode, resize, exif), pre=[unpacked], post=[plain])
 
 
-def picture(data: bytes, decode: str = "torchrgb8", resize: Any = None) -> Any:
+def picture(data: bytes, decode: str = "torchrgb8", resize: Any = None, exif: bool = False) -> Any:
     """Return the JPEG, PNG or other picture *data*, decoded and resized: for pipelines other than ours.
 
     *decode*: name of a decoder; *resize*: pixels of the shorter side, (height, width), or a `Resize`; None: as stored.
+    *exif*: it is turned as its EXIF data say.
     Raises: SampleError if it is no picture, or too large, and what Pillow raises for damage; ValueError for another
     name or size.
     """
-    return _picture_decoder(decode, resize_of(resize)).decode(data)
+    return _picture_decoder(decode, resize_of(resize), exif).decode(data)
 
 
 @lru_cache
-def _picture_decoder(decode: str, resize: Resize | None) -> PictureDecoder:
-    """Return the decoder named *decode* with *resize*; cached, so that each is made once."""
-    return pictures_of(named_decoders(decode, resize))[0]
+def _picture_decoder(decode: str, resize: Resize | None, exif: bool) -> PictureDecoder:
+    """Return the decoder named *decode* with *resize*; *exif*: it turns. Cached, so that each is made once."""
+    return pictures_of(decoders(decode, resize, exif))[0]
 
 
 def unpacked(key: str, data: bytes) -> Any:

@@ -56,7 +56,8 @@ class TableDataset(Dataset[Any]):
 
     *fields*: names for a tuple of these; None for a dict of `__key__`, `__url__` and all fields. *decode*: a decoder's
     name or function, several, or a dict of these by field; None for bytes. *transform*: a function of the result, or
-    one for each field. *resize*: size of pictures. *classes*: names that become numbers. More on them: `FieldChooser`.
+    one for each field. *resize*: size of pictures. *exif*: True turns them as their EXIF data say. *classes*: names
+    that become numbers. More on them: `FieldChooser`.
 
     *columns*: columns of the table that are fields of each sample, such as new captions or scores, without new shards:
     names, or `{field: column}`. A field of the same name is replaced, but where the column is null. Values are numbers,
@@ -86,10 +87,11 @@ class TableDataset(Dataset[Any]):
         cache: str | None = None,
         columns: Columns = None,
         missing: str | None = "error",
+        exif: bool = False,
     ) -> None:
         self._cache = CacheSetting(cache)  # first: what follows may read
         fields, transform = with_column_fields(fields, transform, column_fields(columns))
-        self.chooser = FieldChooser(fields, decode, transform, resize, classes, missing=missing)
+        self.chooser = FieldChooser(fields, decode, transform, resize, classes, missing=missing, exif=exif)
         self.table = table_of(source, table, keep_members=missing == "skip")
         if missing == "skip":
             self.table = complete_rows(self.table, self.chooser.fields or [], column_fields(columns))

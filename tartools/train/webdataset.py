@@ -47,9 +47,9 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     `set_epoch` was called. `state_dict` and `load_state_dict` resume after the last sample.
 
     *urls*: names and patterns. *resampled*: draw shards at random, without an end. *fields*, *decode*, *transform*,
-    *resize*: choose, decode and transform fields, as by `FieldChooser`; *extensions*, *decoder*, *transforms* are
-    webdataset's names of these. *handler*: called with an error of a sample or shard; True goes on without it. Other
-    arguments are webdataset's. All of them, and what a state says: docs/training/webdataset.md.
+    *resize*, *exif*: choose, decode and transform fields, as by `FieldChooser`; *extensions*, *decoder*, *transforms*
+    are webdataset's names of these. *handler*: called with an error of a sample or shard; True goes on without it.
+    Other arguments are webdataset's. All of them, and what a state says: docs/training/webdataset.md.
 
     Order: of the shards and their samples; with *shuffle* (True: 1,000 samples) shuffled by *seed* and epoch.
     Holds: one read buffer of 1 MiB, and the samples of the shuffle buffer.
@@ -68,6 +68,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         transform: Any = None,
         resize: Size = None,
         *,
+        exif: bool = False,
         extensions: Fields = None,
         decoder: Decode = None,
         transforms: Any = None,
@@ -104,12 +105,10 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
             self.append(streamstages.FilesStage(select_files, rename_files, lax))
         if (size := DEFAULT_SHUFFLE_SIZE if shuffle is True else int(shuffle)) > 1:
             self.append(ShuffleStage(size, seed))
-        chooser = FieldChooser(
-            _either("fields", fields, "extensions", extensions),
-            _either("decode", decode, "decoder", decoder),
-            _either("transform", transform, "transforms", transforms),
-            resize,
-        )
+        fields = _either("fields", fields, "extensions", extensions)
+        decode = _either("decode", decode, "decoder", decoder)
+        transform = _either("transform", transform, "transforms", transforms)
+        chooser = FieldChooser(fields, decode, transform, resize, exif=exif)
         if chooser.fields is not None or chooser.decoder is not None or chooser.transform is not None:
             self.append(ChooseStage(chooser))
         self._under_way: StreamEpoch | None = None
@@ -196,6 +195,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         self,
         *args: Any,
         resize: Size = None,
+        exif: bool = False,
         pre: Any = None,
         post: Any = None,
         only: Any = None,
@@ -205,13 +205,16 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         """Return a copy that decodes fields as webdataset does, but refuses to unpickle, unless one of *args* does it.
 
         *args*: decoders: names such as "pil", functions, or one dict by field, of them, `Sound` and `Video`. *resize*:
-        size of pictures. *pre*, *post*: decoders that are tried before and after these (by default *pre* decompresses
-        fields such as txt.zst, and *post* is for text, numbers, JSON and arrays). *only*: fields to decode; None: all.
-        *partial*: leave values that are no bytes as they are. *handler*: accepts errors, or raises them.
+        size of pictures. *exif*: True turns these as their EXIF data say. *pre*, *post*: decoders that are tried before
+        and after these (by default *pre* decompresses fields such as txt.zst, and *post* is for text, numbers, JSON and
+        arrays). *only*: fields to decode; None: all. *partial*: leave values that are no bytes as they are. *handler*:
+        accepts errors, or raises them.
         """
         pre = [unpacked] if pre is None else pre
         clips, others = split_clips(args[0] if len(args) == 1 and isinstance(args[0], Mapping) else args)
-        decoder = autodecode.Decoder(decoders(others, resize), pre, [plain] if post is None else post, only, partial)
+        decoder = autodecode.Decoder(
+            decoders(others, resize, exif), pre, [plain] if post is None else post, only, partial
+        )
         is_random = any(clip.is_random for clip in clips.values())
         stage = streamstages.SeededDecodeStage if is_random else streamstages.DecodeStage
         return self.map(stage(decoder, clips), handler=handler)  # type: ignore[no-any-return]

@@ -43,8 +43,8 @@ class ZipDataset(Dataset[Any]):
     --zip`; `photos/a.jpg` alone is the sample `photos/a` with the field jpg. *urls* are names and patterns of local
     files and objects. *fields*: names for a tuple of these; None for a dict of `__key__`, `__url__` and all fields.
     *decode*: a decoder's name or function, several, or a dict of these by field; None for bytes. *transform*: a
-    function of the result, or one for each field. *resize*: size of pictures. *classes*: names that become numbers.
-    More on them: `FieldChooser`.
+    function of the result, or one for each field. *resize*: size of pictures. *exif*: True turns them as their EXIF
+    data say. *classes*: names that become numbers. More on them: `FieldChooser`.
 
     Stored and deflated members are read, each sample with one request of its bytes, and the requests of a batch side by
     side. Lengths and checksums of the fields that are needed are compared with the directory. It pickles as URLs and
@@ -63,8 +63,10 @@ class ZipDataset(Dataset[Any]):
         transform: Any = None,
         resize: Size = None,
         classes: Classes = None,
+        *,
+        exif: bool = False,
     ) -> None:
-        self.chooser = FieldChooser(fields, decode, transform, resize, classes)
+        self.chooser = FieldChooser(fields, decode, transform, resize, classes, exif=exif)
         self._zips = [_Zip(url, version_of(url)) for url in expand(names_of(urls))]
         account = Account()  # warnings go to `warnings`
         for zip_file in self._zips:

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image, ImageFile, PngImagePlugin
 
 from tartools.errors import SampleError
-from tartools.samples import decoding, pngtext
+from tartools.samples import decoding, pixels, pngtext
 from tartools.samples.kinds import decode_payload
 from tartools.samples.payloads import parse_json, unpack
 from tartools.samples.soundfiles import page_checksum, truncation
@@ -86,8 +86,8 @@ def test_pngs_with_text_that_pillow_refuses_are_decoded(name: str) -> None:
     assert decoding.picture_header(png) == ("PNG", 40, 30, "RGB", 1)
     assert decoding.decoded(png, 40, 30).tobytes() == PIXELS.tobytes()
     assert decoding.likeness(png) == decoding.likeness(member("png", PNG))
-    assert decoding.decoded_picture(payload, "RGB").tobytes() == PIXELS.tobytes()
-    assert decoding.array(payload, "RGB").tobytes() == PIXELS.tobytes()
+    assert pixels.decoded_picture(payload, "RGB").tobytes() == PIXELS.tobytes()
+    assert pixels.array(payload, "RGB").tobytes() == PIXELS.tobytes()
     assert [code for code, _ in decode_payload("png", png)] == ["large-png-text"]
     assert not opens_with_pillow(payload)  # its limits are as before
 
@@ -99,7 +99,7 @@ def test_text_that_pillow_reads_stays_in_the_picture(name: str) -> None:
     assert pngtext.find_large_text(io.BytesIO(payload)) is None
     assert list(decode_payload("png", member("png", payload))) == []
     with Image.open(io.BytesIO(payload)) as picture:
-        assert decoding.decoded_picture(payload, "RGB").info == picture.info
+        assert pixels.decoded_picture(payload, "RGB").info == picture.info
 
 
 def test_the_orientation_in_a_small_text_is_used_beside_a_large_one() -> None:
@@ -122,7 +122,7 @@ def test_the_sum_of_all_text_is_judged_as_pillow_does() -> None:
             payload = with_chunks(*[part] * count)
             refused = pngtext.find_large_text(io.BytesIO(payload)) is not None
             assert refused != opens_with_pillow(payload), (kind, count)
-            assert decoding.decoded_picture(payload, "RGB").tobytes() == PIXELS.tobytes()
+            assert pixels.decoded_picture(payload, "RGB").tobytes() == PIXELS.tobytes()
 
 
 @exhaustive
@@ -151,7 +151,7 @@ def test_the_limits_of_pillow_stay_those_of_the_user() -> None:
     script = """
 import io
 from PIL import Image, ImageFile, PngImagePlugin
-from tartools.samples import decoding
+from tartools.samples import decoding, pixels
 from tartools.tar import new_member
 def limits():
     return Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY, \\
@@ -161,7 +161,7 @@ file = io.BytesIO()
 Image.new("RGB", (8, 8)).save(file, "PNG")
 member = new_member(b"a.png", file.getvalue())
 decoding.picture_header(member); decoding.described(member, True); decoding.decoded(member, 8, 8)
-decoding.likeness(member); decoding.facts(member, True); decoding.array(file.getvalue(), "RGB")
+decoding.likeness(member); decoding.facts(member, True); pixels.array(file.getvalue(), "RGB")
 assert limits() == before, (limits(), before)
 """
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -176,7 +176,7 @@ def test_our_limit_is_the_same_before_and_after_a_header_was_read() -> None:
     payload = large_png(20_000, 10_000)
     for _ in range(2):
         with pytest.raises(SampleError, match="200,000,000 pixels, and 89,478,485 are allowed"):
-            decoding.decoded_picture(payload, "RGB")
+            pixels.decoded_picture(payload, "RGB")
         with pytest.raises(decoding.TooLargeError):
             decoding.decoded(member("png", payload), 64, 64)
         assert decoding.described(member("png", payload), decode=True) == (("PNG", 20_000, 10_000, "1", 1), None, False)

@@ -201,7 +201,7 @@ def test_pictures_are_what_webdataset_makes(spec: str) -> None:
         file = io.BytesIO()
         made.convert(mode).save(file, "tiff" if mode in ("CMYK", "YCbCr", "PA") else "png")
         for band in (1 << 20, 29 * 7):
-            with mock.patch("tartools.samples.decoding.BAND_PIXELS", band):
+            with mock.patch("tartools.samples.pixels.BAND_PIXELS", band):
                 found, wanted = ours(".png", file.getvalue()), theirs(".png", file.getvalue())
             assert type(found) is type(wanted) and getattr(found, "dtype", None) == getattr(wanted, "dtype", None)
             assert not isinstance(found, Image.Image) or found.mode == wanted.mode
