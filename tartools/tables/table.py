@@ -117,7 +117,7 @@ class Table:
 
     def find(self, key: str) -> Sample:
         """Return the first sample with *key*. Reads keys up to it; after `take`, all keys. Raises: KeyError."""
-        raw, first = key.encode("utf-8", "surrogateescape"), 0
+        raw, first, example = key.encode("utf-8", "surrogateescape"), 0, b""
         columns = (
             (batch.column(0) for batch in self._batches((schema.KEY_COLUMN,)))
             if self._rows is None
@@ -127,8 +127,9 @@ class Table:
             keys = raw_keys(column, first, self._url)
             if raw in keys:
                 return self._samples([first + keys.index(raw)], [raw])[0]
-            first += len(keys)
-        raise KeyError(key)
+            first, example = first + len(keys), example or next(iter(keys), b"")
+        hint = f"; keys look like {example.decode(errors='replace')!r}" if example else ""
+        raise KeyError(f"none of {len(self)} samples has the key {key!r}{hint}")
 
     def _checked(self, row: int) -> int:
         if not -len(self) <= row < len(self):
