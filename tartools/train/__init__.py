@@ -5,8 +5,9 @@
 `fieldchooser` makes of a sample what training takes: chosen fields, decoded, transformed. Two machines bring samples.
 Tables: `tabledataset` makes samples and batches of rows, `sampler` their order and its state, `loading` the loader.
 Streams: `webdataset` is the class, `streamepoch` one epoch of a reader, `slices` reads shards, `streamstages` has the
-stages. Begin reading at `loading`, and for how streams resume at `cursor`. The names below are loaded when they are
-first used: torch takes 1.5 s to import.
+stages. `collation` makes batches, `sounddecoding` and `videodecoding` parts of sounds and videos, `tokenblocks` blocks
+of tokens for language models. Begin reading at `loading`, and for how streams resume at `cursor`. The names below are
+loaded when they are first used: torch takes 1.5 s to import.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _MODULES = {
     "picture": "payloaddecoding",
     "samples": "samplestream",
     "stream_map": "mapping",
+    "token_blocks": "tokenblocks",
 }
 
 __all__ = [*_MODULES]  # noqa: PLE0604

@@ -260,22 +260,23 @@ def cursors_of(loaded: Any, shards: int) -> list[Cursor]:
     *loaded* is a state of a reader, one of a StatefulDataLoader, or a list of states; {} has no cursors.
     Raises: StateError for anything else, for damaged states, and for states of different epochs.
     """
-    cursors = [Cursor.from_state(state, shards) for state in _states_in(loaded)]
+    cursors = [Cursor.from_state(state, shards) for state in states_in(loaded, STATE_OWNER)]
     if len({cursor.epoch for cursor in cursors}) > 1:
         raise StateError("these states are of different epochs: give those that all ranks saved at one time")
     return cursors
 
 
-def _states_in(loaded: Any) -> Iterator[Any]:
+def states_in(loaded: Any, owner: str) -> Iterator[Any]:
     """Yield the states of single readers in *loaded*, unchecked; torchdata's loader wraps them in states of its own.
 
-    Raises: StateError for anything else, and for a state of a loader that does not count its last batches.
+    *owner*: whose states they should be, for the message. Raises: StateError for anything else, and for a state of a
+    loader that does not count its last batches.
     """
     if isinstance(loaded, (list, tuple)):
         for entry in loaded:
-            yield from _states_in(entry)
+            yield from states_in(entry, owner)
     elif not isinstance(loaded, dict) or (loaded and not {"reader", "_snapshot", "dataset_state"} & {*loaded}):
-        raise StateError(f"this is not a state of {STATE_OWNER}")
+        raise StateError(f"this is not a state of {owner}")
     elif "_snapshot" in loaded:
         if loaded.get("_steps_since_snapshot"):
             raise StateError(
@@ -284,9 +285,9 @@ def _states_in(loaded: Any) -> Iterator[Any]:
         try:
             workers = [worker["dataset_state"] for worker in loaded["_snapshot"]["_worker_snapshots"].values()]
         except (AttributeError, KeyError, TypeError):
-            raise StateError(f"this is not a state of {STATE_OWNER}") from None
-        yield from _states_in(workers)
+            raise StateError(f"this is not a state of {owner}") from None
+        yield from states_in(workers, owner)
     elif "dataset_state" in loaded:
-        yield from _states_in(loaded["dataset_state"])
+        yield from states_in(loaded["dataset_state"], owner)
     elif loaded:
         yield loaded

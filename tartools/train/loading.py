@@ -187,6 +187,32 @@ class Loader(DataLoader[Any]):
             return frameworks.iterate_for_accelerate(self, self._batches(), self._is_at_end)
         return self._batches()
 
+    def with_collation(self, collate_fn: Callable[[list[Any]], Any]) -> Loader:
+        """Return a loader with the data, order and options of this one that makes batches by *collate_fn*.
+
+        Both count on in one order: iterate over one of them.
+        """
+        names = ["num_workers", "timeout", "multiprocessing_context", "generator", "prefetch_factor"]
+        names += ["persistent_workers", "in_order"]
+        values = {name: getattr(self, name, None) for name in names}
+        options = {name: value for name, value in values.items() if value is not None}
+        function = getattr(self.worker_init_fn, "function", None)
+        return Loader(self._data, self._sampler, collate_fn, worker_init_fn=function, **options)
+
+    @property
+    def running(self) -> SamplerIteration | None:
+        """The iteration of the sampler that was begun last; None before the first one."""
+        return self._sampler.running
+
+    @property
+    def samples_in_batch(self) -> int:
+        """The number of samples in a batch; with *bucket* or *max_cost* at most."""
+        return self._sampler.batch_size or 1
+
+    def rank_and_size(self) -> tuple[int, int]:
+        """Return (rank, number of ranks) that this loader reads for."""
+        return self._sampler.rank_and_size()
+
     def _is_at_end(self) -> bool:
         """True if the last batch of the epoch was yielded."""
         return self._sampler.running is not None and not self._sampler.running.remaining

@@ -143,6 +143,10 @@ class StatefulSampler(DistributedSampler[Any]):
         """The number of ranks, as torch calls it."""
         return (self._rank or this_rank())[1]
 
+    def rank_and_size(self) -> tuple[int, int]:
+        """Return (rank, number of ranks): as given, or else of torch.distributed or the environment."""
+        return self._rank or this_rank()
+
     def set_epoch(self, epoch: int) -> None:
         """Make *epoch* the epoch of the next iteration: from its begin, or from a loaded state of the same epoch."""
         self._end_if_over()
@@ -244,7 +248,7 @@ class StatefulSampler(DistributedSampler[Any]):
 
     def _shared(self) -> tuple[int, RankSteps]:
         """Return (this rank, `RankSteps` in which all ranks share the rest of the epoch)."""
-        rank, world_size = self._rank or this_rank()
+        rank, world_size = self.rank_and_size()
         if isinstance(self._rows, BatchedOrder):
             return rank, self._rows.steps(self._position, self._seed, self._epoch, world_size)
         sizes = world_size, self.batch_size or 1

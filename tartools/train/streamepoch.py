@@ -42,6 +42,7 @@ class StreamEpoch:
     `cursors`: where to begin, if they are of this epoch and not used before; else it begins at the first sample
     `handler`: accepts errors of samples, None: all are raised
     `empty_check`: raise ValueError if this reader has no samples
+    `is_resumed`: True if it begins where `cursors` say
 
     Its position is in `_start` until the repetition has begun, and from then on in `_reader`, `_buffer` and `_held`.
     """
@@ -54,6 +55,7 @@ class StreamEpoch:
         self._me = source.rank.reader()
         self._epoch, may_resume = source.epoch.begin(), source.resume.begin()
         is_other_epoch = any(cursor.epoch != self._epoch for cursor in cursors)
+        self.is_resumed = may_resume and not is_other_epoch and bool(cursors)
         if not may_resume or is_other_epoch or all(cursor.is_at_begin for cursor in cursors):
             cursors = []
         if self._me.number == self._epoch == 0 and not cursors and not source.resampled:

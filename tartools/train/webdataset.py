@@ -232,6 +232,11 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
     # ---- resuming ----
 
+    @property
+    def is_resumed(self) -> bool:
+        """True if the latest iterator of this rank or worker began where a loaded state says."""
+        return self._under_way is not None and self._under_way.is_resumed
+
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> Any:
         """Return the state of the latest iterator of this rank or worker, for `load_state_dict`.
 

@@ -429,6 +429,32 @@ def test_video(shell: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == ["(4, 8, 3, 32, 32) torch.uint8 torch.int64"] * 2
 
 
+def test_text(shell: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """The blocks of the second run are those that the first one had behind its last state."""
+    words = ["the", "a", "cat", "dog", "mat", "sat", "saw", "on", "and", "ran"]
+    stories = [" ".join(words[(n * n + k * (n + 3)) % 10] for k in range(5 + n % 40)) for n in range(80)]
+    Path("stories.jsonl").write_text("".join(json.dumps({"text": story, "n": 1}) + "\n" for story in stories))
+    for number, (kind, code) in enumerate(blocks("text", "sh", "python")):
+        if kind == "sh":
+            assert shell(f"set -eo pipefail\n{code}").status == 0
+            continue
+        run_script(f"text{number}.py", code)
+        if "blocks.pt" in code:
+            first = capsys.readouterr().out.splitlines()
+            run_script(f"text{number}.py", code)
+            again = capsys.readouterr().out.splitlines()
+            last = len(first) // 3 * 3
+            assert last > 6 and again == first[last:] and len({*first}) > 6
+            assert all(line.startswith("(4, 32) ") for line in first[:-1])
+    from tokenizers import Tokenizer
+
+    trained = Tokenizer.from_file("tokenizer.json")
+    assert [trained.decode(trained.encode(story).ids) for story in stories] == stories
+    lines = capsys.readouterr().out.splitlines()
+    count = sum(len(trained.encode(story).ids) + 1 for story in stories)
+    assert lines and 0 <= count - int(lines[-1].split()[0]) < 2 * 32  # of two workers, each drops a last one
+
+
 @exhaustive
 def test_preprocessing(shards: list[str]) -> None:
     code = codes("preprocessing", "python")
@@ -470,6 +496,7 @@ def names(run: Run) -> dict[str, Any]:
     assert run("tarindex", "-f", "score", "train-{000..001}.tar", "-o", "bucket/train.parquet").status == 0
     assert run("tar2zip", "train-000.tar", "-o", "bucket/photos.zip").status == 0
     Path("films.tar").write_bytes(make_tar([("a.mp4", make_video(30)), ("a.cls", b"1")]))
+    Path("stories.tar").write_bytes(make_tar([(f"{n}.txt", b"once upon a time") for n in range(9)]))
     Path("speech.tar").write_bytes(make_tar([("a.flac", make_sound(3, "FLAC", 8000)), ("a.txt", b"hello")]))
     data = tartools.train.TableDataset("train-{000..001}.tar", table="train.parquet")
     loader = tartools.train.loader("train.parquet", 64, fields=("jpg;png", "cls"), decode="torchrgb8")

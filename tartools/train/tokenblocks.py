@@ -1,0 +1,486 @@
+"""`token_blocks`: documents to blocks of tokens of one length, for language models; a state resumes at any token.
+
+Documents are packed one after the other, and cut where a block is full:
+
+    documents   |----- a -----|-- b --|----------- c -----------|- d -|
+    blocks      |========|========|========|========|========|==          (the last one: dropped, or padded)
+                                  ^ a state between two blocks: document c, and how many of its tokens came
+
+The generator waits at a block, so no document behind c was asked for. A state is the place of c in the source, and the
+number of its tokens. On resuming, c is read and tokenized again. The place of c is not that of the source, which is
+behind c. A loader can tell the place of each batch, so it is the batch, and the number of c in it. A stream only knows
+its place now, and telling it costs some time: so it is asked every 64 documents, and c is counted from there.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset
+
+from tartools.errors import SampleError, TarToolsError, several
+from tartools.samples.sample import DICT_KEY, DICT_URL
+from tartools.train.collation import FieldCollation
+from tartools.train.cursor import states_in
+from tartools.train.fieldchooser import RESERVED_PREFIX
+from tartools.train.loading import Loader, as_it_is
+from tartools.train.ranks import ReaderId
+from tartools.train.sampler import log
+from tartools.train.states import State, StateError, check_state, is_count, is_reader, make_state
+from tartools.train.webdataset import WebDataset
+from tartools.train.workererrors import guard_worker
+
+BLOCKS_STATE_OWNER = "token_blocks, or of a StatefulDataLoader over them"
+DOCUMENTS_BETWEEN_STATES = 64  # of a stream, which are read again at most when it is resumed
+MAX_BLOCK_TOKENS = 1 << 30  # cu_seqlens are 32-bit numbers
+
+Ids = np.ndarray[Any, np.dtype[np.int64]]
+Tokenizer = Callable[[str], Any] | Any  # a function, or an object with `encode`
+
+
+class TokenBlock(NamedTuple):
+    """A block, or batch of blocks, with the boundaries of its documents.
+
+    `tokens`: int64, [length] or [batch, length]
+    `cu_seqlens`: int32, where documents begin in the flattened tokens, and their number: [0, ..., tokens.numel()].
+        Padding at the end is a document of its own. Blocks begin one, too
+    """
+
+    tokens: torch.Tensor
+    cu_seqlens: torch.Tensor
+
+
+class DocumentPlace(NamedTuple):
+    """The place of a document in its source.
+
+    `source`: state of the source. `documents`: how many documents come before it, from there on
+    """
+
+    source: Any
+    documents: int
+
+
+class TextEncoder:
+    """Makes tokens of samples, in workers: call it with a sample.
+
+    *tokenizer*: a function of a text that returns token ids, or an object with such a method `encode`. *text*: the
+    field of dicts, or a function of the sample; None: the sample is a text, or a tuple that begins with it. *eos*: id
+    after each document; None: none.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, text: str | Callable[[Any], Any] | None, eos: int | None) -> None:
+        encode = getattr(tokenizer, "encode", tokenizer)
+        if not callable(encode):
+            raise TypeError(f"tokenizer is a function of a text, or has a method encode, not {tokenizer!r}")
+        if text is not None and not isinstance(text, str) and not callable(text):
+            raise TypeError(f"text is the name of a field, or a function of a sample, not {text!r}")
+        self._tokenizer, self._text = tokenizer, text
+        self._eos = None if eos is None else operator.index(eos)
+
+    def __call__(self, sample: Any) -> Ids:
+        """Return the token ids of *sample*. Raises: SampleError if it has no text, or the ids are no whole numbers."""
+        encode = getattr(self._tokenizer, "encode", self._tokenizer)
+        result = encode(self._text_of(sample))
+        ids = np.asarray(getattr(result, "ids", result))  # of an Encoding of Hugging Face's tokenizers
+        if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
+            raise _error(sample, f"the tokenizer returned {type(result).__name__}, not a list of token ids")
+        return ids.astype(np.int64) if self._eos is None else np.append(ids, self._eos).astype(np.int64)
+
+    def _text_of(self, sample: Any) -> str:
+        """Return the text of *sample*. Raises: SampleError if there is none."""
+        if isinstance(self._text, str):
+            if not isinstance(sample, Mapping) or self._text not in sample:
+                raise _error(sample, f"there is no field {self._text!r} in it: text= names a field of dicts")
+            value = sample[self._text]
+        elif self._text is not None:
+            value = self._text(sample)
+        elif isinstance(sample, Mapping):
+            fields = [name for name in sample if not str(name).startswith(RESERVED_PREFIX)]
+            if len(fields) != 1:
+                raise _error(sample, f"which field is the text? Write text={(fields or ['txt'])[0]!r}")
+            value = sample[fields[0]]
+        else:
+            value = sample[0] if isinstance(sample, (list, tuple)) and sample else sample
+        if isinstance(value, (bytes, memoryview)):
+            try:
+                return bytes(value).decode()
+            except UnicodeDecodeError as error:
+                raise _error(sample, f"its text is not UTF-8: {error}") from error
+        if not isinstance(value, str):
+            raise _error(sample, f"its text is a {type(value).__name__}; text= is a field or a function that gives one")
+        return value
+
+
+class EncodingCollation:
+    """A collate_fn that makes of samples the list of their token ids, by *encoder*; errors of workers pass through."""
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        self._encoder = encoder
+
+    def __call__(self, samples: Any) -> Any:
+        """Return the token ids of each of *samples*; *samples* itself if it is an error."""
+        return samples if isinstance(samples, TarToolsError) else [self._encoder(sample) for sample in samples]
+
+
+def _error(sample: Any, problem: str) -> SampleError:
+    """Return a SampleError about *problem*, with key and URL if *sample* is a dict that has them."""
+    named = isinstance(sample, Mapping) and DICT_KEY in sample
+    place = f"sample {sample[DICT_KEY]!r}: " if named else ""
+    return SampleError(f"{place}{problem}", url=str(sample.get(DICT_URL) or "") if named else "")
+
+
+# ---- sources of documents ----
+
+
+class StreamDocuments:
+    """The documents of *data*, a WebDataset, as token ids."""
+
+    def __init__(self, data: WebDataset, encoder: TextEncoder) -> None:
+        self.data, self._encoder = data, encoder
+        self._state: Any = None  # of the stream, some documents ago
+        self._documents = 0  # since then
+
+    @property
+    def reader(self) -> ReaderId:
+        """The reader that this process is."""
+        return self.data.source.rank.reader()
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that was begun last, or was set since."""
+        return self.data.source.epoch.number
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make *epoch* the number of the next epoch."""
+        self.data.set_epoch(epoch)
+
+    def begin(self, skips: Mapping[ReaderId, DocumentPlace]) -> tuple[Iterator[Ids], bool]:
+        """Begin the next epoch; return (its documents, True if it is resumed).
+
+        *skips*: by reader, how many documents to skip if it is resumed.
+        """
+        samples = iter(self.data)
+        self._state, self._documents = self.data.state_dict(), 0
+        is_resumed = self.data.is_resumed
+        skip = skips.get(self.reader) if is_resumed else None
+        if is_resumed and skip is None:
+            raise StateError(
+                f"there is no state of reader {self.reader.number} of {self.reader.readers} (ranks times workers): "
+                "tokens go on with as many as before; give load_state_dict the states of all, as a list"
+            )
+        return self._ids(samples, 0 if skip is None else skip.documents), is_resumed
+
+    def _ids(self, samples: Iterator[Any], skip: int) -> Iterator[Ids]:
+        """Yield the token ids of *samples*, without the first *skip*."""
+        for sample in samples:
+            if self._documents >= skip:
+                skip = 0
+                yield self._encoder(sample)
+            self._documents += 1
+            if self._documents >= DOCUMENTS_BETWEEN_STATES and not skip:
+                self._state, self._documents = self.data.state_dict(), 0
+        if skip:
+            raise StateError("this state names documents that the shards do not have: they have changed since")
+
+    def place(self) -> DocumentPlace:
+        """Return the place of the document that was yielded last."""
+        return DocumentPlace(self._state, self._documents)
+
+    def begin_state(self) -> Any:
+        """Return the state of the stream between two epochs, or before the first document."""
+        return self.data.state_dict()
+
+    def check_state(self, entry: State) -> None:
+        """Raise StateError if *entry*, a state of blocks, has a state of the stream of another reader."""
+        if entry["source"].get("reader") != entry["reader"]:
+            raise StateError(f"this state of {BLOCKS_STATE_OWNER} is damaged: its parts are of different readers")
+
+    def load(self, entries: Sequence[State]) -> None:
+        """Have the next epoch resume from *entries*, states of blocks of all readers. Raises: StateError."""
+        self.data.load_state_dict([entry["source"] for entry in entries])
+
+
+class LoaderDocuments:
+    """The documents of *loader*, as token ids, which its workers make."""
+
+    def __init__(self, loader: Loader, encoder: TextEncoder) -> None:
+        if loader.collate_fn is not as_it_is and not isinstance(loader.collate_fn, FieldCollation):
+            raise ValueError("token_blocks makes batches itself: give it text= in place of collate_fn of the loader")
+        self._loader = loader.with_collation(EncodingCollation(encoder))
+        self._place: tuple[Any, int, int] = (None, 0, 0)  # iteration of the sampler, batch, document in it
+
+    @property
+    def reader(self) -> ReaderId:
+        """The rank that this process is."""
+        return ReaderId(*self._loader.rank_and_size())
+
+    @property
+    def epoch(self) -> int:
+        """The number of the current epoch, or between iterations of the next one."""
+        return self._loader.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make *epoch* the epoch of the next iteration."""
+        self._loader.set_epoch(epoch)
+
+    def begin(self, skips: Mapping[ReaderId, DocumentPlace]) -> tuple[Iterator[Ids], bool]:
+        """Begin the next epoch; return (its documents, True if it is resumed).
+
+        *skips*: by rank, how many documents to skip if it is resumed.
+        """
+        skip = skips.get(self.reader)
+        return self._ids(iter(self._loader), 0 if skip is None else skip.documents), skip is not None
+
+    def _ids(self, batches: Iterator[list[Ids]], skip: int) -> Iterator[Ids]:
+        """Yield the token ids of the documents in *batches*, without the first *skip*."""
+        for number, batch in enumerate(batches):
+            running = self._loader.running
+            for document, ids in enumerate(batch):
+                if skip:
+                    skip -= 1
+                    continue
+                self._place = running, number, document
+                yield ids
+        if skip:
+            raise StateError("this state names documents that the data do not have: they have changed since")
+
+    def place(self) -> DocumentPlace:
+        """Return the place of the document that was yielded last."""
+        running, batch, document = self._place
+        return DocumentPlace(running.state_dict(batch), document)
+
+    def begin_state(self) -> Any:
+        """Return the state of the loader between two epochs, or before the first document."""
+        return self._loader.state_dict()
+
+    def check_state(self, entry: State) -> None:
+        """Raise StateError if *entry*, a state of blocks, was made with batches of another size on several ranks."""
+        if entry["reader"][1] > 1 and entry["batch"] != self.batch_size:
+            raise StateError(
+                f"this state is of a loader with batches of {entry['batch']} samples, and here they have "
+                f"{self.batch_size}: on several ranks tokens go on with the same"
+            )
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a batch of the loader."""
+        return self._loader.samples_in_batch
+
+    def load(self, entries: Sequence[State]) -> None:
+        """Have the next epoch resume from that of *entries*, states of blocks, that is of this rank.
+
+        Raises: StateError if it is of other data or another order.
+        """
+        number = self.reader.number
+        self._loader.load_state_dict(next(entry["source"] for entry in entries if entry["reader"][0] == number))
+
+
+# ---- blocks ----
+
+
+class TokenBlocks(IterableDataset[Any]):
+    """Blocks of tokens; `token_blocks` makes these. An iterable dataset for torch if the source is a stream.
+
+    `epoch`: number of the current epoch, or between iterations of the next one
+    """
+
+    def __init__(
+        self,
+        documents: StreamDocuments | LoaderDocuments,
+        length: int,
+        pad: int | None,
+        cu_seqlens: bool,
+        batch_size: int | None,
+    ) -> None:
+        if isinstance(length, bool) or not isinstance(length, int) or not 0 < length <= MAX_BLOCK_TOKENS:
+            raise ValueError(f"length is the number of tokens in a block, not {length!r}")
+        if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
+            raise ValueError(f"batch_size is how many blocks a batch has, not {batch_size!r}")
+        self._documents, self._length = documents, length
+        self._pad = None if pad is None else operator.index(pad)
+        self._has_bounds, self._batch_size = cu_seqlens, batch_size
+        self._place: tuple[DocumentPlace, int, int] | None = None  # after the last block: document, tokens of it, size
+        self._loaded_state: Any = None
+        self._skips: dict[ReaderId, tuple[DocumentPlace, int, int]] = {}  # as in `_place`
+
+    @property
+    def epoch(self) -> int:
+        """The number of the current epoch, or between iterations of the next one."""
+        return self._documents.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make *epoch* the epoch of the next iteration; a loaded state of another epoch is dropped."""
+        if self._loaded_state is not None and epoch != self.epoch:
+            self._loaded_state, self._skips = None, {}
+        self._documents.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        guard_worker()
+        places = {reader: place for reader, (place, _, _) in self._skips.items()}
+        documents, is_resumed = self._documents.begin(places)
+        _, skip, size = self._skips.get(self._documents.reader, (None, 0, 0)) if is_resumed else (None, 0, 0)
+        if not is_resumed:
+            self._loaded_state = None
+        self._skips, self._place = {}, None
+        return self._batches(self._blocks(documents, skip, size))
+
+    def _blocks(self, documents: Iterator[Ids], skip: int, size: int) -> Iterator[tuple[Ids, list[int], bool]]:
+        """Yield (block, where documents begin in it, True if it is the last one and padded) of *documents*.
+
+        *skip*: tokens of the first document that came before, if it has *size* tokens.
+        Raises: StateError if it has another number, or is missing.
+        """
+        block, filled, bounds = np.empty(self._length, np.int64), 0, [0]
+        for ids in documents:
+            at, expected, skip, size = skip, size, 0, 0
+            if at and len(ids) != expected:
+                raise StateError(
+                    f"this state is of a document of {several(expected, 'token')}, which has {len(ids):,} now: "
+                    "the tokenizer, eos or the text have changed"
+                )
+            if filled and at < len(ids):
+                bounds.append(filled)
+            while at < len(ids):
+                count = min(self._length - filled, len(ids) - at)
+                block[filled : filled + count] = ids[at : at + count]
+                filled, at = filled + count, at + count
+                if filled == self._length:
+                    self._place = self._documents.place(), at, len(ids)
+                    yield block, bounds, False
+                    block, filled, bounds = np.empty(self._length, np.int64), 0, [0]
+        if skip:
+            raise StateError("this state names a document that the data do not have: they have changed since")
+        pad = self._pad
+        if filled and pad is None:
+            log.warning("%s at the end of the epoch fill no block, and are dropped", several(filled, "token"))
+        elif filled and pad is not None:
+            block[filled:] = pad
+            self._place = None
+            yield block, [*bounds, filled], True
+
+    def _batches(self, blocks: Iterator[tuple[Ids, list[int], bool]]) -> Iterator[Any]:
+        """Yield *blocks* as tensors, or batches of them; the last batch may be smaller."""
+        tokens: list[Ids] = []
+        bounds: list[int] = []
+        for block, starts, is_last in blocks:
+            bounds += [len(tokens) * self._length + start for start in starts]
+            tokens.append(block)
+            if is_last or len(tokens) == (self._batch_size or 1):
+                self._begin_next(is_last)
+                yield self._value(tokens, bounds)
+                tokens, bounds = [], []
+        self._begin_next(True)
+        if tokens:
+            yield self._value(tokens, bounds)
+
+    def _begin_next(self, is_over: bool) -> None:
+        """Forget the loaded state, which was used; if the epoch *is_over*, the place is that of the source."""
+        self._loaded_state = None
+        if is_over:
+            self._place = None
+
+    def _value(self, tokens: Sequence[Ids], bounds: Sequence[int]) -> Any:
+        """Return the blocks *tokens* as a tensor, or with *bounds*, where documents begin, as a `TokenBlock`."""
+        values = torch.from_numpy(tokens[0] if self._batch_size is None else np.stack(tokens))
+        if not self._has_bounds:
+            return values
+        return TokenBlock(values, torch.tensor([*bounds, values.numel()], dtype=torch.int32))
+
+    # ---- resuming ----
+
+    def state_dict(self) -> State:
+        """Return the state of this rank, or worker, after the last block (or batch): for `load_state_dict`.
+
+        With several ranks, keep the states of all. Raises: UsageError if the workers of a loader iterate over a stream:
+        take the state of a StatefulDataLoader.
+        """
+        begin = self._documents.begin_state() if self._place is None else None
+        if self._loaded_state is not None:
+            return self._loaded_state  # type: ignore[no-any-return]
+        place, tokens, size = self._place or (DocumentPlace(begin, 0), 0, 0)
+        batch = self._documents.batch_size if isinstance(self._documents, LoaderDocuments) else 0
+        values = {"reader": self._documents.reader, "source": place.source, "documents": place.documents}
+        return make_state(values | {"tokens": tokens, "size": size, "batch": batch})
+
+    def load_state_dict(self, state: Any) -> None:
+        """Have the next iteration resume from *state*: of these blocks, or the list of those of all ranks.
+
+        Of a stream it may also be that of a StatefulDataLoader. It goes on with as many ranks, and of a stream as many
+        workers, as before: the tokens that a document has left belong to its reader.
+
+        Raises: StateError if it belongs to other data, another order or another number of ranks.
+        """
+        entries = list(states_in(state, BLOCKS_STATE_OWNER))
+        checks: dict[str, Callable[[Any], bool]] = dict.fromkeys(("documents", "tokens", "size", "batch"), is_count)
+        checks |= {"reader": is_reader, "source": lambda value: isinstance(value, dict)}
+        for entry in entries:
+            check_state(entry, BLOCKS_STATE_OWNER, checks)
+            if entry["tokens"] > entry["size"]:
+                raise StateError(f"this state of {BLOCKS_STATE_OWNER} is damaged: more tokens came than there are")
+            self._documents.check_state(entry)
+        self._check_readers([ReaderId(*entry["reader"]) for entry in entries])
+        self._documents.load(entries)
+        self._skips = {
+            ReaderId(*entry["reader"]): (DocumentPlace(None, entry["documents"]), entry["tokens"], entry["size"])
+            for entry in entries
+        }
+        self._loaded_state, self._place = state, None
+
+    def _check_readers(self, readers: Sequence[ReaderId]) -> None:
+        """Raise StateError unless *readers*, of states, can be those of this run."""
+        if isinstance(self._documents, StreamDocuments):
+            # whose workers are not known here: each looks for its own state when it begins
+            return
+        own = self._documents.reader
+        if own not in readers:
+            names = ", ".join(f"{number} of {count}" for number, count in readers)
+            raise StateError(
+                f"there are states of ranks {names}, and this is rank {own.number} of {own.readers}: tokens go on with "
+                "as many ranks as before; give load_state_dict the states of all ranks, as a list"
+            )
+
+
+def token_blocks(
+    source: Loader | WebDataset,
+    tokenizer: Tokenizer,
+    length: int = 2048,
+    *,
+    text: str | Callable[[Any], Any] | None = None,
+    eos: int | None = None,
+    pad: int | None = None,
+    cu_seqlens: bool = False,
+    batch_size: int | None = None,
+) -> TokenBlocks:
+    """Return the texts of *source* as blocks of *length* tokens: int64 tensors, packed without gaps.
+
+        texts = tartools.train.loader("stories.tar", 64, fields="txt", decode="basic", shuffle=False)
+        blocks = tartools.train.token_blocks(texts, lambda text: [*text.encode()], length=32, eos=0, batch_size=2)
+        tokens = next(iter(blocks))  # [2, 32]
+
+    *source*: a loader, whose workers tokenize; its batches are only how samples are read. Or a `WebDataset`, for a
+    DataLoader with workers: `DataLoader(token_blocks(stream, ...), batch_size=None, num_workers=2)`.
+    *tokenizer*: a function of a text that returns token ids, or an object with such a method `encode`: tokenizers of
+    Hugging Face, tiktoken and SentencePiece. *text*: the field of samples that are dicts, or a function of a sample;
+    None: the sample is a text, or a tuple that begins with it. *eos*: id that is put behind each document. *pad*: id
+    that fills the last block of an epoch up; None: that one is dropped, and logged. *cu_seqlens*: give (tokens,
+    cu_seqlens), for attention within documents. *batch_size*: give batches of blocks, [batch, length].
+
+    `state_dict` and `load_state_dict` resume after the last block, with as many ranks, and of a stream workers: each
+    token comes once. Ranks have about as many blocks each, not exactly. A page on it: docs/training/text.md.
+
+    Holds: a block, and a document. Raises: TypeError and ValueError for arguments that don't fit; while iterating
+    SampleError for a sample without a text, and what the source raises.
+    """
+    encoder = TextEncoder(tokenizer, text, eos)
+    if isinstance(source, WebDataset):
+        documents: StreamDocuments | LoaderDocuments = StreamDocuments(source, encoder)
+    elif isinstance(source, Loader):
+        documents = LoaderDocuments(source, encoder)
+    else:
+        kind = type(source).__name__
+        raise TypeError(f"token_blocks takes a tartools.train.loader(...) or a WebDataset, not {kind}")
+    return TokenBlocks(documents, length, pad, cu_seqlens, batch_size)
