@@ -47,7 +47,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 from tartools import cli, storage
-from tartools.cli import Option
+from tartools.cli import Option, process
 from tartools.errors import TarToolsError, UsageError, several, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
@@ -82,12 +82,30 @@ class Sheet(cli.Group):
     large: Annotated[bool, Option("--large", "Put pictures of up to 1,024 pixels on the page, not 384.")] = False
 
 
+class Service(cli.Group):
+    """Options for the page that a server on this machine shows.
+
+    Attributes:
+      serve: show all samples in a browser (--serve).
+      port: of the server; None takes a free one.
+      facts, decode: index shards with columns of facts about pictures, from headers or decoded.
+    """
+
+    serve: Annotated[bool, Option("--serve", "Show all samples in a browser: search, sort, choose.")] = False
+    port: Annotated[
+        int | None, Option("--port N", "Port of --serve, on 127.0.0.1.", minimum=0, default="a free one")
+    ] = None
+    facts: Annotated[bool, Option("--facts", "For --serve: columns of facts about pictures of shards.")] = False
+    decode: Annotated[bool, Option("--decode", "For --serve: decode all pictures, to find broken ones.")] = False
+
+
 @cli.command(__doc__)
 def tarshow(
     account: Account,
     source: cli.Inputs,
     field_choice: cli.Fields,
     contact: Sheet,
+    service: Service,
     first: cli.Count = None,
     pictures: Annotated[
         Literal["auto", "kitty", "iterm", "sixel", "blocks", "none"],
@@ -96,14 +114,19 @@ def tarshow(
     interactive: Annotated[
         bool, Option("-i --interactive", "Show one sample at a time; page with the keyboard.")
     ] = False,
+    tmpdir: cli.TmpDir = None,
 ) -> None:
     """Display *first* samples (None: all) of *source* as text and pictures, or in a pager (*interactive*) or page."""
     check_usage(contact, pictures, interactive)
+    check_service(service, contact, field_choice, first, interactive or pictures != "auto")
     urls = source.urls()
+    if service.serve:
+        serve_page(urls, Reading(source.strictness, tmpdir=tmpdir), service, account)
+        return
     if contact.url is not None:
         storage.check_output(contact.url, contact.force, urls, form=HTML)
     keeps_samples = interactive or contact.url is not None or contact.drawn is not None
-    reading = Reading(source.strictness, Need.FIELDS if keeps_samples else Need.PAYLOADS)
+    reading = Reading(source.strictness, Need.FIELDS if keeps_samples else Need.PAYLOADS, tmpdir)
 
     def read(account: Account, reading: Reading) -> Iterator[Sample]:
         """Return the samples to show; called again, with another *reading*, only to count them."""
@@ -134,13 +157,7 @@ def tarshow(
             screen = terminal.screen(pictures)
             two_screens = os.isatty(1) and first is None and contact.drawn is None
             if print_samples(samples, screen, account, 2 * screen.rows - 2 if two_screens else sys.maxsize):
-                total_left, account.left_out = total(), account.samples_in - account.samples_out
-                message = (
-                    "there are more samples"
-                    if total_left is None
-                    else several(total_left - account.samples_out, "more sample")
-                )
-                account.warn(f"{message}: see them with -c N, -i or --html FILE")
+                warn_of_more(total(), account)
 
 
 def check_usage(contact: Sheet, pictures: str, interactive: bool) -> None:
@@ -155,6 +172,54 @@ def check_usage(contact: Sheet, pictures: str, interactive: bool) -> None:
         raise UsageError("--graphics is for terminals; leave it out with --html")
     if contact.large and contact.url is None:
         raise UsageError("--large needs --html FILE")
+
+
+def check_service(
+    service: Service, contact: Sheet, field_choice: cli.Fields, first: int | None, is_on_terminal: bool
+) -> None:
+    """Raise UsageError if an option that shows only some samples or fields, or shows them elsewhere, excludes --serve.
+
+    *is_on_terminal*: True if an option for terminals is given. Also for --port, --facts and --decode without --serve.
+    """
+    if not service.serve:
+        if service.port is not None or service.facts or service.decode:
+            raise UsageError("--port, --facts and --decode need --serve")
+        return
+    options = {
+        "--html": contact.url,
+        "--random": contact.drawn,
+        "-c": first,
+        "-f": field_choice.fields,
+        "-x": field_choice.exclude,
+        "-i and --graphics": is_on_terminal or None,
+    }
+    for option, value in options.items():
+        if value is not None:
+            raise UsageError(f"{option} excludes --serve, whose page shows all samples and fields")
+
+
+def warn_of_more(total: int | None, account: Account) -> None:
+    """Warn that not all samples were shown, of *total*, None if it is not known; count the others as left out."""
+    account.left_out = account.samples_in - account.samples_out
+    message = "there are more samples" if total is None else several(total - account.samples_out, "more sample")
+    account.warn(f"{message}: see them with -c N, -i or --html FILE")
+
+
+def serve_page(urls: Sequence[str], reading: Reading, service: Service, account: Account) -> None:
+    """Serve the page of all samples of *urls* as *service* says, until a signal ends it; print its address first.
+
+    Raises: TarToolsError.
+    """
+    from tartools.show.serve import rowindex
+    from tartools.show.serve.server import open_server
+    from tartools.show.serve.textfacts import TextFacts
+
+    rowindex.check_duckdb()
+    facts = TextFacts((), pictures=service.facts or service.decode, decoded=service.decode)
+    with open_server(urls, reading, facts, service.port or 0, cli.workers(0), account) as server:
+        account.warn(f"{several(server.samples, 'sample')}: open this address in a browser; Ctrl-C ends it")
+        process.print_now(f"{server.address}\n")
+        server.serve_forever()
 
 
 def page_of_samples(

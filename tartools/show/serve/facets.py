@@ -1,0 +1,95 @@
+"""Facets: how often values occur in the samples of a query, histograms of numbers, and fields that are missing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tartools.show.serve.queries import Query
+from tartools.show.serve.rowconditions import broken_condition
+from tartools.show.serve.rowindex import ROWS_TABLE, IndexColumn, RowIndex, quoted_name
+
+MAX_VALUES_SHOWN = 50  # of a facet
+BINS = 24  # of a histogram
+MAX_FACETS = 64
+
+
+def count_facets(index: RowIndex, query: Query) -> list[dict[str, Any]]:
+    """Return the facets of the samples of *query*, which keeps them. Raises: QuestionError."""
+    if query.facets is None:
+        facets: list[dict[str, Any]] = []
+        for column in [column for column in index.columns.values() if column.facet][:MAX_FACETS]:
+            count = value_facet if column.facet == "values" else bin_facet
+            facets.append(count(index, query, column))
+        if missing := count_missing(index, query):
+            facets.append({"kind": "missing", "fields": missing})
+        if index.has_faults:
+            broken = _ask(index, query, f"count(*) FILTER (WHERE {broken_condition(index).sql})")[0][0]
+            facets.append({"kind": "broken", "count": broken})
+        query.facets = facets
+    return query.facets
+
+
+def _ask(index: RowIndex, query: Query, select: str, rest: str = "", parameters: tuple[object, ...] = ()) -> list[Any]:
+    """Return the answer to SELECT *select* FROM the samples of *query*, and the *rest* of the SQL.
+
+    *parameters*: of *select*, before those of the condition.
+    """
+    condition, tables = query.counted
+    sql = f"SELECT {select} FROM {ROWS_TABLE} WHERE {condition.sql} {rest}"  # noqa: S608
+    return index.ask(sql, (*parameters, *condition.parameters), tables)
+
+
+def value_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str, Any]:
+    """Return the facet of the values of *column*, the most frequent first."""
+    grouped = f"GROUP BY ALL ORDER BY count(*) DESC, {column.sql} LIMIT {MAX_VALUES_SHOWN}"
+    rows = _ask(index, query, f"{column.sql}, count(*)", grouped)
+    values = [{"value": value, "count": count} for value, count in rows]
+    others = query.samples - sum(count for _, count in rows)
+    return {"column": column.name, "kind": "values", "values": values, "others": others}
+
+
+def bin_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str, Any]:
+    """Return the histogram of *column*; a bin counts values from its *from* to below its *to*."""
+    value = f"CAST({column.sql} AS DOUBLE)"
+    number = f"CASE WHEN isfinite({value}) THEN {value} END"
+    low, high, count = _ask(index, query, f"min({number}), max({number}), count({number})")[0]
+    facet: dict[str, Any] = {"column": column.name, "kind": "histogram", "bins": [], "missing": query.samples - count}
+    if not count:
+        return facet
+    edges = bin_edges(low, high, column.is_integer)
+    width = (edges[-1] - edges[0]) / (len(edges) - 1)
+    place = f"least(greatest(CAST(floor(({number} - ?) / ?) AS BIGINT), 0), {len(edges) - 2})"
+    rows = _ask(index, query, f"{place} AS bin, count({number})", "GROUP BY ALL", (edges[0], width))
+    counts = dict(rows)
+    facet["bins"] = [{"from": edges[n], "to": edges[n + 1], "count": counts.get(n, 0)} for n in range(len(edges) - 1)]
+    return facet
+
+
+def bin_edges(low: float, high: float, is_integer: bool) -> list[float]:
+    """Return the edges of the bins of a histogram from *low* to *high*, of equal width; the last is above *high*.
+
+    >>> bin_edges(0, 3, True), bin_edges(1, 100, True)[:3], bin_edges(5.0, 5.0, False)[0]
+    ([0, 1, 2, 3, 4], [1, 6, 11], 5.0)
+    """
+    if is_integer and abs(low) < 1 << 53 and abs(high) < 1 << 53:
+        first, last = int(low), int(high) + 1
+        step = max(1, -(-(last - first) // BINS))
+        return [*range(first, last, step), first + -(-(last - first) // step) * step]
+    above = math.nextafter(high, math.inf)
+    if above - low <= abs(low) * 1e-9:
+        return [low, above]
+    width = (above - low) / BINS
+    return [*(low + width * n for n in range(BINS)), above]
+
+
+def count_missing(index: RowIndex, query: Query) -> list[dict[str, Any]]:
+    """Return [{"field": name, "count": samples without it}] for the fields that some sample of *query* lacks."""
+    columns: dict[str, list[str]] = {}
+    for field in index.fields:
+        columns.setdefault(field.name, []).append(quoted_name(field.size_column))
+    if not columns:
+        return []
+    tests = [" AND ".join(f"{column} IS NULL" for column in names) for names in columns.values()]
+    counts = _ask(index, query, ", ".join(f"count(*) FILTER (WHERE {test})" for test in tests))[0]
+    return [{"field": field, "count": count} for field, count in zip(columns, counts, strict=True) if count]

@@ -1,0 +1,271 @@
+"""The rows and members of samples by position: what the index knows, and bytes, read from shards when asked for.
+
+A member that the index places is read alone: a range of a local file, or of an object; its shard has to have the
+version that was indexed. Otherwise the sample is read, as any command reads the samples of a table.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any, NamedTuple
+
+from tartools import storage
+from tartools.errors import ChangedError, NotFoundError, StorageError
+from tartools.samples.account import Account
+from tartools.samples.sample import Sample, field_name
+from tartools.shards import shardrows
+from tartools.shards.reading import Reading
+from tartools.show.serve.rowindex import ROWS_TABLE, RowIndex, quoted_name
+from tartools.storage.checks import probe
+from tartools.storage.objects import fetched
+from tartools.storage.openfiles import OpenFileCache
+from tartools.storage.streams import FileVersion
+from tartools.tables import schema
+from tartools.tables.inputs import RowInputs
+from tartools.tar import Member, new_member
+from tartools.tar.groups import Need
+
+MAX_REMOTE_PAYLOAD = 256 << 20  # bytes of a payload on a server that is read into memory
+COLUMN_CHARS = 300  # characters of a value in a column that the page gets
+REPLACED = "the shard was replaced since it was indexed: start tarshow --serve again"
+
+
+class MemberPlace(NamedTuple):
+    """The payload of the *field* of the sample with this *key*: *size* bytes of shard *number* from *offset* on."""
+
+    key: str
+    field: str
+    number: int
+    offset: int
+    size: int
+
+
+class SampleRow(NamedTuple):
+    """What the index knows about a sample.
+
+    `shard`: its URL to show; `begin`: its offset there; `size`: in bytes, with headers.
+    `fields`: sizes of its fields, in the order of the archive; None if the data set does not say.
+    `places`: of the payloads, by field, as far as they are known. `columns`: values, texts cut to 300 characters.
+    """
+
+    position: int
+    key: str
+    shard: str
+    begin: int
+    size: int
+    fields: Mapping[str, int] | None
+    places: Mapping[str, MemberPlace]
+    columns: Mapping[str, object]
+
+
+class SampleSource:
+    """The samples of *inputs*, by position, with their rows in *index*. Several threads may read.
+
+    `replaced`: True once a shard had another version than the index.
+    """
+
+    def __init__(self, inputs: RowInputs, index: RowIndex, reading: Reading) -> None:
+        self._inputs = inputs
+        self._index = index
+        self._catalog = inputs.catalog
+        self._reader = shardrows.reader_of_rows(inputs, Account(lambda _: None), reading.only(Need.BYTES))
+        self._files = OpenFileCache()
+        self.replaced = False
+
+    def close(self) -> None:
+        """Stop all requests to servers."""
+        self._reader.close()
+
+    # ---- rows ----
+
+    def rows(self, positions: Sequence[int]) -> list[SampleRow]:
+        """Return what the index knows about the samples at *positions*, in that order."""
+        if not positions:
+            return []
+        layout, columns = self._index.layout, list(self._index.columns.values())
+        names = [
+            "rowid",
+            *map(quoted_name, layout.numbers),
+            *(quoted_name(name) for field in layout.fields for name in (field.size_column, field.offset_column)),
+            *(_shown_column(column.sql, column.type) for column in columns),
+        ]
+        sql = f"SELECT {', '.join(names)} FROM {ROWS_TABLE} WHERE {_at(positions)}"  # noqa: S608
+        rows = {values[0]: values for values in self._index.ask(sql)}
+        return [self._row(rows[position], columns) for position in positions]
+
+    def _row(self, values: Sequence[Any], columns: Sequence[Any]) -> SampleRow:
+        layout = self._index.layout
+        position, remaining = values[0], list(values[1:])
+        numbers = [remaining.pop(0) for _ in layout.numbers]
+        sizes_and_offsets = [(remaining.pop(0), remaining.pop(0)) for _ in layout.fields]
+        shown = {column.name: value for column, value in zip(columns, remaining, strict=True)}
+        key = str(shown.pop(layout.names.get(schema.KEY_COLUMN, ""), "") or "")
+        shard = shown.pop(layout.shard_column)
+        begin = shown.pop(layout.names[schema.BEGIN_COLUMN])
+        size = shown.pop(layout.size_column)
+        ordered = sorted(
+            (
+                (field.set_number, -1 if offset is None else offset, field, size)
+                for field, (size, offset) in zip(layout.fields, sizes_and_offsets, strict=True)
+                if size is not None
+            ),
+            key=lambda item: item[:2],
+        )
+        fields = {field.name: size for _, _, field, size in ordered}
+        places = {
+            field.name: MemberPlace(key, field.name, numbers[field.set_number - 1], offset, size)
+            for _, offset, field, size in ordered
+            if offset >= 0
+        }
+        return SampleRow(position, key, shard, begin, size, fields if layout.fields else None, places, shown)
+
+    def place(self, position: int, field: str) -> MemberPlace | None:
+        """Return the place of the payload of *field* of the sample at *position*; None if the index does not say."""
+        layout = self._index.layout
+        for indexed in layout.fields:
+            if indexed.name == field:
+                key = layout.names.get(schema.KEY_COLUMN)
+                names = [layout.numbers[indexed.set_number - 1], indexed.offset_column, indexed.size_column]
+                columns = ", ".join([*map(quoted_name, names), quoted_name(key) if key else "''"])
+                sql = f"SELECT {columns} FROM {ROWS_TABLE} WHERE rowid = {int(position)}"  # noqa: S608
+                number, offset, size, key_value = self._index.ask(sql)[0]
+                if offset is not None:
+                    return MemberPlace(key_value or "", field, number, offset, size)
+        return None
+
+    # ---- bytes ----
+
+    def member(self, position: int, field: str) -> Member:
+        """Return the member *field* of the sample at *position*; its payload may stay on the disk until it is read.
+
+        Raises: KeyError if the sample has no such field; TarToolsError if it can't be read; ChangedError if the shard
+        has changed.
+        """
+        place = self.place(position, field)
+        if place is None:
+            member = self.sample(position).member(field, verbatim=True)
+            if member is None:
+                raise KeyError(field)
+            return member
+        return self.placed_member(place)
+
+    def placed_member(self, place: MemberPlace) -> Member:
+        """Return the member at *place*. Raises: see `member`."""
+        path = f"{place.key}.{place.field}".encode("utf-8", "surrogateescape")
+        if not self._catalog.is_remote[place.number]:
+            return Member(path, self._file(place.number), place.offset, place.offset, place.size, b"")
+        if place.size > MAX_REMOTE_PAYLOAD:
+            raise StorageError(f"{place.size:,} bytes are too many to be read from a server at once")
+        return new_member(path, self.read(place, 0, place.size))
+
+    def is_local(self, place: MemberPlace) -> bool:
+        """True if *place* is in a local shard."""
+        return not self._catalog.is_remote[place.number]
+
+    def read(self, place: MemberPlace, begin: int, end: int) -> bytes:
+        """Return bytes *begin* to *end* (exclusive) of the payload at *place*. Raises: TarToolsError."""
+        begin, end = place.offset + begin, place.offset + end
+        if begin >= end:
+            return b""
+        if not self._catalog.is_remote[place.number]:
+            from tartools.tar import read_range
+
+            return read_range(self._file(place.number), begin, end)
+        url, version = self._catalog.shard(place.number)
+        try:
+            return fetched(url, begin, end, version or f"{self._catalog.sizes[place.number]} ")
+        except StorageError:
+            self._check_version(place.number)
+            raise
+
+    def sample(self, position: int) -> Sample:
+        """Return the sample at *position*, with all its members. Raises: TarToolsError; ChangedError."""
+        pa = schema.arrow()
+        layout = self._index.layout
+        wanted: dict[str, str] = {}  # unified column -> column of the index
+        for set_number, number_column in zip(layout.sets, layout.numbers, strict=True):
+            wanted[schema.in_set(schema.SHARD_COLUMN, set_number)] = number_column
+            for name in (schema.BEGIN_COLUMN, schema.END_COLUMN):
+                wanted[schema.in_set(name, set_number)] = layout.names[schema.in_set(name, set_number)]
+        if schema.KEY_COLUMN in layout.names:
+            wanted[schema.KEY_COLUMN] = layout.names[schema.KEY_COLUMN]
+        sql = f"SELECT {', '.join(map(quoted_name, wanted.values()))} FROM {ROWS_TABLE} WHERE rowid = {int(position)}"  # noqa: S608
+        values = self._index.ask(sql)[0]
+        arrays = [
+            pa.array([value], self._inputs.schema.field(name).type) for name, value in zip(wanted, values, strict=True)
+        ]
+        row = pa.RecordBatch.from_arrays(arrays, names=list(wanted))
+        try:
+            with closing(shardrows.samples_of(self._reader, row, None)) as batches:  # type: ignore[type-var]
+                return next(sample.own() for batch in batches for sample in batch)
+        except StorageError:
+            for column in layout.numbers:
+                number = values[list(wanted.values()).index(column)]
+                if number is not None:
+                    self._check_version(number)
+            raise
+
+    def _file(self, number: int) -> io.FileIO:
+        """Return the open local shard *number*. Raises: ChangedError if it has another version than the index."""
+        url, version = self._catalog.shard(number)
+        try:
+            file = self._files.file(number, partial(_open_local, url))
+        except NotFoundError:
+            raise self._changed(url) from None
+        if version is not None and (str(FileVersion.of(file)) != version or version != _version_or_none(url)):
+            raise self._changed(url)
+        return file
+
+    def _check_version(self, number: int) -> None:
+        """Raise ChangedError if the shard *number* has another version now than in the index."""
+        url, version = self._catalog.shard(number)
+        if version is not None and _version_or_none(url) != version:
+            raise self._changed(url)
+
+    def _changed(self, url: str) -> ChangedError:
+        self.replaced = True
+        return ChangedError(REPLACED, url=url)
+
+
+def _at(positions: Sequence[int]) -> str:
+    """Return the condition, in SQL, that a row is at one of *positions*."""
+    low, high = int(min(positions)), int(max(positions))
+    if len(positions) == high - low + 1:
+        return f"rowid BETWEEN {low} AND {high}"
+    return f"rowid IN ({', '.join(str(int(position)) for position in positions)})"
+
+
+def _shown_column(sql: str, kind: str) -> str:
+    """Return the SQL of a column as the page gets it: text and other values cut, the rest as it is."""
+    if kind in ("number", "bool"):
+        return sql
+    return f"left(CAST({sql} AS VARCHAR), {COLUMN_CHARS})"
+
+
+def _open_local(url: str) -> io.FileIO:
+    storage.check_regular(url)
+    file = storage.open_read(url).file
+    if file is None:
+        raise StorageError("this can't be read in parts", url=url)
+    return file
+
+
+def _version_or_none(url: str) -> str | None:
+    """Return the present version of *url*; None if it can't be opened."""
+    try:
+        return probe(url).version
+    except StorageError:
+        return None
+
+
+def members_by_field(sample: Sample) -> Iterator[tuple[str, Member]]:
+    """Yield (field, member) for the first member of *sample* with each field."""
+    names: set[str] = set()
+    for member in sample.members:
+        name = field_name(member)
+        if name not in names:
+            names.add(name)
+            yield name, member

@@ -1,0 +1,239 @@
+"""Payloads for the browser: types of our choosing, ranges, thumbnails, heat maps, and a cache of these."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from tartools.errors import TarToolsError, how_to_install, printable
+from tartools.samples import decoding
+from tartools.samples.encoding import without_codec
+from tartools.samples.filetypes import (
+    BY_SUFFIX,
+    MAGIC_BYTES,
+    NUMBER_SUFFIXES,
+    OTHER,
+    PICTURE,
+    SOUND,
+    TEXTS,
+    VIDEO,
+    suffix_of,
+    type_of_file,
+)
+from tartools.samples.kinds.arrays import ARRAY_LIMIT, array_header
+from tartools.samples.kinds.sounds import read_sound
+from tartools.samples.videos import open_video
+from tartools.tar import Member
+
+CACHE_BYTES = 64 << 20  # bytes of thumbnails that are kept
+MAX_DECODERS = 4  # thumbnails that are made at once
+MIN_SIDE, MAX_SIDE = 16, 2048  # pixels of a thumbnail
+JPEG_QUALITY = 85
+HEATMAP_SIDE = 512  # pixels, at most
+BINARY_TYPE = "application/octet-stream"
+# What browsers show or play, by the first bytes: never markup, and never a picture that may have scripts.
+CONTENT_TYPES = {
+    "jpg": "image/jpeg",
+    "png": "image/png",
+    "gif": "image/gif",
+    "bmp": "image/bmp",
+    "webp": "image/webp",
+    "avif": "image/avif",
+    "mp3": "audio/mpeg",
+    "flac": "audio/flac",
+    "oga": "audio/ogg",
+    "wav": "audio/wav",
+    "m4a": "audio/mp4",
+    "mkv": "video/webm",
+    "avi": "video/x-msvideo",
+    "mov": "video/quicktime",
+    "m4v": "video/mp4",
+}
+
+
+class NoPictureError(Exception):
+    """A payload of which there is no picture; the message says why."""
+
+
+def kind_of_name(field: str) -> str:
+    """Return the kind of the payloads of *field*, by its suffix.
+
+    >>> [kind_of_name(name) for name in ("seg.png", "wav", "json", "cls", "txt", "npy.gz", "bin")]
+    ['picture', 'sound', 'json', 'number', 'text', 'array', 'other']
+    """
+    suffix = suffix_of(without_codec(field)[0] or field)
+    if suffix in BY_SUFFIX and BY_SUFFIX[suffix].kind != OTHER:
+        return BY_SUFFIX[suffix].kind
+    if suffix in ("json", "jsonl"):
+        return "json"
+    if suffix in NUMBER_SUFFIXES:
+        return "number"
+    return "text" if suffix in TEXTS else "other"
+
+
+def content_type(head: bytes) -> str:
+    """Return the Content-Type for a payload that begins with *head*: of a picture, sound or video, or of any bytes.
+
+    >>> content_type(b"GIF89a"), content_type(b"<svg onload=alert(1)>"), content_type(b"<html>")
+    ('image/gif', 'application/octet-stream', 'application/octet-stream')
+    """
+    file_type = type_of_file(head)
+    if file_type is None or file_type.kind not in (PICTURE, SOUND, VIDEO) or not file_type.suffixes:
+        return BINARY_TYPE
+    return CONTENT_TYPES.get(file_type.suffixes[0], BINARY_TYPE)
+
+
+def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
+    """Return (begin, end) of the header Range of a request for *size* bytes; None if all of them are to be sent.
+
+    Raises: ValueError if the range has no byte (RFC 9110, 14.1.2).
+
+    >>> byte_range("bytes=2-4", 10), byte_range("bytes=7-", 10), byte_range("bytes=-3", 10), byte_range(None, 10)
+    ((2, 5), (7, 10), (7, 10), None)
+    """
+    match = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", header or "")
+    if match is None or not (match[1] or match[2]):
+        return None  # also for several ranges: a server may ignore the header
+    if not match[1]:
+        begin, end = max(0, size - int(match[2])), size
+    else:
+        begin, end = int(match[1]), min(size, int(match[2]) + 1) if match[2] else size
+    if begin >= end:
+        raise ValueError("the range has no byte")
+    return begin, end
+
+
+class Picture(NamedTuple):
+    """An encoded picture, *data* of this Content-Type *type*."""
+
+    type: str
+    data: bytes
+
+
+class PictureCache:
+    """Thumbnails and heat maps, made when they are asked for; up to 64 MiB are kept. Several threads may ask."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[object, ...], Picture] = OrderedDict()  # least recently used first
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._turns = threading.BoundedSemaphore(MAX_DECODERS)
+
+    def get(self, name: tuple[object, ...], make: Callable[[], Picture]) -> Picture:
+        """Return the picture *name*, made by `make()` if it is not kept. Raises: the errors of *make*."""
+        with self._lock:
+            picture = self._kept.get(name)
+            if picture is not None:
+                self._kept.move_to_end(name)
+                return picture
+        with self._turns:
+            picture = make()
+        with self._lock:
+            if name not in self._kept:
+                self._kept[name] = picture
+                self._bytes += len(picture.data)
+                while self._bytes > CACHE_BYTES:
+                    self._bytes -= len(self._kept.popitem(last=False)[1].data)
+        return picture
+
+
+def make_thumbnail(member: Member, side: int) -> Picture:
+    """Return the picture or video *member* as a JPEG of at most *side* by *side* pixels, turned as EXIF says.
+
+    Of a video it is the first frame.
+    Raises: NoPictureError if it is none, or broken; TarToolsError if it can't be read.
+    """
+    with member.open() as file:
+        head = file.read(MAGIC_BYTES)
+    file_type = type_of_file(head)
+    is_video = file_type is not None and file_type.kind == VIDEO
+    try:
+        return _encoded_picture(video_still(member, side) if is_video else decoding.decoded(member, side, side))
+    except (TarToolsError, MemoryError, NoPictureError):
+        raise
+    except Exception as error:  # each format has its own
+        why = printable(str(error))[: decoding.MAX_ERROR_CHARS] if is_video else decoding.reason(error)
+        raise NoPictureError(f"a broken {'video' if is_video else 'picture'}: {why}") from None
+
+
+def _encoded_picture(picture: object) -> Picture:
+    """Return the picture of Pillow *picture* as a JPEG."""
+    data = io.BytesIO()
+    picture.save(data, "JPEG", quality=JPEG_QUALITY)  # type: ignore[attr-defined]
+    return Picture("image/jpeg", data.getvalue())
+
+
+def video_still(member: Member, side: int) -> object:
+    """Return the first frame of the video *member*, in Pillow's form, of at most *side* by *side* pixels.
+
+    Raises: NoPictureError if there is none, or without PyAV; PyAV's errors for damage.
+    """
+    if find_spec("av") is None:
+        raise NoPictureError(f"a still of a video needs PyAV: {how_to_install('av')}")
+    with member.open() as file, open_video(file, member.size, decode=True) as container:
+        frame = next(container.decode(video=0), None) if container.streams.video else None
+        if frame is None:
+            raise NoPictureError("the video has no frame")
+        picture = frame.to_image()  # type: ignore[no-untyped-call]
+    picture.thumbnail((side, side))
+    return picture
+
+
+def waveform(member: Member, side: int) -> Picture:
+    """Return the waveform of the sound *member* as a transparent PNG of *side* by *side* / 4 pixels, in grey.
+
+    Raises: NoPictureError if it can't be decoded.
+    """
+    from PIL import Image, ImageDraw
+
+    try:
+        _, peaks = read_sound(member, side // 2)
+    except (TarToolsError, MemoryError):
+        raise
+    except Exception as error:  # the library does not document all its exceptions
+        raise NoPictureError(f"a broken sound: {printable(str(error))[: decoding.MAX_ERROR_CHARS]}") from None
+    height = max(side // 4, 4)
+    picture = Image.new("RGBA", (side, height))
+    draw = ImageDraw.Draw(picture)
+    for column, peak in enumerate(peaks):
+        half = max(0.5, peak * (height - 2) / 2)
+        draw.line([(2 * column, height / 2 - half), (2 * column, height / 2 + half)], fill=(128, 128, 128, 255))
+    data = io.BytesIO()
+    picture.save(data, "PNG")
+    return Picture("image/png", data.getvalue())
+
+
+def heatmap(member: Member) -> Picture:
+    """Return the first plane of the array *member* as a PNG, from the lowest value (black) to the highest (white).
+
+    Raises: NoPictureError if it has fewer than two dimensions, no numbers, or more than 16 MiB.
+    """
+    import numpy as np
+    from PIL import Image
+
+    try:
+        with member.open() as file:
+            shape, dtype = array_header(file)
+            if len(shape) < 2 or dtype.kind not in "biuf" or member.size > ARRAY_LIMIT or 0 in shape:
+                raise NoPictureError("no array of numbers with two dimensions or more, up to 16 MiB")
+        with member.open() as file:
+            values = np.load(file, allow_pickle=False)
+    except (TarToolsError, MemoryError, NoPictureError):
+        raise
+    except Exception:  # numpy does not document all of them
+        raise NoPictureError("a broken array") from None
+    while values.ndim > 2:
+        is_pixels = values.ndim == 3 and values.shape[2] <= 4 < min(values.shape[:2])
+        values = values[..., 0] if is_pixels else values[0]
+    values = values[:: -(-values.shape[0] // HEATMAP_SIDE), :: -(-values.shape[1] // HEATMAP_SIDE)].astype(np.float64)
+    finite = np.isfinite(values)
+    low, high = (values[finite].min(), values[finite].max()) if finite.any() else (0.0, 0.0)
+    scaled = np.where(finite, (values - low) / ((high - low) or 1.0) * 255, 0)
+    data = io.BytesIO()
+    Image.fromarray(scaled.astype(np.uint8)).save(data, "PNG")
+    return Picture("image/png", data.getvalue())

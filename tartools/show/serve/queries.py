@@ -1,0 +1,167 @@
+"""Queries: which samples a person asked for, in which order. Their positions are kept in memory, for some queries."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from time import perf_counter
+from typing import Any
+
+from tartools.show.serve.rowconditions import (
+    Condition,
+    facet_conditions,
+    join_conditions,
+    sort_clause,
+    sql_condition,
+    words_condition,
+)
+from tartools.show.serve.rowindex import ROWS_TABLE, QuestionError, RowIndex
+from tartools.tables import schema
+
+MAX_QUERIES = 64  # that are kept
+MAX_POSITION_BYTES = 256 << 20  # bytes of the positions of all queries that are kept
+CHOSEN_TABLE = "chosen"  # the samples for which an expression is true, in SQL
+MATCHES = f"rowid IN (SELECT position FROM {CHOSEN_TABLE})"  # noqa: S608
+LANGUAGES = ("sql", "expression")
+
+
+def position_table(positions: Any) -> dict[str, Any]:
+    """Return the array *positions* as the Arrow table that `MATCHES` names."""
+    pa = schema.arrow()
+    return {CHOSEN_TABLE: pa.table({"position": pa.array(positions)})}
+
+
+Select = Callable[[str], Any]  # expression -> ascending positions of the samples for which it is true
+
+
+class Query:
+    """Samples in an order. `positions`: an array of uint32; None stands for all, in their order.
+
+    `request`: what the page asked, without what is empty. `condition`: of the samples. `chosen`: ascending positions
+    for which an expression is true, which `condition` names; None without one. `samples`: their number.
+    `facets`: the counts, once they were asked for.
+    """
+
+    def __init__(self, request: Mapping[str, Any], condition: Condition, chosen: Any) -> None:
+        self.request = request
+        self.condition = condition
+        self.chosen = chosen
+        self.positions: Any = None
+        self.samples = 0
+        self.seconds = 0.0
+        self.facets: list[dict[str, Any]] | None = None
+        self.id = blake2b(json.dumps(request, sort_keys=True).encode(), digest_size=12).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """The bytes that the positions take."""
+        return sum(array.nbytes for array in (self.positions, self.chosen) if array is not None)
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The Arrow tables that the condition names."""
+        return {} if self.chosen is None else position_table(self.chosen)
+
+    @property
+    def counted(self) -> tuple[Condition, dict[str, Any]]:
+        """A condition that the samples of this query meet, by their positions, and the Arrow tables that it names."""
+        if self.condition.is_all or self.positions is None:
+            return self.condition, self.tables
+        return Condition(MATCHES), position_table(self.positions)
+
+    def page(self, begin: int, end: int) -> list[int]:
+        """Return the positions of samples *begin* to *end* (exclusive) of this query."""
+        begin, end = max(begin, 0), min(end, self.samples)
+        if begin >= end:
+            return []
+        return list(range(begin, end)) if self.positions is None else self.positions[begin:end].tolist()
+
+
+class Queries:
+    """The queries of *index*, each made when it is first asked for, kept while there is room. Threads may share it.
+
+    *select*: finds the samples for which an expression is true.
+    """
+
+    def __init__(self, index: RowIndex, select: Select) -> None:
+        self._index = index
+        self._select = select
+        self._kept: OrderedDict[str, Query] = OrderedDict()  # least recently used first
+        self._lock = threading.Lock()
+
+    def find(self, query_id: str) -> Query | None:
+        """Return the query *query_id*; None if it is not kept any more."""
+        with self._lock:
+            query = self._kept.get(query_id)
+            if query is not None:
+                self._kept.move_to_end(query_id)
+            return query
+
+    def make(self, asked: Mapping[str, Any]) -> Query:
+        """Return the query that the page *asked* for. Raises: QuestionError."""
+        request = checked_request(asked)
+        conditions = [
+            words_condition(request.get("words", ""), self._index),
+            facet_conditions(request.get("facets", ()), self._index),
+        ]
+        is_expression = request.get("language") == "expression"
+        where = request.get("where", "")
+        order = sort_clause(request.get("sort", ()), self._index)
+        if where and not is_expression:
+            conditions.append(sql_condition(where, self._index))
+        query = Query(request, Condition(), None)
+        kept = self.find(query.id)
+        if kept is not None:
+            return kept
+        started = perf_counter()
+        if where and is_expression:
+            query.chosen = self._select(where)
+            conditions.append(Condition(MATCHES))
+        query.condition = join_conditions(conditions)
+        self._number(query, order)
+        query.seconds = perf_counter() - started
+        self._keep(query)
+        return query
+
+    def _number(self, query: Query, order: str) -> None:
+        """Set the positions of *query*, in the *order* of an ORDER BY clause."""
+        import numpy as np
+
+        if query.condition.is_all and not order:
+            query.samples = self._index.rows
+            return
+        sql = f"SELECT CAST(rowid AS UINTEGER) AS position FROM {ROWS_TABLE} WHERE {query.condition.sql}{order}"  # noqa: S608
+        with self._index.cursor(sql, query.condition.parameters, query.tables) as cursor:
+            query.positions = np.ascontiguousarray(cursor.fetchnumpy()["position"], np.uint32)
+        query.samples = len(query.positions)
+
+    def _keep(self, query: Query) -> None:
+        """Keep *query*, and drop the least recently used ones beyond the limits."""
+        with self._lock:
+            self._kept[query.id] = query
+            while len(self._kept) > 1 and (
+                len(self._kept) > MAX_QUERIES or sum(kept.size for kept in self._kept.values()) > MAX_POSITION_BYTES
+            ):
+                self._kept.popitem(last=False)
+
+
+def checked_request(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a query that *asked* has, without empty ones. Raises: QuestionError for wrong types."""
+    types = {"words": str, "where": str, "language": str, "facets": list, "sort": list}
+    request: dict[str, Any] = {}
+    for name, type_ in types.items():
+        value = asked.get(name)
+        if value is not None and not isinstance(value, type_):
+            raise QuestionError(f"{name} is not a {type_.__name__}")
+        if isinstance(value, list) and not (len(value) <= 100 and all(isinstance(part, dict) for part in value)):
+            raise QuestionError(f"{name} is a list of up to 100 objects")
+        if value and (not isinstance(value, str) or value.strip()):
+            request[name] = value
+    if request.setdefault("language", "sql") not in LANGUAGES:
+        raise QuestionError(f"language is one of {' '.join(LANGUAGES)}")
+    if "where" not in request:
+        del request["language"]
+    return request

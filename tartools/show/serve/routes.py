@@ -1,0 +1,309 @@
+"""The answers to requests, by path: JSON about samples, pictures, payloads, files to save."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from tartools.errors import StorageError, shown
+from tartools.samples.filetypes import ARRAY, MAGIC_BYTES, PICTURE, SOUND, VIDEO
+from tartools.samples.sample import field_name
+from tartools.shards.reading import Reading
+from tartools.show.serve import choice as choices
+from tartools.show.serve.facets import count_facets
+from tartools.show.serve.members import SampleSource
+from tartools.show.serve.pagepayloads import (
+    BINARY_TYPE,
+    MAX_SIDE,
+    MIN_SIDE,
+    NoPictureError,
+    Picture,
+    PictureCache,
+    byte_range,
+    content_type,
+    heatmap,
+    kind_of_name,
+    make_thumbnail,
+    waveform,
+)
+from tartools.show.serve.queries import Queries, Query
+from tartools.show.serve.rowindex import ROWS_TABLE, QuestionError, RowIndex, quoted_name
+from tartools.show.serve.samplejson import kind_of_member, row_json, sample_json
+from tartools.show.serve.selection import select_positions
+from tartools.storage.checks import probe_all
+from tartools.storage.scratch import private_directory
+from tartools.tables import schema
+from tartools.tables.inputs import RowInputs
+
+MAX_ROWS_AT_ONCE = 500
+PAYLOAD_CHUNK = 1 << 18  # bytes of a payload that are read and sent at a time
+TABLE_TYPE = "application/vnd.apache.parquet"
+
+Fields = Mapping[str, str]  # the query of an address, by name
+
+
+class NotThereError(Exception):
+    """What a request names does not exist, or not any more; the message says what."""
+
+
+class RangeError(Exception):
+    """A range that has no byte of a payload of *size* bytes."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__("the range has no byte")
+        self.size = size
+
+
+class Answer(NamedTuple):
+    """An answer that is not JSON. `body`: its bytes, in parts; `size`: their number, None if it is not known before.
+
+    `headers`: besides those of all answers. `is_picture`: True if a browser may keep it.
+    """
+
+    type: str
+    body: Iterator[bytes]
+    size: int | None
+    headers: Mapping[str, str] = {}
+    status: int = 200
+    is_picture: bool = False
+
+
+class Routes:
+    """The answers about the samples of *inputs*, in *index*. `get` and `post`: by path, functions for a request.
+
+    *urls*: of the data set, as the user named it. *reading*: how it is read.
+    """
+
+    def __init__(self, urls: Sequence[str], inputs: RowInputs, index: RowIndex, reading: Reading) -> None:
+        self._urls = urls
+        self._inputs = inputs
+        self._index = index
+        self._reading = reading
+        self._source = SampleSource(inputs, index, reading)
+        self._queries = Queries(index, lambda text: select_positions(text, urls, reading, index.rows))
+        self._pictures = PictureCache()
+        self._fields: list[dict[str, Any]] | None = None
+        self._tables = {url: probe for url, probe in probe_all(urls).items() if probe.first == schema.PARQUET_MAGIC}
+        self.get: dict[str, Callable[[Fields, Mapping[str, str]], Any]] = {
+            "/api/about": self.about,
+            "/api/rows": self.rows,
+            "/api/facets": self.facets,
+            "/api/bitmap": self.bitmap,
+            "/api/sample": self.sample,
+            "/api/thumbnail": self.thumbnail,
+            "/api/heatmap": self.heatmap,
+            "/api/payload": self.payload,
+        }
+        self.post: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+            "/api/query": self.query,
+            "/api/choice": self.choice,
+            "/api/choice/keys": self.choice_keys,
+            "/api/choice/table": self.choice_table,
+        }
+
+    @property
+    def samples(self) -> int:
+        """The number of all samples."""
+        return self._index.rows
+
+    def close(self) -> None:
+        """Stop all requests to servers."""
+        self._source.close()
+
+    # ---- questions ----
+
+    def about(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
+        """Answer: the inputs, the number of samples, the fields and the columns."""
+        index = self._index
+        if self._fields is None:
+            counts = [f"count({quoted_name(field.size_column)})" for field in index.fields]
+            numbers = index.ask(f"SELECT {', '.join(counts)} FROM {ROWS_TABLE}")[0] if counts else ()  # noqa: S608
+            by_name: dict[str, int] = {}
+            for field, number in zip(index.fields, numbers, strict=True):
+                by_name[field.name] = by_name.get(field.name, 0) + number
+            self._fields = [
+                {"name": name, "kind": kind_of_name(name), "count": count} for name, count in by_name.items()
+            ]
+        return {
+            "inputs": [shown(url) for url in self._urls],
+            "title": shown(self._urls[0]) + (f" and {len(self._urls) - 1:,} more" if self._urls[1:] else ""),
+            "searched": ", ".join(column.name.strip("_") for column in index.text_columns),
+            "samples": index.rows,
+            "fields": self._fields,
+            "columns": [
+                {"name": column.name, "type": column.type, "facet": bool(column.facet)}
+                for column in index.columns.values()
+            ],
+            "replaced": self._source.replaced,
+        }
+
+    def query(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer: id and number of the samples that the page *asked* for."""
+        query = self._queries.make(asked)
+        return {"query": query.id, "samples": query.samples, "seconds": round(query.seconds, 4)}
+
+    def _query(self, query_id: object) -> Query:
+        query = self._queries.find(query_id) if isinstance(query_id, str) else None
+        if query is None:
+            raise NotThereError("this query is not kept any more: ask it again")
+        return query
+
+    def rows(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
+        """Answer: samples *begin* to *end* of a query, for the grid and the list."""
+        query, begin, end = self._query(fields.get("query")), whole(fields, "begin"), whole(fields, "end")
+        if end - begin > MAX_ROWS_AT_ONCE:
+            raise QuestionError(f"more than {MAX_ROWS_AT_ONCE} rows at once")
+        rows = self._source.rows(query.page(begin, end))
+        return {"rows": [row_json(self._source, row) for row in rows]}
+
+    def facets(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
+        """Answer: the counts of values and numbers over all samples of a query."""
+        return {"facets": count_facets(self._index, self._query(fields.get("query")))}
+
+    def bitmap(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
+        """Answer: a bit for each sample of the data set, 1 for samples *begin* to *end* of a query."""
+        query = self._query(fields.get("query"))
+        begin, end = whole(fields, "begin", 0), min(whole(fields, "end", query.samples), query.samples)
+        positions = range(begin, max(begin, end)) if query.positions is None else query.positions[begin:end]
+        data = choices.bitmap_of(positions, self._index.rows)
+        return Answer(BINARY_TYPE, iter((data,)), len(data))
+
+    # ---- one sample ----
+
+    def sample(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
+        """Answer: all fields of one sample."""
+        return sample_json(self._source, self._position(fields))
+
+    def _position(self, fields: Fields) -> int:
+        position = whole(fields, "position")
+        if not 0 <= position < self._index.rows:
+            raise NotThereError(f"there is no sample {position}")
+        return position
+
+    def _picture(self, fields: Fields, make: Callable[[Any], Picture], side: int) -> Answer:
+        """Return the picture that *make* makes of the member that *fields* name, from the cache if it is there."""
+        position, field = self._position(fields), fields.get("field", "")
+        picture = self._pictures.get((position, field, side), lambda: make(self._source.member(position, field)))
+        return Answer(picture.type, iter((picture.data,)), len(picture.data), is_picture=True)
+
+    def thumbnail(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
+        """Answer: a small picture of a picture or video."""
+        side = min(max(whole(fields, "size", 256), MIN_SIDE), MAX_SIDE)
+        return self._picture(fields, partial(_thumbnail, side=side), side)
+
+    def heatmap(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
+        """Answer: a picture of an array."""
+        return self._picture(fields, heatmap, 0)
+
+    def payload(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
+        """Answer: the bytes of a payload, or the range of them that the header Range names."""
+        position, field = self._position(fields), fields.get("field", "")
+        place = self._source.place(position, field)
+        if place is None:
+            member = self._source.member(position, field)
+            size, read = member.size, partial(_read_member, member)
+        else:
+            size, read = place.size, partial(self._source.read, place)
+        type_ = content_type(read(0, min(size, MAGIC_BYTES)))
+        try:
+            chosen = byte_range(headers.get("Range"), size)
+        except ValueError:
+            raise RangeError(size) from None
+        begin, end = chosen or (0, size)
+        more = {"Accept-Ranges": "bytes"}
+        if chosen:
+            more["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
+        if type_ == BINARY_TYPE:
+            more["Content-Disposition"] = "attachment"
+        return Answer(type_, _parts(read, begin, end), end - begin, more, 206 if chosen else 200)
+
+    # ---- the choice ----
+
+    def _choice(self, asked: Mapping[str, Any]) -> choices.ChosenSamples:
+        if "bitmap" in asked:
+            positions = choices.positions_in_bitmap(asked["bitmap"], self._index.rows)
+            return choices.ChosenSamples(positions, None)
+        if "query" in asked:
+            return choices.ChosenSamples(None, self._query(asked["query"]))
+        return choices.ChosenSamples(choices.checked_positions(asked.get("positions"), self._index.rows), None)
+
+    def choice(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer: the command line that copies the chosen samples."""
+        chosen = self._choice(asked)
+        return {"samples": chosen.samples, **choices.command_lines(chosen, self._urls)}
+
+    def choice_keys(self, asked: Mapping[str, Any]) -> Answer:
+        """Answer: the list of the keys of the chosen samples."""
+        lines = choices.key_lines(self._choice(asked), self._index)
+        return Answer("text/plain; charset=utf-8", lines, None, saved_as(choices.KEYS_FILE))
+
+    def choice_table(self, asked: Mapping[str, Any]) -> Answer:
+        """Answer: the table of the rows of the chosen samples."""
+        chosen = self._choice(asked)
+        if self._tables != probe_all(list(self._tables)):
+            self._source.replaced = True
+            raise StorageError("the table was replaced since it was read: start tarshow --serve again")
+        folder = private_directory(self._reading.tmpdir)
+        try:
+            path = os.path.join(folder, choices.CHOSEN_FILE)
+            choices.write_chosen(chosen, self._inputs, path, self._reading.tmpdir, self._index.rows)
+            return Answer(TABLE_TYPE, _sent_file(path), os.path.getsize(path), saved_as(choices.CHOSEN_FILE))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def saved_as(name: str) -> dict[str, str]:
+    """Return the header that lets a browser save an answer as the file *name*."""
+    return {"Content-Disposition": f'attachment; filename="{name}"'}
+
+
+def whole(fields: Fields, name: str, default: int | None = None) -> int:
+    """Return the whole number *name* of the address. Raises: QuestionError without one, unless it has a *default*."""
+    text = fields.get(name)
+    if text is None and default is not None:
+        return default
+    if text is None or not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise QuestionError(f"{name} is a whole number")
+    return int(text)
+
+
+def _thumbnail(member: Any, side: int) -> Picture:
+    kind = kind_of_member(field_name(member), member)
+    if kind == ARRAY:
+        return heatmap(member)
+    if kind == SOUND:
+        return waveform(member, side)
+    if kind not in (PICTURE, VIDEO):
+        raise NoPictureError("there is no picture of this")
+    return make_thumbnail(member, side)
+
+
+def _read_member(member: Any, begin: int, end: int) -> bytes:
+    with member.open() as file:
+        file.seek(begin)
+        data: bytes = file.read(end - begin)
+        return data
+
+
+def _parts(read: Callable[[int, int], bytes], begin: int, end: int) -> Iterator[bytes]:
+    """Yield bytes *begin* to *end* (exclusive), as `read(begin, end)` returns them, in parts."""
+    for first in range(begin, end, PAYLOAD_CHUNK):
+        yield read(first, min(first + PAYLOAD_CHUNK, end))
+
+
+def _sent_file(path: str) -> Iterator[bytes]:
+    """Return the bytes of the file *path*, in parts; it may be removed at once."""
+    from tartools.storage.scratch import open_file
+
+    file = open_file(os.fsencode(path))
+    assert file is not None
+
+    def parts() -> Iterator[bytes]:
+        with file:
+            while part := file.read(PAYLOAD_CHUNK):
+                yield part
+
+    return parts()

@@ -1,0 +1,343 @@
+"""`RowIndex`: the rows of a data set in DuckDB, for conditions, orders and counts; and how it is made.
+
+The rows are those of `tables.inputs`, of tables and of shards that are indexed first. They go to a scratch database:
+DuckDB compresses them there, and reads what a question needs, so memory is bounded for any number of rows. Row number
+n of the data set is `rowid` n.
+
+The database is read-only once it is made. SQL from the browser is one condition (see `rowconditions`); even so, DuckDB
+may not open files, load extensions, or see Python's variables, and its settings are locked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from itertools import chain
+from typing import Any, NamedTuple
+
+from tartools.errors import StorageError, how_to_install, shown
+from tartools.samples.account import Account, Phase
+from tartools.samples.filetypes import NUMBER_SUFFIXES, suffix_of
+from tartools.storage.scratch import private_directory
+from tartools.tables import schema
+from tartools.tables.inputs import RowInputs, extents_of_unified
+
+ROWS_TABLE = "samples"  # the table's name in SQL
+SHARD_NUMBER = "__number__"  # column: the number of the shard in the catalog; `in_set` names those of further sets
+SIZE_COLUMN = "__size__"  # column: bytes of the sample
+MEMORY_LIMIT = "1GB"  # of DuckDB
+SPILL_LIMIT = "8GB"  # of DuckDB's temporary files
+QUESTION_SECONDS = 20.0  # after which a question is interrupted
+MAX_QUESTIONS_AT_ONCE = 4
+MAX_VALUES_PER_FACET = 2000  # different values of a column; one with more has no facet of values
+MAX_NUMBERS_LISTED = 12  # different numbers of a column that are listed; more become a histogram
+FACET_TEXT_CHARS = 60  # average length of texts that are listed as values
+FAULT_SUFFIX = ".broken"  # of columns that say why a payload is broken
+NO_FACET = (schema.KEY_COLUMN, schema.INDEX_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN)
+LOCKED = (  # settings of a database that answers questions of a browser
+    "SET enable_external_access = false",
+    "SET python_enable_replacements = false",
+    "SET autoinstall_known_extensions = false",
+    "SET autoload_known_extensions = false",
+    "SET allow_community_extensions = false",
+    "SET lock_configuration = true",
+)
+KEY_TYPES = {"VARCHAR": "text", "BOOLEAN": "bool", "DOUBLE": "number", "FLOAT": "number", "HUGEINT": "number"}
+
+
+class QuestionError(Exception):
+    """A question that can't be answered, such as a wrong condition; the message is for the person who asked."""
+
+
+class IndexColumn(NamedTuple):
+    """A column of the index. `type`: "number", "text", "bool" or "other"; `is_integer`: True for whole numbers.
+
+    `facet`: "values", "histogram", or "" for none.
+    """
+
+    name: str
+    type: str
+    is_integer: bool
+    facet: str = ""
+
+    @property
+    def sql(self) -> str:
+        """The name as SQL has it."""
+        return quoted_name(self.name)
+
+
+class IndexField(NamedTuple):
+    """A field of samples in set *set_number*: the columns with its size and its offset, both in bytes."""
+
+    name: str
+    set_number: int
+    size_column: str
+    offset_column: str
+
+
+def quoted_name(name: str) -> str:
+    """Return the column *name* as SQL has it, in double quotes."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def check_duckdb() -> None:
+    """Raise StorageError if DuckDB is not installed; does not import it."""
+    if find_spec("duckdb") is None:
+        raise StorageError(f"--serve needs duckdb: {how_to_install('duckdb')}")
+
+
+class Layout:
+    """The columns that rows of *inputs* have in the index.
+
+    `columns`: those that a person sees. `fields`: of samples. `hidden`: columns of shard numbers and offsets.
+    """
+
+    def __init__(self, inputs: RowInputs) -> None:
+        self.unified = inputs.schema
+        self.catalog = inputs.catalog
+        self.sets = schema.sets_in(self.unified.names)
+        self._shards = {schema.in_set(schema.SHARD_COLUMN, number): number for number in self.sets}
+        self._members = {schema.in_set(schema.MEMBERS_COLUMN, number): number for number in self.sets}
+        self._taken: set[str] = set()
+        self.numbers = [self._unique(schema.in_set(SHARD_NUMBER, number)) for number in self.sets]
+        self.shard_column = self._unique(schema.SHARD_COLUMN)
+        self.names: dict[str, str] = {}  # of unified columns in the index
+        for name in self.unified.names:
+            if name not in self._shards and name not in self._members:
+                self.names[name] = self._unique(name)
+        self.size_column = self._unique(SIZE_COLUMN)
+        self.fields = [
+            IndexField(name, number, self._unique(f"{name}.size"), self._unique(f"{name}.offset"))
+            for number in self.sets
+            for name in schema.fields_in_set(self.unified, number)
+        ]
+
+    def _unique(self, name: str) -> str:
+        """Return *name*, or one like it that no column has yet: DuckDB ignores case."""
+        unique, number = name, 1
+        while unique.lower() in self._taken:
+            number += 1
+            unique = f"{name}_{number}"
+        self._taken.add(unique.lower())
+        return unique
+
+    def arranged(self, rows: Any) -> Any:
+        """Return the unified record batch *rows* with the columns of the index."""
+        pa = schema.arrow()
+        columns: dict[str, Any] = {}
+        for number, name in zip(self.sets, self.numbers, strict=True):
+            columns[name] = rows.column(schema.in_set(schema.SHARD_COLUMN, number))
+        urls = pa.array([shown(url) for url in self.catalog.urls], pa.string())
+        columns[self.shard_column] = urls.take(rows.column(schema.SHARD_COLUMN))
+        for name, own_name in self.names.items():
+            columns[own_name] = rows.column(name)
+        columns[self.size_column] = pa.array(extents_of_unified(rows, 0, None).sizes)
+        places = list(self._places(rows))
+        for field, (sizes, offsets) in zip(self.fields, places, strict=True):
+            columns[field.size_column], columns[field.offset_column] = sizes, offsets
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _places(self, rows: Any) -> Iterator[tuple[Any, Any]]:
+        """Yield (sizes, offsets) of each field: null for a sample that lacks it; the offset of one it has twice, too.
+
+        The size of one that a sample has twice is 0.
+        """
+        import numpy as np
+
+        from tartools.tables.extents import whole_numbers
+
+        pa = schema.arrow()
+        for number in self.sets:
+            column = schema.in_set(schema.MEMBERS_COLUMN, number)
+            if column not in rows.schema.names:
+                continue
+            for place in rows.column(column).flatten():
+                (offsets, has_offset), (sizes, has_size) = map(whole_numbers, place.flatten())
+                is_absent = ~np.asarray(place.is_valid())
+                sizes = np.where(has_size, sizes, 0)
+                yield pa.array(sizes, mask=is_absent), pa.array(offsets, mask=is_absent | ~has_offset)
+
+
+class RowIndex:
+    """The rows of a data set, for questions. `rows`: their number. `columns`, `fields`: of the samples.
+
+    `fault_columns`: those that say why a payload is broken.
+
+    Several threads may ask at once. `close` ends it, and removes its files.
+    """
+
+    def __init__(self, database: Any, folder: str, rows: int, layout: Layout, columns: Sequence[IndexColumn]) -> None:
+        self._database = database
+        self._folder = folder
+        self._turns = threading.BoundedSemaphore(MAX_QUESTIONS_AT_ONCE)
+        self.rows = rows
+        self.layout = layout
+        self.columns = {column.name: column for column in columns}
+        self.fields = layout.fields
+        names = {f"{field.name}{FAULT_SUFFIX}" for field in self.fields}
+        self.fault_columns = [column for column in columns if column.name in names]
+
+    @property
+    def has_faults(self) -> bool:
+        """True if columns say why a payload is broken."""
+        return bool(self.fault_columns)
+
+    @property
+    def text_columns(self) -> list[IndexColumn]:
+        """The columns in which words are searched: the key, and texts of samples."""
+        others = {self.layout.shard_column, *(column.name for column in self.fault_columns)}
+        return [column for column in self.columns.values() if column.type == "text" and column.name not in others]
+
+    def ask(
+        self,
+        sql: str,
+        parameters: Sequence[object] = (),
+        tables: Mapping[str, Any] | None = None,
+        seconds: float = QUESTION_SECONDS,
+    ) -> list[tuple[Any, ...]]:
+        """Return the rows of the answer to *sql*. *tables*: Arrow tables that it may name. See `cursor`."""
+        with self.cursor(sql, parameters, tables, seconds) as cursor:
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            return rows
+
+    @contextlib.contextmanager
+    def cursor(
+        self,
+        sql: str,
+        parameters: Sequence[object] = (),
+        tables: Mapping[str, Any] | None = None,
+        seconds: float = QUESTION_SECONDS,
+    ) -> Iterator[Any]:
+        """Run *sql*; give the cursor with the answer. It is interrupted after so many *seconds*.
+
+        Raises: QuestionError for anything that DuckDB refuses, for one that takes too long or too much memory.
+        """
+        import duckdb
+
+        with self._turns:
+            cursor = self._database.cursor()
+            timer = threading.Timer(seconds, cursor.interrupt)
+            timer.daemon = True
+            try:
+                for name, table in (tables or {}).items():
+                    cursor.register(name, table)
+                timer.start()
+                cursor.execute(sql, list(parameters))
+                yield cursor
+            except duckdb.InterruptException:
+                raise QuestionError(f"stopped after {seconds:.0f} s: ask for less, or for columns only") from None
+            except duckdb.OutOfMemoryException:
+                raise QuestionError(f"this takes more than {MEMORY_LIMIT} of memory") from None
+            except duckdb.Error as error:
+                raise QuestionError(_first_lines(error)) from None
+            finally:
+                timer.cancel()
+                cursor.close()
+
+    def close(self) -> None:
+        """Close the database, and remove its folder."""
+        self._database.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _first_lines(error: Exception) -> str:
+    """Return the message of DuckDB's *error* without the quotation of the SQL, which is not the person's own."""
+    return str(error).split("\n\nLINE ")[0].strip()[:500]
+
+
+def make_index(inputs: RowInputs, account: Account, tmpdir: str | None, threads: int) -> RowIndex:
+    """Read the rows of *inputs* into a scratch database in *tmpdir*; return its index.
+
+    *account*: gets the progress. *threads*: of DuckDB. Raises: TarToolsError.
+    """
+    import duckdb
+
+    pa = schema.arrow()
+    layout = Layout(inputs)
+    folder = private_directory(tmpdir)
+    done = 0
+
+    def batches() -> Iterator[Any]:
+        nonlocal done
+        for rows in inputs.batches():
+            yield layout.arranged(rows)
+            done += len(rows)
+
+    account.progress.phase = Phase("loading", inputs.rows, lambda: done)
+    try:
+        path = os.path.join(folder, "rows.duckdb")
+        settings: dict[str, Any] = {
+            "memory_limit": MEMORY_LIMIT,
+            "threads": threads,
+            "temp_directory": os.path.join(folder, "spill"),
+        }
+        arranged = batches()
+        first = next(arranged, None)
+        if first is None:
+            raise StorageError("there are no samples to show")
+        failures: list[BaseException] = []
+        reader = pa.RecordBatchReader.from_batches(first.schema, _noted(chain([first], arranged), failures))
+        with contextlib.closing(duckdb.connect(path, config=settings)) as database:
+            database.register("incoming", reader)
+            try:
+                database.execute(f"CREATE TABLE {ROWS_TABLE} AS SELECT * FROM incoming")  # noqa: S608
+            except duckdb.Error as error:
+                if failures:
+                    raise failures[0] from None
+                raise StorageError(f"DuckDB can't hold the rows: {_first_lines(error)}") from None
+            database.unregister("incoming")
+            columns = _columns(database, layout)
+        settings["max_temp_directory_size"] = SPILL_LIMIT
+        locked = duckdb.connect(path, read_only=True, config=settings)
+        for setting in LOCKED:
+            locked.execute(setting)
+        os.unlink(path)  # it stays open, and goes with this process, however that ends
+        return RowIndex(locked, folder, done, layout, columns)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _noted(batches: Iterator[Any], failures: list[BaseException]) -> Iterator[Any]:
+    """Yield *batches*; add the exception that ends them to *failures*, since DuckDB replaces it by its own."""
+    try:
+        yield from batches
+    except BaseException as error:
+        failures.append(error)
+        raise
+
+
+def _columns(database: Any, layout: Layout) -> list[IndexColumn]:
+    """Return the columns of the rows in *database* that a person sees, with the facet of each."""
+    hidden = {*layout.numbers, *(field.offset_column for field in layout.fields)}
+    described = database.execute(f"DESCRIBE {ROWS_TABLE}").fetchall()
+    columns = []
+    for name, type_name, *_ in described:
+        if name not in hidden:
+            is_integer = type_name.endswith("INT") or type_name.endswith("INTEGER")
+            kind = "number" if is_integer or type_name.startswith("DECIMAL") else KEY_TYPES.get(type_name, "other")
+            columns.append(IndexColumn(name, kind, is_integer))
+    return [column._replace(facet=_facet(database, column)) for column in columns]
+
+
+def _facet(database: Any, column: IndexColumn) -> str:
+    """Return the facet that *column* gets: "values", "histogram" or ""."""
+    if column.type == "bool":
+        return "values"
+    if column.type == "other" or column.name in NO_FACET:
+        return ""
+    length = f"avg(length({column.sql}))" if column.type == "text" else "0"
+    sql = f"SELECT approx_count_distinct({column.sql}), {length}, count({column.sql}) FROM {ROWS_TABLE}"  # noqa: S608
+    values, chars, count = database.execute(sql).fetchone()
+    if not count:
+        return ""
+    if column.type == "text":
+        is_few = values <= MAX_NUMBERS_LISTED or values <= min(MAX_VALUES_PER_FACET, count / 2)
+        return "values" if is_few and chars <= FACET_TEXT_CHARS else ""
+    is_class = column.is_integer and suffix_of(column.name) in NUMBER_SUFFIXES | {"label", "labels"}
+    is_few = values <= (MAX_VALUES_PER_FACET if is_class else MAX_NUMBERS_LISTED)
+    return "values" if is_few and column.is_integer else "histogram"
