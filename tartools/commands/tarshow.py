@@ -24,6 +24,18 @@ reads and shows only the first N. --large puts pictures of up to 1,024 pixels on
 The filter of the page accepts words, field=part for a part of a value, and field==value for a whole value. Words with
 blanks are quoted: "cls=sea lion".
 
+--serve shows all samples, of shards or of a table of up to some ten million rows, in a browser: a grid or a list,
+search, sorting, facets, and samples to choose. It prints an address, http://127.0.0.1:PORT/?token=..., and serves until
+Ctrl-C ends it; only who has the token is answered. Shards are indexed first; their texts and JSON become columns. For
+large or remote data sets, make a table once (tarindex -f) and serve that. --facts adds size and format of pictures of
+shards, --decode decodes them all to find broken ones; a table has these columns if tarindex made them. The page saves
+lists of keys and tables, in the browser; nothing is written on this machine but a scratch file in --tmpdir. Needs the
+extra view (duckdb, pyarrow).
+
+In the page's search, words are looked for in keys and texts; field==value is a whole value, field=part a part of one. A
+condition is SQL over columns, as behind WHERE (cls = 3 AND "jpg.width" < 200), or an expression as tarfilter -S takes
+it. It can read columns only.
+
 -c stops reading after N samples. --random reads everything and shows N samples, each equally likely; another --seed
 selects others.
 
@@ -38,6 +50,10 @@ Examples:
     curl -s https://host/photos.tgz | tarshow -i
   Make a contact sheet of 500 random samples:
     tarshow --html sheet.html --random 500 'train-*.tar'
+  Search and choose among all samples, in a browser:
+    tarshow --serve 'train-*.tar'
+  The same on a server that you reach by ssh -L 8000:localhost:8000 server:
+    tarshow --serve --port 8000 train.parquet
 """
 
 import os

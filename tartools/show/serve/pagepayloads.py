@@ -184,7 +184,7 @@ def video_still(member: Member, side: int) -> object:
     return picture
 
 
-def waveform(member: Member, side: int) -> Picture:
+def waveform_picture(member: Member, side: int) -> Picture:
     """Return the waveform of the sound *member* as a transparent PNG of *side* by *side* / 4 pixels, in grey.
 
     Raises: NoPictureError if it can't be decoded.

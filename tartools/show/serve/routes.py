@@ -27,7 +27,7 @@ from tartools.show.serve.pagepayloads import (
     heatmap,
     kind_of_name,
     make_thumbnail,
-    waveform,
+    waveform_picture,
 )
 from tartools.show.serve.queries import Queries, Query
 from tartools.show.serve.rowindex import ROWS_TABLE, QuestionError, RowIndex, quoted_name
@@ -275,7 +275,7 @@ def _thumbnail(member: Any, side: int) -> Picture:
     if kind == ARRAY:
         return heatmap(member)
     if kind == SOUND:
-        return waveform(member, side)
+        return waveform_picture(member, side)
     if kind not in (PICTURE, VIDEO):
         raise NoPictureError("there is no picture of this")
     return make_thumbnail(member, side)

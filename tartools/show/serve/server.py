@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import secrets
 import threading
 import traceback
@@ -48,7 +49,9 @@ def page_files() -> dict[str, tuple[str, bytes]]:
     for entry in resources.files("tartools.show.serve").iterdir():
         type_ = PAGE_TYPES.get(os.path.splitext(entry.name)[1])
         if type_ is not None:
-            files["/" if entry.name == PAGE else f"/{entry.name}"] = (type_, entry.read_bytes())
+            content = pkgutil.get_data("tartools.show.serve", entry.name)
+            assert content is not None
+            files["/" if entry.name == PAGE else f"/{entry.name}"] = (type_, content)
     return files
 
 
