@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tartools.samples.account import Account
@@ -122,7 +123,8 @@ def _key_parts(choice: ChosenSamples, index: RowIndex, name: str) -> Iterator[by
         yield "".join(f"{keys[position]}\n" for position in part).encode("utf-8", "surrogateescape")
 
 
-class ChosenRows(NamedTuple):
+@dataclass
+class ChosenRows:
     """What a table of chosen rows has: their unified *schema*, and the *catalog* of their shards."""
 
     schema: Any

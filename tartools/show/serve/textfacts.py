@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import repeat
+from typing import NamedTuple
 
 from tartools.samples.batch import Batch
 from tartools.samples.encoding import without_codec
@@ -11,6 +14,7 @@ from tartools.samples.payloads import parse_json
 from tartools.samples.sample import Sample, field_name
 from tartools.tables.facts import TableFacts, value_of
 from tartools.tables.rows import Fact
+from tartools.tar import Member
 
 MAX_VALUE_TEXT_BYTES = 1 << 14  # bytes of a text that becomes a value; of a longer one it is the beginning
 MAX_JSON_COLUMNS = 32  # values inside JSON that become columns, of each field
@@ -35,34 +39,59 @@ class TextFacts(TableFacts):
 
         A field that is not UTF-8 has replacement characters. Nothing is said of JSON that can't be parsed.
         """
-        facts = super().of(batch) if super().any else ({} for _ in batch)
-        json_names: dict[str, dict[str, None]] = {}
-        for sample, values in zip(batch, facts, strict=True):
+        facts: Iterable[Mapping[Fact, object]] = super().of(batch) if super().any else repeat({})
+        json_names: dict[str, dict[str, Fact]] = {}
+        for sample, values in zip(batch, facts, strict=False):
             yield {**values, **dict(text_facts(sample, json_names))}
 
 
-def text_facts(sample: Sample, json_names: dict[str, dict[str, None]]) -> Iterator[tuple[Fact, object]]:
-    """Yield ((name, type), value) for each text of *sample*. *json_names*: by field, names that have columns so far."""
-    fields = [field_name(member) for member in sample.members]
-    for name, member in zip(fields, sample.members, strict=True):
-        suffix = suffix_of(name)
-        if not name or suffix not in TEXTS or without_codec(name)[1] is not None or fields.count(name) > 1:
-            continue
-        column = name.encode("utf-8", "replace").decode()
-        with member.open() as file:
-            text = file.read(MAX_VALUE_TEXT_BYTES).decode("utf-8", "replace").replace("\0", "\ufffd").removesuffix("\n")
-        if suffix in CLASS_SUFFIXES:
-            yield (column, ""), value_of(text)
-            continue
-        yield (column, "string"), text
-        if suffix == "json" and member.size <= MAX_VALUE_TEXT_BYTES:
-            yield from json_facts(column, member.read(), json_names.setdefault(column, {}))
+class TextField(NamedTuple):
+    """How a field with texts becomes columns: the fact of its own text, and True if it is JSON."""
+
+    fact: Fact
+    is_json: bool
 
 
-def json_facts(column: str, payload: bytes, names: dict[str, None]) -> Iterator[tuple[Fact, object]]:
+@lru_cache(1000)
+def text_field(name: str) -> TextField | None:
+    """Return how the field *name* becomes columns; None if it holds no texts, by its suffix."""
+    suffix = suffix_of(name)
+    if not name or suffix not in TEXTS or without_codec(name)[1] is not None:
+        return None
+    column = name.encode("utf-8", "replace").decode()
+    return TextField((column, "" if suffix in CLASS_SUFFIXES else "string"), suffix == "json")
+
+
+def text_facts(sample: Sample, json_names: dict[str, dict[str, Fact]]) -> Iterator[tuple[Fact, object]]:
+    """Yield ((name, type), value) for each text of *sample*.
+
+    *json_names*: by column, the names in JSON that have columns so far, each with its fact.
+    """
+    members = sample.members
+    fields = [field_name(member) for member in members]
+    for name, member in zip(fields, members, strict=True):
+        field = text_field(name)
+        if field is None or fields.count(name) > 1:
+            continue
+        payload = beginning_of(member, MAX_VALUE_TEXT_BYTES)
+        text = payload.decode("utf-8", "replace").replace("\0", "\ufffd").removesuffix("\n")
+        yield field.fact, text if field.fact[1] else value_of(text)
+        if field.is_json and member.size <= MAX_VALUE_TEXT_BYTES:
+            yield from json_facts(field.fact[0], payload, json_names.setdefault(name, {}))
+
+
+def beginning_of(member: Member, max_bytes: int) -> bytes:
+    """Return the payload of *member*, or its first *max_bytes* bytes if it is longer."""
+    if member.size <= max_bytes:
+        return member.read()
+    with member.open() as file:
+        return file.read(max_bytes)
+
+
+def json_facts(column: str, payload: bytes, names: dict[str, Fact]) -> Iterator[tuple[Fact, object]]:
     """Yield ((name, type), value) for each plain value of the JSON object *payload*, of the field *column*.
 
-    *names*: those that have columns so far, at most 32.
+    *names*: those that have columns so far, at most 32, each with its fact.
     """
     try:
         document = parse_json(payload)
@@ -70,7 +99,8 @@ def json_facts(column: str, payload: bytes, names: dict[str, None]) -> Iterator[
         return
     for name, value in document.items() if isinstance(document, dict) else ():
         if isinstance(value, (str, int, float, bool)) and "." not in name:
-            if name not in names and len(names) < MAX_JSON_COLUMNS:
-                names[name] = None
-            if name in names:
-                yield (f"{column}:{name}".encode("utf-8", "replace").decode(), ""), value
+            fact = names.get(name)
+            if fact is None and len(names) < MAX_JSON_COLUMNS:
+                fact = names[name] = (f"{column}:{name}".encode("utf-8", "replace").decode(), "")
+            if fact is not None:
+                yield fact, value
