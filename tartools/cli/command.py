@@ -149,8 +149,11 @@ class Command:
     def _output(self, values: dict[str, Any]) -> str:
         """Return the URL of the first output option that has one of *values* or a default; "-" (stdout) if none has.
 
-        With an option that only prints (--dry-run, --summarize) it is "-" too.
+        With an option that only prints (--dry-run, --summarize) it is "-" too; with --serve, which prints one line once
+        the progress is over, /dev/null.
         """
+        if values.get("serve"):
+            return os.devnull
         if any(values.get(name) for name in PRINTING_OPTIONS):
             return "-"
         outputs = [option for option in self.parameters.values() if not OUTPUTS.isdisjoint(option.names)]

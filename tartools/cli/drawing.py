@@ -79,10 +79,13 @@ class Painter:
         self._next = 0.0  # when a line is due
 
     def draw(self, seconds: float) -> None:
-        """Draw the counts *seconds* after the run began; erase them while the process is in the background.
+        """Draw the counts *seconds* after the run began; erase them while it waits, or is in the background.
 
         Raises: OSError.
         """
+        if self._account.progress.paused:
+            self.close()
+            return
         phase = self._account.progress.phase
         account = phase.account or self._account
         title = f"{self._name}: {phase.name}" if phase.name else self._name

@@ -52,10 +52,12 @@ class Progress:
     for other runs.
     `objects`: number of files and objects in a listing; None for other runs. `totals`: lines about parts of the output.
     `written`: samples in the output; None if that is `Account.samples_out`.
+    `paused`: True while the run waits for a person, and nothing is drawn.
     """
 
     def __init__(self) -> None:
         self.phase = Phase()
+        self.paused = False
         self.expected: int | None = None
         self.shards: int | None = None
         self.jobs = Jobs()

@@ -154,7 +154,7 @@ class SampleSource:
 
     def placed_member(self, place: MemberPlace) -> Member:
         """Return the member at *place*. Raises: see `member`."""
-        path = f"{place.key}.{place.field}".encode("utf-8", "surrogateescape")
+        path = f"{place.key or 'sample'}.{place.field}".encode("utf-8", "surrogateescape")
         if not self._catalog.is_remote[place.number]:
             return Member(path, self._file(place.number), place.offset, place.offset, place.size, b"")
         if place.size > MAX_REMOTE_PAYLOAD:

@@ -39,7 +39,7 @@ from tartools.tables import schema
 from tartools.tables.inputs import RowInputs
 
 MAX_ROWS_AT_ONCE = 500
-PAYLOAD_CHUNK = 1 << 18  # bytes of a payload that are read and sent at a time
+PAYLOAD_CHUNK = 1 << 20  # bytes of a payload that are read and sent at a time
 TABLE_TYPE = "application/vnd.apache.parquet"
 
 Fields = Mapping[str, str]  # the query of an address, by name

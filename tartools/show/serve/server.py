@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from tartools.errors import ChangedError, StorageError, TarToolsError
-from tartools.samples.account import Account, Phase
+from tartools.samples.account import Account
 from tartools.shards import shardrows
 from tartools.shards.reading import Reading
 from tartools.show.serve.access import SAFE_HEADERS, Access, RefusedError
@@ -67,7 +67,7 @@ def open_server(
     """
     inputs = shardrows.row_inputs(urls, account, shardrows.Indexing(reading, threads, facts))
     with closing(make_index(inputs, account, reading.tmpdir, threads)) as index:
-        account.progress.phase = Phase()
+        account.progress.paused = True
         with closing(Routes(urls, inputs, index, reading)) as routes:
             server = PageServer(port, routes, account.say)
             try:
@@ -243,12 +243,12 @@ class PageHandler(BaseHTTPRequestHandler):
 
         If they fail, the connection ends before the body is whole, so that the browser notices.
         """
+        if self.command == "HEAD":
+            return
         try:
             for part in parts:
-                if self.command == "HEAD":
-                    continue
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
-            if chunked and self.command != "HEAD":
+            if chunked:
                 self.wfile.write(b"0\r\n\r\n")
         except Exception:
             self.close_connection = True
