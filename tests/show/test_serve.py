@@ -11,9 +11,10 @@ import shlex
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,10 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from tartools.samples.account import Account
+from tartools.shards.reading import Reading
+from tartools.shards.shardrows import Indexing, row_inputs
+from tartools.show.serve import rowindex
 from tests.archives import encoded, npy, photograph
 from tests.conftest import BIN, Run, keys_in, make_tar, running
 from tests.media import make_sound, make_video
@@ -33,7 +38,6 @@ SVG = b'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>'
 HTML = b"<!doctype html><script>alert(1)</script>"
 CLASSES = ("cat", "dog", "sea lion")
 COUNT = 60  # samples of `make_data`
-POST_HEADERS = {"Content-Type": "application/json"}
 
 
 class Reply(NamedTuple):
@@ -64,19 +68,19 @@ class Client:
         self.cookie, *attributes = opened.headers["Set-Cookie"].split("; ")
         assert attributes == ["HttpOnly", "SameSite=Strict", "Path=/"]
 
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
-        """Return the reply to a request without the cookie; `_` in names of *headers* stands for a hyphen."""
+    def ask(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = {}) -> Reply:
+        """Return the reply to a request; `_` in names of *headers* stands for a hyphen."""
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         self.connection.request(method, path, body, names)
         reply = self.connection.getresponse()
         return Reply(reply.status, dict(reply.getheaders()), reply.read())
 
     def get(self, path: str, **headers: str) -> Reply:
-        return self.ask("GET", path, Cookie=self.cookie, **headers)
+        return self.ask("GET", path, None, {"Cookie": self.cookie, **headers})
 
     def post(self, path: str, value: Any, **headers: str) -> Reply:
-        headers = {"Content_Type": "application/json", "Cookie": self.cookie} | headers
-        return self.ask("POST", path, json.dumps(value).encode(), **headers)
+        names = {"Cookie": self.cookie, "Content_Type": "application/json", **headers}
+        return self.ask("POST", path, value if isinstance(value, bytes) else json.dumps(value).encode(), names)
 
     def answer(self, path: str, value: Any = None) -> Any:
         reply = self.get(path) if value is None else self.post(path, value)
@@ -136,9 +140,8 @@ def serving(folder: Path, *arguments: object, env: dict[str, str] | None = None)
     """Run tarshow --serve in *folder*; give a client. At the end it is interrupted, and must have left nothing."""
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
-    command = [BIN / "tarshow", "--serve", *map(str, arguments), "--tmpdir", "tmp"]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with running(command, cwd=folder, env=env or {}, **streams) as process:
+    command = [str(BIN / "tarshow"), "--serve", *map(str, arguments), "--tmpdir", "tmp"]
+    with running(command, cwd=folder, env=env or {}, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         address = process.stdout.readline().decode()
@@ -169,7 +172,7 @@ def test_who_may_ask(client: Client) -> None:
             assert (reply.status, reply.headers["Content-Type"]) == (403, "text/plain; charset=utf-8")
             assert b"open the address that tarshow has printed" in reply.body
     assert client.ask("GET", f"/api/about?token={client.token}").status == 200
-    assert client.ask("GET", "/api/about", Cookie=client.cookie.replace("=", "=x")).status == 403
+    assert client.ask("GET", "/api/about", None, {"Cookie": client.cookie.replace("=", "=x")}).status == 403
     for host, status in (
         ("evil.example", 403), (f"evil.example:{client.port}", 403), ("127.0.0.1.evil.example", 403), ("", 403),
         ("localhost:1234", 200), ("[::1]:9", 200), ("127.0.0.1", 200),
@@ -185,8 +188,8 @@ def test_who_may_ask(client: Client) -> None:
 def test_requests_that_are_no_questions(client: Client) -> None:
     assert client.post("/api/query", {}, Content_Type="text/plain").status == 400
     assert client.post("/api/query", []).status == 400
-    assert client.ask("POST", "/api/query", b"[" * 100000, Cookie=client.cookie, **{"Content_Type": "application/json"}).status == 400  # fmt: skip  # noqa: E501
-    huge = client.ask("POST", "/api/query", Cookie=client.cookie, Content_Length=str(1 << 40), **{"Content_Type": "application/json"})  # fmt: skip  # noqa: E501
+    assert client.post("/api/query", b"[" * 100000).status == 400
+    huge = client.ask("POST", "/api/query", None, {"Cookie": client.cookie, "Content-Length": str(1 << 40)})
     assert (huge.status, huge.headers["Connection"]) == (400, "close")
     for path in ("/../server.py", "/server.py", "/api", "/api/query", "/%2e%2e/page.js"):
         assert client.get(path).status == 404, path
@@ -217,7 +220,7 @@ def test_headers_of_all_answers(client: Client) -> None:
         assert not [name for name in headers if name.startswith("Access-Control")]
     assert client.get("/").headers["Content-Type"] == "text/html; charset=utf-8"
     assert client.get("/page.js").headers["Content-Type"] == "text/javascript; charset=utf-8"
-    head = client.ask("HEAD", "/", Cookie=client.cookie)
+    head = client.ask("HEAD", "/", None, {"Cookie": client.cookie})
     assert (head.status, head.body) == (200, b"")
 
 
@@ -328,6 +331,35 @@ def test_sql_is_one_condition_that_reads_only_columns(client: Client) -> None:
     assert client.query()[1] == COUNT + 9
 
 
+def test_the_database_is_locked_and_has_limits(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even SQL that no condition may have reads, writes and loads nothing, nor takes it much time or memory."""
+    (tmp_path / "data.tar").write_bytes(make_data())
+    run("tarindex", "data.tar", "-o", "data.parquet").output()
+    monkeypatch.setattr(rowindex, "MEMORY_LIMIT", "100MB")
+    monkeypatch.setattr(rowindex, "SPILL_LIMIT", "10MB")
+    account = Account()
+    inputs = row_inputs([str(tmp_path / "data.parquet")], account, Indexing(Reading(), 1))
+    with closing(rowindex.make_index(inputs, account, str(tmp_path), 1)) as index:
+        assert index.ask("SELECT count(*) FROM samples") == [(COUNT + 8,)]
+        secret = [1]
+        for sql in (
+            "FROM read_csv('/etc/passwd')", "FROM '/etc/passwd'", f"FROM '{tmp_path}/data.parquet'", "FROM glob('/*')",
+            "FROM secret", "COPY samples TO 'x.csv'", "ATTACH 'x.db'", "EXPORT DATABASE 'x'", "INSTALL httpfs",
+            "LOAD httpfs", "SET enable_external_access = true", "SET memory_limit = '10GB'", "DELETE FROM samples",
+            "CREATE TABLE x AS SELECT 1", "SET python_enable_replacements = true", "FROM read_text('https://a.example')",
+        ):  # fmt: skip
+            with pytest.raises(rowindex.QuestionError):
+                index.ask(sql)
+        assert secret
+        begin = monotonic()
+        with pytest.raises(rowindex.QuestionError, match="stopped after 1 s"):
+            index.ask("SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range * b.range < 0", seconds=1)
+        assert monotonic() - begin < 30
+        with pytest.raises(rowindex.QuestionError, match="more than 100MB of memory"):
+            index.ask("SELECT max(len(l)) FROM (SELECT list(range) AS l FROM range(100000000))")
+        assert index.ask("SELECT count(*) FROM samples") == [(COUNT + 8,)]
+
+
 def test_facets_filter_and_count(client: Client) -> None:
     query, samples = client.query()
     facets = client.answer(f"/api/facets?query={query}")["facets"]
@@ -407,7 +439,7 @@ def test_sounds_videos_and_arrays(client: Client) -> None:
     picture = Image.open(io.BytesIO(wave.body))
     assert (picture.size, picture.mode) == ((1024, 256), "RGBA")
     assert picture.getpixel((0, 0)) == (0, 0, 0, 0)
-    assert picture.getextrema()[3] == (0, 255)
+    assert picture.getchannel("A").getextrema() == (0, 255)
     still = client.get(f"/api/thumbnail?position={position_of(client, 'x/video')}&field=mp4&size=32")
     assert Image.open(io.BytesIO(still.body)).size == (32, 24)
     array = position_of(client, "x/array")
@@ -653,3 +685,18 @@ def test_a_signal_ends_it_while_connections_are_open(tmp_path: Path) -> None:
         client.process.send_signal(signal.SIGINT)
         until(lambda: client.process.poll() is not None, "the end")
         idle.close()
+
+
+def test_a_signal_ends_it_while_rows_are_loaded(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "data.tar").write_bytes(make_data())
+    run("tarindex", "data.tar", "-o", "data.parquet").output()
+    rows = pyarrow.parquet.read_table(tmp_path / "data.parquet")
+    pyarrow.parquet.write_table(pyarrow.concat_tables([rows] * 3000), tmp_path / "many.parquet")
+    (tmp_path / "tmp").mkdir()
+    command: list[str | Path] = [BIN / "tarshow", "--serve", "many.parquet", "--tmpdir", "tmp"]
+    with running(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        until(lambda: [*(tmp_path / "tmp").glob("*/rows.duckdb*")], "the database")
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)
+        assert (process.returncode, said) == (-signal.SIGINT, (b"", b""))
+    assert [*(tmp_path / "tmp").iterdir()] == []

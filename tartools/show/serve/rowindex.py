@@ -14,10 +14,10 @@ import contextlib
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tartools.errors import StorageError, how_to_install, shown
 from tartools.samples.account import Account, Phase
@@ -47,6 +47,9 @@ LOCKED = (  # settings of a database that answers questions of a browser
     "SET lock_configuration = true",
 )
 KEY_TYPES = {"VARCHAR": "text", "BOOLEAN": "bool", "DOUBLE": "number", "FLOAT": "number", "HUGEINT": "number"}
+
+WAIT_SECONDS = 0.2  # between two looks at a thread
+Result = TypeVar("Result")
 
 
 class QuestionError(Exception):
@@ -256,18 +259,8 @@ def make_index(inputs: RowInputs, account: Account, tmpdir: str | None, threads:
     """
     import duckdb
 
-    pa = schema.arrow()
     layout = Layout(inputs)
     folder = private_directory(tmpdir)
-    done = 0
-
-    def batches() -> Iterator[Any]:
-        nonlocal done
-        for rows in inputs.batches():
-            yield layout.arranged(rows)
-            done += len(rows)
-
-    account.progress.phase = Phase("loading", inputs.rows, lambda: done)
     try:
         path = os.path.join(folder, "rows.duckdb")
         settings: dict[str, Any] = {
@@ -275,40 +268,83 @@ def make_index(inputs: RowInputs, account: Account, tmpdir: str | None, threads:
             "threads": threads,
             "temp_directory": os.path.join(folder, "spill"),
         }
-        arranged = batches()
-        first = next(arranged, None)
-        if first is None:
-            raise StorageError("there are no samples to show")
-        failures: list[BaseException] = []
-        reader = pa.RecordBatchReader.from_batches(first.schema, _noted(chain([first], arranged), failures))
         with contextlib.closing(duckdb.connect(path, config=settings)) as database:
-            database.register("incoming", reader)
-            try:
-                database.execute(f"CREATE TABLE {ROWS_TABLE} AS SELECT * FROM incoming")  # noqa: S608
-            except duckdb.Error as error:
-                if failures:
-                    raise failures[0] from None
-                raise StorageError(f"DuckDB can't hold the rows: {_first_lines(error)}") from None
-            database.unregister("incoming")
-            columns = _columns(database, layout)
+            columns = wait_for(lambda: _fill(database, inputs, layout, account), database.interrupt)
         settings["max_temp_directory_size"] = SPILL_LIMIT
         locked = duckdb.connect(path, read_only=True, config=settings)
         for setting in LOCKED:
             locked.execute(setting)
         os.unlink(path)  # it stays open, and goes with this process, however that ends
-        return RowIndex(locked, folder, done, layout, columns)
+        return RowIndex(locked, folder, inputs.rows, layout, columns)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def _noted(batches: Iterator[Any], failures: list[BaseException]) -> Iterator[Any]:
-    """Yield *batches*; add the exception that ends them to *failures*, since DuckDB replaces it by its own."""
+def wait_for(work: Callable[[], Result], interrupt: Callable[[], object]) -> Result:
+    """Return the result of *work*, which runs in a thread, so that signals are handled here meanwhile.
+
+    DuckDB makes a failure of its own of a signal. An exception here, such as of a signal, calls *interrupt*, and is
+    raised once *work* has ended. Raises: the exception of *work*.
+    """
+    results: list[Result] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            has_ended.set()
+
+    has_ended = threading.Event()  # `join` takes a thread for ended once an exception interrupts it
+    threading.Thread(target=run, daemon=True).start()
     try:
-        yield from batches
-    except BaseException as error:
-        failures.append(error)
+        while not has_ended.wait(WAIT_SECONDS):
+            pass
+    except BaseException:
+        while not has_ended.is_set():
+            interrupt()  # again and again: it ends only what DuckDB is doing now
+            has_ended.wait(WAIT_SECONDS)
         raise
+    if failures:
+        raise failures[0]
+    return results[0]
+
+
+def _fill(database: Any, inputs: RowInputs, layout: Layout, account: Account) -> list[IndexColumn]:
+    """Read the rows of *inputs* into *database*; return their columns. Raises: TarToolsError."""
+    import duckdb
+
+    failures: list[BaseException] = []
+    done = 0
+
+    def batches() -> Iterator[Any]:
+        nonlocal done
+        try:
+            for rows in inputs.batches():
+                yield layout.arranged(rows)
+                done += len(rows)
+        except BaseException as error:
+            failures.append(error)  # DuckDB replaces it by its own
+            raise
+
+    account.progress.phase = Phase("loading", inputs.rows, lambda: done)
+    arranged = batches()
+    first = next(arranged, None)
+    if first is None:
+        raise StorageError("there are no samples to show")
+    reader = schema.arrow().RecordBatchReader.from_batches(first.schema, chain([first], arranged))
+    database.register("incoming", reader)
+    try:
+        database.execute(f"CREATE TABLE {ROWS_TABLE} AS SELECT * FROM incoming")  # noqa: S608
+    except duckdb.Error as error:
+        if failures:
+            raise failures[0] from None
+        raise StorageError(f"DuckDB can't hold the rows: {_first_lines(error)}") from None
+    database.unregister("incoming")
+    return _columns(database, layout)
 
 
 def _columns(database: Any, layout: Layout) -> list[IndexColumn]:
