@@ -1,0 +1,110 @@
+// One sample in the grid or in the list: a frame at once, and what is in it when its row is loaded.
+
+import { thumbnail, whyNot } from "./api.js";
+import { button, columnName, columnValue, count, fieldName, make, size } from "./dom.js";
+
+const TILE_PIXELS = 384; // side of a thumbnail in the grid, for screens with two pixels a pixel
+const LIST_PIXELS = 96;
+const SMALL = 64; // pictures up to this side are drawn unsmoothed
+const DRAWN = { picture: "", video: "video", sound: "sound", array: "array" }; // kinds with a thumbnail: their label
+const VALUE_COLUMN_PIXELS = 120;
+const NAMED = ["__key__", "__size__"]; // columns that the list has anyway
+
+export function frame(index, total) {
+  const number = count(index + 1);
+  return make(
+    "li",
+    { "data-index": index, "aria-posinset": index + 1, "aria-setsize": total },
+    make("button", { type: "button", class: "open", tabindex: -1, "aria-label": `Sample ${number}` }, make("span", { class: "face" }, make("span", { class: "kind", text: number }))),
+    make("label", { class: "mark" }, make("input", { type: "checkbox", tabindex: -1, "aria-label": `Mark sample ${number}` })),
+  );
+}
+
+// Return the columns that the list shows besides key, size and text: the one that it is sorted by, then those with facets.
+export function listColumns(about, sort, width) {
+  const room = Math.max(0, Math.floor((width - 660) / VALUE_COLUMN_PIXELS));
+  const names = [...(sort ? [sort.column] : []), ...about.columns.filter((column) => column.facet).map(({ name }) => name)];
+  return [...new Set(names)].filter((name) => !NAMED.includes(name)).slice(0, room);
+}
+
+export function headings(node, isShown, columns, { sort, about, acts }) {
+  node.hidden = !isShown;
+  if (!isShown) return;
+  const isNumber = (name) => about.columns.some((column) => column.name === name && column.type === "number");
+  const heading = (name) => {
+    const sorted = sort?.column === name;
+    const arrow = sorted ? (sort.descending ? " ↓" : " ↑") : "";
+    const order = sorted ? (sort.descending ? ", descending" : ", ascending") : "";
+    const title = `Sort by ${columnName(name)}`;
+    const kind = [sorted && "sorted", isNumber(name) && "number"].filter(Boolean).join(" ");
+    return button(columnName(name) + arrow, () => acts.sort(name), { title, "aria-label": title + order, class: kind });
+  };
+  const plain = (text, kind) => make("span", { text, class: kind });
+  node.replaceChildren(plain("", "no-mark"), plain("no.", "number"), plain(""), ...[...NAMED, ...columns].map(heading), plain("text"));
+}
+
+// Put a row into its frame.
+export function fill(node, row, shape) {
+  node.dataset.filled = "1";
+  const open = node.querySelector(".open");
+  open.removeAttribute("aria-label");
+  open.replaceChildren(...(shape.list ? listRow(node, row, shape) : gridTile(row, shape)));
+  node.querySelector("input").setAttribute("aria-label", `Mark ${row.key}`);
+}
+
+function gridTile(row, { sort, about }) {
+  const values = sort && sort.column in row.columns ? [`${columnName(sort.column)} ${columnValue(sort.column, row.columns[sort.column])}`] : classValues(row, about);
+  return [face(row, TILE_PIXELS), keyOf(row.key), make("span", { class: "detail", text: [...values, size(row.size)].join(" · ") })];
+}
+
+function listRow(node, row, { columns }) {
+  const cell = (text, kind) => make("span", { class: kind, text });
+  const values = columns.map((name) => {
+    const value = row.columns[name];
+    return cell(value === null || value === undefined ? "" : columnValue(name, value), typeof value === "number" ? "value number" : "value");
+  });
+  const number = cell(count(Number(node.dataset.index) + 1), "number");
+  const text = row.text || row.fields.map((field) => fieldName(field.name)).join(" ");
+  return [number, face(row, LIST_PIXELS), keyOf(row.key), cell(size(row.size), "number size"), ...values, cell(text, "text")];
+}
+
+// The first value of a column of classes, which is short.
+function classValues(row, about) {
+  const column = about.columns.find(({ name, type, facet }) => facet && type === "text" && row.columns[name]);
+  return column ? [String(row.columns[column.name]).slice(0, 60)] : [];
+}
+
+function keyOf(key) {
+  const slash = key.lastIndexOf("/") + 1;
+  return make("span", { class: "key", title: key }, make("span", { class: "folder", text: key.slice(0, slash) }), make("span", { class: "base", text: key.slice(slash) }));
+}
+
+// The picture of a sample, or its text, or the names of its fields.
+function face(row, side) {
+  const node = make("span", { class: "face" });
+  const drawn = row.fields.find(({ kind }) => kind === "picture") || row.fields.find(({ kind }) => Object.hasOwn(DRAWN, kind));
+  const words = () => {
+    const names = row.fields.map((field) => fieldName(field.name)).join(" ");
+    return row.text ? make("span", { class: "words", text: row.text }) : make("span", { class: "kind", text: names });
+  };
+  if (!drawn) {
+    node.append(words());
+    return node;
+  }
+  const url = thumbnail(row.position, drawn.name, side);
+  const image = make("img", { alt: `${fieldName(drawn.name)} of ${row.key}`, decoding: "async", class: drawn.kind });
+  image.addEventListener("load", () => {
+    image.classList.toggle("tiny", image.naturalWidth <= SMALL && image.naturalHeight <= SMALL);
+    image.classList.add("loaded");
+  });
+  image.addEventListener("error", async () => {
+    if (!image.getAttribute("src")) return; // taken away before it came
+    const reason = `${fieldName(drawn.name)}: ${await whyNot(url)}`;
+    if (drawn.kind === "picture") image.replaceWith(make("span", { class: "wrong", title: reason, text: side === LIST_PIXELS ? "broken" : reason }));
+    else image.replaceWith(words());
+  });
+  image.src = url;
+  node.append(image);
+  if (DRAWN[drawn.kind]) node.append(make("span", { class: "badge", text: DRAWN[drawn.kind] }));
+  return node;
+}
