@@ -57,12 +57,20 @@ export async function postForFile(path, body) {
   return { blob: await response.blob(), name };
 }
 
+// Why pictures can't be shown, by address: they are not asked for again.
+const reasons = new Map();
+const MAX_REASONS = 10_000;
+
+export const knownReason = (url) => reasons.get(url);
+
 // Return why a picture can't be shown.
 export async function whyNot(url) {
   try {
     await ask(url, {});
     return "this browser can't show it";
   } catch (error) {
+    if (error.status === 404) reasons.set(url, error.message);
+    if (reasons.size > MAX_REASONS) reasons.delete(reasons.keys().next().value);
     return error.message;
   }
 }

@@ -1,6 +1,6 @@
 // Facets: classes by frequency, histograms of numbers, missing fields. Each is a button that filters.
 
-import { button, columnName, count, fieldName, isBytes, make, several, short, shown, size } from "./dom.js";
+import { button, columnName, columnValue, count, fieldName, isBytes, make, several, short, size } from "./dom.js";
 
 const VALUES_SHOWN = 8; // of a facet, before "show more"
 
@@ -13,7 +13,7 @@ export function filterName(filter) {
   const name = columnName(filter.column);
   if ("from" in filter) return `${name} ${bound(filter.column, filter.from)} to ${bound(filter.column, filter.to)}`;
   if (filter.value === null) return `${name}: none`;
-  return `${name} = ${shown(filter.value) || '""'}`;
+  return `${name} = ${columnValue(filter.column, filter.value) || '""'}`;
 }
 
 export const sameFilter = (one, other) => JSON.stringify(one) === JSON.stringify(other);
@@ -21,7 +21,31 @@ export const sameFilter = (one, other) => JSON.stringify(one) === JSON.stringify
 // Return the elements of facets; `samples` is how many the query has, `filters` are in force, `toggle(filter)` acts.
 export function facetCards(facets, samples, filters, toggle) {
   const active = (filter) => filters.some((other) => sameFilter(filter, other));
-  return facets.map((facet) => draw(facet, samples, active, toggle)).filter(Boolean);
+  const shown = facets.filter((facet) => !isPlain(facet, samples, active)).sort((one, other) => rank(one) - rank(other));
+  const cards = shown.map((facet) => draw(facet, samples, active, toggle)).filter(Boolean);
+  for (const [n, node] of cards.entries()) node.open = folds.has(name(shown[n])) ? folds.get(name(shown[n])) : rank(shown[n]) < FOLDED;
+  for (const [n, node] of cards.entries()) node.addEventListener("toggle", () => folds.set(name(shown[n]), node.open));
+  return cards;
+}
+
+// What a person looks for first; sizes of single fields are folded.
+const FOLDED = 5;
+const folds = new Map(); // name of a facet: open or folded by hand, so that another query keeps it
+const name = (facet) => facet.column ?? `(${facet.kind})`;
+
+function rank(facet) {
+  if (facet.kind === "broken") return 0;
+  if (facet.kind === "missing") return 4;
+  if (facet.column === "__size__") return 2;
+  if (isBytes(facet.column)) return FOLDED;
+  return facet.kind === "values" && facet.column !== "__shard__" ? 1 : 3;
+}
+
+// True if all samples have one value: there is nothing to choose.
+function isPlain(facet, samples, active) {
+  if (facet.kind !== "values" || facet.values.length !== 1 || facet.others) return false;
+  const [{ value, count: number }] = facet.values;
+  return number === samples && !active({ column: facet.column, value });
 }
 
 function draw(facet, samples, active, toggle) {
@@ -49,7 +73,7 @@ function values(facet, active, toggle) {
   if (!facet.values.length) return null;
   const most = Math.max(...facet.values.map((entry) => entry.count));
   const lines = facet.values.map(({ value, count: number }) => {
-    const name = value === null ? "none" : shown(value) === "" ? "empty" : shown(value);
+    const name = value === "" ? "empty" : columnValue(facet.column, value);
     return make("li", {}, line({ column: facet.column, value }, name, number, most, active, toggle));
   });
   const list = make("ul", {}, ...lines);

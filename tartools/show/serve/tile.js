@@ -1,7 +1,7 @@
 // One sample in the grid or in the list: a frame at once, and what is in it when its row is loaded.
 
-import { thumbnail, whyNot } from "./api.js";
-import { button, columnName, columnValue, count, fieldName, make, size } from "./dom.js";
+import { knownReason, thumbnail, whyNot } from "./api.js";
+import { button, columnName, columnValue, count, fieldName, isBytes, make, size } from "./dom.js";
 
 const TILE_PIXELS = 384; // side of a thumbnail in the grid, for screens with two pixels a pixel
 const LIST_PIXELS = 96;
@@ -9,6 +9,9 @@ const SMALL = 64; // pictures up to this side are drawn unsmoothed
 const DRAWN = { picture: "", video: "video", sound: "sound", array: "array" }; // kinds with a thumbnail: their label
 const VALUE_COLUMN_PIXELS = 120;
 const NAMED = ["__key__", "__size__"]; // columns that the list has anyway
+const PARTS = { __key__: "key", __shard__: "shard", __begin__: "offset", __size__: "size" }; // columns that rows have by other names
+
+const valueOf = (row, name) => (Object.hasOwn(PARTS, name) ? row[PARTS[name]] : row.columns[name]);
 
 export function frame(index, total) {
   const number = count(index + 1);
@@ -23,7 +26,8 @@ export function frame(index, total) {
 // Return the columns that the list shows besides key, size and text: the one that it is sorted by, then those with facets.
 export function listColumns(about, sort, width) {
   const room = Math.max(0, Math.floor((width - 660) / VALUE_COLUMN_PIXELS));
-  const names = [...(sort ? [sort.column] : []), ...about.columns.filter((column) => column.facet).map(({ name }) => name)];
+  const isTold = ({ name, facet }) => facet && !isBytes(name) && (name !== "__shard__" || about.inputs.length > 1);
+  const names = [...(sort ? [sort.column] : []), ...about.columns.filter(isTold).map(({ name }) => name)];
   return [...new Set(names)].filter((name) => !NAMED.includes(name)).slice(0, room);
 }
 
@@ -53,14 +57,15 @@ export function fill(node, row, shape) {
 }
 
 function gridTile(row, { sort, about }) {
-  const values = sort && sort.column in row.columns ? [`${columnName(sort.column)} ${columnValue(sort.column, row.columns[sort.column])}`] : classValues(row, about);
+  const isSorted = sort && !NAMED.includes(sort.column);
+  const values = isSorted ? [`${columnName(sort.column)} ${columnValue(sort.column, valueOf(row, sort.column))}`] : classValues(row, about);
   return [face(row, TILE_PIXELS), keyOf(row.key), make("span", { class: "detail", text: [...values, size(row.size)].join(" · ") })];
 }
 
 function listRow(node, row, { columns }) {
   const cell = (text, kind) => make("span", { class: kind, text });
   const values = columns.map((name) => {
-    const value = row.columns[name];
+    const value = valueOf(row, name);
     return cell(value === null || value === undefined ? "" : columnValue(name, value), typeof value === "number" ? "value number" : "value");
   });
   const number = cell(count(Number(node.dataset.index) + 1), "number");
@@ -92,6 +97,15 @@ function face(row, side) {
     return node;
   }
   const url = thumbnail(row.position, drawn.name, side);
+  const failure = (why) => {
+    if (drawn.kind !== "picture") return words();
+    const reason = `${fieldName(drawn.name)}: ${why}`;
+    return make("span", { class: "wrong", title: reason, text: side === LIST_PIXELS ? "broken" : reason });
+  };
+  if (knownReason(url)) {
+    node.append(failure(knownReason(url)), badge(drawn));
+    return node;
+  }
   const image = make("img", { alt: `${fieldName(drawn.name)} of ${row.key}`, decoding: "async", class: drawn.kind });
   image.addEventListener("load", () => {
     image.classList.toggle("tiny", image.naturalWidth <= SMALL && image.naturalHeight <= SMALL);
@@ -99,12 +113,11 @@ function face(row, side) {
   });
   image.addEventListener("error", async () => {
     if (!image.getAttribute("src")) return; // taken away before it came
-    const reason = `${fieldName(drawn.name)}: ${await whyNot(url)}`;
-    if (drawn.kind === "picture") image.replaceWith(make("span", { class: "wrong", title: reason, text: side === LIST_PIXELS ? "broken" : reason }));
-    else image.replaceWith(words());
+    image.replaceWith(failure(await whyNot(url)));
   });
   image.src = url;
-  node.append(image);
-  if (DRAWN[drawn.kind]) node.append(make("span", { class: "badge", text: DRAWN[drawn.kind] }));
+  node.append(image, badge(drawn));
   return node;
 }
+
+const badge = ({ kind }) => (DRAWN[kind] ? make("span", { class: "badge", text: DRAWN[kind] }) : "");
