@@ -25,7 +25,7 @@ TORCH = (  # folders and modules of what imports torch
     *("tests/commands/test_exports.py", "tests/commands/test_foreign.py", "tests/commands/test_tfrecord.py"),
 )
 SERVERS = "tests/storage/real"  # the folder of what starts real servers
-BROWSER = ("tests/show/test_page.py",)  # modules of what needs Chromium
+BROWSER = ("tests/show/test_page.py", "tests/show/test_serve_page.py")  # modules of what needs Chromium
 
 HAS_TORCH = find_spec("torch") is not None
 WITHOUT = "needs torch"

@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from tartools import storage
 from tartools.samples.account import Account
@@ -24,9 +23,11 @@ from tartools.shards.reading import read_samples
 from tartools.show.html.page import Choice, write_page
 from tests.archives import encoded, photograph
 from tests.conftest import Run, make_tar
+from tests.show.browser import DESKTOP, NARROW, PHONE, chromium
 from tests.tiers import by_turns
 
-PHONE, NARROW, DESKTOP = (390, 844), (420, 900), (1280, 800)
+__all__ = ["chromium"]
+
 HOSTILE = "<script>alert(1)</script>.jpg"
 NAMES = ("cat", "dog", "sea lion")
 
@@ -440,17 +441,3 @@ def test_a_page_without_samples(visit: Visit) -> None:
     assert page.locator("#shown").inner_text() == "0 of 0" and page.locator("#none").is_visible()
     page.keyboard.press("j")
     page.keyboard.press("Enter")
-
-
-CHROMIUM = shutil.which("chromium")
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """Give Debian's Chromium: one worker runs the tests that use it (`tests.schedule`)."""
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium (apt-get install chromium)")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()

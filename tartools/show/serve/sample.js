@@ -112,7 +112,7 @@ export class Sample {
     if (field.broken) node.append(make("p", { class: "wrong", text: field.description }));
     if (field.json !== undefined && field.json !== null) node.append(jsonBlock(field.json));
     else if (field.text !== undefined && field.text !== null) node.append(textBlock(field.text));
-    if (field.shape) node.append(make("p", { class: "soft", text: `shape ${field.shape.join(" × ") || "scalar"}` }));
+    if (field.shape) node.append(make("p", { class: "soft", text: `shape ${field.shape.join(" x ") || "scalar"}` }));
     if (field.heatmap) node.append(heatmap(field));
     return node;
   }

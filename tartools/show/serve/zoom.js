@@ -25,7 +25,7 @@ export function zoomable(image) {
     node.classList.toggle("larger", image.offsetWidth > node.clientWidth + 1 || image.offsetHeight > node.clientHeight + 1);
     node.scrollLeft = part[0] * image.offsetWidth - x;
     node.scrollTop = part[1] * image.offsetHeight - y;
-    const sides = `${image.naturalWidth} × ${image.naturalHeight}`;
+    const sides = `${image.naturalWidth} x ${image.naturalHeight}`;
     scaleText.textContent = `${sides} at ${Math.round(shown * 100)} %`;
   };
   zoom.larger = () => zoom.set((zoom.scale ?? fitScale()) * STEP);
