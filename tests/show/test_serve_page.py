@@ -64,7 +64,7 @@ def hostile() -> bytes:
     members = []
     for n in range(6):
         key = f"{n}{HOSTILE}".replace("/", "\u2044")
-        members += [(f"{key}.png", picture), (f"{key}.cls", HOSTILE.encode()), (f"{key}.json", words)]
+        members += [(f"{key}.png", picture), (f"{key}.cls", f"{n % 2}{HOSTILE}".encode()), (f"{key}.json", words)]
         members.append(
             (f"{key}.{HOSTILE.replace('/', '_')}.txt", f"{n} {HOSTILE}\n</pre><svg onload=alert(3)>".encode())
         )
@@ -165,7 +165,7 @@ def visit(chromium: Browser, servers: Servers) -> Iterator[Visit]:
 
 def is_expected(text: str) -> bool:
     """True if the console says only that the server has refused something, which the page shows in words."""
-    return bool(re.match(r"Failed to load resource: .* (400|404|409) ", text))
+    return bool(re.match(r"Failed to load resource: (.* (400|404|409) |net::ERR_CONNECTION_REFUSED)", text))
 
 
 def shown(page: Page) -> list[int]:
@@ -213,6 +213,16 @@ def many(folder: Path) -> Path:
     return folder / "many.parquet"
 
 
+FLIGHT = """async () => {
+    const begin = performance.now();
+    for (let n = 0; n < 60; n += 1) {
+        scroller.scrollTop += scroller.scrollHeight / 150;
+        await new Promise(requestAnimationFrame);
+    }
+    return performance.now() - begin;
+}"""
+
+
 @pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "light"), (NARROW, "dark")])
 def test_a_hundred_thousand_samples_scroll(visit: Visit, many: Path, size: tuple[int, int], scheme: str) -> None:
     page = visit(many, size, scheme)
@@ -233,15 +243,15 @@ def test_a_hundred_thousand_samples_scroll(visit: Visit, many: Path, size: tuple
     top = shown(page)[0]
     page.mouse.wheel(0, 3000)
     expect(page.locator(f'#samples > li[data-index="{top}"]')).to_have_count(0)
-    for _ in range(20):  # the scroll bar flies past: what is not seen is not loaded
-        page.evaluate("scroller.scrollTop += scroller.scrollHeight / 50")
+    rows.clear()
+    elapsed = page.evaluate(FLIGHT)
+    assert len(rows) <= elapsed / 70 + 2  # the scroll bar flies past: what is not seen is not loaded
     page.evaluate("scroller.scrollTop = scroller.scrollHeight / 4")
     expect(page.locator("#samples > li[data-filled]").first).to_have_attribute(
         "data-index", re.compile(r"^2[2-5]\d{3}$")
     )
     assert page.locator("#samples > li").count() <= 60
     assert page.evaluate("document.getElementsByTagName('*').length") < 1500
-    assert 4 <= len(rows) <= 20
     press(page, "v")
     expect(page.locator("#samples")).to_have_class("list")
     press(page, "End")
@@ -255,9 +265,9 @@ def test_facets_and_search_of_all_rows(visit: Visit, many: Path) -> None:
     facet.click()
     count(page, "14,286 of 100,000 samples")
     expect(page.get_by_role("button", name="Remove the filter json:kind = kind 3")).to_be_visible()
-    search(page, "09999")
+    search(page, "099998")
     count(page, "1 of 100,000 samples")
-    expect(page.locator("#samples .base")).to_have_text(["099997"])
+    expect(page.locator("#samples .base")).to_have_text(["099998"])
     press(page, "Backspace", "Backspace")
     count(page, "100,000 samples")
 
@@ -269,7 +279,7 @@ def test_searches_and_what_they_say(visit: Visit, folder: Path) -> None:
         ("words", "cls==cat", 20),
         ("words", '"cls==sea lion"', 20),
         ("expression", "cls == 'dog'", 20),
-        ("sql", "cls = 'dog' AND \"json:number\" < 10", 3),
+        ("sql", "cls = 'dog' AND \"json:number\" < 10", 2),
         ("sql", "__key__ = 'u/sound'", 1),
     ):
         search(page, text, language)
@@ -303,7 +313,7 @@ def test_filters_sort_and_the_address(visit: Visit, folder: Path) -> None:
     expect(page.locator("#samples .base").first).to_have_text("0058")
     page.get_by_role("button", name="List", exact=True).click()
     expect(page.locator("#heads")).to_be_visible()
-    press(page, "Enter")
+    press(page, "Escape", "Enter")
     expect(page.locator("#large-key")).to_have_text("n0/0058")
     page.reload()
     expect(page.locator("#large-key")).to_have_text("n0/0058")
@@ -391,8 +401,9 @@ def test_by_keys_alone(visit: Visit, folder: Path) -> None:
         press(page, "Tab")
         if page.evaluate("document.activeElement.matches('.facets .line')"):
             break
+    number = page.locator(":focus .number").inner_text()
     press(page, "Enter")
-    count(page, "20 of 63 samples")
+    count(page, f"{number} of 63 samples")
     press(page, "Escape")
     expect(page.get_by_role("complementary", name="Filters")).to_be_hidden()
     assert page.evaluate("getComputedStyle(document.querySelector('li:has(:focus)')).outlineWidth") == "3px"
@@ -494,15 +505,15 @@ def test_markup_in_shards_stays_text(visit: Visit, tmp_path: Path, size: tuple[i
     facets = page.locator(".facets .line .name").all_inner_texts()
     page.locator(".facets .line").filter(has_text=HOSTILE).first.click()
     expect(page.locator(".chip").last).to_contain_text(HOSTILE)
-    count(page, "6 samples")
-    assert HOSTILE in facets
+    count(page, "3 of 6 samples")
+    assert f"0{HOSTILE}" in facets
     markup = "#samples script, #samples svg, #facets svg, #large script, img[onerror], [onload], [src=x]"
     assert page.locator(markup).count() == 0
 
 
 CONTRAST = """() => {
     const root = getComputedStyle(document.documentElement);
-    const canvas = document.createElement("canvas").getContext("2d");
+    const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
     const light = (name) => {
         canvas.fillStyle = root.getPropertyValue(name);
         canvas.fillRect(0, 0, 1, 1);

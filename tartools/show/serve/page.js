@@ -63,8 +63,9 @@ async function apply(next, focus = false) {
   if (state !== next) return; // and another one has come meanwhile
   if (next.open !== null && (before.open !== next.open || !sample.isOpen)) showLarge(next);
   else if (next.open === null && sample.isOpen) {
+    const { current } = samples; // closing gives the focus back to where it was opened
     sample.close();
-    samples.go(samples.current);
+    samples.go(current);
   }
 }
 
@@ -219,15 +220,16 @@ async function open(index, options = {}) {
   }
 }
 
-// Show the sample of the state; the list may know which number it has there.
-function showLarge(next) {
-  const row = samples.rows?.at(samples.current);
-  const isCurrent = row ? row.position === next.open : samples.count === about.samples && !state.sort;
+// Show the sample of the state, and which one of the list it is, if the address says that rightly.
+async function showLarge(next) {
+  const row = samples.count ? await samples.rows.get(samples.current).catch(() => null) : null;
+  if (state.open !== next.open) return;
+  const isCurrent = row?.position === next.open;
   const number = isCurrent ? `${count(samples.current + 1)} of ${count(query.samples)}` : "";
   find("before").disabled = samples.current <= 0;
   find("after").disabled = samples.current >= samples.count - 1;
   find("large-mark").checked = choice.has(next.open);
-  sample.show(next.open, row && isCurrent ? row.key : "", number);
+  sample.show(next.open, isCurrent ? row.key : "", number);
 }
 
 function closeLarge() {

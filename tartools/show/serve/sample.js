@@ -85,7 +85,7 @@ export class Sample {
         image.src = preview;
         note.textContent = "This browser can't show the file itself: this is a preview.";
       } else if (image.isConnected) {
-        const reason = field.broken ? field.description : await whyNot(preview);
+        const reason = field.broken || (await whyNot(preview));
         stage.replaceChildren(make("p", { class: "wrong", text: `${fieldName(field.name)}: ${reason}` }));
       }
     });
@@ -105,11 +105,11 @@ export class Sample {
       "h3",
       {},
       make("span", { class: "name", text: fieldName(field.name) }),
-      make("span", { class: "soft", text: [field.broken ? "" : describe(field), size(field.size)].filter(Boolean).join(" · ") }),
+      make("span", { class: "soft", text: [describe(field), size(field.size)].filter(Boolean).join(" · ") }),
       make("a", { href: url, download: `${sample.key.split("/").pop()}.${field.name}`, text: "Download", "aria-label": `Download ${fieldName(field.name)}` }),
     );
     const node = make("section", { class: "field" }, head);
-    if (field.broken) node.append(make("p", { class: "wrong", text: field.description }));
+    if (field.broken) node.append(make("p", { class: "wrong", text: field.broken }));
     if (field.json !== undefined && field.json !== null) node.append(jsonBlock(field.json));
     else if (field.text !== undefined && field.text !== null) node.append(textBlock(field.text));
     if (field.shape) node.append(make("p", { class: "soft", text: `shape ${field.shape.join(" x ") || "scalar"}` }));
@@ -152,7 +152,7 @@ function player(sample, field) {
   if (field.kind === "video") media.setAttribute("playsinline", "");
   if (field.waveform) node.append(waveform(field.waveform, media));
   const failed = () => {
-    if (media.getAttribute("src")) node.replaceChildren(make("p", { class: "wrong", text: `${fieldName(field.name)}: ${field.broken ? field.description : "this browser can't play it; download it to hear or see it"}` }));
+    if (media.getAttribute("src")) node.replaceChildren(make("p", { class: "wrong", text: `${fieldName(field.name)}: ${field.broken || "this browser can't play it; download it to hear or see it"}` }));
   };
   media.addEventListener("error", failed);
   media.src = url;
